@@ -1,9 +1,9 @@
-"""Rows from a junction tree: each clique's attributes after those it shares with its parent, by systematic rounding.
+"""Rows from a junction tree: each clique's attributes given its separator, by systematic rounding.
 
-Of the rows that have the same values so far, each new value gets as many as its conditional share of them, rounded
-down or up: within a clique rows are as near to the model as whole rows can be. Where few rows have the same values
-their roundings are spread evenly over [0, 1), so that many small groups together meet the share as well. Conditionals
-are kept as whole steps of 2^-30, on one machine once: no last bit of another machine's exp moves a row.
+Among the rows with equal values so far, each new value gets its conditional share, rounded down or up, so within a
+clique rows are as near to the model as whole rows can be. If few rows have equal values, their roundings are spread
+evenly over [0, 1), so that many small groups together match the share as well. Conditionals are stored as whole steps
+of 2^-30, computed on one machine, so the last bits of another machine's exp do not change rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,17 @@ STEPS = 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """`given`, `new`: columns; `shape`: values of the new; `ends`: (values of the given × of the new) increasing."""
+    """Step of the sampler.
+
+    Attributes
+    ----------
+    given, new : tuple of int
+        Columns.
+    shape : tuple of int
+        Sizes of the new columns.
+    ends : ndarray of int64
+        Cumulative shares, increasing, shape (values of given × values of new,).
+    """
 
     given: tuple[int, ...]
     new: tuple[int, ...]
@@ -38,9 +48,19 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Ancestral:
-    """`sizes`: groups of every attribute; `steps`: in order of drawing; `within[i]`: ends of attribute i's cells.
+    """Sampler of rows from a junction tree; `ones` and `total` as in `RowSampler`.
 
-    `ones`, `total`: as of every way to draw.
+    Attributes
+    ----------
+    names : tuple of str
+    sizes : tuple of int
+        Number of groups of every attribute.
+    steps : tuple of Step
+        In the order of drawing.
+    within : tuple of ndarray
+        Cumulative shares of each attribute's cells within their groups.
+    ones : dict of str to ndarray
+    total : float
     """
 
     names: tuple[str, ...]
@@ -55,7 +75,7 @@ class Ancestral:
         return comb(len(self.names), 2)
 
     def rows(self, part: Part, release: str) -> Integers32:
-        """(count, d): the part's rows over cells."""
+        """Return the part's rows over cells, shape (count, d)."""
         chance = Chance(release, "ancestral", *part.key)
         rows = np.zeros((part.count, len(self.names)), np.int32)
         for step in self.steps:
@@ -75,7 +95,10 @@ class Ancestral:
 
 
 def _drawn(ends: Integers, given: Integers, chance: Chance) -> Integers:
-    """For each row an entry k with ends[k − 1] ≤ given + point < ends[k], in steps; points even over equal `given`."""
+    """Return for each row an entry k with ends[k − 1] ≤ given + point < ends[k], in steps.
+
+    The points of rows with equal `given` are evenly spaced.
+    """
     order = chance.permutation(len(given))
     order = order[np.argsort(given[order], kind="stable")]
     _, starts, counts = np.unique(given[order], return_index=True, return_counts=True)
@@ -88,7 +111,7 @@ def _drawn(ends: Integers, given: Integers, chance: Chance) -> Integers:
 
 
 def ancestral(model: Model) -> Ancestral:
-    """What rows of a model are drawn by."""
+    """Return the sampler of a graphical model."""
     names, tree = tuple(model.cells), model.tree
     steps = [
         _step(names, clique, shared, table)
@@ -113,21 +136,21 @@ def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ..
 
 
 def _within(model: Model, name: str) -> Integers:
-    """Of all cells: those of group g end in (g, g + 1]."""
+    """Return cumulative shares of all cells; those of group g end in (g, g + 1]."""
     groups, shares = model.groups[name], model.calibrated.within[name]
     parts = np.split(shares, groups.starts[1:])
     return np.concatenate([_whole((np.cumsum(own) / own.sum())[None]) + g * STEPS for g, own in enumerate(parts)])
 
 
 def _whole(ends: Floats) -> Integers:
-    """(rows, k) ends in (0, 1] as whole steps, each row's after those of the one before."""
+    """Return ends in (0, 1], shape (rows, k), as whole steps; each row continues after the previous one."""
     found = np.rint(ends * STEPS).astype(np.int64)
     found[:, -1] = STEPS
     return np.asarray((found + STEPS * np.arange(len(found))[:, None]).ravel())
 
 
 def write_ancestral(path: Path, kept: Ancestral) -> None:
-    """One file, exact; not flushed, since it can be made again for free."""
+    """Write a sampler exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
     steps = [[step.given, step.new, step.shape] for step in kept.steps]
     index = {"names": kept.names, "sizes": kept.sizes, "steps": steps, "total": kept.total}
     arrays = {"index": np.array(json.dumps(index))}
@@ -139,7 +162,7 @@ def write_ancestral(path: Path, kept: Ancestral) -> None:
 
 
 def read_ancestral(path: Path) -> Ancestral:
-    """The inverse of `write_ancestral`."""
+    """Return the sampler in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         names = tuple(index["names"])

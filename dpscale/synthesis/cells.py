@@ -1,10 +1,10 @@
-"""Cells inside groups: each row's cell within its group, attribute by attribute, by the same feedback.
+"""Refinement of groups to cells, attribute by attribute, by sampling with feedback.
 
-Within a group cells share by their 1-way, whatever the other attributes: that is what the estimates say. Systematic
-rounding meets the 1-way; a sweep holds (cell of i) × (group of j) to what it implies, so that no pair is off by chance,
-and (cell of i) × (cell of j) where j has its cells and rows are as many as such pairs. A second round holds all to all.
-What the domain says to follow tells cells of one group apart: a town is of the row's region, and as often beside
-another attribute's group as the region is.
+Within a group the estimates distribute cells by their 1-way marginal, independently of other attributes. Systematic
+rounding matches the 1-way marginal. A sweep matches (cell of i) × (group of j) to the implied counts, so that pairs
+have no sampling noise, and (cell of i) × (cell of j) if j is refined and rows are at least as many as such pairs. A
+second round uses the cells of all attributes. Functional dependencies distinguish cells of one group: a town is in the
+row's region, and its counts with the groups of another attribute follow those of the region.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST = 1e-12
 
 
 def spread(wanted: Wanted, cells: Spread, rows: Integers32, chance: Chance) -> Integers32:
-    """(n, d): rows over cells, from rows over groups."""
+    """Return rows over cells, shape (n, d), from rows over groups."""
     out, sizes = rows.copy(), [cells.groups[name].size for name in wanted.layout.names]
     refined = [i for i in range(len(sizes)) if wanted.layout.sizes[i] < sizes[i] and len(rows)]
     for place, i in enumerate(refined * ROUNDS):
@@ -46,7 +46,7 @@ def spread(wanted: Wanted, cells: Spread, rows: Integers32, chance: Chance) -> I
 
 @dataclass(frozen=True, eq=False)
 class _Refined:
-    """One attribute of some rows, which are over cells for the attributes in `fine` and over groups for all others."""
+    """Refinement of one attribute; rows are over cells for attributes in `fine` and over groups for the others."""
 
     wanted: Wanted
     spread: Spread
@@ -55,7 +55,7 @@ class _Refined:
     i: int
 
     def cells(self, chance: Chance, begun: Integers32 | None) -> Integers32:
-        """`begun`: what an earlier round drew."""
+        """Return the cell of each row, from `begun`, the cells of an earlier round, if given."""
         cells = self._begun(chance) if begun is None else begun
         starts, targets = self._targets()
         alone = self.one * (len(self.rows) / self.one.sum())
@@ -82,13 +82,13 @@ class _Refined:
         return self._inside_of(self.i)
 
     def _inside_of(self, j: int) -> Floats:
-        """Each cell's share of its group."""
+        """Return each cell's share of its group."""
         name = self.wanted.layout.names[j]
         one, groups = self.spread.ones[name], self.spread.groups[name]
         return np.asarray(one / np.add.reduceat(one, groups.starts)[groups.labels])
 
     def _begun(self, chance: Chance) -> Integers32:
-        """Within each group of rows, cells as often as the 1-way says."""
+        """Return cells that match the 1-way marginal within each group of rows."""
         cells = np.empty(len(self.rows), np.int32)
         column = self.rows[:, self.i]
         order = np.argsort(column, kind="stable")
@@ -101,7 +101,7 @@ class _Refined:
         return cells
 
     def _targets(self) -> tuple[NDArray[np.int64], Floats]:
-        """Where (group or cell of j) × (cell of i) begins, and how many rows are wanted of each."""
+        """Return the start of (group or cell of j) × (cell of i), and the target counts."""
         starts, tables, at = np.full(len(self.wanted.layout.sizes), -1, np.int64), [np.zeros(0)], 0
         for j in np.flatnonzero(self.wanted.layout.used[self.i]).tolist():
             tables.append(self._shares(j).ravel() * len(self.rows))
@@ -110,7 +110,7 @@ class _Refined:
         return starts, np.concatenate([*tables, np.zeros(BEHIND)])
 
     def _shares(self, j: int) -> Floats:
-        """(values of j, cells of i): of all rows, as pairs of groups, 1-ways and what follows have them."""
+        """Return the shares implied by pairs of groups, 1-ways and dependencies, shape (values of j, cells of i)."""
         names = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
         if (known := self._known(j)) is not None:
             return known
@@ -120,7 +120,7 @@ class _Refined:
         return np.ascontiguousarray(found)
 
     def _known(self, j: int) -> Floats | None:
-        """Where i and j follow from one of them or from a third."""
+        """Return the shares if i and j have a common determinant (one of them or a third), else None."""
         name, other = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
         cells = {one: every_cell(self.spread.groups[one].size) for one in (name, other)}
         groups = {**self.spread.groups, **(cells if j in self.fine else {name: cells[name]})}
@@ -128,7 +128,7 @@ class _Refined:
         return None if known is None else known / self.one.sum()
 
     def _over_groups(self, j: int) -> Floats:
-        """(groups of j, cells of i)."""
+        """Return shares of all rows, shape (groups of j, cells of i)."""
         names, used = self.wanted.layout.names, self.wanted.layout.used
         for rule in self.spread.rules:
             if isinstance(rule, Follows) and rule.whole and rule.by == names[self.i] and rule.what in names:
@@ -138,7 +138,7 @@ class _Refined:
         return self._pair(j, self.i)[:, self.groups.labels] * self._inside
 
     def _through(self, rule: Follows, k: int, j: int) -> Floats:
-        """By what follows from i: of largest entropy given i, k and j by pairs of groups."""
+        """Return the shares by the dependent attribute k of i: maximum entropy given i, k and j by pairs of groups."""
         both = known_pair([rule], rule.names, self.spread.ones, self.spread.groups) / self.one.sum()
         beside = self._pair(k, j)
         margins = [((0, 1), both), ((0, 2), self._pair(self.i, j)), ((1, 2), beside)]
@@ -147,7 +147,7 @@ class _Refined:
         return np.asarray((table[at] * (self.one / self.one.sum() / np.maximum(both[at], LEAST))[:, None]).T)
 
     def _pair(self, first: int, second: int) -> Floats:
-        """Shares over groups, an axis each."""
+        """Return shares over groups, one axis each."""
         table = self.wanted.layout.of(self.wanted.shares, min(first, second), max(first, second))
         return np.asarray(table if first < second else table.T)
 
@@ -160,6 +160,6 @@ class _Refined:
 
 
 def _weighed(targets: Floats, counts: Floats, beta: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """−β (C + ½ − T) / S, and its slope."""
+    """Return −β (C + ½ − T) / S, and its slope."""
     slopes = beta / (targets + FLOOR)
     return (slopes * (targets - counts - 0.5)).astype(np.float32), slopes.astype(np.float32)

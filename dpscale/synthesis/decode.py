@@ -1,11 +1,10 @@
-"""Cells to values, as the domain file lists them; of the input's types only where the job calls those public.
+"""Values of cells as listed in the domain file, in the input's types only if the job declares those public.
 
-A column's type may follow from its records: one null makes whole numbers of pandas real ones.
+A column's type may depend on its records: one null turns whole numbers of pandas into floats.
 
-A cell of a bin is a number drawn uniformly inside it, whole where the column's are; of an integer, a code or a category
-its value; of a period a day in it; of nulls null. What lay outside the domain has no value of its own: its cell is a
-text among texts, else null. A file has the columns' names, types and order, and nothing else of the input: no metadata,
-no dictionaries.
+The value of a bin is a number drawn uniformly inside it, whole if the column's numbers are; of an integer, a code or a
+category its own value; of a period a day in it; of nulls null. Values outside the domain become one text in text
+columns, else null. A file has the columns' names, types and order, and no metadata or dictionaries of the input.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def column(attribute: Attribute, cells: Integers32, chance: Chance, wanted: pa.DataType | None = None) -> pa.Array:
-    """The values of a column of cells, (n,), of the type `wanted` where they fit it."""
+    """Return the values of a column of cells, shape (n,), in the type `wanted` if they fit it."""
     import pyarrow as pa
 
     null = cells >= attribute.listed
@@ -42,7 +41,7 @@ def column(attribute: Attribute, cells: Integers32, chance: Chance, wanted: pa.D
 
 
 def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:
-    """Looked up: the listed values, the text for what was outside where they are texts, null."""
+    """Return the listed values, the text for values outside the domain if they are texts, or null."""
     import pyarrow as pa
 
     listed: list[Any] = list(attribute.values)
@@ -54,7 +53,7 @@ def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:
 
 
 def _days(attribute: Attribute, cells: Integers32, chance: Chance) -> NDArray[np.int32]:
-    """Uniform in each period."""
+    """Return uniform days in each period."""
     numbers = range(attribute.low, attribute.high + 2)
     begins = np.array([(first_day(attribute.by, number) - EPOCH).days for number in numbers])
     first, beyond = begins[cells], begins[cells + 1]
@@ -62,7 +61,10 @@ def _days(attribute: Attribute, cells: Integers32, chance: Chance) -> NDArray[np
 
 
 def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:
-    """How far apart a column's numbers are; 0 for real numbers. Without a type whole edges mean whole numbers."""
+    """Return the distance between a column's numbers; 0 for real numbers.
+
+    Without a type, whole edges mean whole numbers.
+    """
     import pyarrow as pa
 
     if wanted is None:
@@ -71,7 +73,7 @@ def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:
 
 
 def _inside(attribute: Attribute, bins: Integers32, step: float, chance: Chance) -> NDArray[np.float64]:
-    """Uniform in each bin, right edges left out."""
+    """Return uniform numbers in each bin, without its right edge."""
     edges = np.asarray(attribute.edges)
     low, high, share = edges[bins], edges[bins + 1], chance.uniforms(len(bins))
     if step:
@@ -92,7 +94,7 @@ def _cast(values: pa.Array, wanted: pa.DataType | None) -> pa.Array:
 
 
 def type_of(name: str) -> pa.DataType | None:
-    """The type that a name as of `str(type)` tells; None where it is not one that values are given."""
+    """Return the type with this name (`str(type)`); None if values cannot be converted to it."""
     import pyarrow as pa
 
     try:
@@ -111,7 +113,7 @@ def _decimal(name: str) -> pa.DataType | None:
 
 
 def table_of(columns: Mapping[str, pa.Array]) -> pa.Table:
-    """The columns under their names, without a word of metadata."""
+    """Return a table of the columns under their names, without metadata."""
     import pyarrow as pa
 
     schema = pa.schema([pa.field(name, values.type) for name, values in columns.items()])

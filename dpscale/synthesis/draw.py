@@ -1,8 +1,8 @@
-"""Drawing, a task a part: prototypes resampled and swept until the part's counts are its share of what is wanted.
+"""Drawing of rows, one task per part: resampled prototypes are swept until the counts match the part's targets.
 
-The whole table's wanted counts T are cut into parts that are whole numbers and add up: part p of P gets
-⌊T (p+1)/P + u⌋ − ⌊T p/P + u⌋ with one u for each cell, so a cell of one row in five parts is in one of them and not in
-all or none. Nothing passes between tasks: each follows from the learnt model, the release's name and its own number.
+The target counts T of the whole table are split into parts that are whole numbers and add up: part p of P gets
+⌊T (p+1)/P + u⌋ − ⌊T p/P + u⌋ with one u per cell, so a cell with one row in five parts is in one of them and not in all
+or none. Tasks do not communicate: each part follows from the learnt model, the release's name and its own number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAST_ROWS = 50_000
 
 @dataclass(frozen=True)
 class Part:
-    """Files `number` to `number + files`, that one not among them, of `parts` files of a table of `rows` rows."""
+    """Files from `number` up to but excluding `number + files`, of `parts` files of a table of `rows` rows."""
 
     rows: int
     parts: int
@@ -38,13 +38,13 @@ class Part:
 
     @property
     def count(self) -> int:
-        """Rows of this part; those of all parts add up."""
+        """Number of rows of this part; the parts add up to the table."""
         end = self.number + self.files
         return self.rows * end // self.parts - self.rows * self.number // self.parts
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """What its chance is named by; the whole table has one name, in however many files it is."""
+        """Key of the part's random stream; the whole table has one key, in any number of files."""
         return (self.rows, 1, 0) if self.parts == self.files else (self.rows, self.parts, self.number)
 
     @property
@@ -53,7 +53,7 @@ class Part:
         return [Part(self.rows, self.parts, self.number + file) for file in range(self.files)]
 
     def share(self, whole: Floats, chance: Chance) -> Floats:
-        """Its share of counts that are wanted of the whole; `chance` as for every other part."""
+        """Return the part's share of target counts of the whole; `chance` is the same for every part."""
         if self.parts == self.files:
             return whole
         dither, ends = chance.uniforms(len(whole)), (self.number, self.number + self.files)
@@ -62,14 +62,14 @@ class Part:
 
 
 def parts_of(rows: int, files: int) -> list[Part]:
-    """What is drawn together: a file, or several of few rows, since few rows are held to their share less well."""
+    """Return the parts that are drawn together: one file or several small files, for more accurate counts."""
     parts = min(files, max(1, rows // LEAST_ROWS))
     firsts = [-(-number * files // parts) for number in range(parts + 1)]
     return [Part(rows, files, first, after - first) for first, after in pairwise(firsts)]
 
 
 def draw(learnt: Learnt, part: Part, release: str, told: ThreeWayTargets | None = None) -> NDArray[np.int32]:
-    """(count, d): the part's rows over groups. `told`: what polished rows are held to beside pairs."""
+    """Return the part's rows over groups, shape (count, d); `three_way` are additional targets of polished rows."""
     wanted, chance = learnt.wanted, Chance(release, "draw", *part.key)
     if not part.count:
         return np.empty((0, len(wanted.layout.sizes)), np.int32)
@@ -92,7 +92,7 @@ def draw(learnt: Learnt, part: Part, release: str, told: ThreeWayTargets | None 
 
 
 def _resampled(prototypes: int, count: int, chance: Chance) -> NDArray[np.int64]:
-    """Each prototype as often as any other, or once more or less."""
+    """Return each prototype equally often, up to one."""
     return np.concatenate([chance.permutation(prototypes) for _ in range(-(-count // prototypes))])[:count]
 
 
@@ -100,7 +100,10 @@ ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
 
 
 def raked(wanted: Wanted, rows: NDArray[np.int32], part: Part, total: float) -> Floats:
-    """(n,): how many records each row over groups stands for; they sum to the part's share of `total`."""
+    """Return the number of records that each row over groups represents, shape (n,).
+
+    The sum is the part's share of `total`.
+    """
     layout = wanted.layout
     if not len(rows):
         return np.empty(0)
@@ -117,7 +120,10 @@ def raked(wanted: Wanted, rows: NDArray[np.int32], part: Part, total: float) -> 
 
 
 class Way(Protocol):
-    """How rows are drawn. `total`: about how many records were released; `ones`: every attribute's 1-way."""
+    """Interface of row samplers.
+
+    `total` is the approximate number of records, `ones` every attribute's 1-way marginal.
+    """
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -127,20 +133,31 @@ class Way(Protocol):
     def total(self) -> float: ...
     @property
     def held(self) -> int:
-        """How many pairs of attributes rows are held to."""
+        """Number of pairs of attributes that rows match."""
 
     def rows(self, part: Part, release: str) -> Integers32:
-        """(count, d): the part's rows over cells."""
+        """Return the part's rows over cells, shape (count, d)."""
 
 
 def sizes_of(way: Way) -> list[int]:
-    """Cells of every attribute."""
+    """Return the number of cells of every attribute."""
     return [len(way.ones[name]) for name in way.names]
 
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """`learnt`: of all pairs over groups; `cells`: what spreads groups over cells; `told`: what polish holds to."""
+    """Sampler of rows from a pairwise model.
+
+    Attributes
+    ----------
+    model : PairwiseModel
+        All pairs over groups.
+    cells : CellDistribution
+        Distribution of groups over cells.
+    total : float
+    three_way : ThreeWayTargets, optional
+        Targets of polished rows.
+    """
 
     learnt: Learnt
     cells: Spread
@@ -165,7 +182,7 @@ class Sampler:
         return settled(self.learnt.wanted, self.cells, spread(self.learnt.wanted, self.cells, groups, chance))
 
     def weights(self, rows: Integers32, part: Part) -> Floats:
-        """(count,): how many records each of the part's rows stands for."""
+        """Return the number of records that each of the part's rows represents, shape (count,)."""
         labels = [self.cells.groups[name].labels for name in self.names]
         groups = np.stack([own[rows[:, i]] for i, own in enumerate(labels)], axis=1).astype(np.int32)
         return raked(self.learnt.wanted, groups, part, self.total)

@@ -1,4 +1,4 @@
-"""The compiled loop of drawing cells inside groups: as `reconstruct.pairwise.loops`, plain products and sums."""
+"""Compiled loops that draw cells inside groups and polish triples, as in `reconstruction.pairwise.loops`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,18 @@ def sweep_cells(
     cells: Any, rows: Any, i: int, order: Any, bounds: Any, starts: Any, inside: Any, weights: Any, slopes: Any,
     alone: Any, alone_slopes: Any, state: Any,
 ) -> None:  # fmt: skip
-    """Draw the cell of attribute i within the group that each row has, given the groups of the others.
+    """Draw the cell of attribute i within the group of each row, given the groups of the others.
 
-    `bounds[g]`: the first cell of group g; `starts[j]`: where (group of j) × (cell of i) begins, −1: no such pair;
-    `inside`: logarithms of the cells' shares of their group; `alone`: what holds the cells' own counts.
+    Parameters
+    ----------
+    bounds : ndarray of int64
+        `bounds[g]`: first cell of group g.
+    starts : ndarray of int64
+        `starts[j]`: start of (group of j) × (cell of i); −1: no such pair.
+    inside : ndarray of float32
+        Logarithms of the cells' shares of their group.
+    alone, alone_slopes : ndarray of float32
+        Feedback of the cells' own counts.
     """
     size, held = np.uint64(bounds[-1]), np.flatnonzero(starts >= 0).astype(np.uint64)
     logits, room = np.zeros(size + U8, np.float32), np.empty(size, np.float32)
@@ -54,7 +62,7 @@ def sweep_cells(
 
 @compiled("void(int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1])")
 def count_threes(rows: Any, sets: Any, ends: Any, sizes: Any, counts: Any) -> None:
-    """Add how many rows are in each cell of the sets."""
+    """Add the number of rows in each cell of the triples."""
     for first in range(0, len(rows), BLOCK):
         last = min(len(rows), first + BLOCK)
         for t in range(len(sets)):
@@ -67,7 +75,7 @@ def count_threes(rows: Any, sets: Any, ends: Any, sizes: Any, counts: Any) -> No
 
 @compiled("int64[::1](int32[:, ::1], int64[:, ::1], int64[::1])")
 def moved(rows: Any, sets: Any, sizes: Any) -> Any:
-    """(t,): of each set Σ √C over its cells, in steps of 1/64 each rounded down, so that no order of sums matters."""
+    """Return Σ √C over the cells of each triple, shape (t,), in steps of 1/64 so that the order is irrelevant."""
     found, most = np.zeros(len(sets), np.int64), 1
     for t in range(len(sets)):
         most = max(most, sizes[sets[t, 0]] * sizes[sets[t, 1]] * sizes[sets[t, 2]])
@@ -87,7 +95,7 @@ def moved(rows: Any, sets: Any, sizes: Any) -> Any:
 def weigh_threes(
     sets: Any, ends: Any, sizes: Any, wanted: Any, counts: Any, floor: float, beta: float, weights: Any
 ) -> None:
-    """W = −β (C + ½ − T) / (T + floor) and behind them their slopes, laid out by each attribute of a set."""
+    """Write W = −β (C + ½ − T) / (T + floor), followed by the slopes, in the three orientations of each triple."""
     for t in range(len(sets)):
         ni, nj, nk = sizes[sets[t, 0]], sizes[sets[t, 1]], sizes[sets[t, 2]]
         by_i = 6 * ends[t]

@@ -1,8 +1,8 @@
-"""The last values of a table: 1-ways over cells met to whole rows.
+"""Adjustment of rows to 1-way marginals as whole numbers of rows, and repair of impossible rows.
 
-Sweeps, rounding and cells inside groups leave each 1-way a little off, which shows where rows are few. Rows in cells
-with too many move to cells with too few. Of all candidates those move that fit best: with p the released pairs over
-groups, a row x moves from cell a to cell b of attribute i in the order of
+Sweeps, rounding and cells inside groups leave small errors in each 1-way marginal, which are visible if rows are few.
+Rows in cells with too many rows move to cells with too few. The rows that fit best move: with p the released pairs over
+groups, rows x move from cell a to cell b of attribute i in the order of
 
     Σ_j log p_ij(b, x_j) − log p_ij(a, x_j)
 """
@@ -25,13 +25,16 @@ SLACK = 0.006  # of all rows, in L1: below it a 1-way is left as it is
 
 
 def settled(wanted: Wanted, cells: Spread, rows: Integers32) -> Integers32:
-    """Rows whose 1-ways are the released ones up to whole rows.
+    """Return rows whose 1-way marginals are the released ones up to whole rows.
 
     Parameters
     ----------
-    wanted: released pairs over groups.
-    cells: groups and 1-ways over cells.
-    rows: (n, d) cells.
+    targets : PairTargets
+        Released pairs over groups.
+    cells : CellDistribution
+        Groups and 1-way marginals over cells.
+    rows : ndarray of int32, shape (n, d)
+        Cells.
     """
     out = rows.copy()
     for i, name in enumerate(wanted.layout.names):
@@ -43,7 +46,7 @@ def settled(wanted: Wanted, cells: Spread, rows: Integers32) -> Integers32:
 
 
 def apportioned(shares: Floats, count: int) -> Integers:
-    """Whole numbers in proportion to shares that sum to `count`, by largest remainders."""
+    """Return whole numbers of sum `count` in proportion to shares, by largest remainders."""
     exact = np.maximum(shares, 0) * (count / max(float(np.maximum(shares, 0).sum()), LEAST_WEIGHT))
     whole = np.floor(exact).astype(np.int64)
     whole[np.argsort(whole - exact, kind="stable")[: count - int(whole.sum())]] += 1
@@ -68,7 +71,7 @@ def _move(wanted: Wanted, cells: Spread, rows: Integers32, i: int, surplus: Inte
 
 
 def _fits(wanted: Wanted, cells: Spread, rows: Integers32, i: int) -> Floats:
-    """(n, groups of i): log shares of the pairs that each row would have with each group."""
+    """Return log shares of the pairs that each row would have with each group, shape (n, groups of i)."""
     layout = wanted.layout
     total = np.zeros((len(rows), int(layout.sizes[i])))
     for j in np.flatnonzero(layout.used[i]).tolist():
@@ -83,13 +86,16 @@ ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
 
 
 def balanced(wanted: Wanted, rows: Integers32, chance: Chance) -> Integers32:
-    """Rows over groups, as many as before, whose 1-ways are nearer to the released ones.
+    """Return the same number of rows over groups, resampled to 1-way marginals nearer to the released ones.
 
     Parameters
     ----------
-    wanted: released 1-ways, as shares of all rows.
-    rows: (n, d) groups.
-    chance: a public stream.
+    targets : PairTargets
+        Released 1-way marginals, as shares of all rows.
+    rows : ndarray of int32, shape (n, d)
+        Groups.
+    chance : Chance
+        A public random stream.
     """
     weights = _raked(wanted, rows)
     ends = np.floor(np.cumsum(weights) + chance.uniforms(1)[0]).astype(np.int64)
@@ -99,9 +105,9 @@ def balanced(wanted: Wanted, rows: Integers32, chance: Chance) -> Integers32:
 
 
 def _raked(wanted: Wanted, rows: Integers32) -> Floats:
-    """(n,) weights of mean 1 under which every 1-way is the released one, by iterative proportional fitting.
+    """Return weights of mean 1 under which the 1-way marginals are the released ones, shape (n,).
 
-    A step is bounded, so that a value with few rows does not pull all weights.
+    A step is bounded, so that a value with few rows does not change all weights.
     """
     layout, weights = wanted.layout, np.ones(len(rows))
     for _ in range(ROUNDS):
@@ -116,7 +122,7 @@ REPAIR_ROUNDS = 8
 
 
 class Possible:
-    """The rules over the attributes that rows have; one that names another attribute says nothing here."""
+    """Rules over the attributes of rows; rules that involve other attributes are ignored."""
 
     def __init__(self, rules: Sequence[Excludes], names: Sequence[str], ones: Mapping[str, Floats]) -> None:
         self._names = list(names)
@@ -124,7 +130,7 @@ class Possible:
         self._shares = [ones[name] / ones[name].sum() for name in names]
 
     def broken(self, rows: Integers32) -> NDArray[np.bool_]:
-        """(n,): which rows cannot be."""
+        """Return which rows violate a rule, shape (n,)."""
         wrong = np.zeros(len(rows), np.bool_)
         for rule in self._rules:
             wrong |= rule.broken(self._columns(rows))
@@ -134,7 +140,7 @@ class Possible:
         return lambda name: rows[:, self._names.index(name)]
 
     def mended(self, rows: Integers32, chance: Chance) -> Integers32:
-        """The rows with every impossible one mended. PlanError where none of them is possible."""
+        """Return the rows with every impossible one repaired. Raises PlanError if all of them are impossible."""
         rows = rows.copy()
         for number in range(REPAIR_ROUNDS):
             for rule in self._rules:
@@ -147,7 +153,7 @@ class Possible:
         return self._copied(rows, chance)
 
     def _drawn(self, rows: Integers32, column: int, chance: Chance) -> Integers32:
-        """A possible cell of one attribute for each row, where there is one."""
+        """Return a possible cell of one attribute for each row, if there is one."""
         weights = np.tile(np.maximum(self._shares[column], 1e-12), (len(rows), 1))
         name = self._names[column]
         for rule in self._rules:

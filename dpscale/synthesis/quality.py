@@ -1,4 +1,4 @@
-"""How near rows are to the released estimates, over some sets of one, two and three attributes. Public, as both are."""
+"""Distance of rows from the released estimates over some sets of one to three attributes; public, as both are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Columns = tuple[int, ...]
 
 
 def sampled(sizes: Sequence[int]) -> list[Columns]:
-    """About SETS sets of each degree, evenly spaced in their order, of no more than MOST_CELLS cells."""
+    """Return about SETS sets of each degree, evenly spaced in their order, of at most MOST_CELLS cells."""
     found: list[Columns] = []
     for degree in (1, 2, 3):
         every = range(0, comb(len(sizes), degree), max(1, comb(len(sizes), degree) // SETS))
@@ -27,7 +27,7 @@ def sampled(sizes: Sequence[int]) -> list[Columns]:
 
 
 def unranked(number: int, count: int, degree: int) -> Columns:
-    """The number-th set of so many of `count` columns, in the order of `itertools.combinations`."""
+    """Return the number-th combination of `degree` of `count` columns, in the order of `itertools.combinations`."""
     kept: list[int] = []
     for column in range(count):
         if len(kept) == degree:
@@ -41,7 +41,7 @@ def unranked(number: int, count: int, degree: int) -> Columns:
 
 
 def counted(cells: NDArray[np.int32], sizes: Sequence[int], weights: Floats | None = None) -> list[Floats]:
-    """The rows' counts (or weights) over each sampled set, (cells of the set,)."""
+    """Return the rows' counts or weights over each sampled set, shape (cells of the set,)."""
     counts = []
     for kept in sampled(sizes):
         at = np.zeros(len(cells), np.int64)
@@ -52,9 +52,10 @@ def counted(cells: NDArray[np.int32], sizes: Sequence[int], weights: Floats | No
 
 
 def expected_by_chance(shares: Floats, count: int) -> float:
-    """Mean half L1 distance of `count` independent draws from their shares, by the normal law where counts are large.
+    """Return the mean of half the L1 distance between `count` independent draws and their shares.
 
-    E|C − np| is √(2np(1 − p)/π) for large np and 2np(1 − p)ⁿ for np below 1; the smaller of both bounds it.
+    E|C − np| is √(2np(1 − p)/π) for large np, by the normal distribution, and 2np(1 − p)ⁿ for np below 1; the smaller
+    of both is an upper bound.
     """
     large = np.sqrt(2 * shares * (1 - shares) / (np.pi * count))
     small = 2 * shares * (1 - shares) ** count
@@ -65,7 +66,7 @@ def too_far(
     counts: Sequence[Floats], names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Floats],
     rows: int,
 ) -> str:  # fmt: skip
-    """A sentence where rows are farther from estimates than BEYOND times independent draws and SLACK; else empty."""
+    """Return a warning if rows are farther from the estimates than BEYOND times independent draws + SLACK."""
     distances = apart(counts, names, sizes, estimated)
     chance = apart_by_chance(names, sizes, estimated, rows)
     for degree in distances:
@@ -80,7 +81,7 @@ def too_far(
 def apart_by_chance(
     names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Floats], rows: int
 ) -> dict[str, float]:
-    """By degree, the mean distance of `rows` independent draws from the estimates."""
+    """Return the mean distance of `rows` independent draws from the estimates, by degree."""
     found: dict[str, list[float]] = {"1": [], "2": [], "3": []}
     for kept in sampled(sizes):
         try:
@@ -95,7 +96,7 @@ def apart_by_chance(
 def apart(
     counts: Sequence[Floats], names: Sequence[str], sizes: Sequence[int], estimated: Callable[[Sequence[str]], Floats]
 ) -> dict[str, float]:
-    """By degree, the mean share of rows that would have to be others to meet the estimates: half the L1 distance."""
+    """Return the mean share of rows that would have to change to match the estimates, by degree (L1/2)."""
     found: dict[str, list[float]] = {"1": [], "2": [], "3": []}
     for kept, own in zip(sampled(sizes), counts, strict=True):
         try:

@@ -1,8 +1,8 @@
-"""Sets of three attributes over groups, laid out flat for the loops that polish rows.
+"""Refinement of synthetic rows to 3-way marginals of the model, in addition to their pairs ("polish").
 
-Tables of a set i < j < k lie one after the other in vectors of `cells` entries, row-major. The loops keep every table
-three times as float32, once by each attribute with its values last and their slopes behind them, so that what one
-attribute needs lies together.
+Tables of a triple i < j < k over groups are concatenated in vectors of `cells` entries, row-major. The loops store
+every table three times as float32, once for each attribute with its values last and followed by their slopes, so that
+the entries for one attribute are adjacent.
 """
 
 from __future__ import annotations
@@ -30,37 +30,45 @@ MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 256, 200, 1 << 28
 
 @dataclass(frozen=True, eq=False)
 class Threes:
-    """`sizes`: groups of every attribute; `sets`: (t, 3), rising in every row."""
+    """Layout of triples.
+
+    Attributes
+    ----------
+    sizes : ndarray of int64, shape (d,)
+        Number of groups of every attribute.
+    sets : ndarray of int64, shape (t, 3)
+        Attributes of each triple, ascending.
+    """
 
     sizes: Integers
     sets: Integers
 
     @cached_property
     def ends(self) -> Integers:
-        """(t + 1,): where each set's table begins, and where the last one ends."""
+        """Start of each triple's table, and the end of the last, shape (t + 1,)."""
         return np.concatenate([[0], np.cumsum(self.sizes[self.sets].prod(axis=1))]).astype(np.int64)
 
     @property
     def cells(self) -> int:
-        """Entries of a flat vector."""
+        """Number of entries of a flat vector."""
         return int(self.ends[-1])
 
     def of(self, vector: Floats, number: int) -> Floats:
-        """A view of a set's table."""
+        """Return a view of a triple's table."""
         shape = tuple(int(size) for size in self.sizes[self.sets[number]])
         return vector[self.ends[number] : self.ends[number + 1]].reshape(shape)
 
     @cached_property
     def degrees(self) -> Integers:
-        """(d,): how many sets hold an attribute."""
+        """Number of triples that contain each attribute, shape (d,)."""
         return np.bincount(self.sets.ravel(), minlength=len(self.sizes)).astype(np.int64)
 
     @cached_property
     def around(self) -> Integers:
-        """(d, most, 11): of every attribute i its sets as the loops want them.
+        """Triples of every attribute i, as arguments of the loops, shape (d, most, 11).
 
-        The two others j and k, then where a cell lies in the loops' vectors, three times: by i, as its start and what
-        the values of j and k are multiplied by (those of i are side by side); by j, of i and k; by k, of i and j.
+        The two others j and k, then the position of a cell in the loops' vectors, three times: by i, as its start and
+        the factors of the values of j and k (those of i are adjacent); by j, of i and k; by k, of i and j.
         """
         found = np.zeros((len(self.sizes), max(1, self.degrees.max(initial=0)), 11), np.int64)
         filled = np.zeros(len(self.sizes), np.int64)
@@ -74,7 +82,7 @@ class Threes:
         return found
 
     def _by(self, number: int, last: int) -> dict[int, int]:
-        """What values are multiplied by where one attribute's are side by side; −1: where the table begins."""
+        """Return the factors of the others' values if those of `last` are adjacent; −1: start of the table."""
         own = self.sets[number].tolist()
         one, other = (i for i in own if i != last)
         cells = int(self.ends[number + 1] - self.ends[number])
@@ -84,9 +92,10 @@ class Threes:
 
 
 def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Integers:
-    """(t, 3): of the sets whose pairs are all held, those that chance moves most, MOST_SETS that fit the memory.
+    """Return the triples with the largest sampling noise whose pairs are all used, shape (t, 3).
 
-    `rows`: a table like those to come. Chance moves a count of C by about √C, which no polish mends where C is below 1.
+    At most MOST_SETS triples that fit the memory are chosen. The sampling noise of a count C is about √C, and polishing
+    does not reduce it if C is below 1. `rows` is a table similar to the rows to be drawn.
     """
     every = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
     i, j, k = every.T
@@ -98,7 +107,7 @@ def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Integers:
 
 
 def _every(attributes: int) -> Integers:
-    """(t, 3): all sets of the first so many attributes."""
+    """Return all triples of the first `attributes` attributes, shape (t, 3)."""
     return np.array(list(combinations(range(attributes), 3)), np.int64).reshape(-1, 3)
 
 
@@ -108,21 +117,25 @@ BETAS = ((16.0, 16.0), (256.0, 64.0))  # of pairs, of threes
 
 @dataclass(frozen=True, eq=False)
 class ThreeWayTargets:
-    """Released estimates over three attributes: `shares` of all rows, flat, in every cell of the sets."""
+    """Released estimates over triples; `shares` of all rows in every cell of the triples, flat."""
 
     threes: Threes
     shares: Floats
 
 
 def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> ThreeWayTargets:
-    """The targets of the sets that fit the memory and that chance moves most.
+    """Return the targets of the triples that fit the memory and have the largest sampling noise.
 
     Parameters
     ----------
-    learnt: the model of all pairs and prototype rows, by which the sets are chosen.
-    model: the low-order tables that the estimates come from, over the same groups.
-    release: public name of the release.
-    memory: bytes.
+    learnt : PairwiseModel
+        Model of all pairs, and prototype rows by which the triples are chosen.
+    model : LowOrder
+        Tables from which the estimates come, over the same groups.
+    release : str
+        Public name of the release.
+    memory : int
+        Bytes.
     """
     layout = learnt.wanted.layout
     threes = Threes(layout.sizes, sets_of(layout, learnt.rows, memory))
@@ -135,7 +148,7 @@ def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> ThreeWay
 
 
 class Polisher(Sweeper):
-    """A sweeper whose rows are held to sets of three as well; `aims`: wanted counts of their cells."""
+    """Sweeper with additional feedback towards target counts of triples, `aims`."""
 
     def __init__(self, threes: Threes, aims: Floats, *of: Any) -> None:
         super().__init__(*of)
@@ -144,7 +157,7 @@ class Polisher(Sweeper):
         self._threes = np.zeros(6 * threes.cells + BEHIND, np.float32)
 
     def polish(self, beta: float, three_beta: float) -> None:
-        """Draw every value anew, with feedback of both strengths."""
+        """Redraw every value, with feedback of both strengths."""
         sets, ends, sizes = self._sets.sets, self._sets.ends, self._sets.sizes
         self._own[:] = 0
         loops.count_threes(self.rows, sets, ends, sizes, self._own)
@@ -153,12 +166,12 @@ class Polisher(Sweeper):
 
 
 def write_targets(path: Path, kept: ThreeWayTargets) -> None:
-    """One file, exact; not flushed, since it can be made again for free."""
+    """Write targets exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, sizes=kept.threes.sizes, sets=kept.threes.sets, shares=kept.shares)
 
 
 def read_targets(path: Path) -> ThreeWayTargets:
-    """The inverse of `write_told`."""
+    """Return the targets in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         return ThreeWayTargets(Threes(arrays["sizes"], arrays["sets"]), arrays["shares"])

@@ -1,14 +1,14 @@
-"""Start of the sampler: rows of the spanning tree of the strongest measured pairs.
+"""Initial rows of the sampler: rows of the spanning tree of the strongest measured pairs.
 
-Single-site sampling changes one value of a row at a time. Where one value nearly determines another (equal columns,
-questions that are skipped together), it cannot cross from one mode to the next, and the share of a mode stays what it
-is when the links have become strong. So the first rows come from the tree that maximises Σ I(i, j) over its edges
-(Chow and Liu, 1968), with I the mutual information of the released pair:
+Single-site sampling changes one value of a row at a time. If one value nearly determines another (equal columns,
+questions that are skipped together), it cannot move from one mode to the next, and the share of a mode is fixed once
+the links are strong. The first rows therefore come from the tree that maximises Σ I(i, j) over its edges (Chow and Liu,
+1968), with I the mutual information of the released pair:
 
     P(x) = Π_i p_i(x_i) · Π_(i,j) p_ij(x_i, x_j) / (p_i(x_i) p_j(x_j))
 
-These rows have the released 1-ways and the pairs of the tree, so every mode has its share. θ_ij = log p_ij / (p_i p_j)
-on the edges makes P the stationary distribution of the sampler, which then learns the other pairs from there.
+These rows have the released 1-way marginals and the pairs of the tree, so every mode has its share. θ_ij = log p_ij /
+(p_i p_j) on the edges makes P the stationary distribution of the sampler, which then learns the other pairs.
 """
 
 from __future__ import annotations
@@ -27,18 +27,23 @@ INFORMATION_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
 
 
 def tree_start(wanted: Wanted, count: int, chance: Chance) -> tuple[Integers32, Floats]:
-    """Draw rows of the tree and give the θ under which they are stationary.
+    """Return rows of the tree and the θ under which they are stationary.
 
     Parameters
     ----------
-    wanted: released 1-ways and pairs, as shares of all rows.
-    count: number of rows.
-    chance: a public stream.
+    targets : PairTargets
+        Released 1-way marginals and pairs, as shares of all rows.
+    count : int
+        Number of rows.
+    chance : Chance
+        A public random stream.
 
     Returns
     -------
-    rows: (count, d) groups.
-    theta: logits of every pair's cells, 0 off the tree.
+    rows : ndarray of int32, shape (count, d)
+        Groups.
+    theta : ndarray
+        Logits of every pair's cells, 0 off the tree.
     """
     edges = spanning_tree(wanted)
     theta = np.zeros(wanted.layout.cells)
@@ -48,7 +53,7 @@ def tree_start(wanted: Wanted, count: int, chance: Chance) -> tuple[Integers32, 
 
 
 def spanning_tree(wanted: Wanted) -> list[Edge]:
-    """The spanning forest of largest mutual information over the measured pairs (Kruskal), strongest edge first."""
+    """Return the spanning forest of largest mutual information (Kruskal), strongest edge first."""
     pairs = [(i, j) for i, j in wanted.layout.pairs if wanted.known[i, j]]
     strongest = sorted((-_information(wanted, i, j), i, j) for i, j in pairs)
     component, edges = list(range(len(wanted.layout.sizes))), list[Edge]()
@@ -60,13 +65,13 @@ def spanning_tree(wanted: Wanted) -> list[Edge]:
 
 
 def _information(wanted: Wanted, i: int, j: int) -> float:
-    """Mutual information of a pair in nats, rounded so that every machine has the same order of pairs."""
+    """Return the mutual information of a pair in nats, rounded so that the order is machine-independent."""
     value = float((wanted.layout.of(wanted.shares, i, j) * _logits(wanted, i, j)).sum())
     return round(value * INFORMATION_UNIT) / INFORMATION_UNIT
 
 
 def _logits(wanted: Wanted, i: int, j: int) -> Floats:
-    """log p_ij / (p_i p_j), of shares of LEAST at least."""
+    """Return log p_ij / (p_i p_j), with shares of at least LEAST_WEIGHT."""
     layout = wanted.layout
     alone = np.multiply.outer(layout.one(wanted.ones, i), layout.one(wanted.ones, j))
     ratio = np.maximum(layout.of(wanted.shares, i, j), LEAST_WEIGHT) / np.maximum(alone, LEAST_WEIGHT)
@@ -74,7 +79,7 @@ def _logits(wanted: Wanted, i: int, j: int) -> Floats:
 
 
 def _tree_rows(wanted: Wanted, edges: list[Edge], count: int, chance: Chance) -> Integers32:
-    """Every attribute after its parent, by systematic rounding of its conditional shares."""
+    """Draw every attribute after its parent, by systematic rounding of its conditional shares."""
     layout = wanted.layout
     rows = np.zeros((count, len(layout.sizes)), np.int32)
     for child, parent in _in_order(edges, len(layout.sizes)):
@@ -93,7 +98,7 @@ def _tree_rows(wanted: Wanted, edges: list[Edge], count: int, chance: Chance) ->
 
 
 def _in_order(edges: list[Edge], attributes: int) -> Iterator[tuple[int, int | None]]:
-    """Every attribute with its parent, parents first; a root of the forest has none."""
+    """Yield every attribute with its parent, parents first; a root of the forest has none."""
     neighbours: dict[int, list[int]] = {name: [] for name in range(attributes)}
     for i, j in edges:
         neighbours[i].append(j)
