@@ -1,8 +1,8 @@
-"""Rows against the data themselves: a private report, for those who may see the data, and never a part of a run.
+"""Comparison of synthetic rows with the data: a private report for readers with access to the data, separate from runs.
 
-All else that tells how good a release is (`report`, `_rows.json`) is made of what was released, and is public. This
-room reads records. What it makes is exact, so it goes to a folder outside every run directory that its owner alone can
-read, and nothing of it to a terminal, a log or a run. It spends nothing, for nothing of it may be published.
+All other quality figures (`report`, `_rows.json`) are computed from the release and are public. This package reads
+records, so its results are exact and private. They are written to a folder outside every run directory that only its
+owner can read, and never to a terminal, a log or a run. It spends no budget, because its results are not published.
 """
 
 from dpscale.evaluation.comparison import compare

@@ -1,7 +1,7 @@
-"""`compare`: a run's rows held against data, told in a page and a JSON file that are as private as the data.
+"""`compare`: comparison of a run's rows with the data, as a page and a JSON file that are as private as the data.
 
-It reads the run and never writes there, spends nothing, and tells nothing but where the page lies. What fails on the
-way is told by its kind alone, as wherever records are read.
+It reads the run without changing it, spends no budget, and reports only the path of the page. Of an error only the type
+is reported, as in every stage that reads records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MARKS = (MANIFEST, "job.toml")  # of a run directory
 
 @contextmanager
 def claimed(out: str | Path, run: Path) -> Iterator[Path]:
-    """The folder, made and empty; JobError where none may be there. Where the report fails nothing of it stays."""
+    """Create the output folder, or raise JobError if it is not allowed; remove its contents if the report fails."""
     folder = checked(out, run)
     made = _make_folder(folder, out)
     try:
@@ -50,7 +50,7 @@ def claimed(out: str | Path, run: Path) -> Iterator[Path]:
 
 
 def checked(out: str | Path, run: Path) -> Path:
-    """Where `out` leads, over all links; JobError where that is in a run directory, or no empty folder."""
+    """Return the resolved path of `out`; raise JobError if it is inside a run directory or not an empty folder."""
     asked = place(checked_path(out, FIELD), FIELD)
     if not is_local(asked):
         raise _refused(f"{out}, in a store", "name a folder of this machine")
@@ -79,14 +79,14 @@ def _is_run(folder: Path) -> bool:
 
 
 def _same(folder: Path, run: Path) -> bool:
-    """Whether both are one folder, by whatever name: it may be mounted at two places."""
+    """Return whether both are the same folder; it may be mounted at two places."""
     with suppress(OSError):
         return os.path.samefile(folder, run)
     return False
 
 
 def _make_folder(folder: Path, out: str | Path) -> bool:
-    """Whether the folder was not there; now it is, and nobody else can look into it."""
+    """Create the folder with access for its owner only; return whether it did not exist."""
     with _denied(out):
         there = folder.exists()
         if not there:
@@ -110,7 +110,7 @@ def _refused(got: str, remedy: str) -> JobError:
 
 
 def write(folder: Path, contents: Mapping[str, str]) -> None:
-    """The files, each whole, that none but the owner can read. TransientError where the disk does not take them."""
+    """Write the files, each atomically, readable by the owner only. Raises TransientError if the disk refuses them."""
     for name, content in contents.items():
         try:
             _write(folder / f".{name}.partial", folder / name, content)
@@ -132,7 +132,7 @@ BARS = {"halves": ("half of the data against the other half", "#bbbbbb"), "mean"
 
 
 def plots(marginals: Mapping[str, Any], dependence: Mapping[str, Any], curves: Curves) -> dict[str, str]:
-    """All of them, by name. Texts stay texts, which a browser has letters for, whatever they are."""
+    """Return all figures by name. Texts remain SVG text, so that the browser's fonts render any script."""
     from matplotlib import rc_context
 
     with warnings.catch_warnings(), rc_context({"svg.fonttype": "none"}):
@@ -145,7 +145,7 @@ def plots(marginals: Mapping[str, Any], dependence: Mapping[str, Any], curves: C
 
 
 def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
-    """By degree, how far rows are from the data, between what two halves of the data and independence come to."""
+    """Plot the distances of rows from the data by degree, with those of two halves of the data and of independence."""
     marginals = {degree: one for degree, one in marginals.items() if one["sets"]}
     figure, axes = new_figure(2.8)
     for position, (key, (label, colour)) in enumerate(BARS.items()):
@@ -161,7 +161,7 @@ def marginal_plot(marginals: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def dependence_plot(dependence: Mapping[str, Any]) -> str:
-    """Every pair of attributes: its dependence in the rows against that in the data; "" without pairs."""
+    """Plot the dependence of every pair of attributes in the rows against that in the data; "" without pairs."""
     if not dependence["pairs"]:
         return ""
     figure, axes = new_figure(4.2)
@@ -176,7 +176,7 @@ def dependence_plot(dependence: Mapping[str, Any]) -> str:
 
 
 def curve_plot(curves: Curves) -> str:
-    """A panel for each question with its ROC curves; "" where there is none."""
+    """Plot the ROC curves, one panel per evaluation; "" if there is none."""
     defined = {title: {name: one for name, one in panel.items() if one[0]} for title, panel in curves.items()}
     panels = {title: panel for title, panel in defined.items() if panel}
     if not panels:
@@ -206,10 +206,25 @@ def compare(
     scheduler: str | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """Write the private report of a run's rows against data into the folder `out`; the page's path.
+    """Write the private report of a run's rows against data into a folder, and return the page's path.
 
-    `data`: a file, a folder or a glob as in a job, or a list of these. `target`: the attribute that models predict.
-    JobError and DataError for what cannot be compared, before anything is counted.
+    Parameters
+    ----------
+    run_dir : str or Path
+    data : str or Path, or sequence of these
+        A file, a folder or a glob, as in a job.
+    out : str or Path
+        A new or empty folder outside every run directory.
+    target : str, optional
+        Attribute that models predict.
+    scheduler : str, optional
+        As in the job.
+    progress : Progress
+
+    Raises
+    ------
+    JobError, DataError
+        For runs or data that cannot be compared, before anything is counted.
     """
     check_learner()
     run = Run(run_dir)
@@ -229,7 +244,7 @@ def compare(
 
 
 def _contents(run: Run, engine: Engine, data: Side, rows: Side, target: Target) -> dict[str, str]:
-    """The files, by name."""
+    """Return the files by name."""
     sets = chosen(rows.domain, names_of(rows), run.manifest["release"])
     every = [one for degree in sets.values() for one in degree.sets]
     found = score_all(engine, data, rows, every, run.job.engine.bytes, run.manifest["release"])
@@ -244,7 +259,7 @@ def _contents(run: Run, engine: Engine, data: Side, rows: Side, target: Target) 
 
 
 def _learnt(run: Run, engine: Engine, data: Side, rows: Side, target: Target) -> tuple[Told, Told]:
-    """What models say of samples of both tables, and the curves of each question."""
+    """Return the results of models on samples of both tables, and the curves of each evaluation."""
     names = names_of(rows)
     records, drawn = (sample(engine, side, names, MOST, run.manifest["release"]) for side in (data, rows))
     if not len(records):
@@ -260,7 +275,7 @@ def _learnt(run: Run, engine: Engine, data: Side, rows: Side, target: Target) ->
 
 
 def _made(run: Run, data: Side, rows: Side) -> Told:
-    """What was compared, and what this is."""
+    """Return a description of the compared tables and of the report."""
     return {
         "private": PRIVATE,
         "differentially_private": False,
@@ -274,7 +289,7 @@ def _made(run: Run, data: Side, rows: Side) -> Told:
 
 
 def _finite(content: Any) -> Any:
-    """With null for what is no number, which JSON has no word for."""
+    """Replace nan and infinity by null, because JSON cannot represent them."""
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list):

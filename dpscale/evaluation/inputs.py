@@ -1,7 +1,7 @@
-"""The two tables: a run's rows and the data, both read by the run's domain into the same cells.
+"""The compared tables: a run's rows and the data, both encoded by the run's domain into the same cells.
 
-Rows have no value for what was outside the domain: numbers are null there. So of an attribute that is no text, the cell
-of outside values and that of nulls are one here, in both tables; all others are those of the domain file.
+Rows have no value for data outside the domain: numbers are null there. For an attribute that is not a text, the cells
+of outside values and of nulls are therefore merged here, in both tables; all others are those of the domain file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Numbered = tuple[tuple[int, Partition], ...]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the tables, what it is called, and its files as they were when it was opened."""
+    """One of the compared tables, its label in messages, and the stamps of its files at opening."""
 
     called: str
     table: Table
@@ -43,22 +43,22 @@ class Side:
 
     @property
     def domain(self) -> Domain:
-        """As it is read: rows and data may differ in the cells that `folded` puts together."""
+        """Domain of this table; rows and data may differ in the cells that `fold_counts` merges."""
         return self.table.domain
 
     @cached_property
     def numbers(self) -> dict[Partition, int]:
-        """Of every partition its place in the table, by which random choices are keyed, however work is cut."""
+        """Number of every partition, which keys random choices independently of how the work is divided."""
         return {partition: number for number, partition in enumerate(self.table.partitions)}
 
     def check_unchanged(self) -> None:
-        """DataError where a file is not the one that was opened."""
+        """Raise DataError if a file changed since it was opened."""
         if stamps(self.table) != self.seen:
             raise DataError(self.called, "its files changed while they were read", "files that stay", "run again")
 
 
 def open_rows(run: Run) -> Side:
-    """The synthetic rows of a run; JobError where there are none, or not those that the run drew."""
+    """Return the synthetic rows of a run; raise JobError if there are none, or not those that the run drew."""
     if not is_local(run.path):
         raise JobError("run directory", f"{run.path}, in a store", "one in a folder", "copy it, and compare the copy")
     if not run.done("synthesize"):
@@ -73,7 +73,10 @@ def open_rows(run: Run) -> Side:
 
 
 def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
-    """The data by the run's reader; DataError where they cannot be read or lack a column that the rows have."""
+    """Return the data opened by the run's reader.
+
+    Raises DataError if a file is unreadable or lacks a column of the rows.
+    """
     try:
         side = _opened("DATA", paths, run, origin_of(run))
         side.table.require(side.domain.columns(names))
@@ -91,12 +94,15 @@ def _opened(called: str, paths: Sequence[Any], run: Run, origin: Origin) -> Side
 
 
 def names_of(rows: Side) -> list[str]:
-    """The attributes that rows have, in their order."""
+    """Return the attributes of rows, in their order."""
     return list(rows.table.types())
 
 
 def as_drawn(attribute: Attribute) -> Attribute:
-    """How a column of rows is read: null is what was outside, and a rounded number stays in the bin at its edge."""
+    """Return the attribute that reads a column of rows.
+
+    Null is an outside value, and a rounded number remains in the bin at its edge.
+    """
     if attribute.groups:  # rows have the groups' names
         attribute = replace(attribute, kind="categories", groups=(), length=0)
     attribute = replace(attribute, source="")
@@ -112,12 +118,12 @@ def is_text(attribute: Attribute) -> bool:
 
 
 def size_of(attribute: Attribute) -> int:
-    """Cells in which the tables are compared."""
+    """Return the number of compared cells."""
     return attribute.size if is_text(attribute) else min(attribute.size, attribute.listed + 1)
 
 
 def folded(counts: Integers, attributes: Sequence[Attribute]) -> Integers:
-    """Counts over a table's own cells, an axis an attribute, as counts over those in which tables are compared."""
+    """Merge counts over a table's own cells, one axis per attribute, into counts over the compared cells."""
     for axis, attribute in enumerate(attributes):
         if counts.shape[axis] > size_of(attribute):
             counts = np.add.reduceat(counts, np.arange(size_of(attribute)), axis)  # the last one sums to the end
@@ -125,7 +131,7 @@ def folded(counts: Integers, attributes: Sequence[Attribute]) -> Integers:
 
 
 def codes_of(domain: Domain, batch: Any, names: Sequence[str]) -> tuple[Integers32, Flags]:
-    """A batch in the cells that are compared, (rows, attributes), and which rows count: the domain may drop some."""
+    """Return a batch in the compared cells, shape (rows, attributes), and which rows the domain does not drop."""
     codes, gone = encode_batch(domain, batch, names)
     most = np.array([size_of(domain[name]) - 1 for name in names], dtype=np.int32)
     kept = np.ones(codes.shape[1], dtype=bool) if gone is None else ~gone
@@ -133,7 +139,7 @@ def codes_of(domain: Domain, batch: Any, names: Sequence[str]) -> tuple[Integers
 
 
 def numbered(side: Side, group: Sequence[Partition]) -> Numbered:
-    """Partitions with their numbers."""
+    """Return partitions with their numbers."""
     return tuple((side.numbers[partition], partition) for partition in group)
 
 
@@ -141,14 +147,14 @@ Found = tuple[NDArray[np.float64], Integers32]
 
 
 def sample(engine: Engine, side: Side, names: Sequence[str], most: int, release: str) -> Integers32:
-    """At most so many rows in random order, over the cells that are compared: (rows, attributes)."""
+    """Return at most `most` rows in random order, over the compared cells, shape (rows, attributes)."""
     groups = partition_groups(side.table.partitions, engine.workers)
     items = [(side.domain, numbered(side, group), tuple(names), most, release) for group in groups]
     return _least(engine.map(least_rows, items, "sample"), most)[1]
 
 
 def least_rows(domain: Domain, parts: Numbered, names: Sequence[str], most: int, release: str) -> Found:
-    """Of some partitions the rows with the least numbers, in their order."""
+    """Return the rows with the smallest random numbers of some partitions, in the order of the numbers."""
     found: Found = (np.empty(0), np.empty((0, len(names)), np.int32))
     read = list(dict.fromkeys([*names, *(one.name for one in domain.attributes if one.drops)]))
     for number, partition in parts:

@@ -1,7 +1,7 @@
-"""How far the rows' shares of cells are from the data's, set by set, and between what that lies.
+"""Distance between the shares of cells in rows and in the data, by attribute set, with two reference distances.
 
-Apart: Σ |p − q| over a set's cells, which is the usual L1/N where both tables have N rows. Beside it stand the same of
-independent attributes (the product of the data's own shares of each) and of one half of the data against the other.
+The distance is Σ |p − q| over a set's cells, which is L1/N if both tables have N rows. The references are the distance
+of independent attributes (the product of the data's own 1-way shares) and the distance between two halves of the data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEGREES, MOST, MOST_CELLS = (1, 2, 3), 500, 1 << 22
 
 @dataclass(frozen=True)
 class Chosen:
-    """The sets of one degree that are compared, of how many, and how many drawn ones have too many cells for it."""
+    """Compared sets of one degree, the number of all such sets, and the number of sampled sets with too many cells."""
 
     sets: tuple[AttributeSet, ...]
     of: int
@@ -39,7 +39,7 @@ class Chosen:
 
 
 def chosen(domain: Domain, names: Sequence[str], release: str) -> dict[int, Chosen]:
-    """By degree. What is drawn follows from the release's public name, and never from the data."""
+    """Return the compared sets by degree; the sample follows from the release's public name, never from the data."""
     return {degree: _of_degree(domain, domain.ordered(names), degree, release) for degree in DEGREES}
 
 
@@ -52,7 +52,7 @@ def _of_degree(domain: Domain, names: AttributeSet, degree: int, release: str) -
 
 
 def _drawn(every: int, chance: Chance) -> list[int]:
-    """MOST numbers below `every`, which are more than that."""
+    """Return MOST different numbers below `every`, which is larger than MOST."""
     found: list[int] = []
     while len(found) < MOST:
         more = (chance.uniforms(MOST) * every).astype(np.int64).tolist()
@@ -65,7 +65,10 @@ WORST_PAIRS = 10
 
 
 def cramers_v(counts: Integers) -> float:
-    """Of counts, (n_a, n_b): 0 without dependence, 1 where one follows from the other; nan without records."""
+    """Return bias-corrected Cramér's V of counts, shape (n_a, n_b).
+
+    It is 0 without dependence and 1 if one attribute determines the other; nan without records.
+    """
     table = counts[counts.sum(1) > 0][:, counts.sum(0) > 0].astype(np.float64)
     (rows, columns), total = table.shape, table.sum()
     if min(rows, columns) < 2:
@@ -78,7 +81,7 @@ def cramers_v(counts: Integers) -> float:
 
 
 def of_pairs(found: Sequence[Pair]) -> dict[str, Any]:
-    """Names, and V in the data and in the rows, of all pairs that have both: summed up, the worst of them named."""
+    """Summarise Cramér's V in data and rows over all pairs for which both are defined, and list the worst."""
     pairs = sorted((pair for pair in found if all(map(isfinite, pair[1:]))), key=lambda pair: -abs(pair[1] - pair[2]))
     both = np.array([pair[1:] for pair in pairs]).reshape(-1, 2)
     gaps = np.abs(both[:, 0] - both[:, 1])
@@ -98,7 +101,7 @@ WORST = 5
 
 @dataclass(frozen=True)
 class Scored:
-    """A set's figures; nan where a table has no row. `dependence`: of a pair in the data and in the rows."""
+    """Distances of a set, nan if a table has no row; `dependence` is that of a pair in the data and in the rows."""
 
     attributes: AttributeSet
     rows: float
@@ -108,7 +111,7 @@ class Scored:
 
 
 def scored(attributes: AttributeSet, first: Integers, second: Integers, drawn: Integers) -> Scored:
-    """The figures from counts of the data's halves and of the rows, over the same cells."""
+    """Return the distances of a set from counts of the data's halves and of the rows, over the same cells."""
     data = first + second
     dependence = (cramers_v(data), cramers_v(drawn)) if data.ndim == 2 else (nan, nan)
     return Scored(attributes, total_variation(drawn, data), float(np.abs(independent(data) - shares(data)).sum()),
@@ -116,25 +119,25 @@ def scored(attributes: AttributeSet, first: Integers, second: Integers, drawn: I
 
 
 def total_variation(one: Integers, other: Integers) -> float:
-    """Σ |p − q| of the shares of cells: 0 for the same, 2 for tables without a cell in common."""
+    """Return Σ |p − q| of the shares of cells: 0 for equal shares, 2 for tables without a cell in common."""
     return float(np.abs(shares(one) - shares(other)).sum())
 
 
 def shares(counts: Integers) -> Floats:
-    """Counts as shares of their sum; nan where that is 0."""
+    """Return counts as shares of their sum; nan if the sum is 0."""
     total = counts.sum()
     return counts / total if total else np.full(counts.shape, nan)
 
 
 def independent(counts: Integers) -> Floats:
-    """The shares of cells that attributes without dependence would have."""
+    """Return the shares of cells of independent attributes with the same 1-way shares."""
     axes = range(counts.ndim)
     ones = [shares(counts.sum(tuple(other for other in axes if other != axis))) for axis in axes]
     return np.asarray(reduce(np.multiply.outer, ones))
 
 
 def by_degree(found: Sequence[Scored], sets: dict[int, Chosen]) -> dict[str, dict[str, Any]]:
-    """Means over the sets of each degree, the most, and the sets that are farthest off."""
+    """Return means and maxima over the sets of each degree, and the sets with the largest distances."""
     told = {}
     for degree, chosen in sets.items():
         mine = [one for one in found if len(one.attributes) == degree]
@@ -158,7 +161,7 @@ TABLES = 4  # counters of two halves and of the rows, and what scoring makes of 
 def score_all(
     engine: Engine, data: Side, rows: Side, sets: Sequence[AttributeSet], memory: int, release: str
 ) -> list[Scored]:
-    """Every set's figures, in the order of the sets."""
+    """Return the distances of every set, in the order of the sets."""
     found = []
     for one in plan_passes(rows.domain, sets, memory // TABLES, engine.workers):
         counts = [*_counted(engine, data, one, 2, release), *_counted(engine, rows, one, 1, release)]
@@ -167,7 +170,7 @@ def score_all(
 
 
 def _counted(engine: Engine, side: Side, one: Pass, ways: int, release: str) -> list[Integers]:
-    """Handles of a pass's counts of a table, cut at random into so many."""
+    """Return handles of a pass's counts of a table that is split at random into `ways` parts."""
     groups = partition_groups(side.table.partitions, engine.workers)
     rows = guess_rows(side.domain, max(sum(part.size() for part in group) for group in groups))
     program = Program.of(plan_cover(side.domain, one.sets, rows, one.spare))
@@ -176,7 +179,7 @@ def _counted(engine: Engine, side: Side, one: Pass, ways: int, release: str) -> 
 
 
 def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, release: str) -> list[Integers]:
-    """Counts of some partitions over a program's sets, each row in one of so many; flat arrays."""
+    """Count some partitions over a program's sets, each row in one of `ways` random parts; return flat arrays."""
     counters = [Counter(program) for _ in range(ways)]
     names = list(dict.fromkeys([*program.names, *(one.name for one in domain.attributes if one.drops)]))
     for number, partition in parts:
@@ -191,7 +194,7 @@ def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, rel
 def score(
     data: Domain, rows: Domain, sets: Sequence[AttributeSet], first: Integers, second: Integers, drawn: Integers
 ) -> list[Scored]:
-    """The figures of the sets of a pass, whose counts lie one after another."""
+    """Return the distances of the sets of a pass, whose counts are concatenated."""
     every = [(data, first), (data, second), (rows, drawn)]
     laid = zip(*(Layout(domain, tuple(sets)).marginals(flat) for domain, flat in every), strict=True)
     return [scored(same[0].attributes, *(folded(one.counts, [domain[name] for name in one.attributes])

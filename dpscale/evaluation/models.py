@@ -1,7 +1,7 @@
-"""What a model makes of the rows: whether it tells them from data, and what it learns of the data from rows alone.
+"""Classifiers that distinguish rows from data, and models that are trained on rows and tested on data.
 
-Gradient boosting by scikit-learn, of one fixed setting, on bounded samples (`MOST` rows a table). It is imported here
-and nowhere else, when it is asked for: pip install 'dpscale[compare]'.
+The models are gradient boosting by scikit-learn with fixed settings, on bounded samples (`MOST` rows per table).
+scikit-learn is imported only here and only when needed: pip install 'dpscale[compare]'.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEED, POINTS = 0, 200
 
 
 def check_learner() -> None:
-    """JobError where scikit-learn is missing."""
+    """Raise JobError if scikit-learn is missing."""
     try:
         import sklearn.ensemble  # noqa: F401
     except ImportError:
@@ -43,7 +43,7 @@ def check_learner() -> None:
 
 @dataclass(frozen=True)
 class Learnt:
-    """How a classifier did on rows that it had not seen. `curve`: of two classes."""
+    """Performance of a classifier on test rows; `curve` is the ROC curve of two classes."""
 
     auc: float
     accuracy: float
@@ -54,7 +54,7 @@ class Learnt:
 
 
 class Model:
-    """Gradient boosted trees over cells; numbers are in their order, a missing one is missing."""
+    """Gradient boosted trees over cells; numbers are ordered features, nulls are missing values."""
 
     def __init__(self, attributes: Sequence[Attribute], codes: Integers32, labels: NDArray[Any]) -> None:
         from sklearn.ensemble import HistGradientBoostingClassifier
@@ -68,13 +68,13 @@ class Model:
             _quietly(self._trees.fit, self._features(codes), labels)
 
     def chances(self, codes: Integers32) -> Floats:
-        """(rows, classes): of each class its probability."""
+        """Return the probability of each class, shape (rows, classes)."""
         if len(self.classes) < 2:
             return np.ones((len(codes), len(self.classes)))
         return np.asarray(_quietly(self._trees.predict_proba, self._features(codes)))
 
     def tested(self, codes: Integers32, labels: NDArray[Any]) -> Learnt:
-        """Area under the curve (of several classes the mean of each against the others), and share of right guesses."""
+        """Return the AUC on test rows (mean of one-versus-rest for several classes) and the accuracy."""
         chances = self.chances(codes)
         right = float((self.classes[chances.argmax(1)] == labels).mean())
         curve = roc(chances[:, 1], labels == self.classes[1]) if len(self.classes) == 2 else ([], [])
@@ -101,14 +101,14 @@ def _nominal(attribute: Attribute) -> bool:
 
 
 def _quietly(function: Any, *arguments: Any) -> Any:
-    """Without warnings, which may tell what is in the data."""
+    """Call without warnings, which may contain values of the data."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*arguments)
 
 
 def auc(scores: Floats, true: NDArray[np.bool_]) -> float:
-    """The chance that a true one has a higher score than a false one, ties by half (Mann and Whitney)."""
+    """Return the probability that a true row has a higher score than a false one, ties by half (Mann and Whitney)."""
     _, places, many = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(many) - (many - 1) / 2)[places]
     hits = int(true.sum())
@@ -117,7 +117,7 @@ def auc(scores: Floats, true: NDArray[np.bool_]) -> float:
 
 
 def roc(scores: Floats, true: NDArray[np.bool_]) -> Curve:
-    """The curve at about POINTS places."""
+    """Return the ROC curve at about POINTS points."""
     from sklearn.metrics import roc_curve
 
     alarms, hits, _ = _quietly(roc_curve, true, scores)
@@ -130,7 +130,7 @@ CLASSES, TELLING = 20, 8
 
 @dataclass(frozen=True)
 class Target:
-    """The attribute that models predict, and why this one."""
+    """The attribute that models predict, and the reason for the choice."""
 
     attribute: Attribute
     why: str
@@ -138,7 +138,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is told of a question, and the curves that are drawn of it under a title."""
+    """Results of an evaluation, and its curves under a title."""
 
     title: str
     told: dict[str, Any]
@@ -146,9 +146,11 @@ class Answer:
 
 
 def propensity(attributes: Sequence[Attribute], data: Integers32, rows: Integers32) -> Answer | None:
-    """A model trained to tell rows from data on half of both, tested on the other: an AUC of 0.5 where it cannot.
+    """Train a model to distinguish rows from data on half of both, and test it on the other half.
 
-    As many of each as the shorter has; None where those are too few.
+    An AUC of 0.5 is the best result.
+
+    Both tables contribute as many rows as the shorter one has; None if these are too few.
     """
     count = min(len(data), len(rows))
     if count < 2 * LEAST:
@@ -167,7 +169,7 @@ def _mixed(data: Integers32, rows: Integers32) -> tuple[Integers32, NDArray[np.i
 
 
 def permutation_importance(model: Model, codes: Integers32, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """The attributes that the model goes by: how much its AUC falls when their cells are shuffled."""
+    """Return the attributes that the model uses most: the decrease of its AUC when their cells are shuffled."""
     order = Chance("compared", "telling").permutation(len(codes))[:SHUFFLED]
     codes, labels = codes[order], labels[order]
     whole, found = auc(model.chances(codes)[:, 1], labels == 1), []
@@ -179,9 +181,12 @@ def permutation_importance(model: Model, codes: Integers32, labels: NDArray[np.i
 
 
 def target_of(attributes: Sequence[Attribute], requested: str | None) -> Target | None:
-    """What is asked for, else the last attribute of the fewest values, from two to CLASSES; None where there is none.
+    """Return the requested target or a default; None if there is none.
 
-    It follows from the domain alone. JobError for a name that is none of the rows', or of an attribute of more values.
+    The default is the last attribute with the fewest values, from two to CLASSES.
+
+    It follows from the domain alone. Raises JobError for a name that rows do not have or an attribute with more
+    values.
     """
     if requested is not None:
         return Target(_requested_attribute(attributes, requested), "as asked")
@@ -205,7 +210,7 @@ def _requested_attribute(attributes: Sequence[Attribute], requested: str) -> Att
 
 
 def usefulness(attributes: Sequence[Attribute], target: Target, data: Integers32, rows: Integers32) -> Answer | None:
-    """Models that predict the target for one half of the data: trained on the other half, and on as many rows."""
+    """Evaluate models of the target on one half of the data, trained on the other half and on as many rows."""
     half = len(data) // 2
     return taught(attributes, target, {"data": data[:half], "rows": rows[:half]}, data[half:])
 
@@ -213,7 +218,10 @@ def usefulness(attributes: Sequence[Attribute], target: Target, data: Integers32
 def taught(
     attributes: Sequence[Attribute], target: Target, trained: Mapping[str, Integers32], test: Integers32
 ) -> Answer | None:
-    """Each tested on the same rows; records whose target is null or outside are left out. None for too few."""
+    """Train one model per table and test all on the same rows ("train on synthetic, test on real"); None if too few.
+
+    Records whose target is null or outside the domain are left out.
+    """
     inputs = [one for one in attributes if one != target.attribute]
     parts = {name: _split(codes, attributes, target.attribute) for name, codes in trained.items()}
     codes, labels = _split(test, attributes, target.attribute)
@@ -229,7 +237,7 @@ def taught(
 
 
 def _split(codes: Integers32, attributes: Sequence[Attribute], target: Attribute) -> tuple[Integers32, Integers32]:
-    """Records with a value of the target: the other attributes, and that value's number."""
+    """Return the records with a target value: the other attributes, and the number of that value."""
     column = list(attributes).index(target)
     known = codes[codes[:, column] < target.listed]
     return np.delete(known, column, axis=1), known[:, column]
