@@ -265,8 +265,8 @@ def _own(tree: JunctionTree, cliques: Sequence[Floats], index: int, shared: Attr
 def _product(tables: Sequence[Labelled], kept: AttributeSet) -> Labelled:
     """Return the product of some tables, summed over all attributes except `kept`."""
     letters = {name: number for number, name in enumerate({name: None for names, _ in tables for name in names})}
-    asked: list[object] = []
+    operands: list[object] = []
     for names, table in tables:
-        asked += [table, [letters[name] for name in names]]
-    return kept, np.einsum(*asked, [letters[name] for name in kept], optimize=len(tables) > 2)  # type:
-    ignore[call-overload, no-any-return]
+        operands += [table, [letters[name] for name in names]]
+    table = np.einsum(*operands, [letters[name] for name in kept], optimize=len(tables) > 2)  # type: ignore[call-overload]
+    return kept, np.asarray(table)
