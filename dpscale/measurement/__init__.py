@@ -1,8 +1,8 @@
-"""Counts + a decision + noise → released values, the durable thing.
+"""Measurement of a plan's decisions: exact counts plus keyed noise, and the durable store of the released values.
 
-`block` applies an integer strategy to exact counts and adds keyed noise, all in integers; `store` keeps what is
-measured, many in a file, and `filing` says which are where; `Released` is all of a release on disk. Nothing leaves this
-room that is not on the ledger first (the stages charge before they call).
+`measurement` applies an integer strategy to exact counts and adds keyed noise, all in integers. `value_files` defines
+the layout of the value files, and `MeasurementStore` represents all of a release on disk. The caller charges the ledger
+before it calls anything here.
 """
 
 from dpscale.measurement.measurement import Measurements, carry_out, measure_all, measure_block

@@ -1,6 +1,6 @@
-"""The whole chain in one thread: what `stages` and `engine` do with tasks, files and a ledger, done plainly.
+"""Adaptive loop in one thread, without tasks, files or a ledger; `runs` and `engine` do the same with them.
 
-Noise and choices come from keyed streams, so the same secret and counts give the same bytes, here as on a cluster.
+Noise and selections come from keyed streams, so the same secret and counts give the same bytes as on a cluster.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from dpscale.workload.residual.in_axis import Groups, coarsened
 
 
 class Scores:
-    """Distances of candidates, kept until what is believed of them changes. Private; never shown."""
+    """Cache of the private distances of candidates, valid until their estimates change; never printed."""
 
     def __init__(self) -> None:
         self._known: dict[AttributeSet, int] = {}
 
     def missing(self, candidates: Iterable[AttributeSet]) -> list[AttributeSet]:
-        """The candidates whose distance has to be measured out."""
+        """Return the candidates whose distance is not cached."""
         return [names for names in candidates if names and names not in self._known]
 
     def learn(self, distances: Distances) -> None:
+        """Add distances to the cache."""
         self._known.update(distances.found)
 
     def forget(self, sets: Iterable[AttributeSet]) -> None:
+        """Remove the distances of some sets from the cache."""
         for names in sets:
             self._known.pop(names, None)
 
     def of(self, selection: Selection) -> list[int]:
-        """The score of every candidate, in their order: weight · (distance − offset), 0 of nothing."""
+        """Return weight · (distance − offset) for every candidate in order; the empty set has score 0."""
         known, weights = self._known, selection.weights
         return [weights[names] * (known[names] - selection.offset(names)) if names else 0
                 for names in selection.candidates]  # fmt: skip
@@ -52,7 +54,7 @@ class Scores:
 
 
 def sensitivity(selection: Selection, rows_per_unit: int) -> int:
-    """How far one unit moves any score: a record moves a distance by SCALE at most."""
+    """Return the largest effect of one unit on any score; one record changes a distance by at most SCALE."""
     return SCALE * rows_per_unit * max(selection.weights[names] for names in selection.candidates if names)
 
 
@@ -62,8 +64,18 @@ def draw_chosen(
     rows_per_unit: int,
     stream_of: Callable[[Mapping[str, Any]], Words],
 ) -> tuple[AttributeSet, ...]:
-    """`count` candidates, one exponential mechanism after the other, each among those that may still be chosen, as
-    nothing always may."""
+    """Select `count` candidates with one exponential mechanism after the other, each among those that remain eligible.
+
+    The empty set remains eligible throughout.
+
+    Parameters
+    ----------
+    selection : Selection
+    scores : sequence of int, shape (candidates,)
+    rows_per_unit : int
+    stream_of : callable
+        Keyed stream of a label.
+    """
     if not selection.count:
         return ()
     urn = Urn(scores, scale_for(selection.beta, sensitivity(selection, rows_per_unit)))
@@ -82,17 +94,26 @@ CELL_BYTES, HELD_BYTES = 8, 16
 
 
 def distance(counts: Integers, estimate: Floats) -> int:
-    """‖μ − μ̂‖₁ in units of 1/SCALE. Exact, hence private."""
+    """Return ‖μ − μ̂‖₁ in units of 1/SCALE; exact and therefore private."""
     return total(np.abs(counts * SCALE - rounded(estimate)))
 
 
 def total(values: Integers) -> int:
-    """The exact sum of numbers ≥ 0. A sum in 64 bits may wrap, and one record would then move it by 2^64."""
+    """Return the exact sum of numbers ≥ 0.
+
+    A 64-bit sum could wrap, and one record would then change it by 2^64.
+    """
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def rounded(estimate: Floats) -> Integers:
-    """An estimate in whole units of 1/SCALE; PlanError for one that is no number, which a cast would make arbitrary."""
+    """Return an estimate in integer units of 1/SCALE.
+
+    Raises
+    ------
+    PlanError
+        If the estimate is not finite, since a cast would give arbitrary values.
+    """
     if not np.isfinite(estimate).all():
         raise PlanError("privacy", "estimates that are no finite numbers", "a budget that they can be made from",
                         "give more, or ask less")  # fmt: skip
@@ -101,18 +122,28 @@ def rounded(estimate: Floats) -> Integers:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SparseMarginal:
-    """The cells of a marginal that hold records: flat places, ascending, and counts."""
+    """Nonempty cells of an exact marginal over groups.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    places : ndarray of int64
+        Flat positions of the nonempty cells, ascending.
+    counts : ndarray of int64
+    """
 
     shape: tuple[int, ...]
     places: Integers
     counts: Integers
 
     def dense(self) -> Integers:
+        """Return the marginal as an array of shape `shape`."""
         out = np.zeros(math.prod(self.shape), dtype=np.int64)
         out[self.places] = self.counts
         return out.reshape(self.shape)
 
     def distance(self, estimate: Floats) -> int:
+        """Return the L1 distance from an estimate in units of 1/SCALE."""
         believed = rounded(estimate).reshape(-1)
         here = believed[self.places]
         return total(np.abs(believed)) + total(np.abs(self.counts * SCALE - here)) - total(np.abs(here))
@@ -120,19 +151,19 @@ class SparseMarginal:
 
 @dataclass(frozen=True)
 class Distances:
-    """Distances of some candidates: private."""
+    """Distances of some candidates from their estimates; private."""
 
     found: Mapping[AttributeSet, int] = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Exact counts of some candidates over groups, and of 1-ways over cells where they may be measured again."""
+    """Exact counts of some candidates over groups, and of 1-way marginals over cells if they may be measured again."""
 
     tables: Mapping[AttributeSet, Integers | SparseMarginal] = field(repr=False)
 
     def distances(self, believed: CurrentEstimates, sets: Iterable[AttributeSet]) -> Distances:
-        """How far some sets are from what is believed of them."""
+        """Return the distances of some sets from their estimates."""
         distances = {}
         for names in sets:
             counts, estimate = self.tables[names], believed.marginal(names)
@@ -142,7 +173,7 @@ class Shard:
         return Distances(distances)
 
     def marginal(self, names: AttributeSet) -> ExactMarginal:
-        """The exact counts of one set, over groups."""
+        """Return the exact counts of one set, over groups."""
         counts = self.tables[names]
         return ExactMarginal(names, counts.dense() if isinstance(counts, SparseMarginal) else counts)
 
@@ -154,9 +185,18 @@ def packed(
     rows: int,
     whole: Collection[AttributeSet] = (),
 ) -> Shard:
-    """The shard of those of the marginals (over cells) that are among `sets`, over groups but for those in `whole`.
+    """Return the shard of the marginals among `sets`, over groups except for those in `whole`.
 
-    `rows`: about how many records.
+    Parameters
+    ----------
+    marginals : iterable of ExactMarginal
+        Over cells.
+    sets : sequence of AttributeSet
+    groups : mapping of str to Groups
+    rows : int
+        Approximate number of records, a released value.
+    whole : collection of AttributeSet
+        Sets that stay over cells.
     """
     wanted, tables = set(sets), dict[AttributeSet, Integers | SparseMarginal]()
     for one in marginals:
@@ -175,12 +215,12 @@ def _sparse_marginal(counts: Integers) -> SparseMarginal:
 
 
 def sparse(cells: int, rows: int) -> bool:
-    """Whether only cells with records are kept: a function of public cells and the released number of rows."""
+    """Return whether only nonempty cells are stored; depends on public sizes and the released number of rows."""
     return HELD_BYTES * rows < CELL_BYTES * cells
 
 
 def packed_bytes(cells: int, rows: int) -> int:
-    """About what one set takes in a shard."""
+    """Return the approximate size of one set in a shard."""
     return min(CELL_BYTES * cells, HELD_BYTES * rows)
 
 
@@ -194,7 +234,20 @@ def run(
     release: Mapping[str, Any] | None = None,
     rows_per_unit: int = 1,
 ) -> Any:
-    """The last state. `counts_of`: exact counts over the cells of a set; `release`: what all records begin with."""
+    """Run all decisions of a plan in this process and return the last state.
+
+    Parameters
+    ----------
+    planned : MeasurementPlan
+    counts_of : callable
+        Exact counts over the cells of a set.
+    secret : bytes
+        Noise key of the release.
+    release : mapping, optional
+        Fields that all noise records begin with.
+    rows_per_unit : int
+        Largest number of records of one protected unit.
+    """
     head = dict(release or {})
 
     def exact(names: AttributeSet) -> ExactMarginal:
@@ -218,7 +271,7 @@ def run(
 
 
 def measured(decision: Decision, marginal_of: MarginalOf, secret: bytes, head: Mapping[str, Any]) -> list[Floats]:
-    """The released values of a decision, as states take them."""
+    """Return the released values of a decision in the units that states use."""
     return [
         order.estimate(
             measure_block(order.block, order.draw, marginal_of(order.source), secret, {**head, **order.label})

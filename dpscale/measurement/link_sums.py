@@ -1,8 +1,8 @@
-"""What is measured of links: integer sums with keyed discrete noise, each kept in a file of its own.
+"""Measurements of links: integer sums with keyed discrete noise, each in its own file.
 
-links, as a number; rows by degree, of the sides that are asked; and the three sums of features (`dpscale.relational`).
-The cost of the first two is of one draw each, that of the sums is theirs together: `relational.bounds` says how far a
-unit moves them, a draw's `cost` for a squared move of 1 is its precision.
+The sums are the number of links, the rows by degree of the requested sides, and the three sums of features
+(`dpscale.relational`). The first two are one draw each; the three feature sums share one cost. `relational.bounds`
+gives the effect of a unit on them. The `cost` of a draw with a squared sensitivity of 1 is its precision.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAFE = 1 << 61
 
 @dataclass(frozen=True)
 class LinkRecords:
-    """Whose links, of which data: what every record of theirs says. `folder`: where what was measured is kept."""
+    """Fields common to all noise records of a link, and the folder with its measurements."""
 
     folder: Path
     release: str
@@ -66,7 +66,7 @@ class LinkRecords:
 
 
 def noisy(exact: Integers, draw: GaussianDraw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:
-    """multiplier · exact + noise, rounded once to floats."""
+    """Return multiplier · exact + noise, rounded once to float64."""
     stream = open_stream(secret, "noise", record)
     if draw.multiplier * int(np.abs(exact).max(initial=0) + 1) < SAFE and draw.fits_words:
         noise = draw.words(stream, exact.size).reshape(exact.shape)
@@ -77,5 +77,5 @@ def noisy(exact: Integers, draw: GaussianDraw, secret: bytes, record: Mapping[st
 
 
 def precise(precision: Fraction, what: str) -> GaussianDraw:
-    """Noise of that precision (1/σ²) for numbers that move by whole steps, or of a little less; `cost` says which."""
+    """Return integer noise of at most the given precision 1/σ²; its `cost` is the exact precision."""
     return gaussian_draw(1, precision, 1, what)

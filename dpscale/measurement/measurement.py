@@ -1,4 +1,4 @@
-"""Measurements to make: what a task takes from the counts of some shards, and where it puts the results."""
+"""Measurement of blocks from exact counts, and the check that decisions cost no more than was charged."""
 
 from __future__ import annotations
 
@@ -37,10 +37,18 @@ LARGE = 1 << 17  # from so many multiplications on limbs are faster, measured on
 def measure_block(
     block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: Mapping[str, Any]
 ) -> NDArray[np.float64]:
-    """The noisy values of a block, of the shape `block.rows`, in units of multiplier · K · marginal.
+    """Return the noisy values of a block, shape `block.rows`, in units of multiplier · K · marginal.
 
-    `marginal` covers the block's attributes at least; `record` names the measurement and, with the secret of the
-    release, fixes its noise.
+    Parameters
+    ----------
+    block : Block
+    draw : Draw
+    marginal : ExactMarginal
+        Marginal on at least the attributes of the block.
+    secret : bytes
+        Noise key of the release.
+    record : mapping
+        Canonical record of the measurement; with the secret it determines the noise.
     """
     counts, stream = project(marginal, block), open_stream(secret, "noise", record)
     total = draw.multiplier * int(counts.sum() + 1)
@@ -78,7 +86,7 @@ def _unbounded(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) 
 
 
 def _multiplications(block: Block) -> int:
-    """Of 64 bit integers that `_product` makes with matrices; numpy has no fast way for them."""
+    """Return the number of 64-bit integer multiplications by matrices in `_product`, which numpy performs slowly."""
     done, left, number = 1, math.prod(factor.cells for factor in block.factors), 0
     for factor in block.factors:
         number += done * left * factor.rows * (factor.kind not in ("center", "identity"))
@@ -87,7 +95,7 @@ def _multiplications(block: Block) -> int:
 
 
 def project(marginal: ExactMarginal, block: Block) -> Integers:
-    """The exact marginal on the block's own attributes, as an array of its own."""
+    """Return the exact marginal on the attributes of a block, as a new array."""
     others = tuple(i for i, name in enumerate(marginal.attributes) if name not in block.attributes)
     if len(marginal.attributes) - len(others) != len(block.attributes):
         got = f"{', '.join(block.attributes)} is to be measured from {', '.join(marginal.attributes)}"
@@ -98,7 +106,7 @@ def project(marginal: ExactMarginal, block: Block) -> Integers:
 
 
 def _product(block: Block, counts: Integers) -> Integers:
-    """K · counts; `counts` are used up."""
+    """Return K · counts; `counts` is overwritten."""
     for axis, factor in _axes(block):
         counts = _apply(factor, counts, axis)
     return counts.reshape(block.rows)
@@ -109,7 +117,7 @@ def _axes(block: Block) -> list[tuple[int | None, Factor]]:
 
 
 def _apply(factor: Factor, values: Integers, axis: int | None) -> Integers:
-    """The factor along one axis, or on all cells when `axis` is None; in place where the shape stays."""
+    """Apply the factor along one axis, or to all cells if `axis` is None; in place if the shape does not change."""
     if axis is None:
         return np.asarray(factor.explicit() @ values.reshape(-1))
     if factor.kind == "identity":
@@ -127,7 +135,18 @@ Marginals = Callable[[AttributeSet], ExactMarginal]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Those at the places `span` of a round, in one file of a folder. `head`: what their records begin with."""
+    """Measurement requests of one value file.
+
+    Attributes
+    ----------
+    folder : Path
+    round : int
+    span : tuple of int
+        First position and end of the requests in the round.
+    head : mapping
+        Fields that all noise records begin with.
+    orders : MeasurementRequests
+    """
 
     folder: Path
     round: int
@@ -141,11 +160,11 @@ class Measurements:
 
     @property
     def sources(self) -> tuple[AttributeSet, ...]:
-        """The sets that they are measured from, in their order."""
+        """Counted sets that the requests are measured from, in order."""
         return self.orders.sources
 
     def within(self, sets: frozenset[AttributeSet]) -> Iterator[Measurements]:
-        """Those that are measured from some sets: all of them, or pieces."""
+        """Yield the requests that are measured from `sets`: all of them, or contiguous pieces."""
         known = [names in sets for names in self.sources]
         if all(known):
             yield self
@@ -156,7 +175,7 @@ class Measurements:
 
 
 def carry_out(layouts: Sequence[Layout], wanted: Measurements, place: SecretPlace, *flats: Integers) -> int:
-    """Make measurements from the exact counts of some shards, into their durable file; how many there are."""
+    """Measure requests from the exact counts of some shards and write their file; return the number of requests."""
     pair_of = {names: pair for pair in zip(layouts, flats, strict=True) for names in pair[0].sets}
 
     def marginal_of(names: AttributeSet) -> ExactMarginal:
@@ -167,7 +186,16 @@ def carry_out(layouts: Sequence[Layout], wanted: Measurements, place: SecretPlac
 
 
 def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: SecretPlace) -> int:
-    """The same from wherever the exact counts of a measurement's source are."""
+    """Measure requests and write their files; existing files are not replaced. Return the number of requests.
+
+    Parameters
+    ----------
+    marginal_of : callable
+        Exact marginal of a counted set.
+    wanted : sequence of MeasurementBatch
+    place : SecretPlace
+        Location of the noise key.
+    """
     secret = place.read()
     with one_thread():  # Dask's workers are the threads; those of BLAS would fight with them
         for one in wanted:
@@ -177,7 +205,7 @@ def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: S
 
 
 def _measured(marginal_of: Marginals, wanted: Measurements, secret: bytes) -> Iterator[Labelled]:
-    """Label and values of each, one after the other."""
+    """Yield label and values of each request in order."""
     for index, order in enumerate(wanted.orders):
         record = {**wanted.head, **order.label}
         values = measure_block(order.block, order.draw, marginal_of(order.source), secret, record)
@@ -185,7 +213,7 @@ def _measured(marginal_of: Marginals, wanted: Measurements, secret: bytes) -> It
 
 
 def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit: int) -> None:
-    """BudgetError where the decisions come to more than was charged for all of them."""
+    """Raise BudgetError if the decisions cost more than was charged for all of them."""
     parts = list(_parts(decisions, rows_per_unit))
     gaussian, pure = (total_below((c, n) for kind, c, n in parts if kind is pure) for pure in (False, True))
     squares = total_below((cost**2, number) for is_pure, cost, number in parts if is_pure)
@@ -195,14 +223,14 @@ def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit
 
 
 def check_choosing(decision: Decision, selection: Selection) -> None:
-    """BudgetError where a decision does not tell what its selections cost."""
+    """Raise BudgetError if a decision states a lower cost than that of its selections."""
     if decision.choosing < selection.count * selection.beta:
         raise BudgetError("mechanism", f"round {decision.round} chose at a higher cost than it tells", "what it cost",
                           "this is a fault of the mechanism: report it")  # fmt: skip
 
 
 def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[tuple[bool, Fraction, int]]:
-    """Whether it is pure, what it costs, squared μ or ε, and how many there are of it."""
+    """Yield for each kind of draw: whether it is pure, its cost (squared μ or ε), and the number of draws."""
     for decision in decisions:
         yield False, decision.choosing, 1
         for order, number in in_columns(decision.orders).alike():

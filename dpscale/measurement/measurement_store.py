@@ -1,8 +1,9 @@
-"""A release on disk: the values of every decision, and the decisions that do not follow from the plan.
+"""Measurements of a release on disk: the values of every decision, and the decisions that do not follow from the plan.
 
     measurements/000-00000000-00004095.parquet, …      measurements/round-001.json, round-002.json, …
-The first decision follows from the plan; each later one is written before anything of it is drawn. A decision that is
-there is never taken again, and a value that is there is never drawn again.
+
+The first decision follows from the plan; every later one is written before any of its noise is drawn. An existing
+decision is never made again, and an existing value is never drawn again.
 """
 
 from __future__ import annotations
@@ -30,8 +31,20 @@ from dpscale.storage.files import create, listed, present, read_bytes
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """What a planned release has come to, in a folder. `secret`: gives that of the release while it lives, else None;
-    it seals decisions."""
+    """Store of the decisions and noisy values of a release.
+
+    Attributes
+    ----------
+    folder : Path
+    release : str
+        Release id.
+    snapshot : str
+        Hash of the input.
+    planned : MeasurementPlan
+    rows_per_unit : int
+    secret : callable
+        Returns the noise key, or None after it is destroyed; the key authenticates stored decisions.
+    """
 
     folder: Path
     release: str
@@ -42,25 +55,25 @@ class Released:
 
     @property
     def spent(self) -> Cost:
-        """What the whole release costs, charged before its first draw."""
+        """Privacy cost of the whole release, charged before the first draw."""
         return self.planned.cost
 
     @cached_property
     def shelf(self) -> Shelf:
-        """The files of values, as they are read."""
+        """Reader of the value files, with a cache."""
         return Shelf(self.head)
 
     @cached_property
     def head(self) -> dict[str, Any]:
-        """What the records of all draws begin with."""
+        """Fields that the noise records of all draws begin with."""
         return {"release": self.release, "snapshot": self.snapshot, "domain": self.planned.domain.digest}
 
     def record(self, order: Order) -> dict[str, Any]:
-        """The canonical record of a measurement: what it measures and how, never where or how often."""
+        """Return the canonical record of a measurement: query and noise, never worker or attempt."""
         return {**self.head, **order.label}
 
     def filing(self, decision: Decision) -> Filing:
-        """Where a decision's values lie; that of the first, which may have a million, made once."""
+        """Return the file layout of a decision; that of the first decision, which may be large, is cached."""
         if decision is self.planned.first():
             return self._first
         return Filing.of(in_columns(decision.orders), LEAST_VALUES if decision.choosing else 1)
@@ -70,11 +83,11 @@ class Released:
         return Filing.of(in_columns(self.planned.first().orders))
 
     def stored_spans(self, decision: Decision) -> list[Span]:
-        """The places of a decision whose values are there."""
+        """Return the spans of a decision whose values are stored."""
         return spans(decision.round, listed(self.folder))
 
     def missing(self, decision: Decision) -> list[Measurements]:
-        """A decision's measurements that have no file yet."""
+        """Return the measurements of a decision that have no file yet."""
         filing, orders = self.filing(decision), in_columns(decision.orders)
         return [
             Measurements(self.folder, decision.round, (first, end), self.head, orders.taken(filing.sequence[first:end]))
@@ -82,11 +95,11 @@ class Released:
         ]
 
     def values(self, decision: Decision) -> Sequence[Floats]:
-        """What a decision measured, as states and estimates take it; read one by one as they are asked."""
+        """Return the values of a decision in the units of states and estimates; they are read from disk on access."""
         return _Values(self, decision)
 
     def decide(self, decision: Decision) -> Decision:
-        """Keep a decision: from now on it is what the round measures. Where one stands already, that is it."""
+        """Store a decision and return the valid one: an existing decision of the same round takes precedence."""
         told, path = decision.to_dict(), self._path(decision.round)
         seal = self._seal(told)
         if seal is None:
@@ -102,11 +115,11 @@ class Released:
         return standing
 
     def digest(self, decision: Decision) -> str:
-        """SHA-256 of what a round decided, by which the ledger knows it again: a function of what is released."""
+        """Return the SHA-256 of a decision, by which the ledger identifies it; a function of released values."""
         return hashlib.sha256(canonical(decision.to_dict())).hexdigest()
 
     def decisions(self) -> Iterator[Decision]:
-        """The decisions taken, in order: the plan's own, and those on disk."""
+        """Yield the decisions in order: the first one from the plan, the others from disk."""
         taken: list[Decision] = [self.planned.first()]
         while present(self._path(len(taken))):
             number, decision = len(taken), self._read(len(taken))
@@ -119,9 +132,9 @@ class Released:
         yield from taken
 
     def replayed(self) -> tuple[Any, Decision | None]:
-        """The state after the decisions that are measured, and the decision that waits for its measurements.
+        """Return the state after all completely measured decisions, and the decision that lacks measurements or None.
 
-        The first decision waits until all of it is there: no state is before it.
+        There is no state before the first decision is completely measured.
         """
         taken, state = list(self.decisions()), None
         for decision in taken:
@@ -137,7 +150,7 @@ class Released:
         return self.planned.advanced(state, decision, values)
 
     def evidence(self) -> Any:
-        """All that was released, as reconstructions take it."""
+        """Return all decisions and values, in the form that reconstructions read."""
         return self.planned.evidence([(decision, self.values(decision)) for decision in self.decisions()])
 
     def _path(self, number: int) -> Path:
@@ -154,7 +167,7 @@ class Released:
             raise self._foreign(number) from None
 
     def _seal(self, record: dict[str, Any]) -> str | None:
-        """The tag of a decision; None where the secret is gone, and nothing can be drawn any more."""
+        """Return the authentication tag of a decision, or None if the secret is destroyed and no noise can be drawn."""
         secret = self.secret()
         return None if secret is None else round_tag(secret, canonical(record).decode())
 
@@ -165,7 +178,7 @@ class Released:
 
 @dataclass(frozen=True, eq=False)
 class _Values(Sequence[Floats]):
-    """The values of a decision, from their files."""
+    """Values of a decision, read from their files on access."""
 
     released: Released
     decision: Decision
@@ -188,7 +201,7 @@ class _Values(Sequence[Floats]):
         return order.estimate(self.measured(range(len(self))[index]).reshape(order.block.rows))
 
     def measured(self, index: int) -> Floats:
-        """The numbers of one as they are on disk, flat."""
+        """Return the stored numbers of one request, flat."""
         place, starts = int(self._filing.place[index]), self._filing.starts
         span = self._span(place)
         first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])
@@ -200,7 +213,7 @@ class _Values(Sequence[Floats]):
         return in_columns(self.decision.orders)
 
     def _span(self, place: int) -> Span:
-        """That of the file which holds a place."""
+        """Return the span of the file that contains a position."""
         number = bisect_right(self._spans, (place, len(self._filing.place) + 1)) - 1
         while number >= 0 and self._spans[number][1] <= place:  # one before it may be longer
             number -= 1

@@ -1,9 +1,9 @@
-"""Values on disk: Parquet files of many measurements, each with the label of the record that keyed its noise.
+"""Parquet files of noisy values, each with the label of the noise record of its measurement.
 
-A row is a number that was measured: `label`, canonical JSON, and `value`. What all records of a release begin with is
-in the file's own metadata, and a value is read back only if the record is the one expected. A file is written whole
-under another name, flushed, and renamed, so that a file under its own name is always a whole one; rows are written in
-groups, one after the other, so that no task holds more than one of them, and one is all that has to be read again.
+A row is one measured number: `label`, canonical JSON, and `value`. The fields common to all records of a release are in
+the file metadata. A value is accepted only if its record is the expected one. A file is written under a temporary name,
+flushed and renamed, so a file under its final name is complete. Rows are written in row groups; a task needs memory for
+one group, and a reader reads one group at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,16 @@ META = b"dpscale"
 
 
 def write_values(path: Path, head: Mapping[str, Any], measured: Iterable[Labelled]) -> None:
-    """Write measurements, by flush and atomic rename; `head`: what their records begin with."""
+    """Write measurements to a temporary file, flush it and rename it.
+
+    Parameters
+    ----------
+    path : Path
+    head : mapping
+        Fields that all noise records begin with.
+    measured : iterable of (str, ndarray)
+        Label and values of each measurement.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -62,7 +71,7 @@ def _schema(head: bytes) -> Any:
 
 
 def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Floats]]]:
-    """Labels and values of the rows that are written together."""
+    """Yield the labels and values of each row group."""
     labels, values, held = list[str](), list[Floats](), 0
     for label, array in measured:
         if labels and (held + array.size > GROUP_VALUES or len(labels) == GROUP_LABELS):
@@ -77,7 +86,17 @@ def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Floa
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The rows from `first` on that were written together: `labels[codes[i]]` is that of `values[i]`."""
+    """Row group of a value file.
+
+    Attributes
+    ----------
+    first : int
+        First row.
+    values : ndarray of float64, shape (rows,)
+    codes : ndarray of int32, shape (rows,)
+        Label number of each row.
+    labels : pyarrow StringArray
+    """
 
     first: int
     values: Floats
@@ -85,7 +104,7 @@ class Group:
     labels: Any  # an Arrow array of texts
 
     def read(self, start: int, size: int, label: str) -> Floats | None:
-        """The values from row `start` on; None where they are not those of that label, and only those."""
+        """Return `size` values from row `start`, or None unless exactly these rows have the label."""
         own = self.codes[start - self.first : start - self.first + size]
         if len(own) != size or own[0] != own[-1] or self.labels[int(own[0])].as_py() != label:
             return None
@@ -93,7 +112,7 @@ class Group:
 
 
 class Shelf:
-    """Files of measurements as they are read: opened once, with the groups of rows that were read last."""
+    """Reader of value files with a cache of open files and of recently read row groups."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = canonical(head)
@@ -102,7 +121,13 @@ class Shelf:
         self._held, self._lock = 0, Lock()
 
     def read(self, path: Path, start: int, size: int, label: str) -> Floats:
-        """The values of one measurement, from row `start` on; JobError if they are not of the record expected."""
+        """Return the values of one measurement from row `start`.
+
+        Raises
+        ------
+        JobError
+            If the file cannot be read or the values belong to another record.
+        """
         import pyarrow as pa
 
         try:
@@ -116,7 +141,7 @@ class Shelf:
         return values
 
     def _group(self, path: Path, row: int) -> Group:
-        """The group that holds a row."""
+        """Return the row group that contains a row."""
         file, starts = self._opened(path)
         number = bisect_right(starts, row) - 1
         if number >= len(starts) - 1:
@@ -144,7 +169,7 @@ class Shelf:
 
 
 def open_values(path: Path) -> tuple[Any, list[int]]:
-    """A file of measurements, and where its groups of rows begin and end."""
+    """Return an open value file and the boundaries of its row groups."""
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path, memory_map=True) if is_local(path) else pq.ParquetFile(reading(path))
@@ -153,20 +178,20 @@ def open_values(path: Path) -> tuple[Any, list[int]]:
 
 
 def read_group(file: Any, number: int, first: int = 0) -> Group:
-    """A group of rows of an opened file."""
+    """Return a row group of an open file."""
     rows = file.read_row_group(number, use_threads=False).combine_chunks()
     label, value = rows.column("label").chunk(0), rows.column("value").chunk(0)
     return Group(first, _flat(value, "<f8"), _flat(label.indices, "<i4"), label.dictionary)
 
 
 def _flat(column: Any, kind: str) -> NDArray[Any]:
-    """The numbers of an Arrow array without nulls; its own way to them would import pandas."""
+    """Return the values of an Arrow array without nulls; the Arrow method would import pandas."""
     start = column.offset * np.dtype(kind).itemsize
     return np.frombuffer(column.buffers()[1], kind, len(column), start)
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of all measurements of a file, as they stand there."""
+    """Yield the noise records of all measurements in a file."""
     file, _ = open_values(path)
     with file:
         head = json.loads(file.schema_arrow.metadata[META])
@@ -189,8 +214,19 @@ NAME = re.compile(r"(\d{3,})-(\d{8,})-(\d{8,})\.parquet")
 
 @dataclass(frozen=True, eq=False)
 class Filing:
-    """`sequence[p]`: the order at place p; `place`: its inverse; `starts`: values before each place, and before the
-    end; `cuts`: where files begin, and the end."""
+    """Assignment of the requests of a decision to positions and files.
+
+    Attributes
+    ----------
+    sequence : ndarray of int64
+        Request at each position.
+    place : ndarray of int64
+        Position of each request.
+    starts : ndarray of int64, shape (requests + 1,)
+        Number of values before each position, and in total.
+    cuts : ndarray of int64, shape (files + 1,)
+        First position of each file, and the end.
+    """
 
     sequence: Integers
     place: Integers
@@ -199,7 +235,7 @@ class Filing:
 
     @classmethod
     def of(cls, orders: Orders, least: int = 1) -> Filing:
-        """Where the measurements of a decision go; `least`: values in a file, where there are so many."""
+        """Return the layout of measurement requests; files have at least `least` values if there are enough."""
         source = orders.source
         sequence = np.argsort(source, kind="stable")
         place = np.empty_like(sequence)
@@ -208,14 +244,14 @@ class Filing:
         return cls(sequence, place, starts, _cuts(source[sequence], starts, least))
 
     def unfilled(self, stored: Iterable[Span]) -> Iterator[Span]:
-        """The spans of files, or what is left of them, that no piece holds yet."""
+        """Yield the spans of files, or parts of them, that are not stored yet."""
         pieces = _merged(sorted(stored))
         for first, end in pairwise(self.cuts.tolist()):
             yield from _without(first, end, pieces)
 
 
 def _cuts(source: Integers, starts: Integers, least: int) -> Integers:
-    """Files begin where a source does, once enough values lie before it."""
+    """Return the file boundaries: a file begins with a new source after enough values."""
     limit = max(min(int(starts[-1]) / FILES, MOST_VALUES), least)
     first = np.flatnonzero(np.diff(source, prepend=-1))
     number = (starts[first] // limit).astype(np.int64)
@@ -223,7 +259,7 @@ def _cuts(source: Integers, starts: Integers, least: int) -> Integers:
 
 
 def _merged(pieces: Sequence[Span]) -> list[Span]:
-    """Pieces in ascending order as spans that do not meet: a task of an older cut may have ended late."""
+    """Return sorted spans with overlaps merged; a task with an older layout may have finished late."""
     found: list[Span] = []
     for first, end in pieces:
         if found and first <= found[-1][1]:
@@ -233,7 +269,7 @@ def _merged(pieces: Sequence[Span]) -> list[Span]:
 
 
 def _without(first: int, end: int, pieces: Sequence[Span]) -> Iterator[Span]:
-    """What is left of a span beside pieces in ascending order that do not meet."""
+    """Yield the parts of a span outside sorted disjoint pieces."""
     for start, stop in pieces[max(bisect_right(pieces, (first, end)) - 1, 0) :]:
         if start >= end:
             break
@@ -245,17 +281,17 @@ def _without(first: int, end: int, pieces: Sequence[Span]) -> Iterator[Span]:
 
 
 def runs(chosen: NDArray[np.bool_]) -> Iterator[Span]:
-    """The spans of places that are chosen."""
+    """Yield the spans of consecutive True values."""
     edges = np.flatnonzero(np.diff(chosen.astype(np.int8), prepend=0, append=0))
     yield from ((int(first), int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True))
 
 
 def file_name(number: int, span: Span) -> str:
-    """Of the values of some places of a round."""
+    """Return the file name of a span of positions of a round."""
     return f"{number:03d}-{span[0]:08d}-{span[1]:08d}.parquet"
 
 
 def spans(number: int, names: Iterable[str]) -> list[Span]:
-    """The spans of a round that files with such names hold."""
+    """Return the spans of a round that files with such names contain."""
     found = (NAME.fullmatch(name) for name in names)
     return sorted((int(one[2]), int(one[3])) for one in found if one and int(one[1]) == number)

@@ -1,9 +1,10 @@
-"""Integers beyond 64 bits, fast: an integer strategy applied to counts, plus wide noise, rounded once.
+"""Arithmetic on integers beyond 64 bits: an integer strategy applied to counts, plus wide noise, rounded once.
 
-A number is a little-endian row of limbs, Σ limb_k 2^(bits k): all in 0 … 2^bits − 1 but the last, which has the sign.
-A factor is applied limb by limb with float64 matrix products, which are exact here: operands are whole numbers, and
-the limbs are so narrow that no sum of absolute products in a row exceeds 2^53, whatever the order in which BLAS adds.
-A matrix whose entries leave no room for that is itself cut into digits. Between two products all is int64 again.
+A number is a little-endian row of limbs, Σ limb_k 2^(bits k): all in 0 … 2^bits − 1 except the last, which has the
+sign. A factor is applied to each limb with float64 matrix products, which are exact here: operands are integers, and
+limbs are narrow enough that no sum of absolute products in a row exceeds 2^53, regardless of the order in which BLAS
+adds. A matrix whose entries are too large for that is itself split into digits. Between two products all numbers are
+int64.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ ONE, WORD = np.uint64(1), np.uint64(64)
 
 
 def limb_product(factors: Sequence[Factor], counts: Integers) -> tuple[Integers32, int]:
-    """K · counts for counts >= 0 of sum below 2^62: limbs (n, cells), in the order of K's rows, and the bits of a limb.
+    """Return K · counts as limbs, int32 of shape (limbs, cells) in the order of K's rows, and the bits of a limb.
 
-    A factor takes the leading axis and leaves its rows as the last; after all of them the axes are in order again.
+    Counts are ≥ 0 with a sum below 2^62. A factor is applied to the leading axis and its rows become the last axis;
+    after all factors the axes are in order again.
     """
     bound = int(counts.sum())
     bits = limb_bits(factors, bound)
@@ -47,12 +49,12 @@ def limb_product(factors: Sequence[Factor], counts: Integers) -> tuple[Integers3
 
 
 def limb_count(bound: int, bits: int) -> int:
-    """Limbs of a number of absolute value <= bound; its last limb, with the sign, is in −2^bits … 2^bits."""
+    """Return the number of limbs for absolute values <= bound; the last limb, with the sign, is in −2^bits … 2^bits."""
     return max(1, -(-bound.bit_length() // bits))
 
 
 def limb_bits(factors: Sequence[Factor], total: int) -> int:
-    """The width with the fewest matrix products. The largest entry times the total bounds what a factor gives."""
+    """Return the limb width with the fewest matrix products; the largest entry times the total bounds each product."""
 
     def products(bits: int) -> float:
         bound, number = total, 0.0
@@ -65,7 +67,7 @@ def limb_bits(factors: Sequence[Factor], total: int) -> int:
 
 
 def digit_count(factor: Factor, bits: int) -> float:
-    """Digits into which K is cut for limbs of so many bits: 1 where it need not be, inf where no cut is fine enough."""
+    """Return the number of digits of K for limbs of `bits` bits: 1 without a split, inf if no split suffices."""
     if factor.largest_row_sum << bits <= EXACT:
         return 1
     if factor.cells * ((1 << (bits - 1)) + 1) << bits > EXACT:
@@ -74,7 +76,7 @@ def digit_count(factor: Factor, bits: int) -> float:
 
 
 def digits(matrix: Integers, bits: int, number: int) -> list[Floats]:
-    """K = Σ digit_i 2^(bits i), with |digit| <= 2^(bits−1), or one more for the last, which has what is left."""
+    """Return digits with K = Σ digit_i 2^(bits i), |digit| <= 2^(bits−1); the last digit is the remainder."""
     half, parts = 1 << (bits - 1), []
     for _ in range(number - 1):
         parts.append((matrix + half & (2 * half - 1)) - half)
@@ -83,7 +85,7 @@ def digits(matrix: Integers, bits: int, number: int) -> list[Floats]:
 
 
 def _terms(factor: Factor, bits: int) -> list[Term]:
-    """What takes limbs (cells, rest) to limbs (rest, rows); the i-th one's result is in units of 2^(bits i)."""
+    """Return functions from limbs (cells, rest) to (rest, rows); the result of the i-th is in units of 2^(bits i)."""
     if factor.kind == "identity":
         return [lambda part: part.T]
     if factor.kind == "center":
@@ -97,7 +99,7 @@ def _terms(factor: Factor, bits: int) -> list[Term]:
 
 
 def _applied(factor: Factor, limbs: Integers32, bits: int, number: int) -> Integers32:
-    """The factor on the leading axis of limbs (n, cells · rest), a chunk of columns at a time."""
+    """Return the factor applied to the leading axis of limbs (n, cells · rest), in chunks of columns."""
     terms, columns = _terms(factor, bits), limbs.reshape(len(limbs), factor.cells, -1)
     rest = columns.shape[2]
     out = np.empty((max(number, len(limbs) + len(terms) - 1), rest, factor.rows), dtype=np.int32)
@@ -108,9 +110,9 @@ def _applied(factor: Factor, limbs: Integers32, bits: int, number: int) -> Integ
 
 
 def _chunk_columns(factor: Factor) -> int:
-    """Columns that stay in cache; where that leaves some, few enough for OpenBLAS to use one thread.
+    """Return the number of columns per chunk that fit into cache and, if possible, keep OpenBLAS on one thread.
 
-    Tasks keep the cores busy as it is: threads of BLAS, unless held, make a block ten times slower.
+    Tasks already use all cores; additional BLAS threads make a block ten times slower.
     """
     columns = max(1, CHUNK // max(factor.cells, factor.rows))
     alone = ONE_THREAD // (factor.cells * factor.rows)
@@ -118,7 +120,7 @@ def _chunk_columns(factor: Factor) -> int:
 
 
 def _apply_chunk(terms: list[Term], columns: Integers32, bits: int, out: Integers32) -> None:
-    """The convolution of digits and limbs, carried from limb to limb."""
+    """Compute the convolution of digits and limbs with carries into `out`."""
     parts = [limb.astype(np.float64) for limb in columns]
     carry = np.zeros(out.shape[1:], dtype=np.int64)
     for place in range(len(out)):
@@ -131,9 +133,9 @@ def _apply_chunk(terms: list[Term], columns: Integers32, bits: int, out: Integer
 
 @compiled("float64(uint64, uint64)", inline="always")
 def nearest_float(high: np.uint64, low: np.uint64) -> float:
-    """The float64 nearest to a two's complement number of 128 bits above −2^127; a tie goes to the even one.
+    """Return the float64 nearest to a two's complement number of 128 bits above −2^127; ties go to even.
 
-    64 bits, the last of which says whether anything is below them, are rounded by the machine's own conversion.
+    The leading 64 bits, with a sticky last bit for the remainder, are rounded by the hardware conversion.
     """
     negative = high >> (WORD - ONE)
     if negative:
@@ -156,7 +158,7 @@ def nearest_float(high: np.uint64, low: np.uint64) -> float:
 
 @compiled("void(int32[:, ::1], uint64, int64[::1], uint64[::1], float64[::1])")
 def noisy_floats(limbs: Integers32, bits: np.uint64, high: Integers, low: NDArray[np.uint64], out: Floats) -> None:
-    """out = limbs + (high 2^64 + low), each exact to 128 bits and rounded once; |limbs| and |noise| are below 2^126."""
+    """Compute out = limbs + (high 2^64 + low), exact to 128 bits and rounded once; both summands are below 2^126."""
     last = len(limbs) - 1
     for cell in range(len(out)):
         top = np.int64(limbs[last, cell])

@@ -1,6 +1,6 @@
-"""Mechanisms: one module a name in the job file, each of which plans; none sees data, and nothing is spent here.
+"""Mechanisms: one module per name in the job file. A mechanism plans; it reads no data and spends no budget.
 
-The table names each as the job file does, with its module, which is imported when it is first asked for.
+The table maps each name to its module, which is imported on first use.
 """
 
 from __future__ import annotations
@@ -41,7 +41,13 @@ __all__ = ["MECHANISMS", "Plan", "mechanism", "plan", "plan_question"]
 
 
 def mechanism(name: str) -> Mechanism:
-    """The mechanism of a name in the table; JobError for another."""
+    """Return the mechanism with a name in the table.
+
+    Raises
+    ------
+    JobError
+        If the name is unknown.
+    """
     if name not in MECHANISMS:
         raise JobError("mechanism.name", f"{name!r}", ", ".join(MECHANISMS), nearest(name, MECHANISMS))
     named: Mechanism = import_module(MECHANISMS[name]).MECHANISM
@@ -56,12 +62,34 @@ def plan(
     most_cells: int = MOST_CELLS,
     **options: Any,
 ) -> Plan:
-    """Plan a workload with a mechanism and its options; reads no data and spends nothing.
+    """Plan a workload with a mechanism; reads no data and spends nothing.
 
-    `noise`: "gaussian", or "laplace" for pure ε-DP (where "privacy cost" means ε²: `dpscale.privacy.draws`).
-    `most_cells`: of a marginal that may be counted and held.
-    Raises JobError for an unknown mechanism or option or an empty workload, PlanError where the mechanism cannot take
-    it. What was solved before on this machine is taken from the store (`dpscale.optimize.plan_store`).
+    Problems that were solved before on this machine are read from the plan store (`dpscale.optimize.plan_store`).
+
+    Parameters
+    ----------
+    workload : Workload
+    mechanism : str
+        Name in `MECHANISMS`.
+    each : ParallelMap
+        Map over independent problems.
+    noise : {"gaussian", "laplace"}
+        "laplace" gives pure ε-DP; the privacy cost is then ε² (`dpscale.privacy.draws`).
+    most_cells : int
+        Largest number of cells of a marginal that may be counted.
+    **options
+        Options of the mechanism.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    JobError
+        If the mechanism or an option is unknown, or the workload is empty.
+    PlanError
+        If the mechanism does not support the workload.
     """
     if not isinstance(workload, Workload):
         raise JobError("workload", shown(workload), "a Workload", "plan a job file by `dpscale plan JOB.toml`, run it"
@@ -76,7 +104,15 @@ def plan(
 
 
 def plan_question(named: Mechanism, question: Question, options: Settings, tools: Tools) -> Planned:
-    """What a mechanism plans for a question that asks something."""
+    """Return the measurement plan of a mechanism for a problem; the workload must have queries of positive weight.
+
+    Raises
+    ------
+    JobError
+        If the workload has no queries or no positive weight.
+    PlanError
+        If the mechanism does not support the workload, memory is insufficient, or the numbers are too extreme.
+    """
     if question.workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
     if not question.workload.weighs:

@@ -1,8 +1,8 @@
-"""AIM+GReM (Mullins, Fuentes et al., 2025), and our own kin of it: adaptive measurement of residuals.
+"""AIM+GReM (Mullins, Fuentes et al., 2025) and a variant of our own: adaptive measurement of residuals.
 
-What is measured is chosen as it goes, by the exponential mechanism, where estimates are farthest from the table. As
-published, one marginal a round and estimates by GReM; by default pairs in batches over groups of cells, and estimates
-of local maximum entropy, which is far nearer to the truth (docs/mechanisms.md).
+The exponential mechanism selects the sets whose estimates are farthest from the data. As published, a round measures
+one marginal and estimates by GReM. By default, a round measures pairs in batches over groups of cells and estimates by
+local maximum entropy, which is much more accurate (docs/mechanisms.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = "aim-grem"
 
 
 class Options(Shares):
-    """How the loop goes about it. The defaults are our own best on evidence (benchmarks/adaptive.py)."""
+    """Options of the adaptive loop; defaults chosen by benchmarks (benchmarks/adaptive.py)."""
 
     published: bool = setting(False, "true or false", "true: AIM+GReM as in the paper, and no other option")
     penalty: float = setting(
@@ -58,7 +58,7 @@ class Options(Shares):
         return self
 
     def schedule(self) -> RoundSchedule:
-        """How it spends."""
+        """Return the schedule of the options."""
         if self.published:
             return Published()
         return Batched(
@@ -72,12 +72,12 @@ class Options(Shares):
         )
 
     def beliefs(self, rules: tuple[Excludes, ...]) -> Beliefs:
-        """What it believes, in a domain of such rules."""
+        """Return the estimator of the options, for a domain with such constraints."""
         return Grem() if self.published else MaximumEntropy(self.grain, self.chains, rules)
 
 
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Chosen:
-    """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
+    """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
     rules = question.workload.domain.rules
     setting_of = requested_measurements(
         question, options.schedule(), options.beliefs(rules), cumulated=not options.published

@@ -1,18 +1,19 @@
-"""AIM (McKenna, Mullins, Sheldon and Miklau, 2022): measured is what the graphical model of all before gets most wrong.
+"""AIM (McKenna, Mullins, Sheldon and Miklau, 2022): a round measures the sets that the graphical model fits worst.
 
-Candidates are all sets inside the workload's. A set r scores w_r (‖M_r − M_r(p̂)‖₁ − √(2/π) σ n_r), with the weight
-w_r = Σ_s c_s |r ∩ s| over the workload's sets s; where a round moved the estimates by no more than its noise, the next
-has four times the budget a measurement. A set is only offered if the model's cliques would keep, with it, to
-`most_cells` times the share of the budget that is spent by then: public numbers, so what is offered costs nothing.
+Candidates are all sets inside the workload's. The score of a set r is w_r (‖M_r − M_r(p̂)‖₁ − √(2/π) σ n_r), with the
+weight w_r = Σ_s c_s |r ∩ s| over the workload's sets s. After a round that changed the estimates by no more than its
+noise, the next measurements have four times the budget. A set is offered only if the cliques of the model with it have
+at most `most_cells` cells times the share of the budget spent by then. These are public numbers, so the restriction
+costs nothing.
 
-Two things are our own: a set is measured by its residuals over groups of cells, given what is known of each already
-(same cost, less noise), and a round may take several sets (`batch`).
+Two parts differ from the paper: a set is measured by its residuals over groups of cells, given the precision of each
+(same cost, less noise), and a round may measure several sets (`batch`).
 
-What it costs, in squared μ of Gaussian DP, adds up, and every round's choices are told in its decision and charged
-before: a share `selecting` of each measurement's β pays its choice. Two mistakes of public AIM code are not here:
-scores have the sensitivity of the largest weight times the records that a unit may hold (the contribution bound); and
-an exponential mechanism at ε/2Δ costs what a range of ε costs, with no discount for scores that are called monotonic:
-a distance goes up for one record and down for another.
+Costs, in squared μ of Gaussian DP, add up. The selections of every round are part of its decision and charged before
+the draw: a share `selecting` of each measurement's β pays for its selection. Two errors of public AIM code are avoided:
+scores have the sensitivity of the largest weight times the contribution bound; and an exponential mechanism at ε/2Δ
+costs as much as a range of ε, without the discount for monotonic scores: a distance increases with one record and
+decreases with another.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NAME = "aim-pgm"
 
 
 class Options(Shares):
-    """How the loop goes about it."""
+    """Options of the adaptive loop."""
 
     degree: int = setting(3, "a whole number from 2 to 6", "the largest set that is measured", ge=2, le=6)
     measured: int = setting(
@@ -50,7 +51,7 @@ class Options(Shares):
 
 @dataclass(frozen=True)
 class Rounds(Plainly):
-    """How it spends: as in the paper, but for the 1-ways' share and several sets a round."""
+    """Schedule of AIM as in the paper, except for the share of the 1-ways and several sets per round."""
 
     ones: Fraction
     selecting: Fraction
@@ -73,23 +74,30 @@ class Rounds(Plainly):
         return (beta - self.ones * beta) / min(self.measured, max(len(candidates), 1))
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
-        """Σ_s c_s |r ∩ s|."""
+        """Return Σ_s c_s |r ∩ s|."""
         return by_overlap(candidates, targets)
 
     def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
         return self.sets
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
-        """Half the noise for the next, where at least half of a round was in vain."""
+        """Return four times the budget, that is half the noise, if at least half of a round was uninformative."""
         moved = list(moved)
         return 4 * step if 2 * vain(moved, noise, 1.0) >= len(moved) else step
 
 
 @dataclass(frozen=True, eq=False)
 class Fitting(Selection):
-    """Candidates whose model is small enough, with all sets that were chosen before and in this round.
+    """Selection among candidates whose model, with all sets selected so far, is small enough.
 
-    `sizes`: groups of every attribute; `kept`: the sets measured so far; `limit`: the cells that are allowed by now.
+    Attributes
+    ----------
+    sizes : mapping of str to int
+        Number of groups of every attribute.
+    measured_sets : tuple of AttributeSet
+        Sets selected in earlier rounds.
+    limit : int
+        Largest number of cells of the model in this round.
     """
 
     sizes: Mapping[str, int]
@@ -104,7 +112,7 @@ class Fitting(Selection):
 def fitting(
     candidates: Sequence[AttributeSet], sizes: Mapping[str, int], kept: Sequence[AttributeSet], limit: int
 ) -> list[AttributeSet]:
-    """Those that the model may take; at least those that leave it as it is, and all single attributes."""
+    """Return the candidates that keep the model small enough or unchanged, and all single attributes."""
     held = [set(names) for names in kept]
     return [names for names in candidates
             if len(names) == 1 or any(set(names) <= one for one in held)
@@ -113,12 +121,12 @@ def fitting(
 
 @dataclass(frozen=True, eq=False)
 class Growing(Chosen):
-    """A chain whose candidates are as many as the model has room for. `most_cells`: when all is spent."""
+    """Adaptive plan that limits the model; `most_cells` is the limit when all of the budget is spent."""
 
     most_cells: int = 1 << 16
 
     def selection(self, state: State) -> Selection | None:
-        """Found once a state: it takes a triangulation a candidate."""
+        """Return the selection of a state; cached, since it needs one triangulation per candidate."""
         if "selection" not in vars(state):
             asked = super().selection(state)
             vars(state)["selection"] = None if asked is None else self._fitting(state, asked)
@@ -126,7 +134,7 @@ class Growing(Chosen):
         return found
 
     def _fitting(self, state: State, selection: Selection) -> Fitting:
-        """Single attributes can always be chosen, so that many sets a round there are."""
+        """Return the selection restricted by the size of the model; single attributes are always offered."""
         sizes = {name: one.count for name, one in state.groups.items()}
         kept = tuple(dict.fromkeys(names for note in state.rounds for names in note.chosen))
         spent = 1 - (state.left - selection.count * (selection.beta + selection.step)) / state.setting.beta
@@ -137,14 +145,14 @@ class Growing(Chosen):
         return Fitting(**mine, sizes=sizes, kept=kept, limit=limit)
 
     def _steps(self, state: State, selection: Selection, count: int) -> dict[str, Fraction]:
-        """β of a choice and of a measurement; where fewer sets are left than the round would take, more for each."""
+        """Return β of a selection and of a measurement; a round of fewer sets spends more on each."""
         step = (selection.beta + selection.step) * selection.count / count
         cost = state.setting.schedule.selecting * step
         return {"beta": cost, "step": step - cost}
 
 
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Growing:
-    """What will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
+    """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
     schedule = Rounds(options.share_of_ones, options.share_of_choices, options.degree, options.measured, options.batch)
     own = requested_measurements(question, schedule, Graphical(options.grain))
     estimating = replace(own, beliefs=MaximumEntropy(options.grain, rules=question.workload.domain.rules))

@@ -1,6 +1,6 @@
-"""Choosing by the plans themselves: every mechanism that takes the workload plans, and the least error is kept.
+"""The mechanism `auto`: the plan with the least error among all mechanisms that support the workload.
 
-Nothing here sees data, so the choice costs no privacy. The plan that is kept says in its notes what the others came to.
+Plans do not depend on data, so the choice costs no privacy. The notes of the chosen plan list the errors of the others.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ TRIED = (
 
 
 def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
-    """The plan of least error of all mechanisms; PlanError where none takes the workload."""
+    """Return the plan with the least error among all mechanisms; PlanError if none supports the workload."""
     return best_plan({tried.NAME: tried.MECHANISM for tried in TRIED}, question, tools)
 
 
 def best_plan(mechanisms: Mapping[str, Mechanism], question: Question, tools: Tools) -> Plan:
-    """The plan of least error of some."""
+    """Return the plan with the least error among some mechanisms."""
     plans: dict[str, Plan] = {}
     refused: dict[str, PlanError] = {}
     for name, tried in mechanisms.items():

@@ -1,8 +1,8 @@
-"""The mechanism `baseline`: every asked set by a strategy of the field's, that nothing was optimised for.
+"""The mechanism `baseline`: every set of the workload is measured by a named standard strategy without optimisation.
 
-Strategies: workload (the queries' own Gram), identity, wavelet, hierarchical (H2), hb, greedy-h, fourier; or
-data-cube, the marginals of equal weight that tell the worst asked marginal best. Each asked set is measured by the
-product of its attributes' strategies, with the shares that would be best if it answered its own queries alone.
+Strategies: workload (the Gram of the queries), identity, wavelet, hierarchical (H2), hb, greedy-h, fourier; or
+data-cube, the equally weighted marginals that minimise the largest error of a marginal of the workload. Each set is
+measured by the product of its attributes' strategies. Shares are optimal if each set answers only its own queries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CUBE = "data-cube"
 
 
 class Options(Settings):
-    """Which strategy is measured."""
+    """Options of the mechanism."""
 
     strategy: Literal[
         "workload", "identity", "wavelet", "hierarchical", "hb", "greedy-h", "fourier", "data-cube"

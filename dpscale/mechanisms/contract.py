@@ -1,4 +1,4 @@
-"""What a mechanism is: a name in the job file, its options, and how it plans. It sees no data and spends nothing.
+"""Interface of a mechanism: name, options and planning functions. A mechanism reads no data and spends no budget.
 
 A mechanism is one module that ends in `MECHANISM = Mechanism(…)` and one line in the table of `mechanisms`.
 """
@@ -22,7 +22,7 @@ MOST_CELLS = 1 << 27
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, at what budget, and how many records one protected unit may hold."""
+    """Workload to answer, budget, and the largest number of records of one protected unit."""
 
     workload: Workload
     budget: Budget = field(default_factory=lambda: Budget(GAUSSIAN, 1.0))
@@ -35,8 +35,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Tools:
-    """`each` maps over independent problems; `store`: where solved ones are kept, or None; `most_cells`: how many cells
-    a marginal may have to be counted and held."""
+    """Resources of a planner.
+
+    Attributes
+    ----------
+    each : ParallelMap
+        Map over independent problems.
+    store : Store or None
+        Store of solved problems.
+    most_cells : int
+        Largest number of cells of a marginal that may be counted.
+    """
 
     each: Each = plainly
     store: Store | None = None
@@ -44,17 +53,31 @@ class Tools:
 
 
 class NoOptions(Settings):
-    """Of a mechanism that has none."""
+    """Options of a mechanism without settings."""
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """`beforehand`: whether all that is measured is settled before any data are read.
+    """Description of a mechanism.
 
-    plan: question, options and tools to what is planned; JobError or PlanError for what it does not take.
-    read: what was planned, from the folder that it was written into; JobError for another.
-    forms: the forms of evidence that options leave (methods of `reconstruct.evidence.Evidence`), best first.
-    same: reconstructions that come to another one here; otherwise: those that other options would allow, and which.
+    Attributes
+    ----------
+    name : str
+        Name in the job file.
+    Options : type of Settings
+    plan : callable
+        Maps problem, options and tools to a measurement plan; raises JobError or PlanError for unsupported problems.
+    read : callable
+        Maps folder, problem and options to the stored plan; raises JobError if it belongs to another job.
+    forms : callable
+        Maps options to the available forms of evidence (methods of `dpscale.reconstruction.evidence.Evidence`), best
+        first.
+    data_independent : bool
+        Whether all measurements are fixed before any data are read.
+    aliases : mapping of str to str
+        Reconstruction names that are equivalent to another one for this mechanism.
+    requires : mapping of str to str
+        Option that enables a reconstruction.
     """
 
     name: str

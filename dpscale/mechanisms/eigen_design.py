@@ -1,8 +1,8 @@
-"""The mechanism `eigen-design` (Li and Miklau, 2012): `eigen_design` on all cells asked, or attribute by attribute.
+"""The mechanism `eigen-design` (Li and Miklau, 2012): `eigen_design` on all cells of the workload, or by attribute.
 
-Where the attributes asked have few cells together, any family is one Gram and one strategy. Where they have more, a set
-of products is measured by one design an attribute (the eigenvectors of a Kronecker product are products), for the sum
-of what is asked of that attribute, and the marginals that `OPT_M` would weigh.
+If the attributes of the workload have few cells together, any family is one Gram with one strategy. Otherwise a set of
+products is measured by one design per attribute, for the sum of the queries on that attribute, since the eigenvectors
+of a Kronecker product are products; the marginals are weighted by `OPT_M`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DESIGNS = {
 
 
 class Options(Settings):
-    """Which design queries are weighted, and for what."""
+    """Design queries and their weighting."""
 
     design: Literal["eigen", "wavelet", "fourier", "hierarchical", "identity"] = setting(
         "eigen", ", ".join(DESIGNS), "the design queries that are weighted"
@@ -62,7 +62,7 @@ class Options(Settings):
 
 
 def plan(question: Question, options: Options, tools: Tools) -> Plan:
-    """Weighted design queries with completed columns."""
+    """Plan weighted design queries with completed columns."""
     workload = question.workload
     if question.noise != GAUSSIAN:
         raise PlanError("mechanism.name", f"{NAME} under Laplace noise", "Gaussian noise", "give delta, or take hdmm")
@@ -106,7 +106,7 @@ def _by_attribute(question: Question, options: Options, tools: Tools) -> Plan:
 
 
 def _mixed(grams: dict[str, Floats]) -> Floats:
-    """What is asked of one attribute, each Gram at trace 1, and a little of Total, so that all of it is told."""
+    """Return the sum of an attribute's Grams, each scaled to trace 1, plus a small multiple of Total for full rank."""
     size = len(next(iter(grams.values())))
     scaled = [gram / np.trace(gram) for gram in grams.values() if np.ptp(gram) > 0]
     return np.asarray(np.sum(scaled, axis=0) + OF_TOTAL * (np.full((size, size), 1 / size) + np.eye(size) / size))

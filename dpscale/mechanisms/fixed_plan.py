@@ -1,4 +1,4 @@
-"""Matrix mechanisms: all that is measured is settled by a `Plan`, so the chain has one decision and no selection."""
+"""Measurement plans of matrix mechanisms: a `Plan` fixes all measurements in one decision without selection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMS = ("least_squares", "low_order", "measurements")
 
 
 def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Question, Any, Tools], Plan]) -> Mechanism:
-    """The mechanism of a function that plans blocks."""
+    """Return the mechanism of a function that plans blocks."""
     return Mechanism(
         name,
         options,
@@ -46,14 +46,14 @@ def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Questio
 
 
 def _evenly(part: Part, most: int) -> Sequence[AttributeSet]:
-    """At most so many of a part's sets, from all along, of those that are answered."""
+    """Return at most `most` evenly spaced sets of a part among those with positive weight."""
     sets = [names for names, weight in zip(part.sets, part.weights, strict=True) if np.any(weight)]
     return sets[:: -(-len(sets) // most)] if sets else sets
 
 
 @dataclass(frozen=True, eq=False)
 class Everything:
-    """The one decision: all blocks."""
+    """The single decision of a fixed plan: all blocks."""
 
     orders: BlockOrders
     round: int = 0
@@ -68,7 +68,7 @@ class Everything:
 
 @dataclass(frozen=True, eq=False)
 class FixedPlan:
-    """A plan under the terms of a question: which noise is drawn for every block, and what that costs."""
+    """Measurement plan of a matrix mechanism: a `Plan` at the budget of a problem, with exact noise and cost."""
 
     plan: Plan
     question: Question
@@ -120,37 +120,37 @@ class FixedPlan:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The noise of every block, and what all of it costs."""
+        """Noise of every block and its cost."""
         return make_schedule(self.plan, self.question.budget.amount, self.question.rows_per_unit)
 
     @property
     def cost(self) -> Cost:
-        """What the whole release costs, exact and rounded up."""
+        """Privacy cost of the whole release, exact and rounded up."""
         return self.schedule.spent
 
     @property
     def needs(self) -> Iterator[tuple[int, str]]:
-        """Bytes of the task that measures a block, one of each kind."""
+        """Bytes of the task that measures a block, for one block of each kind."""
         for index, _ in self.plan.blocks.kinds:
             block = self.plan.blocks[index]
             cells = max(math.prod(block.rows), self.domain.cells(block.attributes))
             yield MEASURED * cells, f"{', '.join(block.attributes) or 'the total'} (measuring)"
 
     def summary(self, budget: Budget) -> dict[str, Any]:
-        """Errors and gap, known before any data are read."""
+        """Return errors and optimality gap, known before any data are read."""
         gap = self.plan.optimality_gap
         return {"measurements": len(self.plan.blocks), "privacy_cost": budget.amount, "rmse": self._rmse(budget),
                 "optimality_gap": gap if math.isfinite(gap) else None,
                 **self._certified(budget)}  # fmt: skip
 
     def _certified(self, budget: Budget) -> dict[str, float]:
-        """What only some plans know: a bound under all matrix mechanisms, and how flat the error is in the weights."""
+        """Return the fields that only some plans have: the bound over all mechanisms and the stationarity."""
         floor = {"rmse_bound_all": self._rmse(budget) * (self.plan.floor / self.plan.error) ** 0.5}
         flat = {} if self.plan.stationary is None else {"stationary": self.plan.stationary}
         return (floor if self.plan.floor > 0 else {}) | flat
 
     def expected(self, budget: Budget, most: int) -> list[Mapping[str, Any]]:
-        """Of at most so many sets of each part: which, its queries, and their root mean square error in records."""
+        """Return the root mean square error in records of at most `most` sets of each part."""
         scale = self.question.rows_per_unit / math.sqrt(budget.privacy_cost)
         return [self._expected(part, names, scale) for part in self.workload.parts for names in _evenly(part, most)]
 
@@ -171,7 +171,7 @@ class FixedPlan:
         return [cost, (figure(self._rmse(budget)), error), self._certificate(), *self._floor()]
 
     def _floor(self) -> list[tuple[str, str]]:
-        """How far above what no matrix mechanism at all can go below, where that is known."""
+        """Return the ratio of the error to the bound over all matrix mechanisms, if known."""
         if self.plan.floor <= 0:
             return []
         ratio = (self.plan.error / self.plan.floor) ** 0.5
@@ -201,7 +201,7 @@ class FixedPlan:
 
     @cached_property
     def law(self) -> list[Any]:
-        """The noise of every block: with the plan, the domain and the secret it fixes all that is drawn."""
+        """Noise of every block; together with plan, domain and secret it determines all draws."""
         return self.schedule.draws.law
 
     def check_low_order(self) -> None:
@@ -212,17 +212,17 @@ class FixedPlan:
         return Everything(BlockOrders(self.plan.blocks, self.schedule.draws, self.plan.sources))
 
     def first(self) -> Everything:
-        """All blocks, each from the smallest counted set that holds its attributes."""
+        """Return the decision: all blocks, each from the smallest counted set that contains its attributes."""
         return self._first
 
     def decision(self, record: Mapping[str, Any]) -> Everything:
         raise ValueError("a plan has no later decision")
 
     def begun(self, first: Everything, values: Sequence[Floats], second: object = None) -> None:
-        """Nothing is believed meanwhile: nothing is chosen by it."""
+        """Return None: a fixed plan selects nothing and has no state."""
 
     def selection(self, state: None) -> None:
-        """Nothing is left to select."""
+        """Return None: nothing is left to select."""
 
     def decided(self, state: None, selection: Any, chosen: Sequence[AttributeSet]) -> Everything:
         raise ValueError("a plan has no later decision")
@@ -234,10 +234,10 @@ class FixedPlan:
         return ()
 
     def trace(self, state: None) -> None:
-        """Nothing is chosen."""
+        """Return None: nothing is selected."""
 
     def evidence(self, taken: Sequence[tuple[Everything, Sequence[Floats]]]) -> Linear:
-        """Blocks, the variances that were drawn, and values, read one by one as they are needed."""
+        """Return the plan, the variances of the drawn noise, and the values, which are read on access."""
         (_, values), *_ = taken
         return Linear(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)
 
@@ -245,14 +245,26 @@ class FixedPlan:
 def whole_plan(
     workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
 ) -> Plan:
-    """The plan of some blocks. `bound`: of the coefficient tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0."""
+    """Return the plan of blocks that measure marginals.
+
+    Parameters
+    ----------
+    workload : Workload
+    name : str
+        Name of the mechanism.
+    blocks : iterable of Block
+    bound : float
+        Lower bound on tr(G (AᵀA)⁺) over all strategies of sensitivity 1, or 0.
+    notes : tuple of str
+        Remarks for the user.
+    """
     given = Blocks.of(workload.domain.names, blocks)
     error = accuracy_of(workload.domain, given).total_error(workload)
     return Plan(workload, name, given, error, min(bound * variance_factor(given[0].noise), error), notes)
 
 
 def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:
-    """PlanError where a block needs a marginal of more cells than may be held."""
+    """Raise PlanError if a block needs a marginal with more cells than the memory setting allows."""
     for block in blocks:
         cells = math.prod(math.prod(factor.shape) for factor in block.factors)
         if cells > tools.most_cells:

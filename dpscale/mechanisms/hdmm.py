@@ -1,10 +1,10 @@
-"""HDMM (McKenna, Miklau, Hay, Machanavajjhala, 2018 and 2023): several ways to choose a strategy, and the best kept.
+"""HDMM (McKenna, Miklau, Hay, Machanavajjhala, 2018 and 2023): the best of several strategy searches.
 
-`explicit` is OPT0 on all cells of the attributes asked, where they are few; `product` is OPT⊗; `union` is OPT+;
-`marginals` is OPT_M, cell by cell, and with one strategy an attribute. Which marginals are counted is told by the plan
-before any data is read; a way that would need more cells than may be held is passed over. Least squares is a product's
-or an explicit strategy's own; estimates from several blocks are averaged residual by residual (`coupled`), which makes
-them consistent, and the plan's error is that of these estimates.
+`explicit` is OPT0 on all cells of the workload's attributes, if they are few; `product` is OPT⊗; `union` is OPT+;
+`marginals` is OPT_M, with the identity or with one strategy per attribute. The plan lists the marginals to count before
+any data are read; a search whose strategy needs too many cells is skipped. A product or an explicit strategy has its
+own least squares; estimates from several blocks are averaged residual by residual (`plans.coupled`), which makes them
+consistent, and the error of the plan is that of these estimates.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Tried = Iterator[tuple[str, list[Block], float]]
 
 
 class Options(Settings):
-    """How a strategy is sought."""
+    """Options of the strategy search."""
 
     way: Literal["explicit", "product", "union", "marginals"] | None = setting(
         None, ", ".join(WAYS), "the one way that is tried; without it all are"
@@ -46,7 +46,7 @@ class Options(Settings):
 
 
 def plan(question: Question, options: Options, tools: Tools) -> Plan:
-    """The plan of least error of all ways that take the workload."""
+    """Return the plan with the least error among the searches that support the workload."""
     plans: dict[str, Plan] = {}
     refused: list[PlanError] = []
     for name in [options.way] if options.way else WAYS:

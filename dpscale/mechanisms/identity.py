@@ -1,8 +1,8 @@
-"""The baseline: measure the marginal of every asked attribute set itself, each cell once.
+"""The mechanism `identity`: measure every cell of the marginal of every set in the workload.
 
-Sets that lie inside a larger asked one are measured too; residuals that several sets tell of are averaged by inverse
-variance, which for equal noise in a marginal is the least squares estimate. The shares are those that would be best if
-every set answered its own queries alone.
+Sets inside larger sets are measured too. Residuals measured by several sets are averaged by inverse variance, which is
+the least squares estimate if the noise within each marginal is homogeneous. Shares are optimal if every set answers
+only its own queries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME = "identity"
 
 
 def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
-    """Plan the identity strategy on every asked set."""
+    """Plan the identity strategy on every set of the workload."""
     workload, noise = question.workload, question.noise
     energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
     shares, _ = allocate(list(energies.values()), noise)
@@ -34,7 +34,7 @@ def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
 
 
 def _energies(workload: Workload) -> dict[AttributeSet, float]:
-    """Σ weight · |query|² of each asked set: the error coefficient of its own marginal."""
+    """Return Σ weight · |query|² of each set: the error coefficient of its own marginal."""
     energies: dict[AttributeSet, float] = {}
     for part in workload.parts:
         for names, weight in zip(part.sets, part.weights, strict=True):

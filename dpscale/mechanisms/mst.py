@@ -1,13 +1,14 @@
-"""MST (McKenna, Miklau and Sheldon, 2021): 1-ways, a spanning tree of pairs, and nothing else.
+"""MST (McKenna, Miklau and Sheldon, 2021): 1-way marginals and a spanning tree of pairs.
 
-1-ways are measured first. Then one edge after the other is chosen by the exponential mechanism, among the pairs that
-close no circle, by how far a pair is from the product of its 1-ways (L1); all pairs of the tree are measured at once.
-The graphical model of a tree has two attributes a clique, whatever the number of attributes. Here a pair is measured by
-its residuals over groups of cells, given what the 1-ways told of them already: the same cost, less noise.
+The 1-way marginals are measured first. The exponential mechanism then selects one edge after the other among the pairs
+that close no cycle; the score of a pair is its L1 distance from the product of its 1-ways. All pairs of the tree are
+measured at once. The graphical model of a tree has cliques of two attributes, however many attributes there are. Here a
+pair is measured by its residuals over groups of cells, given the 1-way estimates: the same cost with less noise.
 
-What it costs, in squared μ of Gaussian DP, adds up: β = ones·β for the 1-ways and, of the rest, `selecting` for all
-choices together and the others for all pairs. One record, of up to k a unit, moves a pair's distance by k at most,
-so a choice among scores of sensitivity k is an exponential mechanism at ε/(2k), whose range is ε: `privacy.selection`.
+Costs, in squared μ of Gaussian DP, add up: β = ones·β for the 1-ways; of the remainder, the share `selecting` pays for
+all selections and the rest for all pairs. One record of a unit with up to k records changes the distance of a pair by
+k at most, so a selection among scores of sensitivity k is an exponential mechanism at ε/(2k) with range ε
+(`privacy.selection`).
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ NAME = "mst"
 
 
 class Options(Shares):
-    """How the budget is shared; all choices are one round."""
+    """Division of the budget; all selections are one round."""
 
 
 def joined(pairs: Sequence[AttributeSet]) -> dict[str, str]:
-    """Of every attribute the one that its part goes by, where pairs join attributes."""
+    """Return the representative of every attribute's connected component in the graph of `pairs`."""
     head: dict[str, str] = {}
 
     def head_of(name: str) -> str:
@@ -53,10 +54,10 @@ def joined(pairs: Sequence[AttributeSet]) -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class Branches(Selection):
-    """Pairs, of which those are left that close no circle; a score is the distance alone, and all count the same."""
+    """Selection among pairs that close no cycle; the score is the distance and all weights are equal."""
 
     def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
-        """The pairs within a part."""
+        """Return the positions of pairs whose attributes are already connected."""
         numbers, ends = self._ends
         parts = np.arange(len(numbers))
         for name, head in joined(chosen).items():
@@ -65,7 +66,7 @@ class Branches(Selection):
 
     @cached_property
     def _ends(self) -> tuple[dict[str, int], NDArray[np.int64]]:
-        """Numbers of the attributes, and the two of every pair."""
+        """Numbers of the attributes, and the two attribute numbers of every pair, shape (pairs, 2)."""
         numbers = {name: number for number, name in enumerate(self.groups)}
         ends = [(numbers[one], numbers[other]) for one, other in self.candidates]
         return numbers, np.array(ends, dtype=np.int64)
@@ -76,7 +77,7 @@ class Branches(Selection):
 
 @dataclass(frozen=True)
 class Half(Batched):
-    """One round with everything in it; groups are chosen for pairs at what is then given to each."""
+    """Schedule of one round with all selections; groups are chosen for the budget of each pair."""
 
     edges: int = 1
 
@@ -89,7 +90,7 @@ class Half(Batched):
 
 @dataclass(frozen=True, eq=False)
 class Tree(Chosen):
-    """One round takes the whole tree and all that is left."""
+    """Adaptive plan whose single round selects the whole tree and spends the remaining budget."""
 
     def selection(self, state: State) -> Selection | None:
         if state.done:
@@ -103,7 +104,7 @@ class Tree(Chosen):
 
 
 def plan(question: Question, options: Options, tools: Tools | None = None) -> Tree:
-    """What the tree will be chosen among, at what cost. PlanError or JobError for what cannot be asked."""
+    """Return the candidates of the tree and their cost; PlanError or JobError for unsupported workloads."""
     schedule = Half(ones=options.share_of_ones, selecting=options.share_of_choices, rounds=1, degree=2)
     own = requested_measurements(question, schedule, Graphical(options.grain), weighted=False)
     heads = joined(own.candidates)

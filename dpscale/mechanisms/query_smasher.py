@@ -1,4 +1,4 @@
-"""QuerySmasher (He et al., 2026): every residual subworkload at its own certified optimum, then closed-form shares."""
+"""QuerySmasher (He et al., 2026): the certified optimum of every residual subworkload, with closed-form shares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANY_CELLS, LOOSELY = 512, 1e-5  # of one axis, from where a step takes tenths o
 
 
 class Options(Settings):
-    """When a problem's search ends."""
+    """Stopping criteria of the optimisation."""
 
     gap: float = setting(TOLERANCE, "a number above 0", "the certified gap at which a problem's search ends", gt=0)
     seconds: float = setting(
@@ -42,7 +42,7 @@ def solve_optimally(
     shape: tuple[int, ...],
     tolerance: float | None = None,
 ) -> Optimum:
-    """The certified optimum of one problem, from the store where it is known."""
+    """Return the certified optimum of one problem, starting from the stored solution if there is one."""
     name = (NAME, key, shape, gap)
     known = store.get(*name) if store and key else None
     enough = max(gap, LOOSELY) if len(shape) == 1 and shape[0] > MANY_CELLS else gap

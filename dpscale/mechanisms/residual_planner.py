@@ -1,9 +1,9 @@
-"""ResidualPlanner (Xiao et al., 2023): every residual by the marginal's own strategy, which nothing has to solve.
+"""ResidualPlanner (Xiao et al., 2023): every residual is measured by the centring strategy, without optimisation.
 
-X ∝ C is the optimum where the workload is made of marginals; for other families it is a valid, unoptimised strategy.
-The bound is QuerySmasher's dual at uniform weights, exact for marginals: (tr (G/n)^½)², summed over Kronecker terms,
-which the dual function allows since it is superadditive. The max over the cells
-of all marginals is another objective (`max_variance`).
+X ∝ C is the optimum for workloads of marginals; for other families it is a valid strategy that is not optimised. The
+bound is QuerySmasher's dual at uniform weights, exact for marginals: (tr (G/n)^½)², summed over Kronecker terms, which
+is valid because the dual function is superadditive. The largest variance of a cell of any marginal is another objective
+(`max_variance`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAME = "residual-planner"
 
 
 class Options(Settings):
-    """What is made least."""
+    """Objective of the plan."""
 
     objective: Literal["sum", "max"] = setting(
         "sum", "sum or max", "sum of the variances, or max: the largest of any asked marginal's cell"
@@ -59,13 +59,16 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
 
 
 def _coefficient(sub: Subworkload, noise: str) -> float:
-    """tr(G (KᵀK)⁺) Δ² for K = ⊗ (n I − 11ᵀ), whose pseudo-inverse is n⁻² on the centred space."""
+    """Return tr(G (KᵀK)⁺) Δ² for K = ⊗ (n I − 11ᵀ), whose pseudo-inverse is n⁻² on the centred space."""
     sensitivity = math.prod(center_factor(n).squared_sensitivity(noise) / n**2 for n in sub.sizes)
     return variance_factor(noise) * sub.scale * sensitivity
 
 
 def uniform_bound(subs: Subworkloads, noise: str) -> float:
-    """What no strategy of the residuals can go below, by the dual at uniform weights; 0 for Laplace: none is known."""
+    """Return the dual at uniform weights, a lower bound on the error of all residual strategies.
+
+    It is 0 for Laplace noise, where no bound is known.
+    """
     roots: dict[str, float] = {}
     return math.fsum(subs.of_all(lambda sub: math.sqrt(_uniform_dual(sub, roots)))) ** 2 if noise == GAUSSIAN else 0.0
 
@@ -78,7 +81,7 @@ def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:
 
 
 def _root_trace(factor: GramFactor | WideGram) -> float:
-    """tr (G/n)^½, from the singular values of the rows."""
+    """Return tr (G/n)^½, from the singular values of the rows."""
     if isinstance(factor, WideGram):
         return math.sqrt(lower_bound(factor))
     return float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])

@@ -1,8 +1,8 @@
-"""ResidualPlanner+ (Xiao et al., 2025; QuerySmasher, example 3): every attribute by a base strategy that is given.
+"""ResidualPlanner+ (Xiao et al., 2025; QuerySmasher, example 3): a given base strategy for every attribute.
 
-The base S of an attribute is centred, and a residual is measured by ⊗ S_i C with closed-form shares: nothing is solved.
-Option `bases`: for each attribute a name (identity, prefix, wavelet, hierarchical, hb) or a matrix of rows × cells. An
-attribute without one takes the named base that is best for the queries asked of it alone.
+The base S of an attribute is centred, and a residual is measured by ⊗ S_i C with closed-form shares, without
+optimisation. Option `bases`: for each attribute a name (identity, prefix, wavelet, hierarchical, hb) or a matrix of
+rows × cells. An attribute without a base uses the named base with the least error for the queries on it alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FULL_RANK = 1e-9
 
 
 class Options(Settings):
-    """Which strategies are centred."""
+    """Base strategies by attribute."""
 
     bases: dict[str, Any] = setting(
         {}, 'a base for each of some attributes, as {age = "hb"}',
@@ -69,7 +69,7 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
 
 
 def _matrix(domain: Domain, name: str, base: Any) -> Floats:
-    """A base as a matrix; JobError for an attribute or base that is not known, or that tells too little."""
+    """Return a base as a matrix; JobError for an unknown attribute or base, or a matrix of insufficient rank."""
     (size,), field = domain.shape([name]), f"mechanism.bases.{name}"
     if isinstance(base, str):
         if base not in BASES:
@@ -92,7 +92,7 @@ def _centred(matrix: Floats) -> Floats:
 
 
 def _grams(subs: Sequence[Subworkload]) -> dict[str, Floats]:
-    """For each attribute the sum of what is asked of it, in all residuals that it is in."""
+    """Return for each attribute the sum of its Grams in all residuals that contain it."""
     best_by_size: dict[str, Floats] = {}
     for sub in subs:
         for key, weight in sub.terms.items():
@@ -111,7 +111,7 @@ def _axis_gram(sub: Subworkload, key: tuple[str, ...], axis: int) -> Floats:
 
 
 def _factor(gram: Floats, base: Floats | None, noise: str) -> Factor:
-    """The integer strategy of an attribute: of the base given, or of the best one for the Gram."""
+    """Return the integer strategy of an attribute, from the given base or the best named one for the Gram."""
     size, rows = len(gram), root_of(gram)
     if base is not None:
         return _rounded(base, rows, size)
@@ -129,7 +129,7 @@ def _rounded(base: Floats, rows: Floats, size: int) -> Factor:
 def _coefficient(
     sub: Subworkload, factors: Mapping[str, Factor], traces: dict[tuple[str, ...], float], noise: str
 ) -> float:
-    """tr(G ⊗ (KᵀK)⁺) Δ², times what the noise's variance is to its squared scale."""
+    """Return tr(G ⊗ (KᵀK)⁺) Δ², times the ratio of the noise variance to its squared scale."""
     bases = [factors[name] for name in sub.attributes]
     sensitivity = math.prod(factor.squared_sensitivity(noise) for factor in bases)
     total = sum(weight * _trace(sub, key, bases, traces) for key, weight in sub.terms.items())

@@ -1,7 +1,7 @@
-"""What mechanisms that split a workload by residual spaces share: each problem solved once, and the plan of all.
+"""Planning of mechanisms that split a workload by residual spaces: every distinct problem is solved once.
 
-Equal problems are solved once, and once for all times where there is a store. A mechanism is the function that solves
-one problem: to the optimum (`query_smasher`) or within a restricted form (`weighted_fourier`).
+Solutions are reused across plans if there is a store. A mechanism provides the function that solves one problem: to
+optimality (`query_smasher`) or within a restricted form (`weighted_fourier`).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from dpscale.workload.residual import Weights
 
 
 class Solved:
-    """The solutions of residual spaces, as blocks are measured: that of the i-th is `solutions[which[i]]`."""
+    """Solutions of residual spaces in block order; the i-th space has `solutions[which[i]]`."""
 
     def __init__(self, sets: Sets, which: NDArray[np.int64], solutions: Sequence[Solution]) -> None:
         self.sets, self.which, self.solutions = sets, which, solutions
 
     def get(self, names: AttributeSet) -> Solution | None:
-        """That of one space, where anything is asked of it."""
+        """Return the solution of one space, or None if the workload has no queries on it."""
         found = self.sets.find(names)
         return self.solutions[self.which[found[0]]] if found else None
 
     def joined(self, names: AttributeSet, measured: Iterable[AttributeSet], solution: Solution) -> Solved:
-        """Without some spaces, which `names` measures together at the end."""
+        """Replace the spaces `measured` by one joint measurement of `names`, at the end."""
         gone = [found for one in measured for found in self.sets.find(one)]
         kept = self.sets.taken(np.delete(np.arange(len(self.which)), gone))
         last = Sets.of(self.sets.names, [names])
@@ -51,12 +51,12 @@ class Solved:
                       [*self.solutions, solution])  # fmt: skip
 
     def of_all(self, error: Callable[[Solution], float]) -> list[float]:
-        """A number of every space's solution."""
+        """Return a number for the solution of every space."""
         own = np.array([error(one) for one in self.solutions], np.float64)
         return cast(list[float], own[self.which].tolist())
 
     def blocks(self, shares: Sequence[float], noise: str) -> Blocks:
-        """A block for every space."""
+        """Return one block per space."""
         classes, first = np.unique(self.which, return_index=True)
         strategies: dict[tuple[int, ...], tuple[int, tuple[Factor, ...]]] = {}
         of = np.zeros(len(self.solutions), np.int32)
@@ -69,9 +69,17 @@ class Solved:
 
 
 def plan_residuals(question: Question, tools: Tools, name: str, solve: Solve, based: bool = True) -> Plan:
-    """The plan of a mechanism that solves every subworkload by `solve`.
+    """Return the plan of a mechanism that solves every subworkload by `solve`.
 
-    `based`: whether its strategies stay in the span of the queries, so that an integer basis of that span can be used.
+    Parameters
+    ----------
+    problem : PlanningProblem
+    tools : Tools
+    name : str
+        Name of the mechanism.
+    solve : Solve
+    based : bool
+        Whether the strategies stay in the span of the queries, so that an integer basis of that span can be used.
     """
     return assembled_plan(question, name, *solved_residuals(question, tools, solve, based))
 
@@ -79,9 +87,17 @@ def plan_residuals(question: Question, tools: Tools, name: str, solve: Solve, ba
 def solved_residuals(
     question: Question, tools: Tools, solve: Solve, based: bool = True, weights: Mapping[str, Weights] | None = None
 ) -> tuple[Solved, tuple[str, ...]]:
-    """Every subworkload's solution, and what the reader should know of the solves.
+    """Return the solution of every subworkload, and remarks on solves that missed their tolerance.
 
-    `weights`: of the attributes that are not averaged by the plain mean.
+    Parameters
+    ----------
+    problem : PlanningProblem
+    tools : Tools
+    solve : Solve
+    based : bool
+        Whether the strategies stay in the span of the queries.
+    weights : mapping of str to Weights, optional
+        Weights of the attributes that are not averaged by the plain mean.
     """
     subs = decompose(question.workload, weights)
     signatures = [one.signature() for one in subs.classes]
@@ -104,7 +120,7 @@ def solved_residuals(
 
 
 def _distinct(subs: Subworkloads, signatures: Sequence[str]) -> dict[str, Subworkload]:
-    """Of every signature the last subworkload that has it, in the order of the first ones."""
+    """Return the last subworkload of each signature, in the order of the first ones."""
     firsts, lasts = dict[str, int](), dict[str, int]()
     for key, first, last in zip(signatures, subs.firsts, subs.lasts, strict=True):
         firsts[key], lasts[key] = min(first, firsts.get(key, first)), max(last, lasts.get(key, last))
@@ -121,7 +137,7 @@ def _product(solve: Solve, noise: str, sub: Subworkload) -> Solution:
 
 
 def assembled_plan(question: Question, name: str, solved: Solved, notes: tuple[str, ...] = ()) -> Plan:
-    """The plan that measures each set by its solution, with the shares that are best."""
+    """Return the plan that measures each set by its solution, with optimal shares."""
     noise = question.noise
     shares, error = allocate(solved.of_all(lambda one: one.coefficient), noise)
     roots = solved.of_all(lambda one: math.sqrt(one.bound)) if noise == GAUSSIAN else []
@@ -130,7 +146,7 @@ def assembled_plan(question: Question, name: str, solved: Solved, notes: tuple[s
 
 
 def _remarks(optima: Sequence[AnyOptimum]) -> tuple[str, ...]:
-    """What the reader should know of solves that did not end at their tolerance."""
+    """Return remarks on solves that did not end at their tolerance."""
     late = [optimum for optimum in optima if optimum.ended != "gap"]
     if not late:
         return ()
@@ -146,13 +162,13 @@ def _scaled(solution: Solution, scale: float) -> Solution:
 def _rounded(
     products: list[tuple[AnyProblem, ...]], optima: dict[str, AnyOptimum], noise: str, tools: Tools
 ) -> Rounded:
-    """Every problem's optimum as an integer strategy, once for each number of bits that a product asks for."""
+    """Return every problem's optimum as an integer strategy, once for each number of bits in use."""
     wanted = {(problem.key, bits_of(parts)): problem for parts in products for problem in parts}
     tasks = [partial(_rounded_one, problem, optima[key], bits, noise) for (key, bits), problem in wanted.items()]
     return dict(zip(wanted, tools.each(_run, tasks), strict=True))
 
 
 def _rounded_one(problem: Any, optimum: AnyOptimum, bits: int, noise: str) -> tuple[Factor, float]:
-    """A problem's own kind of optimum as an integer strategy."""
+    """Return the optimum of a problem as an integer strategy, with its coefficient."""
     found: tuple[Factor, float] = problem.rounded(optimum, bits, noise)
     return found

@@ -1,9 +1,9 @@
 """Weighted Fourier factorisation (Lebeda, Nikolov, Tang, 2025; QuerySmasher, appendix C): noise by frequency.
 
-X is restricted to be diagonal in the Fourier basis of the cells, that is circulant along every axis. With U the unitary
-Fourier transform and c = diag(U G U*), the problem becomes min Σ c/x subject to Σ x = n, so x ∝ √c and L = (Σ √c)²/n:
-optimal for marginals and circular ranges, closed form for all. The bound is the dual at uniform weights, (tr (G/n)^½)²,
-which holds for every strategy. Large sets with several terms take a product of circulants (`product_form`).
+X is restricted to be diagonal in the Fourier basis of the cells, that is, circulant along every axis. With U the
+unitary Fourier transform and c = diag(U G U*), the problem is min Σ c/x subject to Σ x = n, so x ∝ √c and L = (Σ
+√c)²/n: optimal for marginals and circular ranges, closed form for all. The bound is the dual at uniform weights, (tr
+(G/n)^½)², which applies to every strategy. Large sets with several terms use a product of circulants (`product_form`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
 
 
 def solve_circulant(key: str | None, rows: Floats, shape: tuple[int, ...], tolerance: float | None = None) -> Optimum:
-    """The best X that is circulant along every axis, for the Gram FᵀF of the rows."""
+    """Return the best X that is circulant along every axis, for the Gram FᵀF of the rows."""
     cells = rows.shape[1]
     power = (np.abs(np.fft.fftn(rows.reshape(-1, *shape), axes=range(1, len(shape) + 1))) ** 2).sum(axis=0) / cells
     roots = np.sqrt(np.maximum(power, power.max() * 1e-24))
@@ -40,7 +40,7 @@ def solve_circulant(key: str | None, rows: Floats, shape: tuple[int, ...], toler
 
 
 def _circulant(spectrum: Floats) -> Floats:
-    """The matrix U* diag(spectrum) U on all cells: entry (i, j) is the kernel at i − j along every axis."""
+    """Return the matrix U* diag(spectrum) U on all cells: entry (i, j) is the kernel at i − j along every axis."""
     kernel = np.fft.ifftn(spectrum).real
     shape = kernel.shape
     cells = np.indices(shape).reshape(len(shape), -1)

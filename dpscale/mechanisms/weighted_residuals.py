@@ -1,8 +1,8 @@
-"""Weighted residuals: QuerySmasher with every axis averaged by weights that the plan chooses (docs/mechanisms.md).
+"""Weighted residuals: QuerySmasher with optimised averaging weights for every axis (docs/mechanisms.md).
 
-Any u with Σu = 1 splits a query on an axis as q = (q·u)1 + (q − (q·u)1); the plain mean is QuerySmasher. Pieces of one
-residual space are measured by their certified optimum and shares are in closed form, as there; u is searched for the
-least error of that plan (`solve.axis_weights`), and the plain mean stays where nothing better is found.
+Any u with Σu = 1 splits a query on an axis as q = (q·u)1 + (q − (q·u)1); the plain mean gives QuerySmasher. The pieces
+of one residual space are measured by their certified optimum, with closed-form shares. The search for u minimises the
+error of that plan (`optimize.axis_weights`); the plain mean is used if no better u is found.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FEW_CELLS, MOST_DEMANDS, MOST_SPACES = 300, 3000, 200_000
 
 
 def plan(question: Question, options: Options, tools: Tools) -> Plan:
-    """Plan with the weights that were found, or with the plain mean where that is better."""
+    """Plan with the weights found by the search, or with the plain mean if it is better."""
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
     demands = demands_of(question.workload)
     sets = candidates(question.workload, bool(sums(demands)))
@@ -61,16 +61,20 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
 
 
 def _without_weights(question: Question, tools: Tools, solve: Solve, sets: Sequence[AttributeSet]) -> Plan:
-    """The plan on so few cells that all that is asked may be measured by one strategy, the best of all there are."""
+    """Return the best plan on few cells, where one strategy may measure the whole workload.
+
+    Weights then have no effect.
+    """
     made = min([_planned(question, tools, solve, {}, sets), *_whole(question, tools)], key=lambda one: one.error)
     least = exact_floor(question.workload) if question.noise != LAPLACE else 0.0
     return replace(made, stationary=0.0, floor=min(least, made.error))
 
 
 def _whole(question: Question, tools: Tools) -> Iterator[Plan]:
-    """Under Laplace noise every set measured whole: a residual costs about twice as much an axis as its table does.
+    """Yield plans that measure every set whole, for Laplace noise.
 
-    On few cells by `hdmm`'s strategies too.
+    A residual then costs about twice as much per axis as its marginal. On few cells the strategies of `hdmm` are
+    included.
     """
     if question.noise != LAPLACE:
         return
@@ -85,7 +89,7 @@ def _whole(question: Question, tools: Tools) -> Iterator[Plan]:
 
 
 def _searched(question: Question, demands: Demands, seconds: float, store: Store | None) -> Searched:
-    """The search, from the store where it was made before."""
+    """Return the result of the search, from the store if it was made before."""
     key = (NAME, demands.digest, question.noise)
     kept = store.get(*key) if store else None
     known = None if kept is None else unpacked(kept, demands.sizes)
@@ -100,7 +104,10 @@ def _searched(question: Question, demands: Demands, seconds: float, store: Store
 
 
 def _floor(question: Question, demands: Demands, curve: Point) -> float:
-    """What no matrix mechanism can go below: exact on few cells, else by products of the axes; 0 where unknown."""
+    """Return a lower bound on the error of all matrix mechanisms, or 0 if unknown.
+
+    It is exact on few cells and otherwise computed from products of the axes.
+    """
     many = len(demands.counts) > MOST_DEMANDS or sum(demands.counts.values()) > MOST_SPACES
     if question.noise == LAPLACE or many:
         return 0.0
@@ -113,7 +120,7 @@ def _floor(question: Question, demands: Demands, curve: Point) -> float:
 def _planned(
     question: Question, tools: Tools, solve: Solve, weights: Mapping[str, Weights], sets: Sequence[AttributeSet]
 ) -> Plan:
-    """The plan for given weights, with those of some sets unsplit where that gains."""
+    """Return the plan for given weights; some sets are measured unsplit if that reduces the error."""
     solved, notes = solved_residuals(question, tools, solve, weights=weights)
     taken: set[AttributeSet] = set()
     for names in sets:
@@ -130,12 +137,12 @@ def _planned(
 
 
 def _rooted(solution: Solution, noise: str) -> float:
-    """What a solution adds to the root of the error."""
+    """Return the contribution of a solution to the root of the error."""
     return float(solution.coefficient ** rooted(noise))
 
 
 def _weights(demands: Demands, searched: Searched) -> dict[str, Weights]:
-    """Whole weights of the attributes whose best are not the plain mean; none where they gain nothing."""
+    """Return integer weights of the attributes whose optimum is not the plain mean; empty if they gain nothing."""
     if searched.value > searched.plain * (1 - GAINS):
         return {}
     axes = max((len(demands.shape(demand)) for demand in sums(demands)), default=1)  # of strategies on several
@@ -148,7 +155,7 @@ def _weights(demands: Demands, searched: Searched) -> dict[str, Weights]:
 
 
 def _remarks(searched: Searched) -> tuple[str, ...]:
-    """What the search saw, for the reader."""
+    """Return a remark on the result of the search."""
     gain = 100 * (1 - searched.value / searched.plain)
     apart = max(searched.ends) / min(searched.ends) - 1
     starts = f" (from {len(searched.ends)} starts, which ended {apart:.1e} apart)" if len(searched.ends) > 1 else ""

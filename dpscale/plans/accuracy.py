@@ -1,8 +1,8 @@
-"""Accuracy where every block's estimates of different residuals are independent.
+"""Accuracy of blocks whose estimates of different residuals are independent.
 
-Then a query's variance is the sum over its pieces: for a product query q = ⊗ q_i
+The variance of a query is then the sum over its pieces. For a product query q = ⊗ q_i it is
     Σ_τ scale_τ · Π over τ of q_iᵀ (K_iᵀK_i)⁺ q_i · Π outside τ of (mean of q_i)²,
-an outer product over the axes for all queries of a family at once, unless the strategy is joint.
+which is an outer product over the axes for all queries of a family at once, unless the strategy is joint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Kept = dict[tuple[Hashable, ...], Any]
 
 @dataclass(frozen=True, eq=False)
 class IndependentResiduals(Accuracy):
-    """Variances that add over the residuals; what joint strategies and families come to is kept from set to set."""
+    """Variances that add over the residuals; terms of joint strategies and families are cached by shape."""
 
     _kept: Kept = field(default_factory=dict, init=False, repr=False)
 
@@ -64,7 +64,7 @@ class IndependentResiduals(Accuracy):
         return tuple(by_name[name] for name in kept)
 
     def _inside(self, attributes: AttributeSet) -> list[ResidualEstimator]:
-        """The residuals of a set that were measured; one that no query needs counts as known."""
+        """Return the estimators of the measured residuals inside a set; residuals that no query needs are absent."""
         return [self.residuals[kept] for kept in subsets(attributes) if kept in self.residuals]
 
     def _array_variances(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> Floats:
@@ -76,7 +76,7 @@ class IndependentResiduals(Accuracy):
     def _array_quadratics(
         self, part: JointPart | ExplicitPart, attributes: AttributeSet, estimator: ResidualEstimator
     ) -> Floats:
-        """What one residual adds at a scale of 1; of a joint family kept for the next set of the same sizes."""
+        """Return the contribution of one residual at scale 1, shape (queries,); cached for sets of a joint family."""
         axes = [attributes.index(name) for name in estimator.attributes]
         if isinstance(part, ExplicitPart):
             return self._of_pieces(part, attributes, axes, estimator)
@@ -92,7 +92,10 @@ class IndependentResiduals(Accuracy):
         return replace(estimator, scale=1.0).variances(pieces)
 
     def _product_variances(self, families: dict[str, Family], estimator: ResidualEstimator) -> Floats:
-        """What one residual adds for every product query: an outer product unless the strategy is joint."""
+        """Return the contribution of one residual to every product query, one axis per attribute.
+
+        It is an outer product unless the strategy is joint.
+        """
         means = {name: self._means(name, family) ** 2 for name, family in families.items()}
         if estimator.joint:
             return self._joint_variances(families, means, estimator)
@@ -101,7 +104,7 @@ class IndependentResiduals(Accuracy):
         return estimator.scale * reduce(np.multiply.outer, vectors.values(), np.ones(()))
 
     def _means(self, name: str, family: Family) -> Floats:
-        """What is left of every query where an attribute is averaged away."""
+        """Return the value of every query of a family after its attribute is averaged out."""
         return _means(family, self.domain[name].size, self.weights.get(name))
 
     def _joint_variances(
@@ -115,21 +118,21 @@ class IndependentResiduals(Accuracy):
         return total
 
     def _quadratic(self, families: tuple[Family, ...], factor: Factor) -> Floats:
-        """qᵀ (KᵀK)⁺ q of every product query q, kept for the next set with the same strategy."""
+        """Return qᵀ (KᵀK)⁺ q of every product query q; cached for sets with the same strategy."""
         key = ("quadratic", *(family.name for family in families), factor)
         if key not in self._kept:
             self._kept[key] = joint_quadratic(families, factor.covariance, factor.shape)
         return np.asarray(self._kept[key])
 
     def _product_error(self, families: dict[str, Family], estimator: ResidualEstimator) -> float:
-        """What one residual adds to the sum over all product queries: traces of Grams times covariances."""
+        """Return the contribution of one residual to the sum over all product queries, by traces."""
         kept = estimator.attributes
         pairs = [(family, name) for name, family in families.items() if name not in kept]
         outside = [_mean_square(family, self.domain[name].size, self.weights.get(name)) for family, name in pairs]
         return estimator.scale * math.prod(outside) * self._trace(tuple(families[name] for name in kept), estimator)
 
     def _trace(self, families: tuple[Family, ...], estimator: ResidualEstimator) -> float:
-        """tr(WᵀW ⊗ (KᵀK)⁺) on a residual's axes; of a joint strategy kept for the next set with it."""
+        """Return tr(WᵀW ⊗ (KᵀK)⁺) on the axes of a residual; cached for joint strategies."""
         if not estimator.joint:
             return math.prod(_axis_trace(*pair) for pair in zip(families, estimator.factors, strict=True))
         factor = estimator.factors[0]
@@ -147,7 +150,7 @@ def _axis_trace(family: Family, factor: Factor) -> float:
 
 @lru_cache(maxsize=4096)
 def _means(family: Family, size: int, weights: Weights | None) -> Floats:
-    """W1/n, or Wu: what is left of a family's queries where the axis is averaged away."""
+    """Return W1/n or Wu: the queries of a family after the axis is averaged out."""
     return family.means(size) if weights is None else family.answers(profile_of(weights, size), 0)
 
 
@@ -162,7 +165,15 @@ __all__ = ["Accuracy", "accuracy_of"]
 
 
 def accuracy_of(domain: Domain, blocks: Sequence[Block], variances: Sequence[float] | None = None) -> Accuracy:
-    """The accuracy of blocks under noise of these variances, in lattice units; where none are given, of the planned."""
+    """Return the accuracy of blocks.
+
+    Parameters
+    ----------
+    domain : Domain
+    blocks : sequence of Block
+    variances : sequence of float, optional
+        Noise variance of each block in lattice units; by default that of the plan at privacy cost 1.
+    """
     columns = Blocks.of(domain.names, blocks)
     drawn = columns.unit_variances.tolist() if variances is None else variances
     kind = IndependentResiduals if columns.commutes else CoupledResiduals

@@ -1,7 +1,7 @@
-"""What blocks tell of a domain, and how well: what both kinds of `Accuracy` have in common.
+"""Base class of variance formulas: which queries the measured blocks span, and with what variance.
 
-A query is the sum of its pieces on residuals (see `residual`); it lies in the span where every piece that is not zero
-can be told. How its variance follows from the noise is left to the two: `independent` and `coupled`.
+A query is the sum of its pieces on residual spaces (see `dpscale.workload.residual`). It is in the span if every
+nonzero piece is. The subclasses in `accuracy` and `coupled` compute its variance from the noise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_KEPT = 1 << 14
 
 @dataclass(frozen=True)
 class BlockShare:
-    """That a block tells of a residual: with `weight` in the average, by summing its other axes."""
+    """Contribution of a block to the estimate of a residual: its weight in the average over blocks."""
 
     block: int
     weight: float
@@ -40,9 +40,16 @@ class BlockShare:
 
 @dataclass(frozen=True)
 class ResidualEstimator:
-    """How one residual is estimated: the average of its sources; covariance scale · ⊗ (KᵀK)⁺.
+    """Estimator of one residual: the average of its sources, with covariance scale · ⊗ (KᵀK)⁺.
 
-    `spans_all`: whether every piece can be told, and so every cell of the residual.
+    Attributes
+    ----------
+    attributes : AttributeSet
+    sources : tuple of BlockShare
+    scale : float
+    factors : tuple of Factor
+    spans_all : bool
+        Whether every piece, and therefore every cell of the residual, can be estimated.
     """
 
     attributes: AttributeSet
@@ -56,11 +63,11 @@ class ResidualEstimator:
         return len(self.factors) < len(self.attributes)
 
     def variance(self, query_piece: Floats) -> float:
-        """Variance of a query's piece on this residual."""
+        """Return the variance of a query's piece on this residual."""
         return float(self.variances(query_piece[None])[0])
 
     def variances(self, pieces: Floats) -> Floats:
-        """The same for a batch of pieces, shape (m, sizes…)."""
+        """Return the variances of a batch of pieces, shape (m, sizes…)."""
         if self.joint:
             turned = pieces.reshape(len(pieces), -1) @ self.factors[0].inverse
             return np.asarray(self.scale * (turned**2).sum(axis=1))
@@ -71,22 +78,24 @@ class ResidualEstimator:
         return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
 
     def spans(self, query_piece: Floats) -> bool:
-        """Whether a query's piece lies in the row space of the sources."""
+        """Return whether a query's piece lies in the row space of the sources."""
         return spans(self.factors, query_piece)
 
 
 def spans(factors: Sequence[Factor], query_piece: Floats) -> bool:
-    """Whether a query's piece lies in the row space of a strategy: of a Kronecker product, or of one joint factor.
+    """Return whether a query's piece lies in the row space of a strategy: a Kronecker product or one joint factor.
 
     Parameters
     ----------
-    factors: one for every axis of the piece, or one for all of its cells.
-    query_piece: an axis for every attribute of its residual.
+    factors : sequence of Factor
+        One for each axis of the piece, or one for all of its cells.
+    query_piece : ndarray
+        One axis for each attribute of its residual.
 
     Notes
     -----
-    The row space of ⊗K_i is the tensor product of those of the K_i. A piece lies in it exactly where its fibres along
-    every axis i lie in the row space of K_i.
+    The row space of ⊗K_i is the tensor product of the row spaces of the K_i. A piece lies in it if and only if its
+    fibres along every axis i lie in the row space of K_i.
     """
     if len(factors) != query_piece.ndim:
         return factors[0].spans(query_piece.reshape(1, -1))
@@ -97,7 +106,20 @@ def spans(factors: Sequence[Factor], query_piece: Floats) -> bool:
 def estimators(
     blocks: Blocks, variances: Sequence[float], spread: Spread, factors_of: FactorsOf, whole_in: WholeIn
 ) -> Mapping[AttributeSet, ResidualEstimator]:
-    """The estimator of every residual that the blocks tell of, under noise of these variances."""
+    """Return the estimator of every residual that the blocks measure, for the given noise variances.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    variances : sequence of float, shape (blocks,)
+        Noise variance of each block.
+    spread : callable
+        Ratio of the variance of a residual to the noise variance of a block.
+    factors_of : callable
+        Factors of a block on a residual.
+    whole_in : callable
+        Whether a block estimates every cell of a residual.
+    """
 
     def of(residual_set: AttributeSet, spreads: Spreads) -> ResidualEstimator:
         first, shares = blocks[next(iter(spreads))], _shares(blocks, spreads)
@@ -112,7 +134,7 @@ def estimators(
 
 
 class Estimators(Mapping[AttributeSet, ResidualEstimator]):
-    """Of blocks that tell of one residual each, made as they are asked for: there may be a million."""
+    """Lazy mapping from residual sets to estimators, for plans whose blocks measure one residual each."""
 
     def __init__(
         self, blocks: Blocks, spread: Spread, of: Callable[[AttributeSet, Spreads], ResidualEstimator]
@@ -152,7 +174,7 @@ Spreads = dict[int, float]  # by block: how much larger a residual's variance is
 
 
 def _spreads_by_residual(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads]:
-    """The residuals that are told of, and by which blocks."""
+    """Return the measured residuals with the spread of every block that measures them."""
     by_residual: dict[AttributeSet, Spreads] = {}
     for index, block in enumerate(blocks):
         for kept in block.residual_sets:
@@ -161,7 +183,7 @@ def _spreads_by_residual(blocks: Sequence[Block], spread: Spread) -> dict[Attrib
 
 
 def _shares(blocks: Sequence[Block], spreads: Spreads) -> list[tuple[BlockShare, float]]:
-    """The sources of a residual, weighted by the planned inverse variances, each with its spread."""
+    """Return the sources of a residual, weighted by their planned inverse variances, each with its spread."""
     inverse = {index: 1 / (blocks[index].unit_variance * spread) for index, spread in spreads.items()}
     precision = sum(inverse.values())
     return [(BlockShare(index, inverse[index] / precision), spread) for index, spread in spreads.items()]
@@ -172,7 +194,16 @@ NOTHING = 1e-12  # of a query's largest entry: a piece that is not there
 
 @dataclass(frozen=True)
 class SpannedQuery:
-    """A query in the span: `values` a batch of one, an axis for every attribute in domain order; no piece is zero."""
+    """Query in the span of the measured blocks.
+
+    Attributes
+    ----------
+    attributes : AttributeSet
+        In domain order.
+    values : ndarray, shape (1, sizes…)
+    pieces : tuple of (AttributeSet, ndarray)
+        Nonzero pieces by residual.
+    """
 
     attributes: AttributeSet
     values: Floats
@@ -181,9 +212,16 @@ class SpannedQuery:
 
 @dataclass(frozen=True, eq=False)
 class Accuracy(ABC):
-    """How well blocks answer queries. `variances`: of each block's noise in lattice units, planned or really drawn.
+    """Accuracy of the answers that blocks give to queries.
 
-    The weights of the averages stay those of the plan, so that estimates do not depend on which noise was drawn.
+    The weights of the averages are those of the plan; they do not depend on the noise that was actually drawn.
+
+    Attributes
+    ----------
+    domain : Domain
+    blocks : Blocks
+    variances : sequence of float, shape (blocks,)
+        Noise variance of each block in lattice units, planned or drawn.
     """
 
     domain: Domain
@@ -192,25 +230,31 @@ class Accuracy(ABC):
 
     @cached_property
     def residuals(self) -> Mapping[AttributeSet, ResidualEstimator]:
-        """The estimator of every residual that the blocks tell of."""
+        """Estimator of every measured residual."""
         return estimators(self.blocks, self.variances, self._spread, self._factors, self._whole_in)
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
-        """The weights of the attributes whose residuals are not centred by the plain mean."""
+        """Weights of the attributes whose residuals are not centred by the plain mean."""
         return dict(self.blocks.weights())
 
     @cached_property
     def profiles(self) -> Mapping[str, Floats]:
-        """How the total of an attribute is spread over its cells, where it is not evenly."""
+        """Distribution of an attribute's total over its cells, for attributes where it is not uniform."""
         return {name: profile_of(own, len(own)) for name, own in self.weights.items()}
 
     def axis_profiles(self, attributes: Sequence[str]) -> dict[int, Floats]:
-        """The profiles of the axes of an array over some attributes."""
+        """Return the profiles by axis of an array over `attributes`."""
         return {axis: self.profiles[name] for axis, name in enumerate(attributes) if name in self.profiles}
 
     def spanned(self, attributes: Sequence[str], query: Any) -> SpannedQuery:
-        """The query with its pieces; PlanError where its shape is not the attributes', or a piece was not measured."""
+        """Return the query with its pieces.
+
+        Raises
+        ------
+        PlanError
+            If the shape of the query does not match the attributes, or a piece was not measured.
+        """
         ordered, values = self._aligned(attributes, query)
         profiles, least = self.axis_profiles(ordered), NOTHING * np.abs(values).max()
         pieces = [
@@ -222,11 +266,11 @@ class Accuracy(ABC):
         return SpannedQuery(ordered, values, nonzero)
 
     def variance(self, attributes: Sequence[str], query: Any) -> float:
-        """Variance of one linear query, given as an array over the attributes' cells."""
+        """Return the variance of one linear query, given as an array over the attributes' cells."""
         return self.variance_of(self.spanned(attributes, query))
 
     def total_error(self, workload: Workload) -> float:
-        """Sum of weight · variance over all queries."""
+        """Return the sum of weight · variance over all queries."""
         return math.fsum(
             weight * self.part_error(part, attributes)
             for part in workload.parts
@@ -236,30 +280,33 @@ class Accuracy(ABC):
 
     @abstractmethod
     def variance_of(self, query: SpannedQuery) -> float:
-        """Variance of a query whose pieces are known."""
+        """Return the variance of a query whose pieces are known."""
 
     @abstractmethod
     def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
-        """Variances of all queries of a part over one set: an axis per attribute for products, else one axis."""
+        """Return the variances of all queries of a part on one set.
+
+        The array has one axis per attribute for products, else one axis.
+        """
 
     @abstractmethod
     def part_error(self, part: Part, attributes: AttributeSet) -> float:
-        """Sum over a part's queries on one set of weight · variance, without the set's own weight."""
+        """Return the sum of weight · variance over a part's queries on one set, without the weight of the set."""
 
     @abstractmethod
     def _spread(self, block: Block, residual_set: AttributeSet) -> float:
-        """How much larger a residual's variance is than the noise of a block, for lack of the axes summed away."""
+        """Return the ratio of a residual's variance to the noise variance of a block."""
 
     @abstractmethod
     def _factors(self, block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
-        """The factors whose (KᵀK)⁺ give a residual's covariance its form."""
+        """Return the factors whose (KᵀK)⁺ determine the form of a residual's covariance."""
 
     def _whole_in(self, block: Block, residual_set: AttributeSet) -> bool:
-        """Whether a block tells of all of a residual."""
+        """Return whether a block estimates every cell of a residual."""
         return all(factor.spans_all for factor in self._factors(block, residual_set))
 
     def _aligned(self, attributes: Sequence[str], query: Any) -> tuple[AttributeSet, Floats]:
-        """The attributes in domain order and the query with its axes in that order, as a batch of one."""
+        """Return the attributes in domain order and the query as a batch of one with its axes in that order."""
         values = as_query(query)
         if values.shape != self.domain.shape(attributes):
             takes = f"an array of shape {self.domain.shape(attributes)}"
@@ -274,7 +321,13 @@ class Accuracy(ABC):
 
 
 def as_query(query: Any) -> Floats:
-    """A query's numbers; PlanError for what has none, or none that are finite."""
+    """Return the query as an array of floats.
+
+    Raises
+    ------
+    PlanError
+        If the query is not an array of finite numbers.
+    """
     try:
         values = np.asarray(query, dtype=np.float64)
     except (TypeError, ValueError):

@@ -1,7 +1,8 @@
-"""Many attribute sets in two arrays: half a million of them take megabytes, are hashed at once and found by name.
+"""Compact sequences of attribute sets, and the choice of the sets to count.
 
-A set is the ascending places of its attributes in the domain: `members[ends[i − 1]:ends[i]]`. It is found by a sum of
-random words, one an attribute, modulo 2^64; which are equal by chance is told by looking at the sets themselves.
+Half a million sets take a few megabytes. A set is stored as the ascending positions of its attributes in the domain:
+`members[ends[i − 1]:ends[i]]`. It is found by a hash, the sum modulo 2^64 of one random word per attribute; sets with
+equal hashes are compared attribute by attribute.
 """
 
 from __future__ import annotations
@@ -23,15 +24,23 @@ SEED = 19
 
 
 class Sets(Sequence[AttributeSet]):
-    """Attribute sets over `names`, a domain's attributes in their order."""
+    """Sequence of attribute sets over `names`, the attributes of a domain in order.
+
+    Attributes
+    ----------
+    names : tuple of str
+    members : ndarray of int32
+        Concatenated attribute positions of all sets.
+    ends : ndarray of int32, shape (sets,)
+        End of each set in `members`.
+    """
 
     def __init__(self, names: tuple[str, ...], members: Integers32, ends: Integers32) -> None:
-        """`members`: the attributes of all sets, one set after the other; `ends`: where each set ends."""
         self.names, self.members, self.ends = names, members, ends
 
     @classmethod
     def of(cls, names: tuple[str, ...], sets: Sequence[AttributeSet]) -> Sets:
-        """These sets, each in the order of the names."""
+        """Build the sequence from tuples of names, each in the order of `names`."""
         place = {name: i for i, name in enumerate(names)}
         ends = np.cumsum(np.fromiter(map(len, sets), np.int32, len(sets)), dtype=np.int32)
         members = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int32, int(ends[-1:].sum()))
@@ -58,23 +67,23 @@ class Sets(Sequence[AttributeSet]):
 
     @property
     def starts(self) -> Integers32:
-        """Where each set begins."""
+        """Start of each set in `members`."""
         return np.concatenate([np.zeros(1, np.int32), self.ends])[:-1]
 
     @property
     def degrees(self) -> Integers32:
-        """How many attributes each has."""
+        """Number of attributes of each set."""
         return np.diff(self.ends, prepend=np.int32(0))
 
     def taken(self, wanted: NDArray[np.int64]) -> Sets:
-        """Some of them."""
+        """Return the sets at the positions `wanted`."""
         degrees = self.degrees[wanted]
         ends = np.cumsum(degrees, dtype=np.int32)
         within = np.arange(int(degrees.sum())) - np.repeat(ends - degrees, degrees)
         return Sets(self.names, self.members[np.repeat(self.starts[wanted], degrees) + within], ends)
 
     def find(self, attributes: Iterable[str]) -> list[int]:
-        """Where a set stands among them, ascending; nowhere for names that are not known."""
+        """Return the positions of a set, ascending; empty if it is absent or a name is unknown."""
         place, wanted = self._place, tuple(attributes)
         if any(name not in place for name in wanted):
             return []
@@ -88,16 +97,22 @@ class Sets(Sequence[AttributeSet]):
 
     @property
     def distinct(self) -> bool:
-        """Whether no set is there twice."""
+        """Whether no set occurs twice."""
         keys = self._keys[1]
         return not (keys[1:] == keys[:-1]).any()
 
     def placed(self, sets: Sequence[AttributeSet]) -> Integers32:
-        """The places of the attributes of sets of one degree, (sets, degree)."""
+        """Return the attribute positions of sets of one degree, shape (sets, degree)."""
         return np.array([[self._place[name] for name in names] for names in sets], np.int32).reshape(len(sets), -1)
 
     def locate(self, members: Integers32) -> NDArray[np.int64]:
-        """Where sets of one degree, as `placed` gives them, stand among these, which are distinct; −1 for nowhere."""
+        """Return the position of each set of one degree in this sequence of distinct sets, or −1 if it is absent.
+
+        Parameters
+        ----------
+        members : ndarray of int32, shape (sets, degree)
+            Attribute positions, ascending in each row.
+        """
         ordered, keys = self._keys
         wanted = np.add.reduce(self._words[members], axis=1, dtype=np.uint64)
         near = np.minimum(keys.searchsorted(wanted), max(len(keys) - 1, 0))
@@ -108,7 +123,7 @@ class Sets(Sequence[AttributeSet]):
         return np.where(there & (within == members).all(axis=1), found, -1)
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The sum over each set of what its attributes have; 0 of the empty set."""
+        """Return for each set the sum of `values`, one per attribute, over its attributes; 0 for the empty set."""
         running = np.concatenate([np.zeros(1, values.dtype), np.cumsum(values[self.members], dtype=values.dtype)])
         return running[self.ends] - running[self.starts]
 
@@ -139,14 +154,25 @@ DIGITS = 6  # of a logarithm of cells: numbers of cells that are equal differ by
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """The sets to count, in the domain's order; `source[i]`: from which of them block i is measured."""
+    """Sets to count for a sequence of blocks.
+
+    Attributes
+    ----------
+    sets : Sets
+        Sets to count, in domain order.
+    source : ndarray of int32, shape (blocks,)
+        Position in `sets` of the set that each block is measured from.
+    """
 
     sets: Sets
     source: NDArray[np.int32]
 
 
 def counted_for(domain: Domain, sets: Sets) -> Counted:
-    """What is counted for blocks over these sets."""
+    """Return the sets to count for blocks over `sets`: those that no other set contains.
+
+    Each block is measured from the counted set with the fewest cells that contains its attributes.
+    """
     order = _order(sets)
     rank = _ranks(domain, sets, order)
     source = np.empty(len(sets), np.int64)  # an asked set each
@@ -168,7 +194,7 @@ def counted_for(domain: Domain, sets: Sets) -> Counted:
 
 
 def _order(sets: Sets) -> Integers:
-    """The sets in the domain's order: by their first attribute, then by the second, …, none before any."""
+    """Return the permutation that sorts the sets by their first attribute, then by the second, and so on."""
     most = int(sets.degrees.max(initial=0))
     at = np.minimum(sets.starts[:, None] + np.arange(most), max(len(sets.members) - 1, 0))
     padded = np.where(np.arange(most) < sets.degrees[:, None], sets.members[at] if most else 0, -1)
@@ -176,7 +202,7 @@ def _order(sets: Sets) -> Integers:
 
 
 def _ranks(domain: Domain, sets: Sets, order: Integers) -> Integers:
-    """How good a source each set is: the fewer cells the better, and of the like the last in order."""
+    """Return the rank of each set as a source: fewer cells first, ties in reverse domain order."""
     logs = np.log2(np.array(domain.shape(domain.names), np.float64))
     cells = np.round(sets.sums(logs), DIGITS)
     ranks = np.empty(len(order), np.int64)
@@ -185,7 +211,7 @@ def _ranks(domain: Domain, sets: Sets, order: Integers) -> Integers:
 
 
 def _handed_down(rows: Integers32, givers: Integers, rank: Integers) -> tuple[Integers32, Integers]:
-    """The subsets of one attribute less, each with the best that was handed to it."""
+    """Return the subsets with one attribute less, each with its best source."""
     degree = rows.shape[1]
     if not degree:
         return rows, givers
@@ -196,7 +222,15 @@ def _handed_down(rows: Integers32, givers: Integers, rank: Integers) -> tuple[In
 
 
 def _group_rows(rows: Integers32, preferred: Integers) -> tuple[Integers, Integers]:
-    """To which group of equal rows each belongs, and the first of every group by what is preferred."""
+    """Group equal rows.
+
+    Returns
+    -------
+    group : ndarray of int64, shape (rows,)
+        Group of each row.
+    first : ndarray of int64, shape (groups,)
+        Row of each group with the smallest value of `preferred`.
+    """
     order = np.lexsort((preferred, *rows.T))
     new = np.ones(len(order), np.bool_)
     new[1:] = (rows[order][1:] != rows[order][:-1]).any(axis=1)

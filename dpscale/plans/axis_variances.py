@@ -1,7 +1,7 @@
-"""What one axis of a product strategy adds to variances: a 2 × 2 table over (averaged, centred), S = (KᵀK)⁻¹.
+"""Contribution of one axis of a product strategy to variances: a 2 × 2 table over (averaged, centred), S = (KᵀK)⁻¹.
 
-Entry (s, t) is q P_sᵀ S P_t q, where P averages a query with the profile u, Σu = 1, or leaves what is left of it. For
-u = S1 / 1ᵀS1 the total of the axis and what is left of it are independent, and the table is diagonal.
+Entry (s, t) is q P_sᵀ S P_t q, where P averages a query with the profile u, Σu = 1, or subtracts that average. For
+u = S1 / 1ᵀS1 the total of the axis and the centred part are independent, and the table is diagonal.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ Averaging = Factor | Weights | None
 
 
 def whole_covariance(factor: Factor) -> Floats:
-    """Covariance of the marginal's own estimate along an axis, at unit noise variance."""
+    """Return the covariance of the estimate of a marginal along an axis, at unit noise variance."""
     return np.eye(factor.cells) if factor.kind == "identity" else factor.covariance
 
 
 def profile_of(factor: Factor) -> Floats:
-    """How a total is spread over the cells so that it is independent of what is left: S1 / 1ᵀS1."""
+    """Return S1 / 1ᵀS1: the distribution of the total over the cells that is independent of the centred part."""
     sums = whole_covariance(factor).sum(axis=1)
     return np.asarray(sums / sums.sum())
 
 
 @lru_cache(maxsize=4096)
 def total_variance(factor: Factor) -> float:
-    """1ᵀS1 of an axis."""
+    """Return 1ᵀS1 of an axis."""
     return float(whole_covariance(factor).sum())
 
 
 @lru_cache(maxsize=4096)
 def centred_variance(factor: Factor, profiled: bool) -> float:
-    """Trace of the covariance of what is left when the total is spread evenly, or by the profile."""
+    """Return the trace of the covariance after the total, spread uniformly or by the profile, is subtracted."""
     covariance = whole_covariance(factor)
     profile = profile_of(factor) if profiled else np.full(factor.cells, 1 / factor.cells)
     return float(np.trace(covariance) - 2 * profile @ covariance.sum(axis=1) + covariance.sum() * (profile @ profile))
@@ -49,7 +49,10 @@ def centred_variance(factor: Factor, profiled: bool) -> float:
 
 @lru_cache(maxsize=4096)
 def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: Family) -> Floats:
-    """The sum of the tables of all one-way queries: (2, 2, 1); of an axis that the block lacks the average is left."""
+    """Return the table summed over all queries of a one-way family, shape (2, 2, 1).
+
+    On an axis that the block lacks, only the averaged entry is nonzero.
+    """
     gram, profile = family.gram(size), averaging_profile(averaging, size)
     if factor is None:
         return np.array([[[profile @ gram @ profile], [0.0]], [[0.0], [0.0]]])
@@ -61,7 +64,10 @@ def gram_table(factor: Factor | None, averaging: Averaging, size: int, family: F
 
 @lru_cache(maxsize=4096)
 def query_table(factor: Factor | None, averaging: Averaging, size: int, family: Family) -> Floats:
-    """The table of every one-way query: (2, 2, m); of an axis that the block lacks only the average is left."""
+    """Return the table of every query of a one-way family, shape (2, 2, m).
+
+    On an axis that the block lacks, only the averaged entry is nonzero.
+    """
     profile = averaging_profile(averaging, size)
     means = family.answers(profile, 0)
     zero = np.zeros_like(means)
@@ -75,7 +81,7 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
 
 
 def combined(tables: list[Floats], weights: Floats) -> Floats:
-    """Σ over pairs of residuals of w_τ w_τ' times the axes' tables, multiplied out; an axis of queries for each."""
+    """Return Σ w_τ w_τ' · Π tables over pairs of residuals, as an outer product with one axis of queries per table."""
     if (weights == 1).all():
         return reduce(np.multiply.outer, [table.sum(axis=(0, 1)) for table in tables], np.ones(()))
     total: Floats = np.zeros(())
@@ -89,7 +95,10 @@ def combined(tables: list[Floats], weights: Floats) -> Floats:
 
 @lru_cache(maxsize=64)
 def joint_spreads(factor: Factor) -> Floats:
-    """Of a joint factor, the trace of the covariance of every residual: (2, …), per axis summed (0) or centred (1)."""
+    """Return the trace of the covariance of every residual of a joint factor.
+
+    The shape is (2, …); along each axis index 0 is summed and index 1 is centred.
+    """
     form = factor.covariance.reshape(*factor.shape, *factor.shape)
     for axis, size in enumerate(factor.shape):  # as in `quadratic`: the first pair of axes left becomes (0, 1)
         form = np.moveaxis(form, (axis, len(factor.shape)), (-2, -1))
@@ -100,12 +109,12 @@ def joint_spreads(factor: Factor) -> Floats:
 
 @lru_cache(maxsize=4096)
 def averaging_profile(averaging: Averaging, size: int) -> Floats:
-    """u of an axis: of the factor that all blocks share, or of its weights."""
+    """Return the profile u of an axis: that of the factor shared by all blocks, or that of its weights."""
     return profile_of(averaging) if isinstance(averaging, Factor) else profile_of_weights(averaging, size)
 
 
 def with_outside(weights: Floats, block: Block, names: Sequence[str]) -> Floats:
-    """The weights with an axis for each attribute that the block does not have, which can only be averaged."""
+    """Return the weights with an axis for each attribute outside the block, which can only be averaged."""
     for axis, name in enumerate(names):
         if name not in block.attributes:
             weights = np.stack([weights, np.zeros_like(weights)], axis=axis)
@@ -113,7 +122,7 @@ def with_outside(weights: Floats, block: Block, names: Sequence[str]) -> Floats:
 
 
 def mixed(queries: Floats, weights: Floats, profiles: Profiles) -> Floats:
-    """Σ_τ w_τ P_τ q of queries (m, sizes…)."""
+    """Return Σ_τ w_τ P_τ q of queries, shape (m, sizes…)."""
     if (weights == 1).all():
         return queries
     total = np.zeros_like(queries)
@@ -126,7 +135,7 @@ def mixed(queries: Floats, weights: Floats, profiles: Profiles) -> Floats:
 
 
 def joint_quadratic(families: tuple[Family, ...], covariance: Floats, shape: tuple[int, ...]) -> Floats:
-    """W S Wᵀ's diagonal for a product W and a covariance S on all cells of `shape`, axis pair by axis pair."""
+    """Return the diagonal of W S Wᵀ for a product W and a covariance S on all cells of `shape`."""
     form = covariance.reshape(*shape, *shape)
     for axis, (family, size) in enumerate(zip(families, shape, strict=True)):
         # axes are now: queries so far, rows of S left, columns of S left; the first pair left becomes queries

@@ -1,7 +1,7 @@
-"""The blocks of a plan in columns: their attribute sets, strategies and shares; a `Block` is made as one is asked for.
+"""Measurement blocks, stored in columns: attribute sets, strategies and shares.
 
-Strategies are few where blocks are many, and each is held once: what follows from a strategy alone (sensitivity,
-rows, weights) is computed once a strategy.
+A `Block` object is created on access. There are few strategies and many blocks, so each strategy is stored once, and
+its sensitivity, number of rows and weights are computed once.
 """
 
 from __future__ import annotations
@@ -27,10 +27,18 @@ from dpscale.workload.residual import Weights, subsets
 class Block:
     """One measurement: an integer strategy on the marginal of `attributes`.
 
-    `factors`: one per attribute, applied as a Kronecker product; or one joint factor over all cells. `share`: the part
-    of the privacy cost that it takes. `whole` blocks see the marginal itself and tell of every residual inside it;
-    the others see only the residual of exactly `attributes`, or those of a joint factor's `spaces`.
-    `noise`: "gaussian", or "laplace" for pure ε.
+    Attributes
+    ----------
+    attributes : AttributeSet
+    factors : tuple of Factor
+        One per attribute, applied as a Kronecker product; or one joint factor over all cells.
+    share : float
+        Share of the privacy cost that the block uses.
+    whole : bool
+        A whole block measures the marginal and estimates every residual inside it. Other blocks measure only the
+        residual of exactly `attributes`, or those of a joint factor's `spaces`.
+    noise : str
+        "gaussian", or "laplace" for pure ε.
     """
 
     attributes: AttributeSet
@@ -45,22 +53,22 @@ class Block:
 
     @property
     def squared_l2_sensitivity(self) -> int:
-        """Largest squared L2 norm of a column of the strategy, exactly."""
+        """Largest squared L2 norm of a column of the strategy, exact."""
         return math.prod(factor.squared_l2_sensitivity for factor in self.factors)
 
     @property
     def l1_sensitivity(self) -> int:
-        """Largest L1 norm of a column of the strategy, exactly."""
+        """Largest L1 norm of a column of the strategy, exact."""
         return math.prod(factor.l1_sensitivity for factor in self.factors)
 
     @property
     def commutes(self) -> bool:
-        """Whether its estimates of different residuals are independent."""
+        """Whether the estimates of different residuals are independent."""
         return all(factor.commutes for factor in self.factors)
 
     @property
     def residual_sets(self) -> list[AttributeSet]:
-        """The residuals that it tells of."""
+        """Residuals that the block measures."""
         if self.whole:
             return subsets(self.attributes)
         if self.joint and self.factors[0].spaces is not None:
@@ -69,7 +77,7 @@ class Block:
 
     @property
     def weights(self) -> Iterator[tuple[str, Weights]]:
-        """The attributes whose totals are spread by weights, with those."""
+        """Attributes whose totals are spread by weights, with the weights."""
         for axes, factor in zip([self.attributes] if self.joint else zip(self.attributes), self.factors, strict=True):
             for name, own in zip(axes, factor.weights or (), strict=False):
                 if own is not None:
@@ -97,7 +105,11 @@ NOISES = (GAUSSIAN, LAPLACE)
 
 
 class Blocks(Sequence[Block]):
-    """Blocks over `sets`: the i-th has strategy `strategies[which[i]]`, `share[i]`, `whole[i]` and NOISES[noise[i]]."""
+    """Sequence of blocks over `sets`.
+
+    Block i has the strategy `strategies[which[i]]`, the share `share[i]`, the flag `whole[i]` and the noise
+    `NOISES[noise[i]]`.
+    """
 
     def __init__(
         self,
@@ -113,7 +125,7 @@ class Blocks(Sequence[Block]):
 
     @classmethod
     def of(cls, names: tuple[str, ...], blocks: Iterable[Block]) -> Blocks:
-        """The columns of some blocks over a domain's attributes."""
+        """Return the columns of some blocks; `names` are the attributes of the domain."""
         if isinstance(blocks, cls):
             return blocks
         strategies: dict[tuple[int, ...], Strategy] = {}
@@ -148,7 +160,7 @@ class Blocks(Sequence[Block]):
         return Block(attributes, self.strategies[self.which[index]], share, whole, noise)
 
     def taken(self, wanted: NDArray[np.int64]) -> Blocks:
-        """Some of them, with their strategies alone."""
+        """Return the blocks at the positions `wanted`, with only the strategies that they use."""
         used, which = np.unique(self.which[wanted], return_inverse=True)
         strategies = tuple(self.strategies[i] for i in used.tolist())
         share, whole, noise = self.share[wanted], self.whole[wanted], self.noise[wanted]
@@ -156,13 +168,13 @@ class Blocks(Sequence[Block]):
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
-        """How many numbers each measures."""
+        """Number of measured numbers of each block."""
         own = [math.prod(factor.rows for factor in strategy) for strategy in self.strategies]
         return np.array(own, np.int64)[self.which]
 
     @cached_property
     def unit_variances(self) -> NDArray[np.float64]:
-        """Noise variance of one measured number of each at privacy cost 1, in lattice units."""
+        """Noise variance of one measured number of each block at privacy cost 1, in lattice units."""
         squared = np.array([float(math.prod(one.squared_l2_sensitivity for one in own)) for own in self.strategies])
         largest = np.array([float(math.prod(one.l1_sensitivity for one in own)) for own in self.strategies])
         laplace = 2 * (largest[self.which] / self.share) ** 2
@@ -170,24 +182,24 @@ class Blocks(Sequence[Block]):
 
     @cached_property
     def commutes(self) -> bool:
-        """Whether the estimates of different residuals are independent, of every block."""
+        """Whether the estimates of different residuals are independent for every block."""
         return all(factor.commutes for strategy in self.strategies for factor in strategy)
 
     @property
     def separate(self) -> bool:
-        """Whether each tells of one residual alone, that of its own set."""
+        """Whether each block measures only the residual of its own set."""
         spaces = (factor.spaces for strategy in self.strategies for factor in strategy)
         return not self.whole.any() and all(one is None for one in spaces)
 
     @property
     def kinds(self) -> Iterator[tuple[int, int]]:
-        """The distinct pairs of strategy and noise, each by one of its blocks and with how many there are."""
+        """Distinct pairs of strategy and noise: the position of the first block of each, and the number of blocks."""
         keys = self.which.astype(np.int64) * len(NOISES) + self.noise
         _, first, counts = np.unique(keys, return_index=True, return_counts=True)
         return zip(first.tolist(), counts.tolist(), strict=True)
 
     def weights(self) -> Iterator[tuple[str, Weights]]:
-        """The attributes whose totals are spread by weights, with those, in the order in which they come."""
+        """Return the attributes whose totals are spread by weights, with the weights, in order of first use."""
         found: dict[int, tuple[int, int, Weights]] = {}
         for number, strategy in enumerate(self.strategies):
             spread = [(axis, own) for axis, own in enumerate(_axis_weights(strategy)) if own is not None]
@@ -201,7 +213,7 @@ class Blocks(Sequence[Block]):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the columns; of strategies, by which number each block has: the factors have their own."""
+        """SHA-256 of the columns. Strategies enter by number only; the factors have their own digests."""
         sets, digest = self.sets, hashlib.sha256()
         for column in (sets.members, sets.ends, self.which, self.share, self.whole, self.noise):
             digest.update(f"{column.dtype.str}{column.shape}".encode() + np.ascontiguousarray(column).tobytes())
@@ -209,6 +221,6 @@ class Blocks(Sequence[Block]):
 
 
 def _axis_weights(strategy: Strategy) -> Iterator[Weights | None]:
-    """Of every axis how its total is spread; a joint factor has several axes."""
+    """Return the weights of every axis of a strategy; a joint factor has several axes."""
     for factor in strategy:
         yield from factor.weights or (None,) * len(factor.shape)

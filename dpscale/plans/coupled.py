@@ -1,15 +1,16 @@
-"""Accuracy where strategies mix the residuals: HDMM's products and unions of products.
+"""Accuracy of strategies that mix residuals: HDMM's products and unions of products.
 
 Block b estimates the marginal of its attributes with covariance u_b ⊗ S_i, S_i = (K_iᵀK_i)⁻¹. A residual τ that several
-blocks tell of is the average of what they say, with weights w_bτ that sum to 1, so a query q is answered by
-    Σ_b q_bᵀ x̂_b,   q_b = Σ_τ w_bτ P_τ q,   of variance Σ_b u_b q_bᵀ (⊗ S_i) q_b,
-where P_τ averages the axes outside τ and centres those inside; blocks are independent, residuals within one are not.
-For product queries every axis gives a 2 × 2 table over (averaged, centred), and tables multiply over the axes: nothing
-is larger than the answers. With one block all weights are 1, and this is the error of HDMM's own least squares.
+blocks estimate is averaged with weights w_bτ that sum to 1, so the answer to a query q and its variance are
+    Σ_b q_bᵀ x̂_b  and  Σ_b u_b q_bᵀ (⊗ S_i) q_b  with  q_b = Σ_τ w_bτ P_τ q,
+where P_τ averages the axes outside τ and centres those inside. Blocks are independent; residuals within a block are
+not. For product queries every axis gives a 2 × 2 table over (averaged, centred), and tables multiply over the axes:
+no array is larger than the answers. With one block all weights are 1, and this is the error of HDMM's own least
+squares.
 
-Where all blocks use one strategy on an attribute, its total is spread by the profile u = S1 / 1ᵀS1 and not evenly:
-then a marginal's total and what is left of it, x − u·total, are independent, and where that is so on every attribute
-the averages are least squares over all blocks (marginals of attribute strategies).
+If all blocks use one strategy on an attribute, its total is spread by the profile u = S1 / 1ᵀS1 instead of uniformly.
+The total of a marginal and the remainder x − u·total are then independent. If this is the case for every attribute,
+the averages are the least squares estimate over all blocks (marginals of attribute strategies).
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ Table = Callable[[Factor | None, Averaging, int, Family], Floats]
 
 @dataclass(frozen=True, eq=False)
 class CoupledResiduals(Accuracy):
-    """Variances from every block's covariance as a whole.
+    """Variances from the full covariance of every block.
 
-    Its residuals' estimators hold the mean variance of a coordinate, as if all were alike: of use for weights and for
-    what asks how noisy a residual is; queries' variances are exact.
+    The scale of a residual estimator is the mean variance of a coordinate. It determines weights and indicates the
+    noise of a residual; the variances of queries are exact.
     """
 
     @cached_property
     def shared_factors(self) -> dict[str, Factor]:
-        """The factors that mix residuals and that all blocks of an attribute share."""
+        """Factors that mix residuals and are common to all blocks with the attribute."""
         if any(block.joint for block in self.blocks):
             return {}
         alike = {
@@ -68,7 +69,7 @@ class CoupledResiduals(Accuracy):
 
     @cached_property
     def averagings(self) -> dict[str, Averaging]:
-        """What says how an attribute is averaged, where it is not evenly."""
+        """Weights or factor that determine the average of an attribute, where it is not the plain mean."""
         return {**self.weights, **self.shared_factors}
 
     @cached_property
@@ -98,7 +99,7 @@ class CoupledResiduals(Accuracy):
         )
 
     def _spread(self, block: Block, kept: AttributeSet) -> float:
-        """Mean variance of a residual's coordinates as a block tells them, at unit noise variance."""
+        """Return the mean variance of a residual's coordinates as estimated by a block, at unit noise variance."""
         value = 1.0
         if block.joint:
             value = float(joint_spreads(block.factors[0])[tuple(int(name in kept) for name in block.attributes)])
@@ -113,10 +114,10 @@ class CoupledResiduals(Accuracy):
         return tuple(identity_factor(self.domain[name].size) for name in kept)
 
     def _whole_in(self, block: Block, kept: AttributeSet) -> bool:
-        """Whether every cell of a residual has a useful estimate.
+        """Return whether every cell of a residual has a useful estimate.
 
-        A joint strategy of several spaces may have full rank on them only by a ridge: directions that no query needs
-        are measured with a very large variance. They count as not measured.
+        A joint strategy of several spaces may have full rank on them only because of a ridge: directions that no query
+        needs are measured with a very large variance. They count as not measured.
         """
         if not block.joint or block.factors[0].kind == "full" or not kept:
             return all(factor.spans_all for factor in self._on(block, kept))
@@ -131,10 +132,10 @@ class CoupledResiduals(Accuracy):
         return float(np.linalg.eigvalsh(centre @ form @ centre.T)[-1]) <= _limit(block)
 
     def _check_span(self, pieces: Sequence[tuple[AttributeSet, Floats]]) -> None:
-        """Every block that estimates pieces must have them in its row space.
+        """Raise PlanError unless every block that estimates pieces has them in its row space.
 
         A joint strategy of several spaces estimates the pieces on them together: their sum must lie in its row space.
-        Of residuals that are not measured whole it must not lie where only the ridge gives the strategy its rank.
+        For residuals that are not fully measured, the sum must not use directions whose rank comes only from the ridge.
         """
         together, partial = dict[int, Floats](), dict[int, Floats]()
         for kept, part in pieces:
@@ -161,14 +162,14 @@ class CoupledResiduals(Accuracy):
                 raise out_of_span(block.attributes)
 
     def _lifted(self, block: Block, residual_set: AttributeSet, pieces: Floats) -> Floats:
-        """Pieces on some attributes of a block with an axis of length 1 for each other attribute; leading axes stay."""
+        """Return pieces with an axis of length 1 for each other attribute of a block; leading axes stay."""
         lead = pieces.shape[: pieces.ndim - len(residual_set)]
         return pieces.reshape(
             *lead, *(self.domain[name].size if name in residual_set else 1 for name in block.attributes)
         )
 
     def _spans_residual(self, block: Block, residual_set: AttributeSet) -> bool:
-        """Whether every query's piece on a residual lies in the row space of a joint strategy."""
+        """Return whether every query's piece on a residual lies in the row space of a joint strategy."""
         points = np.eye(self.domain.cells(residual_set)).reshape(-1, *self.domain.shape(residual_set))
         lifted = self._lifted(
             block, residual_set, piece(points, range(len(residual_set)), 1, self.axis_profiles(residual_set))
@@ -178,7 +179,7 @@ class CoupledResiduals(Accuracy):
 
     @staticmethod
     def _on(block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
-        """The factors of a block on some of its attributes; a joint factor as a whole."""
+        """Return the factors of a block on some of its attributes; a joint factor is returned as it is."""
         if block.joint:
             return block.factors
         return tuple(
@@ -193,7 +194,7 @@ class CoupledResiduals(Accuracy):
         return by_name
 
     def _variances(self, attributes: AttributeSet, queries: Floats) -> Floats:
-        """Variances of queries (m, sizes…) on `attributes` in domain order."""
+        """Return the variances of queries (m, sizes…) on `attributes` in domain order."""
         total = np.zeros(len(queries))
         for index, block, weights in self._tellers(attributes):
             mine = tuple(name for name in attributes if name in block.attributes)
@@ -202,7 +203,7 @@ class CoupledResiduals(Accuracy):
         return total
 
     def _product_variances(self, block: Block, families: dict[str, Family], weights: Floats) -> Floats:
-        """What one block adds for every product query, at unit noise variance."""
+        """Return the contribution of one block to every product query, at unit noise variance."""
         names = tuple(families)
         if block.joint:
             return self._joint_variances(block, families)
@@ -210,7 +211,7 @@ class CoupledResiduals(Accuracy):
         return scale * combined(tables, with_outside(weights, block, names))
 
     def _product_error(self, block: Block, families: dict[str, Family], weights: Floats) -> float:
-        """What one block adds to the sum over all product queries, at unit noise variance."""
+        """Return the contribution of one block to the sum over all product queries, at unit noise variance."""
         names = tuple(families)
         if block.joint:
             return self._joint_error(block, families)
@@ -238,7 +239,7 @@ class CoupledResiduals(Accuracy):
         return averaging_profile(self.averagings.get(name), self.domain[name].size)
 
     def _tables(self, table: Table, block: Block, families: dict[str, Family]) -> list[Floats]:
-        """The table of every attribute asked: of the block's factor on it, and the factor that its profile is of."""
+        """Return the table of every attribute, from the block's factor and the attribute's averaging profile."""
         by_name = dict(zip(block.attributes, block.factors, strict=True))
         return [
             table(by_name.get(name), self.averagings.get(name), self.domain[name].size, family)
@@ -246,7 +247,7 @@ class CoupledResiduals(Accuracy):
         ]
 
     def _tellers(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Floats]]:
-        """The blocks that tell of residuals inside a set, with w_bτ over the attributes that they share."""
+        """Yield the blocks that estimate residuals inside a set, with w_bτ over the attributes that both have."""
         for index, block in enumerate(self.blocks):
             mine = tuple(name for name in attributes if name in block.attributes)
             weights = np.zeros((2,) * len(mine))
@@ -257,7 +258,7 @@ class CoupledResiduals(Accuracy):
                 yield index, block, weights
 
     def _inside(self, attributes: AttributeSet, block: Block, queries: Floats) -> Floats:
-        """Queries (m, sizes…) averaged over the attributes that the block does not have."""
+        """Return queries (m, sizes…) averaged over the attributes that the block does not have."""
         profiles = self.axis_profiles(attributes)
         for axis, size in reversed(list(enumerate(queries.shape[1:]))):
             if attributes[axis] not in block.attributes:
@@ -266,18 +267,18 @@ class CoupledResiduals(Accuracy):
 
 
 def _limit(block: Block) -> float:
-    """The variance of a unit vector above which a marginal counts as not measured."""
+    """Return the variance of a unit vector above which a marginal counts as not measured."""
     return BEYOND / float(np.linalg.svd(block.factors[0].explicit().astype(np.float64), compute_uv=False)[0]) ** 2
 
 
 def _summed(block: Block, names: Sequence[str]) -> float:
-    """1ᵀS1 of the attributes of a block that are not asked."""
+    """Return 1ᵀS1 over the attributes of a block that the query does not have."""
     pairs = zip(block.attributes, block.factors, strict=True)
     return float(np.prod([total_variance(factor) for name, factor in pairs if name not in names]))
 
 
 def _quadratic(block: Block, attributes: AttributeSet, queries: Floats) -> Floats:
-    """qᵀ (⊗ S) q of queries (m, sizes…) on some of the block's attributes, the others summed."""
+    """Return qᵀ (⊗ S) q of queries (m, sizes…) on some of the block's attributes; the other axes are summed."""
     if block.joint:
         return np.asarray(
             np.square(queries.reshape(len(queries), -1) @ _marginal_inverse(block, attributes)).sum(axis=1)
@@ -293,16 +294,16 @@ def _quadratic(block: Block, attributes: AttributeSet, queries: Floats) -> Float
 
 
 def _marginal_covariance(block: Block, attributes: AttributeSet) -> Floats:
-    """Covariance of the marginal on some of a joint block's attributes: (cells, cells)."""
+    """Return the covariance of the marginal on some attributes of a joint block, shape (cells, cells)."""
     inverse = _marginal_inverse(block, attributes)
     return inverse @ inverse.T
 
 
 def _marginal_inverse(block: Block, attributes: AttributeSet) -> Floats:
-    """M K⁺ of a joint block, where M sums the cells to the marginal on some of its attributes: (cells, rows).
+    """Return M K⁺ of a joint block, shape (cells, rows), where M sums the cells to the marginal on `attributes`.
 
-    A query q of the marginal has the variance ‖(M K⁺)ᵀq‖². Through the covariance (KᵀK)⁺ rounding grows with the
-    square of the condition number of K, which reaches 10⁶.
+    The variance of a query q on the marginal is ‖(M K⁺)ᵀq‖². If it were computed from the covariance (KᵀK)⁺, the
+    rounding error would grow with the square of the condition number of K, which reaches 10⁶.
     """
     factor = block.factors[0]
     others = tuple(axis for axis, name in enumerate(block.attributes) if name not in attributes)

@@ -1,7 +1,7 @@
-"""Factor: an integer strategy K on one axis or on several at once; what is measured is K·marginal + integer noise.
+"""Integer strategy K on one axis or on several axes at once. A measurement is K·marginal + integer noise.
 
-Sensitivities are those of K itself, exactly: the largest L1 or squared L2 norm of a column, which is how far one record
-moves what is measured. The estimate K⁺·measured has covariance (KᵀK)⁺ at unit noise variance.
+Sensitivities are exact for K: the largest L1 or squared L2 norm of a column, which bounds the effect of one record on
+the measurement. The estimate K⁺·measured has covariance (KᵀK)⁺ at unit noise variance.
 """
 
 from __future__ import annotations
@@ -30,14 +30,23 @@ SPAN_TOLERANCE = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """An integer strategy on one axis, or on several axes at once when `shape` has several sizes.
+    """Integer strategy on one axis, or on several axes at once if `shape` has several sizes.
 
-    kind: "center", K = n I − 11ᵀ; "identity", K = I; "matrix", K given with linearly independent rows, each centred
-    exactly along every axis of `shape`; "full", K given with linearly independent columns, for measurements of a
-    marginal itself.
-    `weights`: those of every axis by which the rows of a "matrix" are centred; None for the plain mean.
-    `spaces`: the residual spaces that the rows of a joint "matrix" lie in, each by the axes that it keeps; None where
-    they are centred along all. Both are no part of what is measured, only of how it is read, and of no digest.
+    Attributes
+    ----------
+    kind : str
+        "center": K = n I − 11ᵀ. "identity": K = I. "matrix": K has linearly independent rows, each centred exactly
+        along every axis of `shape`. "full": K has linearly independent columns, for measurements of a marginal itself.
+        "nested": see `NestedFactor`.
+    shape : tuple of int
+    matrix : ndarray of int64, shape (rows, cells), or None
+    weights : tuple of Weights or None
+        Weights of every axis by which the rows of a "matrix" are centred; None for the plain mean.
+    spaces : tuple of tuple of int, or None
+        Residual spaces that contain the rows of a joint "matrix", each as the tuple of its axes; None if the rows are
+        centred along all axes.
+
+    `weights` and `spaces` affect how a measurement is interpreted, not the measurement itself; no digest contains them.
     """
 
     kind: str
@@ -47,7 +56,10 @@ class Factor:
     spaces: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        """Sensitivities are read off the matrix, and what is applied goes by the kind: so the two must agree."""
+        """Raise ValueError unless kind and matrix agree.
+
+        The sensitivity is computed from the matrix and the product from the kind.
+        """
         if self.kind not in KINDS or (self.matrix is None) != (self.kind in ("center", "identity")):
             raise ValueError("a factor whose kind and matrix do not agree")
         if self.matrix is not None and not (
@@ -86,12 +98,12 @@ class Factor:
 
     @property
     def commutes(self) -> bool:
-        """Whether its estimates of a cell's mean and of its centred part are independent."""
+        """Whether the estimates of a cell's mean and of its centred part are independent."""
         return self.kind != "full" and self.spaces is None
 
     @cached_property
     def squared_l2_sensitivity(self) -> int:
-        """Largest squared L2 norm of a column of K, exactly."""
+        """Largest squared L2 norm of a column of K, exact."""
         if self.matrix is None:
             return 1 if self.kind == "identity" else self.cells * (self.cells - 1)
         if self.largest < 1 << 31:
@@ -100,13 +112,13 @@ class Factor:
 
     @cached_property
     def l1_sensitivity(self) -> int:
-        """Largest L1 norm of a column of K, exactly: how far one record moves the measured numbers in all."""
+        """Largest L1 norm of a column of K, exact: the L1 effect of one record on the measurement."""
         if self.matrix is None:
             return 1 if self.kind == "identity" else 2 * (self.cells - 1)
         return _largest_column_sum(np.abs(self.matrix))
 
     def squared_sensitivity(self, noise: str) -> int:
-        """Δ²: how far one record moves the measured numbers, squared, in the norm that the noise goes by."""
+        """Return Δ² in the norm of the noise: the squared effect of one record on the measurement."""
         return self.l1_sensitivity**2 if noise == LAPLACE else self.squared_l2_sensitivity
 
     @cached_property
@@ -118,18 +130,18 @@ class Factor:
 
     @cached_property
     def largest_row_sum(self) -> int:
-        """Largest sum of absolute entries in a row of K: how far it can enlarge a number."""
+        """Largest sum of absolute entries in a row of K: the factor by which it can enlarge a number."""
         if self.matrix is not None:
             return int(np.abs(self.matrix).sum(axis=1).max())
         return 1 if self.kind == "identity" else 2 * (self.cells - 1)
 
     @cached_property
     def inverse(self) -> Floats:
-        """K⁺, (cells, rows): measurement to residual, or to marginal where K is full.
+        """K⁺, shape (cells, rows): measurement to residual, or to marginal if K is "full".
 
-        Where axes have weights it is ⊗(I − u1ᵀ) K⁺: what is left of a table when its totals are spread by u sums to
-        zero along every axis, and answers queries centred by u as K⁺ does. For several spaces it is the sum over them,
-        with u1ᵀ for the axes that a space does not keep.
+        With weights it is ⊗(I − u1ᵀ) K⁺: a table whose totals, spread by u, are subtracted sums to zero along every
+        axis and gives the same answers as K⁺ to queries centred by u. With several spaces it is the sum over the
+        spaces, with u1ᵀ for the axes outside a space.
         """
         if len(self.shape) == 1 and self.cells > LONG and self.rows == self.cells - 1 and self.matrix is not None:
             return self._centred_inverse(self.matrix)
@@ -140,7 +152,7 @@ class Factor:
 
     @staticmethod
     def _centred_inverse(matrix: Integers) -> Floats:
-        """Of a long axis: what is told sums to zero, which is one more row of a square matrix."""
+        """Return the inverse for a long axis: estimates sum to zero, which adds one row and makes the matrix square."""
         square = np.vstack([matrix.astype(np.float64), np.full(matrix.shape[1], float(np.abs(matrix).max()))])
         return np.asarray(np.linalg.inv(square)[:, :-1])
 
@@ -156,58 +168,58 @@ class Factor:
 
     @cached_property
     def covariance(self) -> Floats:
-        """(KᵀK)⁺, (cells, cells): covariance of the estimated residual (marginal, if full) at unit noise variance."""
+        """(KᵀK)⁺, shape (cells, cells): covariance of the estimated residual or marginal at unit noise variance."""
         if self.matrix is None:
             return (np.eye(self.cells) - 1 / self.cells) * (1.0 if self.kind == "identity" else self.cells**-2.0)
         return np.asarray(self.inverse @ self.inverse.T)
 
     def applied(self, values: NDArray[Any]) -> NDArray[Any]:
-        """K along the leading axis."""
+        """Return K applied along the leading axis."""
         return np.tensordot(self.explicit(), values, axes=(1, 0))
 
     def estimated(self, values: Floats, axis: int = 0) -> Floats:
-        """K⁺ along an axis, which goes to the end."""
+        """Return K⁺ applied along `axis`; the axis is moved to the end."""
         if self.kind == "center":
             return np.moveaxis(center(values, (axis,)) / self.cells, axis, -1)
         return np.tensordot(values, self.inverse, axes=(axis, 1))
 
     def varied(self, values: Floats) -> Floats:
-        """The covariance along the axis after the leading one, which goes to the end."""
+        """Return the covariance applied along the second axis; the axis is moved to the end."""
         if self._flat is None:
             return np.tensordot(values, self.covariance, axes=(1, 0))
         return self._flat * np.moveaxis(values - values.mean(axis=1, keepdims=True), 1, -1)
 
     def quadratics(self, family: Family) -> Floats:
-        """qᵀ (KᵀK)⁺ q of every query of a one-way family."""
+        """Return qᵀ (KᵀK)⁺ q of every query q of a one-way family."""
         if self._flat is None:
             return family.quadratic(self.covariance)
         counts = family.means(self.cells) * self.cells
         return np.asarray(self._flat * (counts - counts**2 / self.cells))
 
     def trace(self, family: Family) -> float:
-        """Their sum."""
+        """Return the sum of qᵀ (KᵀK)⁺ q over the queries of a one-way family."""
         if self._flat is None:
             return float((family.gram(self.cells) * self.covariance).sum())
         return float(self.quadratics(family).sum())
 
     @property
     def mean_variance(self) -> float:
-        """The mean of the covariance's diagonal."""
+        """Mean of the diagonal of the covariance."""
         return float(np.diag(self.covariance).mean()) if self._flat is None else self._flat * (1 - 1 / self.cells)
 
     @property
     def is_long(self) -> bool:
-        """Whether its covariance is not to be made as a matrix of cells × cells."""
+        """Whether the axis is too long for an explicit covariance of shape (cells, cells)."""
         return self._flat is not None
 
     def sums_covariance(self, ends: Integers) -> Floats:
-        """The covariance of sums between neighbouring ends, of a long axis."""
+        """Return the covariance of sums between neighbouring ends, for a long axis."""
         widths = np.diff(ends)
         return (self._flat or 0.0) * (np.diag(widths) - np.outer(widths, widths) / self.cells)
 
     @property
     def _flat(self) -> float | None:
-        """Where the axis is wide and K is of the cells alone: the covariance is this much of I − 11ᵀ/n."""
+        """Multiple of I − 11ᵀ/n that is the covariance, if the axis is long and K has no matrix; else None."""
         if self.matrix is not None or self.cells <= LONG:
             return None
         return 1.0 if self.kind == "identity" else self.cells**-2.0
@@ -217,7 +229,7 @@ class Factor:
         return [size for size, own in zip(self.shape, self.weights or (), strict=True) if own]
 
     def _spread(self, values: Floats, axes: tuple[int, ...]) -> Floats:
-        """⊗(I − u1ᵀ) over the axes kept, ⊗ u1ᵀ over the others, of arrays of (cells, …)."""
+        """Return ⊗(I − u1ᵀ) over `axes` and ⊗ u1ᵀ over the other axes, applied to arrays of shape (cells, …)."""
         cells = values.reshape(*self.shape, -1)
         for axis, (own, size) in enumerate(zip(self.weights or [None] * len(self.shape), self.shape, strict=True)):
             profile = profile_of(own, size).reshape([-1 if i == axis else 1 for i in range(cells.ndim)])
@@ -226,9 +238,10 @@ class Factor:
         return np.asarray(cells.reshape(values.shape))
 
     def spans(self, pieces: Floats, tolerance: float = SPAN_TOLERANCE) -> bool:
-        """Whether pieces of queries, (m, cells), lie in the span of the rows.
+        """Return whether pieces of queries, shape (m, cells), lie in the span of the rows.
 
-        Of a joint strategy of several spaces: sums of pieces on its spaces, each constant along the axes outside.
+        For a joint strategy of several spaces: sums of pieces on its spaces, each constant along the axes outside the
+        space.
         """
         if self.spans_all or self.matrix is None:
             return True
@@ -236,13 +249,13 @@ class Factor:
         return bool(np.abs(back - pieces).max() <= tolerance * max(np.abs(pieces).max(), 1e-300))
 
     def projected(self, pieces: Floats) -> Floats:
-        """What of pieces, centred along the axes, lies in the span of the rows: (…, cells)."""
+        """Return the projection of pieces, centred along the axes, on the span of the rows, shape (…, cells)."""
         if self.spans_all or self.matrix is None:
             return pieces
         return np.asarray((pieces @ self.inverse) @ self.matrix.astype(np.float64))
 
     def explicit(self) -> Integers:
-        """K as a matrix of shape (rows, cells)."""
+        """Return K as a matrix of shape (rows, cells)."""
         if self.matrix is not None:
             return self.matrix
         eye = np.eye(self.cells, dtype=np.int64)
@@ -250,27 +263,27 @@ class Factor:
 
 
 def _largest_squared(matrix: NDArray[np.int64]) -> int:
-    """The largest squared L2 norm of a column of large entries, exactly: by limbs of LIMB bits, whose sums fit."""
+    """Return the largest squared L2 norm of a column of large entries, exact, by limbs of LIMB bits whose sums fit."""
     limbs = [np.abs(matrix) >> LIMB * place & (1 << LIMB) - 1 for place in range(3)]
     pairs = [(LIMB * (i + j), (a * b).sum(axis=0).tolist()) for i, a in enumerate(limbs) for j, b in enumerate(limbs)]
     return max(sum(own[column] << shift for shift, own in pairs) for column in range(matrix.shape[1]))
 
 
 def _largest_column_sum(values: Integers) -> int:
-    """Of integers ≥ 0, exactly: halves of 32 bits, for a sum could overflow 64."""
+    """Return the largest column sum of integers ≥ 0; 32-bit halves are added separately since int64 could overflow."""
     high, low = (values >> 32).sum(axis=0), (values & 0xFFFFFFFF).sum(axis=0)
     return max(int(h) * 2**32 + int(rest) for h, rest in zip(high, low, strict=True))
 
 
 @lru_cache(maxsize=4096)
 def center_factor(size: int) -> Factor:
-    """The marginal's own residual strategy: exact, nothing rounded."""
+    """Return the strategy n I − 11ᵀ, the residual of the marginal itself, which needs no rounding."""
     return Factor("center", (size,))
 
 
 @lru_cache(maxsize=4096)
 def identity_factor(size: int) -> Factor:
-    """Every cell once: for measurements of a marginal itself."""
+    """Return the strategy that measures every cell once."""
     return Factor("identity", (size,))
 
 
@@ -283,7 +296,15 @@ FEWEST, MOST = (
 
 @lru_cache(maxsize=1024)
 def cumulative_factor(size: int, both_ends: bool = False) -> Factor:
-    """K with linearly independent columns of nearly one norm; `both_ends`: R from either end, for ranges."""
+    """Return an integer strategy for cumulative queries, with linearly independent columns of nearly equal norm.
+
+    Parameters
+    ----------
+    size : int
+        Number of cells.
+    both_ends : bool
+        Whether to add the rows in reverse order, for range queries.
+    """
     root = _root(size)
     rows = np.vstack([root, root[::-1, ::-1]]) if both_ends else root
     squares = (rows**2).sum(axis=0).tolist()
@@ -292,7 +313,7 @@ def cumulative_factor(size: int, both_ends: bool = False) -> Factor:
 
 
 def _root(size: int) -> Integers:
-    """2^BITS · R in whole numbers, (size, size)."""
+    """Return 2^BITS · R rounded to integers, shape (size, size)."""
     down = np.array([((comb(2 * k, k) << BITS + 1 >> 2 * k) + 1) >> 1 for k in range(size)], dtype=np.int64)
     behind = np.subtract.outer(np.arange(size), np.arange(size))
     return np.where(behind >= 0, down[np.abs(behind)], 0)

@@ -1,9 +1,11 @@
-"""What every planned release is, whether all is settled beforehand or chosen as it goes: a chain of decisions.
+"""Protocols of a planned release: a chain of decisions, fixed or selected adaptively.
 
-    first() → measured → begun → [selection → chosen → decided → measured → advanced]* until no selection is left
-A plan of a matrix mechanism is such a chain with one decision and no selection. The first decision follows from the
-plan and is written nowhere else; every later one is written before anything of it is drawn. States follow from released
-values alone. Mechanisms implement this, and whoever measures, keeps or reads a release knows nothing else of them.
+    first decision → values → initial state → [selection → chosen sets → decision → values → next state]*
+
+The chain ends when no selection is left. The plan of a matrix mechanism has one decision and no selection. The first
+decision follows from the plan and is not stored; every later decision is stored before any of its noise is drawn.
+States are functions of released values. Mechanisms implement these protocols; the code that measures, stores and reads
+a release uses nothing else of them.
 """
 
 from __future__ import annotations
@@ -25,9 +27,16 @@ from dpscale.workload.residual.in_axis import Groups
 
 
 class Order(Protocol):
-    """One measurement asked for: `block` on the counts of `source`, with the noise of `draw`.
+    """Request for one measurement: `block` on the counts of `source`, with the noise of `draw`.
 
-    `label`: what its record says besides release, snapshot and domain; it fixes the noise.
+    Attributes
+    ----------
+    source : AttributeSet
+        Counted set that the block is measured from.
+    block : Block
+    draw : Draw
+    label : mapping
+        Canonical noise-key fields other than release, snapshot and domain.
     """
 
     @property
@@ -39,11 +48,11 @@ class Order(Protocol):
     @property
     def label(self) -> Mapping[str, Any]: ...
     def estimate(self, measured: Floats) -> Floats:
-        """The measured numbers, of the shape `block.rows`, in the units that states and estimates take."""
+        """Convert measured numbers, shape `block.rows`, to the units used by states and estimates."""
 
 
 class Decision(Protocol):
-    """What a round measures."""
+    """The measurements of one round."""
 
     @property
     def round(self) -> int: ...
@@ -51,24 +60,34 @@ class Decision(Protocol):
     def orders(self) -> Sequence[Order]: ...
     @property
     def choosing(self) -> Fraction:
-        """Squared μ of the selections that came to it."""
+        """Squared μ of the selections that led to this decision."""
 
     def to_dict(self) -> dict[str, Any]: ...
     def fits(self, other: Any, /) -> bool:
-        """Whether a process that came to the other may go on with this one."""
+        """Return whether a process that computed `other` can continue with this decision."""
 
 
 class CurrentEstimates(Protocol):
-    """What is believed of candidates: released values only, over groups."""
+    """Estimates of candidates over groups of cells; a function of released values."""
 
     def marginal(self, names: AttributeSet, /) -> Floats: ...
 
 
 class Selection(Protocol):
-    """A round's choice, a function of released values: `count` candidates, one exponential mechanism after the other.
+    """Candidates of one round, from which the exponential mechanism selects `count`, one after the other.
 
-    `beta`: squared μ of one of them. What a candidate is worth is weight · (distance − offset), in units of 1/SCALE: a
-    mechanism says weights and offsets, public numbers both, and is never handed a distance.
+    The score of a candidate is weight · (distance − offset), in units of 1/SCALE. The mechanism provides weights and
+    offsets, both public, and never receives a distance.
+
+    Attributes
+    ----------
+    round : int
+    count : int
+        Number of candidates to select.
+    beta : Fraction
+        Squared μ of selecting one candidate.
+    candidates : sequence of AttributeSet
+    weights : mapping of AttributeSet to int
     """
 
     @property
@@ -82,17 +101,27 @@ class Selection(Protocol):
     @property
     def weights(self) -> Mapping[AttributeSet, int]: ...
     def lost(self, chosen: Sequence[AttributeSet], /) -> Iterable[int]:
-        """Places of the candidates that may no longer be chosen after some, beside these; once lost is lost for the
-        round. For a spanning tree those that close a circle."""
+        """Return the positions of candidates that can no longer be selected after `chosen`, besides those in `chosen`.
+
+        An excluded candidate stays excluded for the rest of the round. For a spanning tree these are the pairs that
+        would close a cycle.
+        """
 
     def offset(self, names: AttributeSet, /) -> int: ...
 
     def label(self, rank: int, /) -> Mapping[str, Any]:
-        """What the record of the rank-th draw says besides release, snapshot and domain."""
+        """Return the canonical noise-key fields of the draw number `rank`, other than release, snapshot and domain."""
 
 
 class State(Protocol):
-    """After some rounds: what is believed, over which groups of cells, of about how many records."""
+    """State after some rounds: estimates, groups of cells and the approximate number of records.
+
+    Attributes
+    ----------
+    groups : mapping of str to Groups
+    rows : int
+        Released estimate of the number of records.
+    """
 
     @property
     def groups(self) -> Mapping[str, Groups]: ...
@@ -102,10 +131,27 @@ class State(Protocol):
 
 
 class Planned(Protocol):
-    """A planned release. `counted`: the sets whose exact counts the first decision and the candidates need.
+    """Measurement plan of a release.
 
-    `candidates`: what may be selected (none: all is settled beforehand); `redraws`: whether errors can be simulated by
-    drawing its noise anew.
+    Attributes
+    ----------
+    workload : Workload
+    domain : Domain
+    mechanism : str
+    noise : str
+        "gaussian" or "laplace".
+    notes : sequence of str
+        Remarks for the user.
+    counted : sequence of AttributeSet
+        Sets whose exact counts the first decision and the candidates need.
+    largest : AttributeSet
+        Counted set with the most cells.
+    candidates : sequence of AttributeSet
+        Sets that can be selected; empty for a fixed plan.
+    cost : Cost
+        Privacy cost of the whole release.
+    redraws : bool
+        Whether errors can be simulated by drawing new noise.
     """
 
     @property
@@ -130,62 +176,74 @@ class Planned(Protocol):
     def redraws(self) -> bool: ...
     @property
     def shares(self) -> Mapping[AttributeSet, float]:
-        """The part of the budget that each measured set takes, where that is known beforehand."""
+        """Share of the budget that each measured set uses; empty if it is not known in advance."""
 
     @property
     def profiles(self) -> Mapping[str, Floats]:
-        """The weights u by which attributes are averaged, of those that are not averaged evenly."""
+        """Weights u of the attributes that are not averaged uniformly."""
 
     @property
     def shown(self) -> Any:
-        """What a reader of the release is given as its plan."""
+        """The plan object that `Release` exposes."""
 
     @property
     def needs(self) -> Iterable[tuple[int, str]]:
-        """Bytes that measuring holds at once, and on what, beyond counting."""
+        """Bytes that measuring one block needs in addition to counting, with a description of the block."""
 
     def summary(self, budget: Budget) -> dict[str, Any]:
-        """What is known of costs and errors before any data are read."""
+        """Return the costs and errors that are known before any data are read."""
 
     def expected(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
-        """Of at most so many sets of each part, evenly taken: name (family and degree), attributes, queries, and the
-        root mean square error in records; nothing where that is not known beforehand."""
+        """Return the expected errors of at most `most` evenly spaced sets of each workload part.
+
+        Returns
+        -------
+        sequence of mapping
+            Keys: name (family and degree), attributes, queries, and error (root mean square error in records). Empty if
+            errors are not known in advance.
+        """
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
-        """The same for a reader: a figure and what it is."""
+        """Return the summary for the report, as pairs of a figure and its description."""
 
     def write(self, folder: Path) -> None: ...
     @property
     def digest(self) -> str:
-        """SHA-256 of plan.json as it is or would be written."""
+        """SHA-256 of the content of plan.json."""
 
     @property
     def law(self) -> list[Any]:
-        """What fixes the noise, beside the plan itself: a part of what the ledger knows a release by."""
+        """Noise parameters that are not part of the plan itself; part of the identity of a release in the ledger."""
 
     def check_low_order(self) -> None:
-        """PlanError where low-order tables cannot be made of what will be measured."""
+        """Raise PlanError if low-order tables cannot be estimated from the planned measurements."""
 
     def first(self) -> Decision: ...
     def decision(self, written: Mapping[str, Any]) -> Decision:
-        """A later decision as it was written; ValueError unless it is one of such a run and costs what it says."""
+        """Return a stored later decision.
+
+        Raises
+        ------
+        ValueError
+            If the record is not a decision of this plan or does not cost what it states.
+        """
 
     def begun(self, first: Any, values: Sequence[Floats], second: Any = None) -> Any:
-        """The state after the first decision; `second`: the next one, where it was taken already."""
+        """Return the state after the first decision; `second` is the next decision if it is already stored."""
 
     def selection(self, state: Any) -> Selection | None:
-        """What the next round selects among; None where nothing is left to select."""
+        """Return the candidates of the next round, or None if nothing is left to select."""
 
     def decided(self, state: Any, selection: Any, chosen: Sequence[AttributeSet]) -> Decision: ...
     def advanced(self, state: Any, decision: Any, values: Sequence[Floats]) -> Any: ...
     def touched(self, before: Any, after: Any) -> Iterable[AttributeSet]:
-        """The candidates of which another is believed than before."""
+        """Return the candidates whose estimates differ between two states."""
 
     def trace(self, state: Any) -> list[dict[str, Any]] | None:
-        """What was chosen when, for people; None where nothing ever is."""
+        """Return the selected sets by round for the report, or None if the plan selects nothing."""
 
     def evidence(self, taken: Sequence[tuple[Any, Sequence[Floats]]]) -> Any:
-        """All decisions with their values, as reconstructions take them."""
+        """Return all decisions with their values, in the form that reconstructions read."""
 
 
 SCALE = 256  # distances are whole numbers of 1/SCALE
@@ -193,7 +251,7 @@ SCALE = 256  # distances are whole numbers of 1/SCALE
 
 @dataclass(frozen=True)
 class Tables:
-    """Estimates over groups that are at hand."""
+    """Precomputed estimates of some sets over groups."""
 
     tables: Mapping[AttributeSet, Floats]
 

@@ -1,10 +1,11 @@
-"""A strategy on a wide axis in two levels: K = [K₁S; ⊕K₂], S the sums of blocks of neighbouring cells.
+"""Two-level strategy on a wide axis: K = [K₁S; ⊕K₂], where S sums blocks of neighbouring cells.
 
-K₁ is centred by the weights u¹ of the blocks and K₂ by those within a block, u², so that rows are orthogonal to
-u = u¹ ⊗ u² exactly, and what they tell of the blocks and within them is apart: with Z the blocks' totals spread by u²,
+K₁ is centred by the weights u¹ of the blocks and K₂ by the weights u² within a block, so the rows are exactly
+orthogonal to u = u¹ ⊗ u². The estimates between and within blocks are independent: with Z spreading block totals by u²,
     estimate = Z K₁⁺ y₁ + ⊕K₂⁺ y₂,   covariance = Z C₁ Zᵀ + ⊕C₂.
-Nothing of cells × cells is made. A sum over cells l … h − 1 is P(h) − P(l), and P(i) a mean of two sums of whole blocks
-and a sum within one (`workload.wide`): so variances of interval queries are read off two small tables.
+No array of shape (cells, cells) is computed. A sum over cells l … h − 1 is P(h) − P(l), and P(i) is a mean of two sums
+of whole blocks plus a sum within one block (`workload.wide`); variances of interval queries are read from two small
+tables.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from dpscale.workload.wide import Cut, Run, block_gram, block_sums, cut_of, inne
 
 @dataclass(frozen=True, eq=False)
 class NestedFactor(Factor):
-    """`top`: K₁ on the blocks; `inner`: K₂ of every run of blocks of one size. The kind is "nested" (see `Factor`)."""
+    """Two-level strategy of the kind "nested".
+
+    Attributes
+    ----------
+    top : Factor
+        K₁ on the blocks.
+    inner : tuple of Factor
+        K₂ of every run of blocks of equal size.
+    """
 
     top: Factor | None = None
     inner: tuple[Factor, ...] = ()
@@ -70,7 +79,7 @@ class NestedFactor(Factor):
 
     @cached_property
     def squared_l2_sensitivity(self) -> int:
-        """Largest over the runs of a block's column and one within: every pair of them is some cell's."""
+        """Largest sum of the squared norms of a block's column and an inner column; each pair belongs to some cell."""
         return max(top + factor.squared_l2_sensitivity for top, factor in self._largest_of(2))
 
     @cached_property
@@ -88,11 +97,11 @@ class NestedFactor(Factor):
         return max(top, *(factor.largest_row_sum for factor in self.inner))
 
     def explicit(self) -> Integers:
-        """K as a matrix: of few cells, for what must have one."""
+        """Return K as a matrix, shape (rows, cells); for axes of few cells."""
         return np.asarray(self.applied(np.eye(self.cells, dtype=np.int64)))
 
     def applied(self, values: NDArray[Any], parts: tuple[NDArray[Any], ...] | None = None) -> NDArray[Any]:
-        """K along the leading axis; `parts`: other matrices in the places of K₁ and K₂."""
+        """Return K applied along the leading axis; `parts` replaces the matrices K₁ and K₂."""
         top, *inner = parts or tuple(factor.explicit() for factor in self.parts)
         told, start = [np.tensordot(top, block_sums(values, self.cells), axes=(1, 0))], 0
         for run, matrix in zip(self.runs, inner, strict=True):
@@ -104,16 +113,16 @@ class NestedFactor(Factor):
 
     @cached_property
     def inverse(self) -> Floats:
-        """K⁺ as a matrix: of few cells, for what must have one."""
+        """K⁺ as a matrix, shape (cells, rows); for axes of few cells."""
         return self.estimated(np.eye(self.rows)).T
 
     @cached_property
     def covariance(self) -> Floats:
-        """Z C₁ Zᵀ + ⊕C₂ as a matrix: of few cells."""
+        """Z C₁ Zᵀ + ⊕C₂ as a matrix, shape (cells, cells); for axes of few cells."""
         return np.asarray(self.inverse @ self.inverse.T)
 
     def estimated(self, values: Floats, axis: int = 0) -> Floats:
-        """What is told of the cells, along an axis, which goes to the end."""
+        """Return the estimate of the cells along `axis`; the axis is moved to the end."""
         values = np.moveaxis(values, axis, 0)
         blocks = np.tensordot(self.parts[0].inverse, values[: self.parts[0].rows], axes=(1, 0))
         cells, start = self._spread_blocks(blocks), self.parts[0].rows
@@ -125,7 +134,7 @@ class NestedFactor(Factor):
         return np.moveaxis(cells, 0, -1)
 
     def varied(self, values: Floats) -> Floats:
-        """The covariance along the axis after the leading one, which goes to the end."""
+        """Return the covariance applied along the second axis; the axis is moved to the end."""
         first = np.moveaxis(values, 1, 0)
         flat = first.reshape(self.cells, -1)
         weighed = block_sums(flat * self._within[:, None], self.cells)
@@ -167,7 +176,7 @@ class NestedFactor(Factor):
 
     @property
     def _starts(self) -> list[int]:
-        """The first cell of every run."""
+        """First cell of every run."""
         return [0, *(run.count * run.size for run in self.runs[:-1])]
 
     @cached_property
@@ -176,12 +185,12 @@ class NestedFactor(Factor):
         return self.cut.spread(np.ones(self.parts[0].cells))
 
     def _spread_blocks(self, blocks: Floats) -> Floats:
-        """Z: the totals of blocks on their cells."""
+        """Return Z applied to block totals; shape (cells, …)."""
         spread = np.repeat(blocks, self.cut.lengths, axis=0)
         return np.asarray(spread * self._within.reshape(-1, *[1] * (blocks.ndim - 1)))
 
     def _largest_of(self, power: int) -> Iterator[tuple[int, Factor]]:
-        """By run, the largest norm of a block's column of K₁."""
+        """Yield for each run the largest norm of a block's column of K₁, L1 or squared L2, and the inner factor."""
         matrix, start = self.parts[0].explicit(), 0
         for run, factor in self._each:
             columns = Factor("matrix", (run.count,), np.ascontiguousarray(matrix[:, start : start + run.count]))
@@ -190,12 +199,12 @@ class NestedFactor(Factor):
 
     @cached_property
     def _tables(self) -> tuple[Floats, list[Floats]]:
-        """Covariances of sums of the first blocks, and within a block of every run of sums of its first cells."""
+        """Covariances of sums of the first blocks, and by run those of sums of the first cells of a block."""
         return _running(self.parts[0].covariance), [_running(factor.covariance) for factor in self.inner]
 
     @cached_property
     def _places(self) -> tuple[Integers, Integers, Floats]:
-        """Of every i = 0 … n: the block that P(i) ends in, how many of its cells it has, and their part of u²."""
+        """For i = 0 … n: the block in which P(i) ends, its number of cells inside P(i), and their part of u²."""
         lengths = self.cut.lengths
         starts = np.cumsum(lengths) - lengths
         block = np.searchsorted(starts, np.arange(self.cells + 1), side="right") - 1
@@ -204,7 +213,7 @@ class NestedFactor(Factor):
         return block, within, before - before[starts][block]
 
     def _covariances(self, left: Integers, right: Integers) -> Floats:
-        """The covariance of P(left) and P(right)."""
+        """Return the covariance of P(left) and P(right)."""
         block, within, part = self._places
         blocks, inner = self._tables
         a, b, f, g = block[left], block[right], part[left], part[right]
@@ -218,5 +227,5 @@ class NestedFactor(Factor):
 
 
 def _running(covariance: Floats) -> Floats:
-    """Two-sided running sums with a first row and column of zeros."""
+    """Return two-sided cumulative sums with a first row and column of zeros."""
     return np.pad(np.cumsum(np.cumsum(covariance, axis=0), axis=1), ((1, 0), (1, 0)))

@@ -1,9 +1,9 @@
-"""Plan: what will be measured with which noise, what it costs and how good it is, before anything runs.
+"""Measurement plan: blocks, noise, cost and expected errors, before any data are read.
 
-A plan is scale-free: it says which *share* of the privacy cost β each block takes. Block b measures K_b·marginal with
-noise of variance Δ_b² / (share_b · β), where Δ_b² is the largest squared column norm of K_b, so that the block costs
-share_b · β (notes on β: QuerySmasher, section 3). Under Laplace noise of scale Δ_b / (share_b · ε), Δ_b the largest L1
-norm, it costs share_b · ε, and a "privacy cost" is ε². What errors the noise leaves is told by `accuracy`.
+A plan is scale-free: it assigns each block a *share* of the privacy cost β. Block b measures K_b·marginal with noise of
+variance Δ_b² / (share_b · β), where Δ_b² is the largest squared column norm of K_b, so the block costs share_b · β
+(QuerySmasher, section 3). Laplace noise of scale Δ_b / (share_b · ε), with Δ_b the largest L1 norm, costs share_b · ε,
+and the "privacy cost" is ε². The resulting errors are computed by `accuracy`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,24 @@ SHOWN_CELLS = 4096
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """What is going to be measured. Immutable; made by `dpscale.plan`.
+    """Measurement plan of a matrix mechanism. Immutable; created by `dpscale.plan`.
 
-    `error`: weighted sum of the queries' variances at privacy cost 1; `bound`: what no plan of the family that the
-    method optimises over can go below (0 where none is known); `notes`: remarks for the reader; `stationary`: where the
-    plan chose weights of the axes, how far the error is from flat in them (relative, to first order, a thousandth of
-    an axis' weight moved); `floor`: what no matrix mechanism at all can go below, 0 where it is not known.
+    Attributes
+    ----------
+    workload : Workload
+    mechanism : str
+    blocks : Blocks
+    error : float
+        Weighted sum of the variances of the queries at privacy cost 1.
+    bound : float
+        Lower bound on the error of all plans that the mechanism optimises over; 0 if none is known.
+    notes : tuple of str
+        Remarks for the user.
+    stationary : float or None
+        If the plan chose weights of the axes: first-order relative change of the error when a thousandth of the weight
+        of an axis is moved.
+    floor : float
+        Lower bound on the error of all matrix mechanisms; 0 if none is known.
     """
 
     workload: Workload
@@ -51,7 +63,7 @@ class Plan:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        """Blocks are kept in columns, however they are given."""
+        """Convert the blocks to columns."""
         object.__setattr__(self, "blocks", Blocks.of(self.workload.domain.names, self.blocks))
 
     def __repr__(self) -> str:
@@ -74,16 +86,27 @@ class Plan:
 
     @property
     def optimality_gap(self) -> float:
-        """Certified: error / bound − 1; inf where no bound is known."""
+        """Certified relative gap: error / bound − 1, or inf if no bound is known."""
         return max(self.error / self.bound - 1, 0.0) if self.bound > 0 else math.inf
 
     @property
     def noise(self) -> str:
-        """The kind of noise of all blocks."""
+        """Kind of noise of all blocks."""
         return self.blocks[0].noise
 
     def rmse(self, privacy_cost: float = 1.0) -> float:
-        """Root of the sum of weight · variance over the number of queries; under Laplace noise the cost is ε²."""
+        """Return the root of Σ weight · variance over the number of queries.
+
+        Parameters
+        ----------
+        privacy_cost : float
+            Squared Gaussian-DP μ, or ε² for Laplace noise.
+
+        Raises
+        ------
+        PlanError
+            If `privacy_cost` is not a finite number above 0.
+        """
         if not isinstance(privacy_cost, Real) or not 0 < privacy_cost < math.inf:
             raise PlanError(
                 "privacy_cost", shown(privacy_cost), "a number above 0", "give squared μ, or ε² of Laplace noise"
@@ -92,20 +115,41 @@ class Plan:
 
     @property
     def bound_all(self) -> float | None:
-        """What the root mean square error at privacy cost 1 of no matrix mechanism can go below; None if not known."""
+        """Lower bound on the root mean square error of all matrix mechanisms at privacy cost 1; None if not known."""
         return math.sqrt(self.floor / self.query_count) if self.floor > 0 else None
 
     @cached_property
     def accuracy(self) -> Accuracy:
-        """The errors that the planned noise leaves at privacy cost 1."""
+        """Errors of the planned noise at privacy cost 1."""
         return accuracy_of(self.domain, self.blocks)
 
     def variance(self, attributes: Sequence[str], query: Any) -> float:
-        """Variance at privacy cost 1 of one linear query, given as an array over the attributes' cells."""
+        """Return the variance of one linear query at privacy cost 1.
+
+        Parameters
+        ----------
+        attributes : sequence of str
+        query : array_like
+            One axis for each attribute.
+        """
         return self.accuracy.variance(attributes, query)
 
     def strategy(self, attributes: Sequence[str]) -> Floats:
-        """The strategy on an attribute set as a matrix whose largest column norm is 1."""
+        """Return the strategy on an attribute set, scaled so the largest column norm is 1.
+
+        Parameters
+        ----------
+        attributes : sequence of str
+
+        Returns
+        -------
+        ndarray, shape (rows, cells)
+
+        Raises
+        ------
+        PlanError
+            If the set is not measured or has too many cells.
+        """
         ordered = self.domain.ordered(attributes)
         matching = [self.blocks[index] for index in self.blocks.sets.find(ordered)]
         if not matching or self.domain.cells(ordered) > SHOWN_CELLS:
@@ -116,15 +160,15 @@ class Plan:
 
     @cached_property
     def sources(self) -> Counted:
-        """The attribute sets to count, those of the blocks that lie in no larger one, and which block is from which."""
+        """Attribute sets to count, and the counted set that each block is measured from."""
         return counted_for(self.domain, self.blocks.sets)
 
     @cached_property
     def counted(self) -> tuple[AttributeSet, ...]:
-        """The attribute sets to count, in the domain's order."""
+        """Attribute sets to count, in domain order."""
         return tuple(self.sources.sets)
 
     @cached_property
     def largest(self) -> AttributeSet:
-        """The largest attribute set that will be counted."""
+        """Counted attribute set with the most cells."""
         return max(zip(self.domain.cells_each(self.counted), self.counted, strict=True), key=itemgetter(0))[1]

@@ -1,5 +1,7 @@
-"""Plans on disk: plan.json for what is measured, blocks.npz for its blocks in columns, factors.npz for the integer
-matrices, all exact. plan.json holds the hashes of what is in the other two."""
+"""Plan files: plan.json describes the plan, blocks.npz has the blocks in columns, factors.npz the integer matrices.
+
+All three are exact. plan.json contains the hashes of the content of the other two.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from dpscale.workload import Workload
 
 
 def in_place(sets: Sets, attributes: int) -> bool:
-    """Whether sets are of so many attributes, each in ascending order, and end where the next begins."""
+    """Return whether the sets refer to `attributes` attributes, each in ascending order, and are contiguous."""
     if sets.ends.dtype != np.int32 or sets.members.dtype != np.int32 or sets.ends.ndim != 1 or sets.members.ndim != 1:
         return False
     if (sets.degrees < 0).any() or int(sets.ends[-1:].sum()) != len(sets.members):
@@ -40,14 +42,14 @@ def in_place(sets: Sets, attributes: int) -> bool:
 
 
 def is_stored(sources: Counted, blocks: int, attributes: int) -> bool:
-    """Whether every block has a set that is counted for it."""
+    """Return whether every block has a counted set as its source."""
     source = sources.source
     there = len(source) == blocks and bool(((source >= 0) & (source < len(sources.sets))).all())
     return there and in_place(sources.sets, attributes)
 
 
 def fit(blocks: Blocks, domain: Domain) -> bool:
-    """Whether all factors are those of their blocks' attributes, and the noise one that there is."""
+    """Return whether all factors match the sizes of their blocks' attributes and the noise is known."""
     columns = (blocks.which, blocks.share, blocks.whole, blocks.noise)
     if any(len(column) != len(blocks.sets) for column in columns) or not _known(blocks):
         return False
@@ -56,7 +58,7 @@ def fit(blocks: Blocks, domain: Domain) -> bool:
 
 
 def _known(blocks: Blocks) -> bool:
-    """Whether every strategy and every noise that a block names is there."""
+    """Return whether every strategy and noise that a block refers to exists."""
     which, noise = blocks.which, blocks.noise
     return bool(
         ((which >= 0) & (which < len(blocks.strategies))).all() and ((noise >= 0) & (noise < len(NOISES))).all()
@@ -64,7 +66,7 @@ def _known(blocks: Blocks) -> bool:
 
 
 def _shapes(blocks: Blocks, domain: Domain) -> bool:
-    """Whether the axes of every block's strategy have the sizes of its attributes."""
+    """Return whether the axes of every block's strategy have the sizes of its attributes."""
     sizes = np.array(domain.shape(domain.names), np.int64)
     axes = [_axes(strategy) for strategy in blocks.strategies]
     degrees = np.array([len(one) for one in axes], np.int64)[blocks.which]
@@ -77,7 +79,7 @@ def _shapes(blocks: Blocks, domain: Domain) -> bool:
 
 
 def _axes(strategy: Strategy) -> tuple[int, ...]:
-    """The sizes of a strategy's axes: of one joint factor, or one a factor; none that fits for a mixture of both."""
+    """Return the sizes of a strategy's axes: one joint factor, or one factor per axis. Invalid mixtures give −1."""
     if len(strategy) > 1 and any(len(factor.shape) != 1 for factor in strategy):
         return (-1,) * sum(len(factor.shape) for factor in strategy)
     return tuple(size for factor in strategy for size in factor.shape)
@@ -87,7 +89,7 @@ PLAN, FACTORS, BLOCKS = "plan.json", "factors.npz", "blocks.npz"
 
 
 def content_of(plan: Plan) -> dict[str, Any]:
-    """plan.json of a plan: equal for the plan that was written and for the one that was read back."""
+    """Return the content of plan.json; equal for a written plan and for the same plan read back."""
     factors = _numbered(plan.blocks)
     flat = {} if plan.stationary is None else {"stationary": plan.stationary, "floor": plan.floor}
     strategies = [[factors[id(factor)][0] for factor in strategy] for strategy in plan.blocks.strategies]
@@ -104,7 +106,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """SHA-256 of plan.json, by which the ledger knows a plan: of what is drawn, whatever the file says by then."""
+    """Return the SHA-256 of the content of plan.json, by which the ledger identifies a plan."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -117,7 +119,7 @@ def _numbered(blocks: Blocks) -> dict[int, tuple[str, Factor]]:
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
-    """Write a plan."""
+    """Write a plan to a folder."""
     factors = _numbered(plan.blocks).values()
     parts = (named for key, factor in factors for named in _parts(key, factor))
     _write_arrays(folder / FACTORS, {key: one.matrix for key, one in parts if one.matrix is not None}, packed=True)
@@ -132,8 +134,11 @@ def _write_arrays(path: Path, arrays: Mapping[str, Any], packed: bool = False) -
 
 
 def _columns(plan: Plan) -> dict[str, Any]:
-    """blocks.npz: the blocks and what is counted for them. Which attribute by its place in the domain, which strategy
-    by its place in plan.json, which noise by its place in `NOISES`."""
+    """Return the arrays of blocks.npz: the blocks and their counted sets.
+
+    Attributes are stored by position in the domain, strategies by position in plan.json, noises by position in
+    `NOISES`.
+    """
     blocks, sources = plan.blocks, plan.sources
     return {"members": blocks.sets.members, "ends": blocks.sets.ends, "strategy": blocks.which, "share": blocks.share,
             "whole": blocks.whole, "noise": blocks.noise, "counted": sources.sets.members,
@@ -141,12 +146,12 @@ def _columns(plan: Plan) -> dict[str, Any]:
 
 
 def write_content(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write plan.json, by whose hash the ledger knows a plan."""
+    """Write plan.json, by whose hash the ledger identifies a plan."""
     write_whole(folder / PLAN, json.dumps(content).encode())
 
 
 def check_content(folder: Path, expected: Mapping[str, Any]) -> None:
-    """JobError unless plan.json is what follows from the job."""
+    """Raise JobError unless plan.json equals the content that follows from the job."""
     try:
         content = json.loads(read_bytes(folder / PLAN))
     except (FileNotFoundError, ValueError):
@@ -157,7 +162,18 @@ def check_content(folder: Path, expected: Mapping[str, Any]) -> None:
 
 
 def read_plan(folder: Path, workload: Workload) -> Plan:
-    """Read a plan back for the workload that it was made for."""
+    """Read a plan written for the same workload.
+
+    Parameters
+    ----------
+    folder : Path
+    workload : Workload
+
+    Raises
+    ------
+    JobError
+        If the files are incomplete or inconsistent, or the workload has changed.
+    """
     try:
         content = json.loads(read_bytes(folder / PLAN))
         with reading(folder / FACTORS) as file, np.load(file, allow_pickle=False) as matrices:
@@ -189,7 +205,7 @@ def _blocks(
 
 
 def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Counted, domain: Domain) -> None:
-    """JobError unless the blocks are those of plan.json, and such as can be measured."""
+    """Raise JobError unless the blocks are those of plan.json and can be measured."""
     same = record == {"count": len(blocks), "sha256": blocks.digest}
     if not same or not in_place(blocks.sets, len(domain)) or not is_stored(sources, len(blocks), len(domain)):
         raise JobError("run directory", f"the plan in {folder} has other blocks than its plan.json says",
@@ -203,7 +219,7 @@ def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Cou
 
 
 def _parts(key: str, factor: Factor) -> Iterator[tuple[str, Factor]]:
-    """A factor, or the levels of a nested one, with names of their own."""
+    """Yield the factor with its key, or the levels of a nested factor with their own keys."""
     if isinstance(factor, NestedFactor):
         yield from ((f"{key}.{number}", part) for number, part in enumerate(factor.parts))
     else:

@@ -1,7 +1,6 @@
-"""The measurements that a decision asks for, one by one or in columns: those of a plan may be half a million.
+"""Measurement requests of a decision: one object each, or in columns for plans of half a million blocks.
 
-Whoever files, draws or recounts them asks the same of both: how many numbers each gives, which are measured from the
-same counts, some of them by their places, and which are alike.
+Both forms give the number of values of each request, the counted sets, subsets by position, and the distinct kinds.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from dpscale.privacy.streams import canonical
 
 
 class Draws(Sequence[Draw]):
-    """The i-th is `kinds[which[i]]`."""
+    """Sequence of noise distributions; the i-th is `kinds[which[i]]`."""
 
     def __init__(self, kinds: tuple[Draw, ...], which: NDArray[np.int32]) -> None:
         self.kinds, self.which = kinds, which
@@ -50,36 +49,36 @@ class Draws(Sequence[Draw]):
         return self.kinds[self.which[index]]
 
     def taken(self, wanted: NDArray[np.int64]) -> Draws:
-        """Some of them, with their kinds alone."""
+        """Return the draws at the positions `wanted`, with only the kinds that they use."""
         used, which = np.unique(self.which[wanted], return_inverse=True)
         return Draws(tuple(self.kinds[i] for i in used.tolist()), which.astype(np.int32))
 
     @cached_property
     def cost(self) -> Cost:
-        """What all cost together, exact and rounded up."""
+        """Privacy cost of all draws, exact and rounded up."""
         return cost_of(self.kinds, np.bincount(self.which, minlength=len(self.kinds)).tolist())
 
     @property
     def law(self) -> list[Any]:
-        """What is drawn: every kind, and a hash of which is whose."""
+        """Noise parameters: every kind, and a hash of the assignment of kinds to draws."""
         whose = hashlib.sha256(np.ascontiguousarray(self.which).tobytes()).hexdigest()
         return [[[draw.multiplier, draw.law] for draw in self.kinds], whose]
 
     @cached_property
     def variances(self) -> NDArray[np.float64]:
-        """Of the numbers that each blurs, in units of K · marginal."""
+        """Noise variance of each draw, in units of K · marginal."""
         return np.array([draw.lattice_variance for draw in self.kinds])[self.which]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The draws of a plan, one a block."""
+    """Draws of a plan, one per block."""
 
     draws: Draws
 
     @property
     def spent(self) -> Cost:
-        """Their total as the ledger takes it, exact and rounded up."""
+        """Total privacy cost for the ledger, exact and rounded up."""
         return self.draws.cost
 
     @property
@@ -89,7 +88,21 @@ class Schedule:
 
 
 def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule:
-    """The exact draws of a plan at a budget (β, or ε for Laplace noise): they come to nearly that, and never more."""
+    """Return the exact draws of a plan at a budget; their total cost is close to the budget and never above it.
+
+    Parameters
+    ----------
+    plan : Plan
+    budget : float
+        β, or ε for Laplace noise.
+    rows_per_unit : int
+        Largest number of records of one protected unit.
+
+    Raises
+    ------
+    PlanError
+        If the plan mixes both kinds of noise, or the budget is too small to divide.
+    """
     if len(np.unique(plan.blocks.noise)) != 1:  # no method makes such a plan, and β and ε do not add
         raise PlanError("plan", "blocks of both kinds of noise", "one kind", "plan again, in a new run")
     first, which = _block_classes(plan.blocks)
@@ -101,7 +114,7 @@ def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule
 
 
 def _block_classes(blocks: Blocks) -> tuple[list[int], NDArray[np.int32]]:
-    """The first block of every strategy and share, in the blocks' order, and which of them each block is like."""
+    """Return the first block of every pair of strategy and share, in block order, and the class of each block."""
     keys = np.stack([blocks.which.astype(np.int64), blocks.share.view(np.int64)])
     order = np.lexsort(keys)
     new = np.ones(len(order), np.bool_)
@@ -115,7 +128,7 @@ def _block_classes(blocks: Blocks) -> tuple[list[int], NDArray[np.int32]]:
 
 
 def draw_of(block: Block, budget: Fraction, rows_per_unit: int) -> Draw:
-    """The draw of one block, which takes its share of the budget."""
+    """Return the draw of one block, which uses its share of the budget."""
     amount, what = Fraction(block.share) * budget, ", ".join(block.attributes) or "the total"
     if block.noise == LAPLACE:
         return laplace_draw(block.l1_sensitivity, amount, rows_per_unit, what)
@@ -127,39 +140,39 @@ NAMELESS = '"attributes":[]'
 
 
 class Orders(Sequence[Order]):
-    """Measurements asked for."""
+    """Sequence of measurement requests."""
 
     @property
     @abstractmethod
     def sizes(self) -> Integers:
-        """How many numbers each gives."""
+        """Number of values of each request."""
 
     @property
     @abstractmethod
     def source(self) -> Integers:
-        """Which of `sources` each is measured from; those of one lie together in files."""
+        """Position in `sources` of each request's counted set; requests of one source are adjacent in files."""
 
     @property
     @abstractmethod
     def sources(self) -> tuple[AttributeSet, ...]:
-        """The sets that they are measured from."""
+        """Counted sets that the requests are measured from."""
 
     @abstractmethod
     def taken(self, wanted: Integers) -> Orders:
-        """Some of them."""
+        """Return the requests at the positions `wanted`."""
 
     @abstractmethod
     def text(self, index: int) -> str:
-        """The label of one as canonical JSON."""
+        """Return the label of one request as canonical JSON."""
 
     @abstractmethod
     def alike(self) -> Iterator[tuple[Order, int]]:
-        """Those of distinct strategy and draw, each with how many are like it."""
+        """Yield one request of each distinct strategy and draw, with the number of such requests."""
 
 
 @dataclass(frozen=True, eq=False)
 class BlockOrder:
-    """One block of a plan, measured from the counts of `source`."""
+    """Request for one block of a plan, measured from the counts of `source`."""
 
     source: AttributeSet
     block: Block
@@ -167,17 +180,17 @@ class BlockOrder:
 
     @property
     def label(self) -> dict[str, Any]:
-        """What the record says of it: what it measures and how, never where or how often."""
+        """Canonical fields of the noise record: query and noise, never worker or attempt."""
         return {"attributes": list(self.block.attributes), "strategy": self.block.digest,
                 "multiplier": self.draw.multiplier, **self.draw.law, "version": RECORD_VERSION, "round": 0}  # fmt: skip
 
     def estimate(self, measured: Floats) -> Floats:
-        """In units of K · marginal."""
+        """Return the measured numbers in units of K · marginal."""
         return measured / self.draw.multiplier
 
 
 class BlockOrders(Orders):
-    """All blocks of a plan, or some."""
+    """Requests for all blocks of a plan, or some of them."""
 
     def __init__(self, blocks: Blocks, draws: Draws, counted: Counted) -> None:
         self.blocks, self.draws, self.counted = blocks, draws, counted
@@ -213,7 +226,7 @@ class BlockOrders(Orders):
         return BlockOrders(self.blocks.taken(wanted), self.draws.taken(wanted), counted)
 
     def text(self, index: int) -> str:
-        """Blocks of one strategy and draw differ in their attributes alone."""
+        """Return the label as canonical JSON; labels of one strategy and draw differ only in the attributes."""
         kind = int(self.blocks.which[index]), int(self.draws.which[index])
         if kind not in self._around:
             whole = canonical({**self[index].label, "attributes": []}).decode()
@@ -233,7 +246,7 @@ class BlockOrders(Orders):
 
 
 class Listed(Orders):
-    """Orders as a list has them."""
+    """Measurement requests stored as a list of objects."""
 
     def __init__(self, orders: Sequence[Order]) -> None:
         self._orders = tuple(orders)
@@ -255,7 +268,7 @@ class Listed(Orders):
 
     @cached_property
     def sources(self) -> tuple[AttributeSet, ...]:
-        """In the order in which they come up."""
+        """Counted sets in order of first use."""
         return tuple(dict.fromkeys(order.source for order in self._orders))
 
     def taken(self, wanted: Integers) -> Listed:
@@ -269,5 +282,5 @@ class Listed(Orders):
 
 
 def in_columns(orders: Sequence[Order]) -> Orders:
-    """Orders as those who file and recount them take them."""
+    """Return the requests with the interface of `MeasurementRequests`."""
     return orders if isinstance(orders, Orders) else Listed(orders)

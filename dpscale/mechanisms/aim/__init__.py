@@ -1,5 +1,5 @@
-"""What AIM and its kin share: the setting, its schedule, what is believed, and the chain of states and decisions.
+"""Shared parts of the AIM mechanisms: problem, schedule, estimators, and the chain of states and decisions.
 
-A run is a chain of states, each a function of released values; between two of them a `Selection` meets exact scores in
-the exponential mechanism, what follows from it is a `Decision`, and its orders meet exact counts and noise elsewhere.
+A run is a chain of states, each a function of released values. Between two states the exponential mechanism applies
+exact scores to a `Selection`; the result is a `Decision`, whose requests are measured elsewhere.
 """

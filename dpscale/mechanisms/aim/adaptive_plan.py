@@ -1,4 +1,4 @@
-"""An AIM run before any record is read: all but what it will choose; and the chain of its states and decisions."""
+"""Measurement plan of the AIM mechanisms: candidates, cost and counted sets, and the chain of states and decisions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,17 @@ Taken = Sequence[tuple[Decision, Sequence[Floats]]]
 
 @dataclass(frozen=True, eq=False)
 class Adaptive:
-    """All decisions with their values. `estimating`: the setting with what low-order tables are made by."""
+    """All decisions of an adaptive release with their values, as evidence for reconstructions.
+
+    Attributes
+    ----------
+    workload : Workload
+    setting : Setting
+    estimating : Setting
+        Setting with the estimator of low-order tables.
+    taken : sequence of (AimDecision, sequence of ndarray)
+    noise : str
+    """
 
     workload: Workload
     setting: Setting
@@ -51,21 +61,24 @@ class Adaptive:
         raise NotImplementedError("least squares of adaptive measurements is not in `reconstructions`")
 
     def residuals(self) -> Residuals:
-        """As GReM has them, 1-ways among them (those of a run over groups of cells are over groups)."""
+        """Return the residuals for GReM, including 1-ways; those of a run over groups of cells are over groups."""
         return self._state(replace(self.setting, beliefs=Grem())).residuals
 
     def spans(self, names: AttributeSet) -> bool:
-        """A residual that was measured over groups of several cells is not known cell by cell."""
+        """Return whether every residual of a set was measured cell by cell.
+
+        Measurements over groups of several cells do not determine a residual.
+        """
         return all(kept in self._by_cell for kept in subsets(names) if kept)
 
     @cached_property
     def _by_cell(self) -> frozenset[AttributeSet]:
-        """The residuals that some round measured over all cells."""
+        """Residuals that some round measured over all cells."""
         return frozenset(order.names for decision, _ in self.taken for order in decision.orders
                          if all(grouping.count == grouping.size for grouping in order.groups))  # fmt: skip
 
     def measurements(self) -> list[Observed]:
-        """1-ways over cells, and residuals over groups, each averaged over the rounds."""
+        """Return 1-ways over cells, and residuals over groups, each averaged over the rounds."""
         state = self._state(self.estimating)
         return observed(state.counts, state.groups, state.residuals)
 
@@ -83,7 +96,7 @@ class Adaptive:
         return beliefs.belief(state.counts, state.groups, state.residuals, self.estimating.candidates)
 
     def _state(self, setting: Setting) -> State:
-        """After all rounds, for its estimates only."""
+        """Return the state after all rounds, for its estimates only."""
         (first, values), *later = self.taken
         state = begun(setting, first, list(values), later[0][0].groups if later else None)
         for decision, values_of in later:
@@ -93,10 +106,21 @@ class Adaptive:
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """What will be chosen among, at what cost, and what has to be counted for it. Errors are not known beforehand.
+    """Measurement plan of an adaptive mechanism. Errors are not known in advance.
 
-    `estimating`: the setting with what low-order tables are made by; `kind`: of estimates, for readers; `options`: as
-    plan.json has them.
+    Attributes
+    ----------
+    workload : Workload
+    mechanism : str
+    setting : Setting
+    estimating : Setting
+        Setting with the estimator of low-order tables.
+    kind : str
+        Kind of estimates, for the report.
+    options : mapping of str to str
+        Options as written to plan.json.
+    redraws : bool
+    noise : str
     """
 
     workload: Workload
@@ -118,18 +142,18 @@ class Chosen:
 
     @property
     def counted(self) -> tuple[AttributeSet, ...]:
-        """The sets whose exact counts are needed: 1-ways first."""
+        """Sets whose exact counts are needed: 1-ways first."""
         ones = [(name,) for name in self.setting.names]
         return tuple(dict.fromkeys([*ones, *self.setting.candidates]))
 
     @property
     def largest(self) -> AttributeSet:
-        """The counted set with the most cells."""
+        """Counted set with the most cells."""
         return max(self.counted, key=self.domain.cells)
 
     @property
     def cost(self) -> Cost:
-        """What the whole run costs, charged before its first draw."""
+        """Privacy cost of the whole run, charged before its first draw."""
         return Cost(gaussian=self.setting.beta)
 
     @property
@@ -155,14 +179,14 @@ class Chosen:
 
     @property
     def needs(self) -> Iterable[tuple[int, str]]:
-        """Measuring takes less than counting, which has half of the memory."""
+        """Empty: measuring needs less memory than counting, which may use half of it."""
         return ()
 
     def summary(self, budget: Budget) -> dict[str, Any]:
         return {"privacy_cost": float(self.setting.beta), "candidates": len(self.candidates)}
 
     def expected(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
-        """What will be measured follows from the data."""
+        """Return an empty tuple: the measurements depend on the data."""
         return ()
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
@@ -171,7 +195,7 @@ class Chosen:
                  "known before it")]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """For plan.json. `version`: other code would read other numbers out of the measurements of an older run."""
+        """Return the content of plan.json; `version` changes if the interpretation of measurements changes."""
         version = BY_STRATEGY if self.setting.strategies else VERSION
         return {"mechanism": self.mechanism, "version": version, "workload": self.workload.digest,
                 "beta": str(self.setting.beta), "rows_per_unit": self.setting.rows_per_unit,
@@ -186,26 +210,28 @@ class Chosen:
 
     @property
     def law(self) -> list[Any]:
-        """What the noise of all rounds is cut out of."""
+        """Parameters that determine the noise of all rounds."""
         return [self.mechanism, str(self.setting.beta), self.setting.rows_per_unit]
 
     def check_low_order(self) -> None:
-        """Every 1-way is measured."""
+        """Do nothing: every 1-way is measured."""
 
     @cached_property
     def _first(self) -> Decision:
         return states.first_decision(self.setting)
 
     def first(self) -> Decision:
-        """The 1-ways, each over its cells."""
+        """Return the decision to measure the 1-ways, each over its cells."""
         return self._first
 
     def decision(self, record: Mapping[str, Any]) -> Decision:
         return Decision.from_dict(record, self.setting)
 
     def begun(self, first: Decision, values: Sequence[Floats], second: Decision | None = None) -> State:
-        """Groups are those that the second decision wrote down, where there is one: they follow from floats, which
-        another machine may round otherwise."""
+        """Return the state after the first decision, with the groups of the second decision if it is stored.
+
+        Groups depend on floating point numbers, which another machine may round differently.
+        """
         return states.begun(self.setting, first, list(values), second.groups if second else None)
 
     def selection(self, state: State) -> Selection | None:
@@ -221,8 +247,11 @@ class Chosen:
         return states.touched(before, after)
 
     def trace(self, state: State) -> list[dict[str, Any]]:
-        """A row for every measurement after the 1-ways: β of it with its selection, how far it moved the estimate (L1,
-        records), and how far its noise alone would have."""
+        """Return one row for every measurement after the 1-ways.
+
+        A row has its β including the selection, the L1 change of the estimate in records, and the expected change from
+        noise alone.
+        """
         return [
             {"round": number, "rank": rank, "attributes": list(names),
              "privacy_cost": float(note.step if names else note.choosing),
@@ -240,7 +269,7 @@ AnyChosen = TypeVar("AnyChosen", bound=Chosen)
 
 
 class Shares(Settings):
-    """How the budget is shared, and over which cells sets are measured."""
+    """Options of the division of the budget and of the grouping of cells."""
 
     ones: float = setting(0.3, "a share from 0.01 to 0.99", "the 1-ways' share of β", ge=0.01, le=0.99)
     selecting: float = setting(
@@ -257,7 +286,7 @@ class Shares(Settings):
         return _share(self.selecting)
 
     def exact(self) -> dict[str, str]:
-        """As plan.json has them."""
+        """Return the options as written to plan.json, with exact shares."""
         shares = {"ones": self.share_of_ones, "selecting": self.share_of_choices}
         return {name: str(value) for name, value in (self.model_dump() | shares).items()}
 
@@ -269,8 +298,23 @@ def _share(value: float) -> Fraction:
 def requested_measurements(
     question: Question, schedule: RoundSchedule, beliefs: Beliefs, weighted: bool = True, cumulated: bool = False
 ) -> Setting:
-    """The question as a setting; `weighted`: by the workload's weights; `cumulated`: 1-ways of which cumulative
-    queries are asked are measured for these. JobError for pure privacy."""
+    """Return the parameters of an adaptive run for a problem.
+
+    Parameters
+    ----------
+    problem : PlanningProblem
+    schedule : RoundSchedule
+    estimator : Estimator
+    weighted : bool
+        Whether to use the weights of the workload.
+    cumulated : bool
+        Whether 1-ways with cumulative queries are measured by a strategy for such queries.
+
+    Raises
+    ------
+    JobError
+        If the budget is pure ε.
+    """
     if question.noise == LAPLACE:
         raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism",
                        "epsilon with delta, rho or privacy_cost", "add delta")  # fmt: skip
@@ -283,6 +327,6 @@ def requested_measurements(
 
 
 def matches_stored(planned: AnyChosen, folder: Path) -> AnyChosen:
-    """The plan that follows from a job; JobError unless it is the one in the folder."""
+    """Return the plan that follows from a job; raise JobError unless the folder contains the same one."""
     check_content(folder, planned.to_dict())
     return planned

@@ -1,8 +1,8 @@
-"""What an AIM run believes, from its 1-ways and residuals: by maximum entropy, or by GReM as published.
+"""Estimators of an AIM run, from its 1-ways and residuals: maximum entropy, or GReM as published.
 
-`MaximumEntropy` measures residuals over groups of cells heavy enough to stand against the noise, and believes the local
-maximum entropy tables of all that was measured. `Grem` believes sums of residuals (AIM+GReM, algorithm 3): the 1-ways'
-are residuals as well (algorithm 6), and what was never measured counts as uniform.
+`EntropyEstimator` measures residuals over groups of cells large enough compared with the noise, and estimates local
+maximum entropy tables from all measurements. `GremEstimator` estimates sums of residuals (AIM+GReM, algorithm 3): the
+1-ways are residuals as well (algorithm 6), and unmeasured residuals count as uniform.
 """
 
 from __future__ import annotations
@@ -34,47 +34,56 @@ class Belief(Protocol):
     """Estimates of one state."""
 
     def table(self, names: AttributeSet, /) -> Floats:
-        """Of a candidate, over groups."""
+        """Return the estimate of a candidate over groups."""
 
     def of(self, sets: Sequence[AttributeSet], /) -> CurrentEstimates:
-        """The same of several, to be sent to where they are held against exact counts."""
+        """Return the estimates of several candidates over groups, for tasks that compare them with counts."""
 
     def marginal(self, names: Sequence[str], /) -> Floats:
-        """Over cells, an axis each in the order asked."""
+        """Return the estimate over cells, one axis per attribute in the requested order."""
 
 
 class Beliefs(Protocol):
-    """How states come to their estimates."""
+    """Estimator of states, and the grouping of cells that suits it."""
 
     def known(self, names: AttributeSet, /) -> bool:
-        """Whether the 1-ways and the domain tell all of a set, so that it is no candidate."""
+        """Return whether the 1-ways and the domain determine a set completely, so it is no candidate."""
 
     def settled(self, names: AttributeSet, groups: Mapping[str, Groups], /) -> bool:
-        """Whether smaller sets over groups do."""
+        """Return whether smaller sets determine a set over groups."""
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
-        """The groups of every attribute, chosen once. `deviation`: the noise of a first measurement."""
+        """Return the groups of every attribute, chosen once; `deviation` is the noise of a first measurement."""
 
     def begun(self, counts: Counts) -> list[Told]:
-        """What the 1-ways tell beside themselves: residuals, as `Residuals.updated` takes them."""
+        """Return the residuals that follow from the 1-ways, as arguments of `Residuals.updated`."""
 
     def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
                candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> Belief:  # fmt: skip
-        """`earlier`: what was believed a round before, to begin from."""
+        """Return the estimates of a state; `earlier` are those of the previous round, as a starting point."""
 
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
     ) -> dict[AttributeSet, float]:
-        """What is known of each residual."""
+        """Return the precision of the estimate of each residual."""
 
     def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
-        """The candidates whose estimates a round may have moved."""
+        """Return the candidates whose estimates a round may have changed."""
 
 
 @dataclass(frozen=True)
 class MaximumEntropy:
-    """`grain`: groups have √(grain · σ · N) counts at least, and 3.5 σ; `chains`: passes of `low_order`; `rules`: of
-    the domain, what cannot be and what follows."""
+    """Estimator of local maximum entropy tables over groups of cells.
+
+    Attributes
+    ----------
+    grain : float
+        Groups have at least √(grain · σ · N) counts, and 3.5 σ.
+    chains : int
+        Passes of `low_order`.
+    rules : tuple of Excludes
+        Structural zeros and functional dependencies of the domain.
+    """
 
     grain: float = 0.3
     chains: int = 1
@@ -87,7 +96,7 @@ class MaximumEntropy:
         return settled(self.rules, names, groups)
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
-        """Groups heavy enough that a pair's typical cell stands against the noise of measuring every pair once."""
+        """Return groups so large that a typical cell of a pair exceeds the noise of measuring every pair once."""
         total = total_of(counts)
         least = max(float(np.sqrt(self.grain * deviation * total)), ABOVE_NOISE * deviation)
         return {name: by_mass(noisy.non_negative(total), least, edges(self.rules, name))
@@ -103,7 +112,7 @@ class MaximumEntropy:
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
     ) -> dict[AttributeSet, float]:
-        """The 1-ways over cells counted in (about: groups differ in width)."""
+        """Return the precisions including the 1-ways over cells; approximate, since groups differ in width."""
         had = dict(residuals.precisions)
         for name, noisy in counts.items():
             had[(name,)] = had.get((name,), 0.0) + 1 / noisy.grouped_variance(groups[name])
@@ -116,7 +125,7 @@ class MaximumEntropy:
 
 @dataclass(frozen=True, eq=False)
 class EntropyBelief:
-    """Local maximum entropy tables, made when they are first asked for."""
+    """Local maximum entropy tables, computed on first access."""
 
     counts: Counts
     groups: Mapping[str, Groups]
@@ -127,7 +136,7 @@ class EntropyBelief:
 
     @cached_property
     def model(self) -> LowOrder:
-        """Consistent non-negative low-order tables from all that was measured."""
+        """Consistent non-negative low-order tables from all measurements."""
         return model_of(self.counts, self.groups, self.residuals, self.candidates, self.chains, self.rules)
 
     def table(self, names: AttributeSet) -> Floats:
@@ -142,7 +151,7 @@ class EntropyBelief:
 
 @dataclass(frozen=True)
 class Grem:
-    """As published: every cell is a group of its own."""
+    """Estimator of AIM+GReM as published: every cell is a group."""
 
     def known(self, names: AttributeSet) -> bool:
         return False
@@ -154,7 +163,7 @@ class Grem:
         return {name: every_cell(len(noisy.values)) for name, noisy in counts.items()}
 
     def begun(self, counts: Counts) -> list[Told]:
-        """A 1-way measured cell by cell tells its residual at σ² and the total at n σ² (algorithm 6)."""
+        """Return the residual (at σ²) and the total (at n σ²) of every 1-way measured cell by cell (algorithm 6)."""
         measured: list[Told] = []
         for name, noisy in counts.items():
             measured.append(((name,), noisy.values - noisy.values.mean(), 1 / noisy.variance))
@@ -177,7 +186,7 @@ class Grem:
 
 @dataclass(frozen=True, eq=False)
 class GremBelief:
-    """Sums of residuals. Axes are asked in the order of the attributes' sizes, or turned to it."""
+    """Sums of residuals. Axes are in the order of the attributes' sizes, or transposed to it."""
 
     residuals: Residuals
 

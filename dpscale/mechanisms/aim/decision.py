@@ -1,7 +1,7 @@
-"""What a round measures, fixed and on disk before anything of it is drawn.
+"""Measurements of a round, fixed and on disk before any of their noise is drawn.
 
-A run that is taken up on another machine, or read there, goes by what was decided and not by floats made again: their
-last bits may differ, and a measurement under another law would be a second one.
+A run that is continued or read on another machine uses the stored decision instead of recomputing floating point
+numbers: their last bits may differ, and a measurement with other noise parameters would be a second measurement.
 """
 
 from __future__ import annotations
@@ -33,11 +33,21 @@ BY_STRATEGY = "aim-grem/7"  # of runs some of whose 1-ways are measured by strat
 
 @dataclass(frozen=True, eq=False)
 class ResidualOrder:
-    """One measurement: the residual on `names` over `groups`, or, if `by_cell`, the 1-way's cells themselves, each by
-    itself or by a `strategy`.
+    """Request for the residual on `names` over `groups`, or, if `by_cell`, for the cells of a 1-way.
 
-    `round` and `rank`: which round it belongs to and the how many-th set of the round, `source`, it serves. `draw.cost`
-    is its β.
+    Attributes
+    ----------
+    round : int
+    rank : int
+        Position in the round of the selected set `source`.
+    source : AttributeSet
+    names : AttributeSet
+    groups : tuple of Groups
+    draw : GaussianDraw
+        Its `cost` is the β of the measurement.
+    by_cell : bool
+    strategy : Factor or None
+        Strategy on the cells of a 1-way; None for the identity.
     """
 
     round: int
@@ -59,20 +69,20 @@ class ResidualOrder:
 
     @property
     def variance(self) -> float:
-        """Of the noise on the τ-marginal that the estimate amounts to: σ²; by a strategy that of a cell on average."""
+        """Noise variance σ² of the estimated marginal; with a strategy the mean variance of a cell."""
         scale = 1 if self.by_cell else self.cells
         each = 1.0 if self.strategy is None else self.strategy.mean_variance
         return self.draw.variance / (self.draw.multiplier * scale) ** 2 * each
 
     def counts(self, estimate: Floats) -> NoisyCounts:
-        """The estimate of a 1-way by cells, with its noise."""
+        """Return the estimate of a 1-way by cells, with its noise."""
         if self.strategy is None:
             return NoisyCounts(estimate, self.variance)
         return StrategyCounts(estimate, self.variance, self.strategy)
 
     @property
     def label(self) -> dict[str, Any]:
-        """What names the measurement, besides release and snapshot, and so fixes its noise."""
+        """Canonical noise-key fields other than release, snapshot and domain."""
         cells = [[grouping.size, *grouping.starts] for grouping in self.groups]
         law = {"multiplier": str(self.draw.multiplier), **self.draw.law}
         version = VERSION
@@ -82,7 +92,7 @@ class ResidualOrder:
                 "groups": cells, "whole": self.by_cell, **law}  # fmt: skip
 
     def estimate(self, measured: Floats) -> Floats:
-        """Lattice numbers as noisy counts, or as a noisy centred residual."""
+        """Return lattice numbers as noisy counts, or as a noisy centred residual."""
         if self.strategy is not None:
             return least_squares(self.strategy, measured / self.draw.multiplier)
         if self.by_cell:
@@ -91,7 +101,7 @@ class ResidualOrder:
 
 
 def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool, own: Factor | None = None) -> Block:
-    """The integer strategy of an order: its own, the cells themselves, or the centred marginal made whole."""
+    """Return the strategy of a request: the given one, the identity, or the centred marginal times its cells."""
     if own is not None:
         return Block(names, (own,), 1.0)
     make = identity_factor if by_cell else center_factor
@@ -106,7 +116,7 @@ def one_way_order(
     rows_per_unit: int,
     strategy: Factor | None = None,
 ) -> ResidualOrder:
-    """A 1-way over its cells at a cost of β."""
+    """Return the request for a 1-way over its cells at a cost of β."""
     block = strategy_of((name,), (groups,), True, strategy)
     draw = gaussian_draw(block.squared_l2_sensitivity, beta, rows_per_unit, name)
     return ResidualOrder(*round_and_rank, (name,), (name,), (groups,), draw, True, strategy)
@@ -120,7 +130,18 @@ def residual_orders(
     rows_per_unit: int,
     round_and_rank: tuple[int, int],
 ) -> list[ResidualOrder]:
-    """The residuals inside `names`, sharing β by conditional ResidualPlanner. `had`: precisions already there."""
+    """Return requests for the residuals inside `names`, which divide β by conditional ResidualPlanner.
+
+    Parameters
+    ----------
+    names : AttributeSet
+    groups : sequence of Groups
+    precisions : dict of AttributeSet to float
+        Precision of the current estimate of each residual.
+    beta : Fraction
+    rows_per_unit : int
+    round_and_rank : tuple of int
+    """
     sizes = [grouping.count for grouping in groups]
     parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, had, float(beta))]
     orders = []
@@ -136,10 +157,21 @@ def residual_orders(
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """Round 0 measures the 1-ways; each round after it the residuals of what it chose, or, without choosing, 1-ways.
+    """Measurements of a round: the 1-ways in round 0; later the residuals of the selected sets, or again the 1-ways.
 
-    A choice of nothing, (), costs its selection alone. `beta`: squared μ of one selection; `step`: of one chosen set's
-    measurements; `groups`: of every attribute.
+    A selection of the empty set () costs only its selection.
+
+    Attributes
+    ----------
+    round : int
+    chosen : tuple of AttributeSet
+    beta : Fraction
+        Squared μ of one selection; 0 if nothing was selected.
+    step : Fraction
+        Squared μ of the measurements of one selected set.
+    groups : mapping of str to Groups
+        Groups of every attribute.
+    requests : tuple of ResidualRequest
     """
 
     round: int
@@ -156,25 +188,25 @@ class Decision:
 
     @property
     def measured(self) -> tuple[AttributeSet, ...]:
-        """What was chosen, without choices of nothing."""
+        """Selected sets without the empty set."""
         return tuple(names for names in self.chosen if names)
 
     @property
     def of_ones(self) -> bool:
-        """Whether it measures the 1-ways over their cells: nothing was chosen."""
+        """Whether the round measures the 1-ways over their cells without a selection."""
         return self.beta == 0
 
     @property
     def choosing(self) -> Fraction:
-        """Squared μ of its selections."""
+        """Squared μ of the selections."""
         return len(self.chosen) * self.beta
 
     def fits(self, other: Decision) -> bool:
-        """Whether a process that came to the other may go on with this one: its shards are over the same groups."""
+        """Return whether a process that computed `other` can continue with this one: the groups are equal."""
         return self.groups == other.groups
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON; exact."""
+        """Return the exact content as JSON values."""
         return {
             "round": self.round,
             "chosen": [list(names) for names in self.chosen],
@@ -189,7 +221,13 @@ class Decision:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any], setting: Setting) -> Decision:
-        """Read back; ValueError unless it is a decision of such a run and costs what it says."""
+        """Read a stored decision.
+
+        Raises
+        ------
+        ValueError
+            If the record is not a decision of such a run or does not cost what it states.
+        """
         number = int(record["round"])
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in record["groups"].items()}
         if any(not _partition(grouping, setting.sizes.get(name)) for name, grouping in groups.items()):
@@ -204,7 +242,7 @@ class Decision:
 
 
 def _partition(groups: Groups, size: int | None) -> bool:
-    """Whether the groups are runs of all cells of an attribute."""
+    """Return whether the groups are runs of all cells of an attribute."""
     starts = (*groups.starts, groups.size)
     return size == groups.size and starts[0] == 0 and all(a < b for a, b in pairwise(starts))
 
@@ -261,7 +299,23 @@ NOISE_L1 = math.sqrt(2 / math.pi)
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """`count` distinct candidates, each draw costing `beta`. `step`: β of one measurement."""
+    """Selection of `count` distinct candidates.
+
+    Attributes
+    ----------
+    round : int
+    candidates : tuple of AttributeSet
+    weights : mapping of AttributeSet to int
+    groups : mapping of str to Groups
+    count : int
+    beta : Fraction
+        Squared μ of one selection.
+    step : Fraction
+        Squared μ of one measurement.
+    penalty : float
+        Multiple of the expected noise that is subtracted from a distance.
+    rows_per_unit : int
+    """
 
     round: int
     candidates: tuple[AttributeSet, ...]
@@ -275,20 +329,20 @@ class Selection:
 
     @property
     def of_nothing(self) -> bool:
-        """Whether the round goes back to the 1-ways: nothing is chosen."""
+        """Whether the round measures the 1-ways again and selects nothing."""
         return not self.candidates
 
     @cached_property
     def sensitivity(self) -> int:
-        """How far one unit moves any score."""
+        """Largest effect of one unit on any score."""
         return SCALE * self.rows_per_unit * max(self.weights[names] for names in self.candidates if names)
 
     def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
-        """None but those chosen."""
+        """Return no positions: only the selected candidates are excluded."""
         return ()
 
     def offset(self, names: AttributeSet) -> int:
-        """The penalty in units of 1/SCALE."""
+        """Return the penalty in units of 1/SCALE."""
         return round(self._cell_penalty * math.prod(self.groups[name].count for name in names))
 
     @cached_property
@@ -296,13 +350,13 @@ class Selection:
         return SCALE * self.penalty * NOISE_L1 * deviation(self.step, self.rows_per_unit)
 
     def label(self, rank: int) -> dict[str, Any]:
-        """What names the draw, besides release and snapshot."""
+        """Return the canonical noise-key fields of the draw number `rank`, other than release, snapshot and domain."""
         return {"mechanism": VERSION, "round": self.round, "rank": rank, "beta": str(self.beta),
                 "candidates": len(self.candidates), "sensitivity": str(self.sensitivity)}  # fmt: skip
 
 
 def deviation(step: Fraction, rows_per_unit: int) -> float:
-    """σ_t: the noise of a measurement that costs `step`, if it were one of a whole marginal."""
+    """Return σ_t: the noise of a measurement of a whole marginal at the cost `step`."""
     return rows_per_unit / math.sqrt(step)
 
 
@@ -311,7 +365,7 @@ CUMULATIVE = frozenset({"prefix"}) | BOTH_ENDS
 
 
 def strategies(workload: Workload) -> Mapping[str, Factor]:
-    """The strategy of each such attribute, of neither few nor very many cells."""
+    """Return the strategy of each attribute with cumulative queries only and a suitable number of cells."""
     asked = _families(workload)
     sizes = {one.name: one.size for one in workload.domain.attributes}
     return {name: cumulative_factor(sizes[name], bool(families & BOTH_ENDS)) for name, families in asked.items()
@@ -319,7 +373,7 @@ def strategies(workload: Workload) -> Mapping[str, Factor]:
 
 
 def _families(workload: Workload) -> dict[str, set[str]]:
-    """The families by which each attribute is asked, by name; "" for a joint one or queries of its own."""
+    """Return the names of the families of each attribute; "" for joint families and explicit queries."""
     asked: dict[str, set[str]] = {}
     for part in workload.parts:
         for names in part.sets:

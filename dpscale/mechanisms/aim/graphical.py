@@ -1,7 +1,7 @@
-"""Estimates of a graphical model: one distribution fitted to all measurements (`dpscale.reconstruction.junction_tree`).
+"""Estimator of a graphical model: one distribution fitted to all measurements (`reconstruction.junction_tree`).
 
-Groups of cells, and what is known of each residual, are as with local maximum entropy. A round's fit begins where the
-one before ended.
+Groups of cells and precisions of residuals are those of local maximum entropy. The fit of a round starts from that of
+the previous round.
 """
 
 from __future__ import annotations
@@ -25,8 +25,15 @@ from dpscale.workload.residual.in_axis import Groups, every_cell
 
 @dataclass(frozen=True)
 class Graphical:
-    """`grain`: of groups, as of `MaximumEntropy`; `close`: when a round's fit is near enough to the best, in nats of
-    the noise's log-likelihood (`graphical.fit`)."""
+    """Estimator that fits a graphical model.
+
+    Attributes
+    ----------
+    grain : float
+        Size of groups, as in `EntropyEstimator`.
+    close : float
+        Tolerance of a round's fit, in nats of the log-likelihood of the noise (`junction_tree.fit`).
+    """
 
     grain: float = 0.45
     close: float = 20.0
@@ -59,7 +66,7 @@ class Graphical:
 
 @dataclass(frozen=True, eq=False)
 class GraphicalBelief:
-    """The model of all that was measured, fitted when it is first asked for."""
+    """Graphical model of all measurements, fitted on first access."""
 
     counts: Counts
     groups: Mapping[str, Groups]
@@ -75,7 +82,10 @@ class GraphicalBelief:
             return fit(sizes, told, Effort(close=self.close), self.start)
 
     def table(self, names: AttributeSet) -> Floats:
-        """Over the groups of the run; the model's are as fine where a set was measured, else one for all cells."""
+        """Return the marginal over the groups of the run.
+
+        The model has the same groups if the set was measured, else one group of all cells.
+        """
         return _coarse(self.model, self.groups, names)
 
     def of(self, sets: Sequence[AttributeSet]) -> Tables:
@@ -86,7 +96,7 @@ class GraphicalBelief:
 
 
 def _coarse(model: Model, groups: Mapping[str, Groups], names: AttributeSet) -> Floats:
-    """The marginal over some groups: the model's own, or, where its are coarser, those shared out by its 1-ways."""
+    """Return the model's marginal over some groups; coarser model groups are divided in proportion to its 1-ways."""
     table = model.coarse_marginal(names)
     for axis, name in enumerate(names):
         own, wanted = model.groups[name], groups[name]
@@ -104,7 +114,7 @@ def _of_cells(name: str, rows: Floats | None, values: Floats, variance: float) -
 
 
 def observed(counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> list[Observed]:
-    """1-ways over cells, and residuals over groups: centred marginals."""
+    """Return the observations of 1-ways over cells, and of residuals over groups as centred marginals."""
     found = [_of_cells(name, *noisy.told()) for name, noisy in counts.items()]
     for names, values in residuals.values.items():
         inside = tuple(groups[name] for name in names)

@@ -1,18 +1,19 @@
-"""How an AIM run spends: what is a candidate, what the 1-ways and each step cost, how many sets a round takes.
+"""Schedules of AIM runs: the candidates, the cost of the 1-ways and of each step, and the sets per round.
 
-`Published` is that of AIM+GReM's paper (algorithm 7); `Batched` is our own: pairs in batches, so that about nine rounds
-would take every pair once, at a budget that would be even if all pairs were measured. What is measured together shares
-its budget by cells: n cells with noise σ miss n σ in L1, and Σ n σ is least at a given Σ 1/σ² where 1/σ² ∝ n^⅔. Four
-rules, all of released numbers, say when to leave that path:
+`PublishedSchedule` is that of the AIM+GReM paper (algorithm 7). `BatchedSchedule` is our own: pairs in batches, so that
+about nine rounds measure every pair once, at a budget that would be even if all pairs were measured. Sets measured in
+one round divide its budget by cells: n cells with noise σ have an L1 error of n σ, and Σ n σ is minimal for a given
+Σ 1/σ² if 1/σ² ∝ n^⅔. Four rules, functions of released numbers, change this default:
 
-- *Larger sets.* The less noise a pair has, √(2/π) σ · groups over the records, the more can be known of larger sets: a
-  step is cheaper then, down to a quarter, and a round takes more of them, up to three times as many. One is offered if
-  its own noise would be no more than 15 % of the records, or, where pairs are that well known, up to 30 %.
-- *Nothing.* As long as all that was measured was in vain, a choice may also be of nothing.
-- *Vain rounds.* Where most of a round moved the estimates by less than their noise, the next step is twice as much.
-- *Back to the 1-ways.* And where the 1-ways are noisy themselves, of what is left a part goes to them, the larger the
-  more was in vain of all that was measured so far: (v − (n − v)) / (n + 2) for v of n, so that little decides less;
-  whatever their noise, where all was.
+- *Larger sets.* The noise of a pair is √(2/π) σ · groups over the records. If it is low, larger sets can be estimated:
+  steps are cheaper, down to a quarter, and a round measures up to three times as many sets. A larger set is offered if
+  its own noise is at most 15 % of the records, or up to 30 % if pairs are estimated precisely.
+- *Empty selection.* While all measurements so far were uninformative, the empty set may also be selected.
+- *Uninformative rounds.* If most measurements of a round changed the estimates by less than their noise, the next step
+  costs twice as much.
+- *Repeated 1-ways.* If the 1-ways are noisy, a part of the remaining budget is spent on them again; if all measurements
+  were uninformative, regardless of their noise. For v uninformative measurements of n the part is
+  (v − (n − v)) / (n + 2), so few measurements have less influence.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ Inside = Callable[[AttributeSet], Iterable[AttributeSet]]
 
 
 class RoundSchedule(Protocol):
-    """`selecting`: the share of a round that pays its selections; `penalty`: how much of its noise a score gives up."""
+    """Division of the budget over rounds.
+
+    Attributes
+    ----------
+    selecting : Fraction
+        Share of a round that pays for its selections.
+    penalty : float
+        Multiple of the expected noise that is subtracted from a distance.
+    """
 
     @property
     def selecting(self) -> Fraction: ...
@@ -42,48 +51,48 @@ class RoundSchedule(Protocol):
     def penalty(self) -> float: ...
     @property
     def fewer(self) -> str:
-        """What makes fewer candidates."""
+        """Advice in error messages on how to reduce the number of candidates."""
 
     def sizes(self, attributes: int) -> tuple[int, int]:
-        """The fewest and the most attributes of a candidate."""
+        """Return the smallest and the largest number of attributes of a candidate."""
 
     def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
-        """β of each 1-way."""
+        """Return β of each 1-way."""
 
     @property
     def largest(self) -> int:
-        """The most attributes of a set that is a candidate if it has few cells, beyond those of `sizes`."""
+        """Largest number of attributes of candidates with few cells, beyond those of `sizes`."""
 
     def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
-        """β of a measurement with its selection, were it even."""
+        """Return β of a measurement with its selection if all steps are even."""
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
-        """How much each candidate counts, by the weights of the targets. `inside`: the candidates within a target."""
+        """Return the weight of each candidate from those of the targets; `inside` gives the candidates in a target."""
 
     def cheaper(self, noise: float) -> Fraction:
-        """The share of an even step that is taken first, where pairs have so much noise (L1 over records)."""
+        """Return the first step as a share of an even one, for pairs with such noise (L1 over records)."""
 
     def offers(self, noise: float, share: Fraction) -> bool:
-        """Whether a larger set may be chosen whose measurement would bring so much noise; `share`: of `cheaper`."""
+        """Return whether a larger set with such noise is offered; `share` is that of the first step."""
 
     def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
-        """Whether a choice may be of nothing, after all that was measured so far."""
+        """Return whether the empty set may be selected, given the effects of all measurements so far."""
 
     def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
-        """The share of what is left that goes back to the 1-ways after a round; `ones`: their noise, as of `offers`."""
+        """Return the share of the remaining budget for repeated 1-ways; `ones` is the noise of the 1-ways."""
 
     def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
-        """Measurements a round, at steps of such a share of an even one."""
+        """Return the number of measurements per round, at steps of such a share of an even one."""
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
-        """How measurements of so many cells share what they are given together."""
+        """Return the shares of the budget of measurements with such numbers of cells."""
 
     def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
-        """The next step's β: more after a round that moved the estimates by no more than its noise."""
+        """Return β of the next step: more after a round that changed the estimates by no more than its noise."""
 
 
 class Plainly:
-    """All candidates are offered at even steps, all is shared evenly, and nothing goes back to the 1-ways."""
+    """Schedule with even steps and shares that offers all candidates and does not repeat 1-ways."""
 
     largest = 0
 
@@ -105,7 +114,7 @@ class Plainly:
 
 @dataclass(frozen=True)
 class Published(Plainly):
-    """One set a round; any subset of a target is a candidate; weights Σ_π w_π |γ ∩ π|."""
+    """Schedule of AIM+GReM: one set per round; any subset of a target is a candidate; weights Σ_π w_π |γ ∩ π|."""
 
     selecting: Fraction = Fraction(1, 10)
     penalty: float = 1.0
@@ -115,7 +124,7 @@ class Published(Plainly):
         return 1, attributes
 
     def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
-        """1/σ0² with σ0² = |W↓|/(0.9 ρ), ρ = β/2."""
+        """Return 1/σ0² with σ0² = |W↓|/(0.9 ρ), ρ = β/2."""
         return Fraction(9, 20) * beta / (candidates + 1)
 
     def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
@@ -133,10 +142,21 @@ class Published(Plainly):
 
 @dataclass(frozen=True)
 class Batched:
-    """Pairs in `rounds` batches, and sets of up to `degree` attributes. The defaults are our best on evidence.
+    """Schedule of pairs in `rounds` batches, and sets of up to `degree` attributes; defaults chosen by benchmarks.
 
-    ones: share of β for the 1-ways. patience: a round whose measurements moved the estimates by less than this share of
-    their noise is a vain one. growth: how the budget of a measurement grows after it.
+    Attributes
+    ----------
+    ones : Fraction
+        Share of β for the 1-ways.
+    selecting : Fraction
+    penalty : float
+    patience : float
+        A measurement is uninformative if it changes the estimates by at most this share of its noise.
+    growth : int
+        Factor of the step after an uninformative round.
+    rounds : int
+    degree : int
+    fewer : str
     """
 
     ones: Fraction = Fraction(3, 10)
@@ -156,15 +176,15 @@ class Batched:
         return 2, 2
 
     def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
-        """An even part of their share; of all where nothing else is wanted."""
+        """Return an even part of the 1-ways' share, or of all of β if there are no candidates."""
         return (self.ones if candidates else Fraction(1)) * beta / attributes
 
     def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
-        """What the 1-ways leave, a part for every pair."""
+        """Return an even part for every pair of the budget that the 1-ways leave."""
         return (beta - attributes * self.one_way_cost(beta, attributes, len(candidates))) / max(_pairs(candidates), 1)
 
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
-        """Σ w_π over the targets π that hold γ."""
+        """Return Σ w_π over the targets π that contain γ."""
         summed = dict.fromkeys(candidates, 0)
         for target, weight in targets.items():
             for names in inside(target):
@@ -173,11 +193,11 @@ class Batched:
         return summed
 
     def cheaper(self, noise: float) -> Fraction:
-        """In sixteenths, so that last bits of floats hardly ever matter."""
+        """Return the share rounded to sixteenths, so that the last bits of floating point numbers rarely matter."""
         return max(CHEAPEST, min(Fraction(1), Fraction(round(SIXTEENTHS * noise / EVEN), SIXTEENTHS)))
 
     def offers(self, noise: float, share: Fraction) -> bool:
-        """From OFFERED at even steps to twice that at the cheapest, where pairs are so well known."""
+        """Return whether the noise is at most OFFERED at even steps, up to twice that at the cheapest."""
         return noise <= OFFERED * float(1 + (1 - share) / (1 - CHEAPEST))
 
     def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
@@ -191,12 +211,12 @@ class Batched:
         return max(Fraction(0), Fraction(2 * in_vain - len(moved), len(moved) + DOUBT)) * wanted
 
     def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
-        """A ninth of the pairs (1 / `rounds`) at even steps, up to WIDEST times as many at cheap ones."""
+        """Return 1 / `rounds` of the pairs at even steps, up to WIDEST times as many at cheap ones."""
         wider = 1 + (WIDEST - 1) * (1 - min(share, Fraction(1))) / (1 - CHEAPEST)
         return max(1, math.ceil(_pairs(candidates) * wider / self.rounds))
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
-        """∝ n^⅔, in 4,096ths of a cell's."""
+        """Return shares ∝ n^⅔, rounded to 1/4,096 of the share of one cell."""
         parts = [round(PART * count ** (2 / 3)) for count in cells]
         return [Fraction(part, sum(parts)) for part in parts]
 
@@ -210,7 +230,7 @@ def _pairs(candidates: Sequence[AttributeSet]) -> int:
 
 
 def by_overlap(candidates: Sequence[AttributeSet], targets: Targets) -> dict[AttributeSet, int]:
-    """Σ_π w_π |γ ∩ π| of every candidate γ: a sum over its attributes."""
+    """Return Σ_π w_π |γ ∩ π| of every candidate γ, computed as a sum over its attributes."""
     alone: dict[str, int] = {}
     for target, weight in targets.items():
         for name in target:
@@ -219,5 +239,5 @@ def by_overlap(candidates: Sequence[AttributeSet], targets: Targets) -> dict[Att
 
 
 def vain(moved: Iterable[float], noise: Iterable[float], patience: float) -> int:
-    """How many measurements moved the estimates by no more than `patience` of their noise."""
+    """Return the number of measurements that changed the estimates by no more than `patience` times their noise."""
     return sum(one <= patience * other for one, other in zip(moved, noise, strict=True))

@@ -1,4 +1,4 @@
-"""What an adaptive run is asked: public, fixed before it starts."""
+"""Public parameters of an adaptive run, fixed before it starts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,24 @@ OWN_SCHEDULE, OWN_BELIEFS = Batched(), MaximumEntropy()
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Attributes with their sizes, the marginals wanted, β (squared μ), how it is spent and what is believed.
+    """Public parameters of an adaptive run.
 
-    rows_per_unit: how many records one protected unit may hold: sensitivities grow by it. target_weights: whole numbers
-    above 0, one for each target; () for 1 each. strategies: of the 1-ways that are not measured cell by cell.
+    Attributes
+    ----------
+    sizes : mapping of str to int
+        Number of cells of every attribute.
+    targets : tuple of AttributeSet
+        Marginals of the workload.
+    beta : Fraction
+        Budget, squared μ.
+    rows_per_unit : int
+        Largest number of records of one protected unit; sensitivities are proportional to it.
+    schedule : RoundSchedule
+    estimator : Estimator
+    target_weights : tuple of int
+        Positive integers, one for each target; () for 1 each.
+    strategies : mapping of str to Factor
+        Strategies of the 1-ways that are not measured cell by cell.
     """
 
     sizes: Mapping[str, int]
@@ -50,15 +64,15 @@ class Setting:
 
     @cached_property
     def names(self) -> AttributeSet:
-        """The attributes that any target uses, in the order of `sizes`."""
+        """Attributes of any target, in the order of `sizes`."""
         used = {name for names in self.targets for name in names}
         return tuple(name for name in self.sizes if name in used)
 
     @cached_property
     def candidates(self) -> tuple[AttributeSet, ...]:
-        """What may be selected: the targets' subsets of the schedule's sizes, smallest first, then as in `sizes`.
+        """Subsets of the targets with sizes of the schedule, smallest first, then in the order of `sizes`.
 
-        Of larger ones those with the fewest cells, MOST_LARGER of MOST_LARGER_CELLS together at most.
+        Of the larger sets, only those with the fewest cells: at most MOST_LARGER, with MOST_LARGER_CELLS in total.
         """
         inside: set[AttributeSet] = set()
         for names in self.targets:
@@ -74,11 +88,11 @@ class Setting:
         return {name: index for index, name in enumerate(self.sizes)}
 
     def place(self, names: AttributeSet) -> tuple[int, list[int]]:
-        """What candidates are sorted by."""
+        """Return the sort key of a candidate."""
         return len(names), [self._position[name] for name in names]
 
     def _small(self, ordered: Sequence[AttributeSet]) -> tuple[AttributeSet, ...]:
-        """Of the larger sets those with few cells, in order."""
+        """Return the larger sets with few cells, in order."""
         larger = [names for names in ordered if len(names) > self._always]
         cells = {names: math.prod(self.sizes[name] for name in names) for names in larger}
         fewest = sorted(larger, key=cells.__getitem__)[:MOST_LARGER]
@@ -88,12 +102,12 @@ class Setting:
 
     @property
     def _always(self) -> int:
-        """The most attributes of a set that is a candidate whatever its cells."""
+        """Largest number of attributes of a set that is a candidate regardless of its cells."""
         return self.schedule.sizes(len(self.names))[1]
 
     @cached_property
     def _most(self) -> int:
-        """The most attributes of any candidate: as many as leave few enough to look through."""
+        """Largest number of attributes of any candidate, such that the candidates can be enumerated."""
         most = self._always
         if len(self.names) > MOST_ATTRIBUTES:
             return most
@@ -102,19 +116,19 @@ class Setting:
         return most
 
     def _counted(self, most: int) -> int:
-        """The larger subsets of all targets, one for each target that it is in."""
+        """Return the number of larger subsets of all targets, counted once per target."""
         sizes = range(self._always + 1, most + 1)
         return sum(math.comb(len(names), size) for names in self.targets for size in sizes)
 
     def inside(self, target: Sequence[str]) -> Iterator[AttributeSet]:
-        """The subsets of a target that have the size of a candidate."""
+        """Return the subsets of a target that have the size of a candidate."""
         least = self.schedule.sizes(len(self.names))[0]
         ordered = self.ordered(target)
         return chain.from_iterable(combinations(ordered, size) for size in range(least, self._most + 1))
 
     @cached_property
     def weights(self) -> dict[AttributeSet, int]:
-        """What each candidate counts for all targets."""
+        """Weight of each candidate over all targets."""
         each = self.target_weights or (1,) * len(self.targets)
         targets = dict(zip(self.targets, each, strict=True))
         return self.schedule.weights(self.candidates, targets, self.inside)
@@ -130,7 +144,7 @@ class Setting:
         return self.schedule.first_step(self.beta, len(self.names), self.candidates)
 
     def batch(self, step: Fraction) -> int:
-        """Measurements a round, of which each costs `step` with its selection."""
+        """Return the number of measurements per round if each costs `step` including its selection."""
         return min(self.schedule.batch(self.candidates, step / self.first_step), len(self.candidates))
 
     def ordered(self, names: Sequence[str]) -> AttributeSet:

@@ -1,7 +1,7 @@
-"""The state of an AIM run: a function of released values alone, so that anyone could continue from what was published.
+"""State of an AIM run: a function of released values, so a run can be continued from its published output.
 
-Nothing here is random and nothing sees a count. Budgets are exact fractions: the last round takes all that is left, so
-β is met exactly. A state can be rebuilt from the decisions and the measured values of its rounds, read back from disk.
+The functions here are deterministic and do not read counts. Budgets are exact fractions; the last round spends all of
+the remaining budget, so the total is exactly β. A state can be rebuilt from the stored decisions and values.
 """
 
 from __future__ import annotations
@@ -37,10 +37,19 @@ SURE = Fraction(3, 4)
 
 @dataclass(frozen=True)
 class Round:
-    """What a round chose and spent, and how far its measurements moved the estimates: all of it released.
+    """Selections, costs and effects of a round; all of it is released.
 
-    `step`: β of one measurement with its selection, `choosing` of the selection alone; `moved`, `expected_noise`: of
-    each chosen set, L1 over groups, 0 of nothing; `of_ones`: whether it went back to the 1-ways.
+    Attributes
+    ----------
+    chosen : tuple of AttributeSet
+    step : Fraction
+        β of one measurement with its selection.
+    moved, expected_noise : tuple of float
+        Change of the estimate of each selected set and its expected noise, L1 over groups; 0 for the empty set.
+    of_ones : bool
+        Whether the round repeated the 1-ways.
+    choosing : Fraction
+        β of one selection.
     """
 
     chosen: tuple[AttributeSet, ...]
@@ -53,9 +62,28 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """After some rounds. `counts`: the measured 1-ways; `residuals`: of marginals over `groups`; `left`: β not spent;
-    `step`: β of the next measurement with its selection; `offered`: what may be chosen; `earlier`: what was believed a
-    round before."""
+    """State after some rounds.
+
+    Attributes
+    ----------
+    setting : Setting
+    counts : mapping of str to NoisyCounts
+        Measured 1-ways.
+    groups : mapping of str to Groups
+    residuals : Residuals
+        Residuals of marginals over `groups`.
+    left : Fraction
+        β that is not spent.
+    step : Fraction
+        β of the next measurement with its selection.
+    offered : tuple of AttributeSet
+        Candidates that may be selected.
+    rounds : tuple of Round
+    measured : int
+        Number of the last measured round.
+    earlier : FittedEstimates or None
+        Estimates of the previous round.
+    """
 
     setting: Setting
     counts: Mapping[str, NoisyCounts]
@@ -70,21 +98,21 @@ class State:
 
     @property
     def rows(self) -> int:
-        """About how many records there are: a released number."""
+        """Approximate number of records, a released value."""
         return round(total_of(self.counts))
 
     @cached_property
     def belief(self) -> Belief:
-        """The estimates from all that was measured."""
+        """Estimates from all measurements."""
         setting = self.setting
         return setting.beliefs.belief(self.counts, self.groups, self.residuals, setting.candidates, self.earlier)
 
     def believed(self, sets: Sequence[AttributeSet]) -> CurrentEstimates:
-        """What is believed of candidates, to be sent to where they are held against exact counts."""
+        """Return the estimates of candidates, to be sent to the tasks that compare them with exact counts."""
         return self.belief.of(sets)
 
     def marginal(self, names: Sequence[str]) -> Floats:
-        """The estimated marginal over cells, an axis each in the order asked."""
+        """Return the estimated marginal over cells, one axis per attribute in the requested order."""
         return self.belief.marginal(names)
 
     @property
@@ -93,13 +121,13 @@ class State:
 
 
 def first_decision(setting: Setting) -> Decision:
-    """The 1-ways, each over its cells."""
+    """Return the decision to measure the 1-ways, each over its cells."""
     groups = {name: every_cell(setting.sizes[name]) for name in setting.names}
     return _of_ones(setting, 0, setting.one_way_cost, groups)
 
 
 def _of_ones(setting: Setting, number: int, cost: Fraction, groups: Mapping[str, Groups]) -> Decision:
-    """A round that measures all 1-ways over their cells, at a mean β of `cost`."""
+    """Return a round that measures all 1-ways over their cells, at a mean β of `cost`."""
     cells = [every_cell(setting.sizes[name]) for name in setting.names]
     costs = _costs(setting, [one.count for one in cells], cost)
     orders = tuple(one_way_order((number, rank), name, one, beta, setting.rows_per_unit, setting.strategies.get(name))
@@ -108,12 +136,12 @@ def _of_ones(setting: Setting, number: int, cost: Fraction, groups: Mapping[str,
 
 
 def _costs(setting: Setting, cells: Sequence[int], mean: Fraction) -> list[Fraction]:
-    """β of measurements of so many cells."""
+    """Return β of measurements with such numbers of cells."""
     return [share * len(cells) * mean for share in setting.schedule.shares(cells)]
 
 
 def _costs_of(state: State, chosen: Sequence[AttributeSet], mean: Fraction) -> dict[AttributeSet, Fraction]:
-    """The same of sets over groups; nothing costs nothing."""
+    """Return β of sets over groups; the empty set is free."""
     sets = [names for names in chosen if names]
     cells = [math.prod(state.groups[name].count for name in names) for names in sets]
     return dict(zip(sets, _costs(state.setting, cells, mean), strict=True))
@@ -122,7 +150,7 @@ def _costs_of(state: State, chosen: Sequence[AttributeSet], mean: Fraction) -> d
 def begun(
     setting: Setting, decision: Decision, values: Sequence[Floats], groups: Mapping[str, Groups] | None = None
 ) -> State:
-    """The state after the 1-ways. Groups are chosen here, once; `groups`: as they were chosen before."""
+    """Return the state after the 1-ways; groups are chosen here unless `groups` gives stored ones."""
     counts = {order.names[0]: order.counts(value) for order, value in zip(decision.orders, values, strict=True)}
     if groups is None:
         groups = _grouped(setting, counts) if setting.candidates else decision.groups
@@ -139,7 +167,7 @@ def begun(
 
 
 def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:
-    """How much noise an even step brings to a set, L1 over records."""
+    """Return a function that gives the noise of an even step on a set, L1 over records."""
     one = NOISE_L1 * deviation(setting.first_step, setting.rows_per_unit) / total if setting.candidates else 0.0
     return lambda names: one * math.prod(groups[name].count for name in names)
 
@@ -153,7 +181,7 @@ def _grouped(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, G
 
 
 def next_selection(state: State) -> Selection | None:
-    """What the next round selects among; None where all is spent."""
+    """Return the selection of the next round, or None if the budget is spent."""
     if state.done:
         return None
     setting, schedule, back = state.setting, state.setting.schedule, _back(state)
@@ -165,8 +193,10 @@ def next_selection(state: State) -> Selection | None:
 
 
 def _choices(state: State) -> tuple[AttributeSet, ...]:
-    """What is offered; in doubt nothing as well, as often as there are sets, so that their number does not outvote it:
-    unless one measurement has to take all that is left."""
+    """Return the offered sets, and as many empty sets if the empty set may be selected.
+
+    With equal numbers the sets do not outvote the empty set. It is not offered if one measurement must spend the rest.
+    """
     nothing = _doubtful(state) and not _single(state)
     return (*state.offered, *[()] * len(state.offered)) if nothing else state.offered
 
@@ -176,19 +206,21 @@ def _doubtful(state: State) -> bool:
 
 
 def _single(state: State) -> bool:
-    """Whether no more than one measurement is affordable."""
+    """Return whether at most one measurement is affordable."""
     return state.left < 2 * state.step
 
 
 def _effects(state: State) -> tuple[list[float], list[float]]:
-    """How far all measurements but those of 1-ways moved the estimates, and their noise."""
+    """Return the changes of the estimates by all measurements except 1-ways, and their expected noise."""
     others = [note for note in state.rounds if not note.of_ones]
     return [one for note in others for one in note.moved], [one for note in others for one in note.expected_noise]
 
 
 def _back(state: State) -> Fraction:
-    """The share of what is left that goes back to the 1-ways, after a round of others that was in vain; or all of it,
-    if surely nothing is to be had and one measurement would take it."""
+    """Return the share of the remaining budget for repeated 1-ways after an uninformative round.
+
+    It is 1 if measurements are almost certainly uninformative and one measurement would spend all of the rest.
+    """
     if all(note.of_ones for note in state.rounds):
         return Fraction(0)
     total = total_of(state.counts)
@@ -200,7 +232,7 @@ def _back(state: State) -> Fraction:
 
 
 def _afforded(state: State) -> tuple[int, Fraction]:
-    """How many measurements the round makes and β for each; the last round takes all that is left."""
+    """Return the number of measurements of the round and β of each; the last round spends the rest."""
     batch, affordable = min(state.setting.batch(state.step), len(state.offered)), int(state.left / state.step)
     if affordable > batch:
         return batch, state.step
@@ -209,7 +241,7 @@ def _afforded(state: State) -> tuple[int, Fraction]:
 
 
 def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) -> Decision:
-    """The measurements of a round, after its selections."""
+    """Return the measurements of a round from its selected sets."""
     setting = state.setting
     if selection.of_nothing:
         return _of_ones(setting, selection.round, selection.step, state.groups)
@@ -230,7 +262,7 @@ def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) 
 
 
 def absorbed(state: State, decision: Decision, values: Sequence[Floats]) -> State:
-    """The state with a round's measurements in its estimates; what the next round does is not decided yet."""
+    """Return the state with a round's measurements in its estimates; the next step is not determined yet."""
     after = replace(state, left=state.left - decision.spent, measured=decision.round)
     taken = list(zip(decision.orders, values, strict=True))
     if not decision.of_ones:
@@ -243,7 +275,7 @@ def absorbed(state: State, decision: Decision, values: Sequence[Floats]) -> Stat
 
 
 def advanced(state: State, decision: Decision, values: Sequence[Floats]) -> State:
-    """The state after a round: estimates updated, budget annealed by how far the *estimates* moved."""
+    """Return the state after a round, with estimates updated and the step annealed by the change of the *estimates*."""
     after = replace(absorbed(state, decision, values), earlier=state.belief)
     if not decision.measured:
         vars(after)["belief"] = state.belief
@@ -259,19 +291,19 @@ def advanced(state: State, decision: Decision, values: Sequence[Floats]) -> Stat
 def _effect(
     before: State, after: State, names: AttributeSet, costs: Mapping[AttributeSet, Fraction]
 ) -> tuple[float, float]:
-    """How far a measurement moved an estimate, and its noise: both L1 over groups."""
+    """Return the change of an estimate by a measurement, and its expected noise, both L1 over groups."""
     old = before.belief.table(names)
     noise = NOISE_L1 * deviation(costs[names], before.setting.rows_per_unit) * old.size
     return float(np.abs(after.belief.table(names) - old).sum()), noise
 
 
 def _noted(state: State, note: Round, step: Fraction) -> State:
-    """The state with a round noted; its belief, which is made already, is of the same measurements."""
+    """Return the state with a round appended; its estimates are reused."""
     noted = replace(state, rounds=(*state.rounds, note), step=step)
     vars(noted)["belief"] = state.belief
     return noted
 
 
 def touched(before: State, after: State) -> list[AttributeSet]:
-    """The candidates whose estimates a round may have moved."""
+    """Return the candidates whose estimates a round may have changed."""
     return after.setting.beliefs.touched(before.residuals, after.residuals, after.setting.candidates)
