@@ -49,11 +49,11 @@ from dpscale.privacy import gdp_mu, zcdp_rho
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.low_order_sources import from_estimates
+from dpscale.reconstruction.low_order import from_estimates
 from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
 from dpscale.reconstruction.pairwise.learn import completed, effort, lacking, learn, with_triples
 from dpscale.reconstruction.pairwise.pairs import wanted
-from dpscale.reconstruction.simulated import CONTAINS
+from dpscale.reconstruction.simulated_errors import CONTAINS
 
 DELTA = 1e-9
 Answers = Callable[[Names], np.ndarray]

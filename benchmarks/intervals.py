@@ -11,7 +11,7 @@ from marginal_tables import Table
 from dpscale import Domain, Workload
 from dpscale.mechanisms.aim.state import State
 from dpscale.reconstruction.joint_intervals import bonferroni
-from dpscale.reconstruction.simulated import Simulated, simulated
+from dpscale.reconstruction.simulated_errors import Simulated, simulated
 
 
 def prefixes(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:

@@ -26,7 +26,7 @@ from dpscale.plans.requests import BlockOrders, Schedule, make_schedule
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import variance_factor
 from dpscale.reconstruction.base import Linear
-from dpscale.reconstruction.low_order_sources import fully_measured
+from dpscale.reconstruction.low_order import fully_measured
 from dpscale.workload import Part, ProductPart, Workload
 
 MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats

@@ -26,8 +26,8 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.junction_tree.fit import Observed
 from dpscale.reconstruction.junction_tree.model import Model
-from dpscale.reconstruction.low_order_sources import from_estimates
-from dpscale.reconstruction.simulated import Simulated
+from dpscale.reconstruction.low_order import from_estimates
+from dpscale.reconstruction.simulated_errors import Simulated
 from dpscale.workload import Part, Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals

@@ -1,4 +1,4 @@
-"""Structural zeros and functional dependencies in maximum-entropy estimates, and consistency between marginals.
+"""Structural zeros and functional dependencies in maximum-entropy estimates.
 
 The rules of the domain (`dpscale.domain.structural_zeros`) are public, so using them costs no budget:
 
@@ -14,8 +14,7 @@ The rules of the domain (`dpscale.domain.structural_zeros`) are public, so using
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -195,144 +194,3 @@ def edges(rules: Rules, name: str) -> frozenset[int]:
             changes = (np.flatnonzero(np.diff(rule.of)) + 1).tolist()
             found.update(changes if len(changes) < len(set(rule.of)) else ())
     return frozenset(found)
-
-
-ROUNDS, TOLERANCE, LEAST_TARGET = 200, 1e-6, 1e-12
-PAIRS = 1000
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """Half the L1 distance between the margins of two targets on their common attributes, as a share of the total.
-
-    Attributes
-    ----------
-    mean, most : float
-        Mean and maximum over the pairs of targets.
-    pairs : int
-        Number of pairs of targets.
-    farthest : pair of AttributeSet, optional
-        The two targets with the largest distance.
-    """
-
-    mean: float
-    most: float
-    pairs: int
-    farthest: tuple[AttributeSet, AttributeSet] | None
-
-
-def disagreement(
-    marginal_of: Callable[[AttributeSet], Floats], targets: Sequence[AttributeSet], most: int = PAIRS, seed: int = 0
-) -> Disagreement:
-    """Return the disagreement over all pairs of targets with common attributes, or over `most` random ones."""
-    distances: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
-    for one, other in _pairs(targets, most, seed):
-        kept = tuple(name for name in one if name in other)
-        left, right = margin(marginal_of(one), one, kept), margin(marginal_of(other), other, kept)
-        distances.append((float(np.abs(left - right).sum() / (left.sum() + right.sum())), (one, other)))
-    if not distances:
-        return Disagreement(0.0, 0.0, 0, None)
-    worst = max(distances, key=lambda entry: entry[0])
-    return Disagreement(float(np.mean([distance for distance, _ in distances])), worst[0], len(distances), worst[1])
-
-
-def agreeing(
-    targets: Mapping[AttributeSet, Floats],
-    weights: Mapping[AttributeSet, float] | None = None,
-    rounds: int = ROUNDS,
-    tolerance: float = TOLERANCE,
-) -> dict[AttributeSet, Floats]:
-    """Return non-negative tables of equal total that agree on every common margin, by weighted geometric means.
-
-    Parameters
-    ----------
-    targets : mapping of AttributeSet to ndarray
-        Tables, all over cells or all over groups, one axis per attribute. Negative values count as 0. The common total
-        is the weighted mean of their sums.
-    weights : mapping of AttributeSet to float, optional
-        Weight of each target's own values; 1 by default.
-    rounds : int
-        Maximum number of rounds.
-    tolerance : float
-        Largest L1 distance of margins, as a share of the total, at which the rounds end.
-    """
-    weight_of = {names: 1.0 if weights is None else float(weights[names]) for names in targets}
-    total = max(
-        sum(weight_of[n] * float(table.sum()) for n, table in targets.items()) / sum(weight_of.values()), LEAST_TARGET
-    )
-    tables = {names: _positive(table, total) for names, table in targets.items()}
-    common = _common(list(targets))
-    for _ in range(rounds):
-        apart = [_projected(tables, kept, holders, weight_of, total) for kept, holders in common.items()]
-        if max(apart, default=0.0) <= tolerance * total:
-            break
-    return tables
-
-
-def margin(values: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
-    """Return sums over the other attributes, with axes in the order of `kept`."""
-    summed = values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept))
-    left = [name for name in names if name in kept]
-    return np.asarray(summed.transpose([left.index(name) for name in kept]))
-
-
-def _positive(table: Floats, total: float) -> Floats:
-    """Return a copy with this total, without exact zeros so that any two tables have a common cell."""
-    table = np.maximum(table, LEAST_TARGET * total / table.size)
-    return np.asarray(table * (total / table.sum()))
-
-
-def _common(targets: Sequence[AttributeSet]) -> dict[AttributeSet, list[AttributeSet]]:
-    """Return the sets inside several targets, smallest first, each with the targets that contain it.
-
-    A set is left out if a larger one is inside the same targets.
-    """
-    sets = {tuple(sorted(set(one) & set(other))) for one, other in combinations(targets, 2)} - {()}
-    holders = {kept: [names for names in targets if set(kept) <= set(names)] for kept in sets}
-    needed = {}
-    for kept in sorted(sets, key=lambda one: (len(one), one)):
-        larger = [other for other in sets if set(kept) < set(other)]
-        if not any(len(holders[other]) == len(holders[kept]) for other in larger):
-            needed[kept] = holders[kept]
-    return needed
-
-
-def _projected(
-    tables: dict[AttributeSet, Floats],
-    kept: AttributeSet,
-    holders: Sequence[AttributeSet],
-    weights: Mapping[AttributeSet, float],
-    total: float,
-) -> float:
-    """Scale all targets that contain a set to their common margin; return the largest L1 distance from it."""
-    margins = [margin(tables[names], names, kept) for names in holders]
-    share = np.array([weights[names] for names in holders]) / sum(weights[names] for names in holders)
-    mean = np.exp(
-        sum(w * np.log(np.maximum(marginal, LEAST_TARGET**2)) for w, marginal in zip(share, margins, strict=True))
-    )
-    mean *= total / mean.sum()
-    for names, marginal in zip(holders, margins, strict=True):
-        tables[names] = tables[names] * _along(mean / np.maximum(marginal, LEAST_TARGET**2), names, kept)
-    return max(float(np.abs(marginal - mean).sum()) for marginal in margins)
-
-
-def _along(ratio: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
-    """Return an array over `kept` that broadcasts over `names`."""
-    order = [kept.index(name) for name in names if name in kept]
-    sizes = iter(ratio.transpose(order).shape)
-    return ratio.transpose(order).reshape([next(sizes) if name in kept else 1 for name in names])
-
-
-def _pairs(targets: Sequence[AttributeSet], most: int, seed: int) -> Iterator[tuple[AttributeSet, AttributeSet]]:
-    """Yield pairs of targets with common attributes: all, or `most` random ones if there are many."""
-    if len(targets) * (len(targets) - 1) // 2 <= most:
-        yield from ((one, other) for one, other in combinations(targets, 2) if set(one) & set(other))
-        return
-    random, seen = np.random.default_rng(seed), set()
-    for _ in range(50 * most):
-        left, right = sorted(int(i) for i in random.integers(len(targets), size=2))
-        if left != right and (left, right) not in seen and set(targets[left]) & set(targets[right]):
-            seen.add((left, right))
-            yield targets[left], targets[right]
-            if len(seen) == most:
-                return

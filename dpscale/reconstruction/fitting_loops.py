@@ -1,4 +1,4 @@
-"""Compiled loops of shrinkage, proportional fitting and non-negative least squares.
+"""Compiled loops of proportional fitting and of non-negative least squares.
 
 They use no BLAS, one order of summation and no temporary arrays, so the bytes of the result do not depend on threads or
 on batches. They are a separate module so that numba is loaded by the first estimate and not by the import.
@@ -6,129 +6,13 @@ on batches. They are a separate module so that numba is loaded by the first esti
 
 from __future__ import annotations
 
-from math import exp, sqrt
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats
 from dpscale.privacy.sampling_loops import compiled
 
-FARTHEST, LEAST = -60.0, 1e-9
-
-
-@compiled("Tuple((float64[:, ::1], float64[::1]))(float64[::1], float64[::1], float64, float64[::1], float64[::1])")
-def likelihoods(
-    values: Floats, reference: Floats, deviation: float, ratios: Floats, widths: Floats
-) -> tuple[Floats, Floats]:
-    """Return normal densities of every value under each component, divided by exp of the second result.
-
-    A component's centre and width are `ratios` and `widths` times the cell's reference; noise with standard deviation
-    `deviation` is added.
-
-    Returns
-    -------
-    densities : ndarray, shape (cells, components)
-    tops : ndarray, shape (cells,)
-        Largest log-density of each cell.
-    """
-    cells, parts = len(values), len(ratios)
-    densities, tops, variances = np.empty((cells, parts)), np.empty(cells), np.empty(parts)
-    for cell in range(cells):
-        top = -np.inf
-        for part in range(parts):
-            apart, width = values[cell] - reference[cell] * ratios[part], reference[cell] * widths[part]
-            variances[part] = deviation * deviation + width * width
-            densities[cell, part] = -0.5 * apart * apart / variances[part]
-            top = max(top, densities[cell, part])
-        for part in range(parts):
-            near = densities[cell, part] - top
-            densities[cell, part] = exp(near) / sqrt(variances[part]) if near > FARTHEST else 0.0
-        tops[cell] = top
-    return densities, tops
-
-
-@compiled("float64[::1](float64[:, ::1], float64[::1], float64, int64)")
-def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: int) -> Floats:
-    """Return the weights of a mixture by EM from `start`, which counts as `strength` cells.
-
-    Four cells are processed at a time, for speed.
-    """
-    cells, parts = likelihood.shape
-    weights = start.copy()
-    in_fours = cells - cells % 4
-    for _ in range(rounds):
-        expected = strength * start
-        scaled = np.zeros(parts)
-        for cell in range(0, in_fours, 4):
-            a, b, c, d = 0.0, 0.0, 0.0, 0.0
-            for part in range(parts):
-                a += likelihood[cell, part] * weights[part]
-                b += likelihood[cell + 1, part] * weights[part]
-                c += likelihood[cell + 2, part] * weights[part]
-                d += likelihood[cell + 3, part] * weights[part]
-            a, b, c, d = 1 / a, 1 / b, 1 / c, 1 / d
-            for part in range(parts):
-                scaled[part] += (
-                    likelihood[cell, part] * a
-                    + likelihood[cell + 1, part] * b
-                    + likelihood[cell + 2, part] * c
-                    + likelihood[cell + 3, part] * d
-                )
-        for cell in range(in_fours, cells):
-            a = 0.0
-            for part in range(parts):
-                a += likelihood[cell, part] * weights[part]
-            for part in range(parts):
-                scaled[part] += likelihood[cell, part] / a
-        expected += weights * scaled
-        weights = expected / expected.sum()
-    return weights
-
-
-@compiled(
-    "float64[::1](float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[:, ::1], float64[::1])"
-)
-def posterior_means(
-    values: Floats,
-    reference: Floats,
-    deviation: float,
-    ratios: Floats,
-    widths: Floats,
-    likelihood: Floats,
-    weights: Floats,
-) -> Floats:
-    """Return posterior means of the counts; component means below 0 are replaced by 0."""
-    cells, parts = likelihood.shape
-    means = np.empty(cells)
-    noise = deviation * deviation
-    for cell in range(cells):
-        total, mean = 0.0, 0.0
-        for part in range(parts):
-            chance = likelihood[cell, part] * weights[part]
-            center, width = reference[cell] * ratios[part], reference[cell] * widths[part]
-            inside = center + (1 - noise / (noise + width * width)) * (values[cell] - center)
-            total += chance
-            mean += chance * max(inside, 0.0)
-        means[cell] = mean / total
-    return means
-
-
-@compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])")
-def chained(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, float]:
-    """Return the product left · right and its distances from `other`: squared L2 and L1."""
-    rows, columns = other.shape
-    table, squared, apart = np.zeros((rows, columns)), 0.0, 0.0
-    for i in range(rows):
-        for k in range(right.shape[0]):
-            entry = left[i, k]
-            for j in range(columns):
-                table[i, j] += entry * right[k, j]
-        for j in range(columns):
-            step = table[i, j] - other[i, j]
-            squared += step * step
-            apart += abs(step)
-    return table, squared, apart
+LEAST = 1e-9
 
 
 @compiled("void(float64[:, ::1], float64[::1], float64[::1], int64, float64)")
@@ -279,24 +163,6 @@ def fit_triple(
         if farthest <= tolerance:
             break
     return farthest
-
-
-@compiled("float64[:, ::1](float64[:, ::1], int64)")
-def windows(values: Floats, reach: int) -> Floats:
-    """Return for every cell the sum over cells up to `reach` away along both axes, without the cell itself."""
-    rows, columns = values.shape
-    down, across = np.zeros((rows + 1, columns)), np.zeros(columns + 1)
-    sums = np.empty((rows, columns))
-    for i in range(rows):
-        for j in range(columns):
-            down[i + 1, j] = down[i, j] + values[i, j]
-    for i in range(rows):
-        first, last = max(i - reach, 0), min(i + reach + 1, rows)
-        for j in range(columns):
-            across[j + 1] = across[j] + (down[last, j] - down[first, j])
-        for j in range(columns):
-            sums[i, j] = across[min(j + reach + 1, columns)] - across[max(j - reach, 0)] - values[i, j]
-    return sums
 
 
 @compiled("float64[::1](float64[::1], float64)")

@@ -9,80 +9,37 @@ mean of the two estimates. A pair that was not measured is its strongest chain, 
 
 All pairs are computed together in compiled loops over flat arrays, because adaptive mechanisms recompute the tables in
 every round.
+
+`from_estimates` applies this to any plan that measures whole residuals: query-smasher, residual-planner… Its
+least-squares estimates are unbiased but may be negative, and residuals that were not measured are uniform. The
+low-order tables of the same measurements are biased, and much more accurate for marginals. The noise of a table is
+measured on groups of neighbouring cells. `low_order` takes the part of a table over groups that the plain mean leaves;
+if groups are uneven or axes are averaged by weights, smaller residuals and their noise contribute to it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
+from dpscale.base.errors import PlanError
 from dpscale.domain.structural_zeros import Excludes, speaking
-from dpscale.reconstruction.constraints import constrained_pairs, known_pair
+from dpscale.plans.factor import Factor
+from dpscale.plans.plan import Plan
+from dpscale.reconstruction.constraints import agreed, constrained_pairs, edges, known_pair
 from dpscale.reconstruction.entropy import LowOrder, product_of
-from dpscale.reconstruction.set_arrays import Ones, Paired
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.one_way import NoisyCounts, non_negative_counts, total_of
+from dpscale.reconstruction.set_arrays import Links, Ones, Paired
 from dpscale.reconstruction.shrinkage import NEIGHBOUR_REACHES, NoisyTable, NoisyTables, best_posterior, near
-from dpscale.workload.residual import center
-from dpscale.workload.residual.in_axis import Groups
-
-
-@dataclass(frozen=True, eq=False)
-class Links:
-    """Tables of known pairs in both orientations, from which chains are composed.
-
-    Only the few chains whose weaker link is strongest are evaluated. The loops do not use BLAS, whose last bits depend
-    on the number of threads.
-
-    Attributes
-    ----------
-    place : ndarray of int64, shape (attributes, attributes)
-        Start of the table of attributes i and j in `tables` and `conditionals`.
-    strength : ndarray, shape (attributes, attributes)
-        L1 distance of each pair from independence; -1 if the pair is not known.
-    tables : ndarray
-        Flat tables of both orientations.
-    conditionals : ndarray
-        The same tables divided by the 1-way marginal of the second attribute.
-    """
-
-    place: Integers
-    strength: Floats
-    turned: Floats
-    shares: Floats
-
-    @classmethod
-    def of(cls, paired: Paired, tables: Floats) -> Links:
-        """Return the links of flat tables whose margins are the 1-way marginals."""
-        from dpscale.reconstruction import pair_loops
-
-        count = len(paired.ones.at) - 1
-        place, strength = np.zeros((count, count), np.int64), np.full((count, count), -1.0)
-        links = cls(place, strength, np.empty(2 * len(tables)), np.empty(2 * len(tables)))
-        pair_loops.link(tables, *paired.placed, place, strength, links.turned, links.shares)
-        return links
-
-    def nearest(self, paired: Paired, noisy: Floats) -> Floats:
-        """Return, for each pair, the product or the chain that is nearest to the noisy table in L2."""
-        return self._followed(paired, noisy, True)[0]
-
-    def strongest(self, paired: Paired) -> dict[AttributeSet, Floats]:
-        """Return, for each pair with a chain, the chain farthest from independence in L1."""
-        tables, found = self._followed(paired, paired.independent(), False)
-        each = paired.apart(tables).items()
-        return {names: table for (names, table), one in zip(each, found.tolist(), strict=True) if one}
-
-    def _followed(self, paired: Paired, others: Floats, nearest: bool) -> tuple[Floats, NDArray[np.bool_]]:
-        from dpscale.reconstruction import pair_loops
-
-        out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
-        pair_loops.follow(*paired.placed, self.place, self.strength, self.turned, self.shares, others, nearest, out,
-                          found)  # fmt: skip
-        return out, found
-
+from dpscale.workload.residual import center, profile_of, subsets
+from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual.in_axis import Groups, by_mass, coarsened, every_cell
 
 Tables = dict[AttributeSet, Floats]
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-6, 1e-6
@@ -222,3 +179,156 @@ def _noisy(residual: NoisyResidual, reference: Floats) -> NoisyTable:
     """Return the noisy table: its own residual on the margins of the expectation."""
     values = residual.values + reference - center(reference, range(reference.ndim))
     return NoisyTable(np.asarray(values), reference, residual.deviation)
+
+
+GRAIN, DEGREE, CHAINS = 0.3, 2, 1
+
+
+def from_estimates(
+    estimates: LeastSquaresEstimates, degree: int = DEGREE, grain: float = GRAIN, chains: int = CHAINS
+) -> LowOrder:
+    """Return low-order tables from all residuals of up to `degree` attributes that the plan measures completely.
+
+    Parameters
+    ----------
+    estimates : LeastSquaresEstimates
+    degree : int
+    grain : float
+        Groups contain at least √(grain · σ · N) counts, σ the noise of a typical cell of a pair; 0: every cell alone.
+    chains : int
+        As in `low_order`.
+
+    Raises
+    ------
+    PlanError
+        If a 1-way marginal of the workload's attributes was not measured.
+    """
+    plan = estimates.plan
+    sets, names = fully_measured(plan)
+    counts = {name: _counts(estimates, name) for name in names}
+    total = total_of(counts)
+    rules = plan.domain.rules
+    ones = {name: non_negative_counts(noisy, total) for name, noisy in counts.items()}
+    ones = agreed(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
+    larger = [kept for kept in sets if 1 < len(kept) <= degree]
+    groups = _groups(estimates, ones, larger, grain, total)
+    measured = {kept: _residual(estimates, kept, groups) for kept in larger}
+    return low_order(ones, groups, measured, chains=chains, rules=rules)
+
+
+def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
+    """Return the residuals that a plan measures completely, and their attributes.
+
+    Raises PlanError unless all 1-way marginals are among them.
+    """
+    sets = [kept for kept, estimator in plan.accuracy.residuals.items() if estimator.spans_all]
+    asked = {name for part in plan.workload.parts for kept in part.sets for name in kept}
+    names = [name for name in plan.domain.names if name in asked or any(name in kept for kept in sets)]
+    if () not in sets or any((name,) not in sets for name in names):
+        raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way whole",
+                        "a workload with a marginal over every attribute", "add one, or use least-squares")  # fmt: skip
+    return sets, names
+
+
+def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
+    size, weights = estimates.plan.domain[name].size, estimates.accuracy.weights.get(name)
+    spread = float((profile_of(weights, size) ** 2).mean())
+    variance = _variance(estimates, (name,), {}) + _variance(estimates, (), {}) * spread
+    return NoisyCounts(estimates.marginal((name,)), variance)
+
+
+def _groups(
+    estimates: LeastSquaresEstimates, ones: dict[str, Floats], sets: Sequence[AttributeSet], grain: float, total: float
+) -> dict[str, Groups]:
+    if not sets or grain <= 0:
+        return {name: every_cell(len(one_way)) for name, one_way in ones.items()}
+    deviation = math.sqrt(float(np.median([_whole_variance(estimates, kept, {}) for kept in sets])))
+    least = math.sqrt(grain * deviation * total)
+    rules = estimates.plan.domain.rules
+    return {name: by_mass(one_way, least, edges(rules, name)) for name, one_way in ones.items()}
+
+
+def _residual(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
+    groupings = [groups[name] for name in kept]
+    values = center(coarsened(estimates.marginal(kept), groupings), range(len(kept)))
+    return NoisyResidual(values, math.sqrt(_whole_variance(estimates, kept, groups)))
+
+
+def _whole_variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
+    """Return the mean variance of the part of a table that the plain mean leaves.
+
+    It includes the variance of its residual and, if totals are distributed unevenly, of smaller residuals.
+    """
+    domain, own, total = estimates.plan.domain, estimates.accuracy.weights, 0.0
+    for inside in subsets(kept):
+        outside = [name for name in kept if name not in inside]
+        uneven = math.prod(_uneven(profile_of(own.get(n), domain[n].size), groups.get(n)) for n in outside)
+        if uneven > 0 and inside in estimates.accuracy.residuals:
+            total += uneven * _variance(estimates, inside, groups)
+    return total
+
+
+def _uneven(profile: Floats, groups: Groups | None) -> float:
+    """Return the mean square of the part of u that the plain mean leaves, over groups if given."""
+    values = profile if groups is None else coarsened(profile, [groups])
+    return float((center(values, (0,)) ** 2).mean())
+
+
+def _variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
+    """Return the mean variance of a residual's entries, over groups if given."""
+    estimator = estimates.accuracy.residuals[kept]
+    if estimator.joint:
+        widths = [groups[name].size / groups[name].count for name in kept if name in groups]
+        return estimator.scale * estimator.factors[0].mean_variance * math.prod(widths)
+    parts = [_grouped(factor, groups.get(name)) for name, factor in zip(kept, estimator.factors, strict=True)]
+    return estimator.scale * math.prod(parts)
+
+
+def _grouped(factor: Factor, groups: Groups | None) -> float:
+    """Return the mean variance along one axis, of the sums over groups after centring."""
+    if groups is None:
+        return factor.mean_variance
+    if factor.is_long:
+        covariance = factor.sums_covariance(np.array([*groups.starts, groups.size]))
+    else:
+        covariance = coarsened(factor.covariance, [groups, groups])
+    return float(np.diag(center(covariance, (0, 1))).mean())
+
+
+def model_of(
+    counts: Mapping[str, NoisyCounts],
+    groups: Mapping[str, Groups],
+    residuals: Residuals,
+    wanted: Sequence[AttributeSet] = (),
+    chains: int = 1,
+    rules: tuple[Excludes, ...] = (),
+) -> LowOrder:
+    """Return consistent non-negative low-order tables from all measurements.
+
+    Parameters
+    ----------
+    counts : mapping of str to NoisyCounts
+        1-way measurements in the order of attributes.
+    groups : mapping of str to Groups
+    residuals : Residuals
+        Centred, over groups, with the precision 1/σ² of the noise on the marginal; includes the total, (), and 1-ways.
+    wanted, chains, rules
+        As in `low_order`.
+    """
+    total = total_of(counts, (float(residuals.values.get((), 0.0)), residuals.precision(())))
+    ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
+    ones = agreed(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
+    measured = {names: _noisy_residual(names, groups, residuals) for names in residuals.values if len(names) > 1}
+    return low_order(ones, groups, measured, wanted, chains, rules)
+
+
+def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals, total: float) -> Floats:
+    residual = np.asarray(residuals.values.get((name,), np.zeros(groups.count)))
+    precision = residuals.precision((name,))
+    return noisy.refined(groups, residual, precision, total)
+
+
+def _noisy_residual(names: AttributeSet, groups: Mapping[str, Groups], residuals: Residuals) -> NoisyResidual:
+    """Return a centred residual, whose cells have variance p_τ σ²."""
+    kept = math.prod(1 - 1 / groups[name].count for name in names)
+    return NoisyResidual(residuals.values[names], math.sqrt(kept / residuals.precision(names)))

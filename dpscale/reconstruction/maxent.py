@@ -21,7 +21,7 @@ from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import Planned
 from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction
-from dpscale.reconstruction.constraints import Disagreement, agreeing, disagreement
+from dpscale.reconstruction.consistency import Agreed, Disagreement, agreeing, disagreement, read_agreed, write_agreed
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.model_answers import (
     AGREED,
@@ -29,12 +29,9 @@ from dpscale.reconstruction.model_answers import (
     MODEL,
     NO_ERRORS,
     SIMULATED,
-    Agreed,
     Modelled,
-    read_agreed,
     read_errors,
     read_model,
-    write_agreed,
     write_errors,
     write_model,
 )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,11 +21,10 @@ from dpscale.base.display import AttributeSet
 from dpscale.base.errors import JobError, PlanError
 from dpscale.domain.structural_zeros import restored
 from dpscale.reconstruction.base import Estimates, Evidence
-from dpscale.reconstruction.constraints import margin
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import joint_width
-from dpscale.reconstruction.simulated import CONTAINS, Simulated
+from dpscale.reconstruction.simulated_errors import CONTAINS, Simulated
 from dpscale.storage.files import reading, write_whole, writing
 from dpscale.workload import Part
 from dpscale.workload.residual.grem import Residuals
@@ -43,18 +41,6 @@ class Model(Protocol):
 
     def marginal(self, names: AttributeSet, /) -> Floats:
         """Return estimated counts over the cells, one axis each in the domain's order."""
-
-
-@dataclass(frozen=True, eq=False)
-class Agreed:
-    """Model whose marginals inside some consistent tables are the margins of the first such table."""
-
-    model: LowOrder
-    tables: Mapping[AttributeSet, Floats]
-
-    def marginal(self, names: AttributeSet) -> Floats:
-        holder = next((target for target in self.tables if set(names) <= set(target)), None)
-        return self.model.marginal(names) if holder is None else margin(self.tables[holder], holder, names)
 
 
 class Modelled:
@@ -126,7 +112,7 @@ def write_model(path: Path, model: LowOrder) -> None:
              "measured": [list(names) for names in model.tables if names in model.measured]}  # fmt: skip
     if model.rules:
         index["rules"] = [rule.to_dict() for rule in model.rules]
-    _write(path, index, {"ones": _flat(model.ones.values()), "cells": _flat(model.tables.values())})
+    write_arrays(path, index, {"ones": _flat(model.ones.values()), "cells": _flat(model.tables.values())})
 
 
 def read_model(path: Path) -> LowOrder:
@@ -176,23 +162,10 @@ def read_errors(folder: Path, model: LowOrder) -> Simulated:
     return Simulated(model, replicas, known, content["widening"], content["dispersion"])
 
 
-def write_agreed(path: Path, tables: Mapping[AttributeSet, Floats]) -> None:
-    """Write consistent targets."""
-    _write(
-        path, {"sets": [list(names) for names in tables]}, {f"t{i}": table for i, table in enumerate(tables.values())}
-    )
-
-
-def read_agreed(path: Path) -> dict[AttributeSet, Floats]:
-    """Return the consistent targets in a file."""
-    with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
-        return {tuple(names): arrays[f"t{i}"] for i, names in enumerate(json.loads(str(arrays["index"]))["sets"])}
-
-
 def write_residuals(path: Path, residuals: Residuals) -> None:
     """Write residual values over all cells, without their precisions."""
     index = {"sizes": dict(residuals.sizes), "sets": [list(names) for names in residuals.values]}
-    _write(path, index, {f"r{i}": values for i, values in enumerate(residuals.values.values())})
+    write_arrays(path, index, {f"r{i}": values for i, values in enumerate(residuals.values.values())})
 
 
 def read_residuals(path: Path) -> Residuals:
@@ -203,7 +176,7 @@ def read_residuals(path: Path) -> Residuals:
     return Residuals(index["sizes"], values)
 
 
-def _write(path: Path, index: dict[str, Any], arrays: dict[str, Floats]) -> None:
+def write_arrays(path: Path, index: dict[str, Any], arrays: dict[str, Floats]) -> None:
     """Write a file atomically; it is not flushed to disk, because it can be recomputed for free."""
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)

@@ -13,11 +13,46 @@ import numpy as np
 
 from dpscale.base.arrays import Floats
 from dpscale.privacy.sampling_loops import compiled
-from dpscale.reconstruction.fitting_loops import chained, fit_pair, fit_triple, windows
+from dpscale.reconstruction.fitting_loops import fit_pair, fit_triple
 
 MOST_MIDDLES = 12
 LEAST_RATIO, LEAST = 0.02, 1e-9
 PLACES = "float64[::1], int64[::1], float64, int64[:, ::1], int64[::1]"  # ones, at, total, pairs, starts
+
+
+@compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])")
+def chained(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, float]:
+    """Return the product left · right and its distances from `other`: squared L2 and L1."""
+    rows, columns = other.shape
+    table, squared, apart = np.zeros((rows, columns)), 0.0, 0.0
+    for i in range(rows):
+        for k in range(right.shape[0]):
+            entry = left[i, k]
+            for j in range(columns):
+                table[i, j] += entry * right[k, j]
+        for j in range(columns):
+            step = table[i, j] - other[i, j]
+            squared += step * step
+            apart += abs(step)
+    return table, squared, apart
+
+
+@compiled("float64[:, ::1](float64[:, ::1], int64)")
+def windows(values: Floats, reach: int) -> Floats:
+    """Return for every cell the sum over cells up to `reach` away along both axes, without the cell itself."""
+    rows, columns = values.shape
+    down, across = np.zeros((rows + 1, columns)), np.zeros(columns + 1)
+    sums = np.empty((rows, columns))
+    for i in range(rows):
+        for j in range(columns):
+            down[i + 1, j] = down[i, j] + values[i, j]
+    for i in range(rows):
+        first, last = max(i - reach, 0), min(i + reach + 1, rows)
+        for j in range(columns):
+            across[j + 1] = across[j] + (down[last, j] - down[first, j])
+        for j in range(columns):
+            sums[i, j] = across[min(j + reach + 1, columns)] - across[max(j - reach, 0)] - values[i, j]
+    return sums
 
 
 @compiled(f"float64[::1]({PLACES})")

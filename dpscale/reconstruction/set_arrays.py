@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats, Integers
 from dpscale.base.display import AttributeSet
@@ -141,3 +142,57 @@ class Threes:
         shapes, ends = self._sizes[placed[2]].tolist(), pairwise(placed[3].tolist())
         return {names: tables[first:end].reshape(shape)
                 for names, shape, (first, end) in zip(sets, shapes, ends, strict=True)}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Tables of known pairs in both orientations, from which chains are composed.
+
+    Only the few chains whose weaker link is strongest are evaluated. The loops do not use BLAS, whose last bits depend
+    on the number of threads.
+
+    Attributes
+    ----------
+    place : ndarray of int64, shape (attributes, attributes)
+        Start of the table of attributes i and j in `tables` and `conditionals`.
+    strength : ndarray, shape (attributes, attributes)
+        L1 distance of each pair from independence; -1 if the pair is not known.
+    tables : ndarray
+        Flat tables of both orientations.
+    conditionals : ndarray
+        The same tables divided by the 1-way marginal of the second attribute.
+    """
+
+    place: Integers
+    strength: Floats
+    turned: Floats
+    shares: Floats
+
+    @classmethod
+    def of(cls, paired: Paired, tables: Floats) -> Links:
+        """Return the links of flat tables whose margins are the 1-way marginals."""
+        from dpscale.reconstruction import pair_loops
+
+        count = len(paired.ones.at) - 1
+        place, strength = np.zeros((count, count), np.int64), np.full((count, count), -1.0)
+        links = cls(place, strength, np.empty(2 * len(tables)), np.empty(2 * len(tables)))
+        pair_loops.link(tables, *paired.placed, place, strength, links.turned, links.shares)
+        return links
+
+    def nearest(self, paired: Paired, noisy: Floats) -> Floats:
+        """Return, for each pair, the product or the chain that is nearest to the noisy table in L2."""
+        return self._followed(paired, noisy, True)[0]
+
+    def strongest(self, paired: Paired) -> dict[AttributeSet, Floats]:
+        """Return, for each pair with a chain, the chain farthest from independence in L1."""
+        tables, found = self._followed(paired, paired.independent(), False)
+        each = paired.apart(tables).items()
+        return {names: table for (names, table), one in zip(each, found.tolist(), strict=True) if one}
+
+    def _followed(self, paired: Paired, others: Floats, nearest: bool) -> tuple[Floats, NDArray[np.bool_]]:
+        from dpscale.reconstruction import pair_loops
+
+        out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
+        pair_loops.follow(*paired.placed, self.place, self.strength, self.turned, self.shares, others, nearest, out,
+                          found)  # fmt: skip
+        return out, found

@@ -69,17 +69,17 @@ class Components:
 
     def likelihoods(self, values: Floats, reference: Floats, deviation: float) -> tuple[Floats, Floats]:
         """Return likelihoods, shape (cells, components), up to a factor per cell, and the log of the factor."""
-        from dpscale.reconstruction import fitting_loops
+        from dpscale.reconstruction import shrinkage_loops
 
-        return fitting_loops.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
+        return shrinkage_loops.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
 
     def means(self, values: Floats, reference: Floats, deviation: float, likelihood: Floats, weights: Floats) -> Floats:
         """Return posterior means of the counts."""
-        from dpscale.reconstruction import fitting_loops
+        from dpscale.reconstruction import shrinkage_loops
 
         cells = _cells(values, reference)
         return np.asarray(
-            fitting_loops.posterior_means(*cells, deviation, self.ratios, self.widths, likelihood, weights)
+            shrinkage_loops.posterior_means(*cells, deviation, self.ratios, self.widths, likelihood, weights)
         )
 
 
@@ -238,9 +238,9 @@ class _Mixture:
 
 
 def _weights(likelihood: Floats, start: Floats, strength: float, rounds: int) -> Floats:
-    from dpscale.reconstruction import fitting_loops
+    from dpscale.reconstruction import shrinkage_loops
 
-    return np.asarray(fitting_loops.mixture_weights(likelihood, start, strength, rounds))
+    return np.asarray(shrinkage_loops.mixture_weights(likelihood, start, strength, rounds))
 
 
 NEIGHBOUR_REACHES = (1, 2)

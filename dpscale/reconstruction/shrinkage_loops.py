@@ -7,17 +7,114 @@ machine.
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import exp, log, sqrt
 from typing import Any
 
 import numpy as np
 
+from dpscale.base.arrays import Floats
 from dpscale.privacy.sampling_loops import compiled
-from dpscale.reconstruction.fitting_loops import mixture_weights
 
 FARTHEST, PART = -60.0, 1 / 256
 C2, C3, C4, C5, C6 = 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720
 C7, C8, C9, C10, C11 = 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 39916800
+
+
+@compiled("Tuple((float64[:, ::1], float64[::1]))(float64[::1], float64[::1], float64, float64[::1], float64[::1])")
+def likelihoods(
+    values: Floats, reference: Floats, deviation: float, ratios: Floats, widths: Floats
+) -> tuple[Floats, Floats]:
+    """Return normal densities of every value under each component, divided by exp of the second result.
+
+    A component's centre and width are `ratios` and `widths` times the cell's reference; noise with standard deviation
+    `deviation` is added.
+
+    Returns
+    -------
+    densities : ndarray, shape (cells, components)
+    tops : ndarray, shape (cells,)
+        Largest log-density of each cell.
+    """
+    cells, parts = len(values), len(ratios)
+    densities, tops, variances = np.empty((cells, parts)), np.empty(cells), np.empty(parts)
+    for cell in range(cells):
+        top = -np.inf
+        for part in range(parts):
+            apart, width = values[cell] - reference[cell] * ratios[part], reference[cell] * widths[part]
+            variances[part] = deviation * deviation + width * width
+            densities[cell, part] = -0.5 * apart * apart / variances[part]
+            top = max(top, densities[cell, part])
+        for part in range(parts):
+            near = densities[cell, part] - top
+            densities[cell, part] = exp(near) / sqrt(variances[part]) if near > FARTHEST else 0.0
+        tops[cell] = top
+    return densities, tops
+
+
+@compiled("float64[::1](float64[:, ::1], float64[::1], float64, int64)")
+def mixture_weights(likelihood: Floats, start: Floats, strength: float, rounds: int) -> Floats:
+    """Return the weights of a mixture by EM from `start`, which counts as `strength` cells.
+
+    Four cells are processed at a time, for speed.
+    """
+    cells, parts = likelihood.shape
+    weights = start.copy()
+    in_fours = cells - cells % 4
+    for _ in range(rounds):
+        expected = strength * start
+        scaled = np.zeros(parts)
+        for cell in range(0, in_fours, 4):
+            a, b, c, d = 0.0, 0.0, 0.0, 0.0
+            for part in range(parts):
+                a += likelihood[cell, part] * weights[part]
+                b += likelihood[cell + 1, part] * weights[part]
+                c += likelihood[cell + 2, part] * weights[part]
+                d += likelihood[cell + 3, part] * weights[part]
+            a, b, c, d = 1 / a, 1 / b, 1 / c, 1 / d
+            for part in range(parts):
+                scaled[part] += (
+                    likelihood[cell, part] * a
+                    + likelihood[cell + 1, part] * b
+                    + likelihood[cell + 2, part] * c
+                    + likelihood[cell + 3, part] * d
+                )
+        for cell in range(in_fours, cells):
+            a = 0.0
+            for part in range(parts):
+                a += likelihood[cell, part] * weights[part]
+            for part in range(parts):
+                scaled[part] += likelihood[cell, part] / a
+        expected += weights * scaled
+        weights = expected / expected.sum()
+    return weights
+
+
+@compiled(
+    "float64[::1](float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[:, ::1], float64[::1])"
+)
+def posterior_means(
+    values: Floats,
+    reference: Floats,
+    deviation: float,
+    ratios: Floats,
+    widths: Floats,
+    likelihood: Floats,
+    weights: Floats,
+) -> Floats:
+    """Return posterior means of the counts; component means below 0 are replaced by 0."""
+    cells, parts = likelihood.shape
+    means = np.empty(cells)
+    noise = deviation * deviation
+    for cell in range(cells):
+        total, mean = 0.0, 0.0
+        for part in range(parts):
+            chance = likelihood[cell, part] * weights[part]
+            center, width = reference[cell] * ratios[part], reference[cell] * widths[part]
+            inside = center + (1 - noise / (noise + width * width)) * (values[cell] - center)
+            total += chance
+            mean += chance * max(inside, 0.0)
+        means[cell] = mean / total
+    return means
 
 
 @compiled("float64(float64)", inline="always", checked=False)

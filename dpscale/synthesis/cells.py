@@ -18,10 +18,10 @@ from dpscale.base.arrays import Floats, Integers32
 from dpscale.domain.structural_zeros import Follows
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.constraints import known_pair, settled
+from dpscale.reconstruction.entropy import proportional_fit
 from dpscale.reconstruction.pairwise.learn import LOG_UNIT
 from dpscale.reconstruction.pairwise.loops import BEHIND
 from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
-from dpscale.reconstruction.proportional_fitting import proportional_fit
 from dpscale.synthesis import loops
 from dpscale.workload.residual.in_axis import Groups, every_cell
 

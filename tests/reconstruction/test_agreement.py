@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpscale.reconstruction.constraints import agreeing, disagreement, margin
+from dpscale.reconstruction.consistency import agreeing, disagreement, margin
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 2}
 NAMES = tuple(SIZES)

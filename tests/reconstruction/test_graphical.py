@@ -20,7 +20,7 @@ MATRIX = [
     "eigen-design",
 ]
 PAIRS = [("a", "b"), ("a", "c"), ("b", "c")]
-PLENTY = {"privacy_cost": 5e4, "dataset": "small", "careless": True}
+PLENTY = {"privacy_cost": 5e4, "dataset": "small", "allow_weak_privacy": True}
 
 
 @pytest.mark.parametrize("mechanism", [*MATRIX, "aim-grem", "mst", "aim-pgm"])

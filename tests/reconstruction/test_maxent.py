@@ -11,14 +11,12 @@ from dpscale.measurement.measurement import measure_block
 from dpscale.plans.requests import make_schedule
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction import shrinkage
-from dpscale.reconstruction.entropy import LowOrder, product_of
+from dpscale.reconstruction.entropy import LowOrder, product_of, proportional_fit
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.low_order import Links, NoisyResidual, low_order
-from dpscale.reconstruction.low_order_sources import _residual, from_estimates
+from dpscale.reconstruction.low_order import NoisyResidual, _residual, from_estimates, low_order
 from dpscale.reconstruction.one_way import NoisyCounts, drawn, non_negative_counts, total_of, with_groups
 from dpscale.reconstruction.pair_loops import middles
-from dpscale.reconstruction.proportional_fitting import proportional_fit
-from dpscale.reconstruction.set_arrays import Ones, Paired
+from dpscale.reconstruction.set_arrays import Links, Ones, Paired
 from dpscale.workload.residual import center
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 

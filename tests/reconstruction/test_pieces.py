@@ -8,10 +8,9 @@ import pytest
 from scipy.stats import norm
 
 from dpscale.reconstruction import shrinkage
-from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.low_order import Links, NoisyResidual, low_order
-from dpscale.reconstruction.proportional_fitting import proportional_fit
-from dpscale.reconstruction.set_arrays import Ones, Paired
+from dpscale.reconstruction.entropy import LowOrder, proportional_fit
+from dpscale.reconstruction.low_order import NoisyResidual, low_order
+from dpscale.reconstruction.set_arrays import Links, Ones, Paired
 from dpscale.reconstruction.shrinkage import (
     DEPARTURES,
     NEIGHBOUR_REACHES,

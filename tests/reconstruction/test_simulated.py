@@ -10,9 +10,9 @@ from dpscale.domain import Domain
 from dpscale.reconstruction import model_variance
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni
-from dpscale.reconstruction.low_order_sources import model_of
+from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.simulated import CONTAINS, dispersion, simulated
+from dpscale.reconstruction.simulated_errors import CONTAINS, dispersion, simulated
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals

@@ -28,7 +28,7 @@ from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.reconstruction.simulated import Simulated, simulated
+from dpscale.reconstruction.simulated_errors import Simulated, simulated
 from dpscale.workload import Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals

@@ -20,7 +20,7 @@ from dpscale.domain.structural_zeros import Excludes
 from dpscale.plans.measurement_plan import CurrentEstimates, Tables
 from dpscale.reconstruction.constraints import determined_alone, edges, settled
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.low_order_sources import model_of
+from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.in_axis import Groups, by_mass, every_cell

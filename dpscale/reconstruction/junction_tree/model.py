@@ -7,9 +7,10 @@ tree is over groups: the share of a cell in its group depends on θ_i alone, exa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet, nearest
-from dpscale.base.errors import JobError
+from dpscale.base.errors import JobError, PlanError
 from dpscale.reconstruction.junction_tree.tree import JunctionTree, calibrated, junction_tree, others, over_tree, placed
 from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
 
+MOST_PGMPY_CELLS = 1 << 26
 IMPOSSIBLE = -1e4  # a log-potential below which nothing is: finite, so that no difference of two is undefined
 
 
@@ -139,8 +141,6 @@ class Model:
 
     def to_pgmpy(self) -> Any:
         """Return the model as a Markov network of pgmpy, over cells."""
-        from dpscale.reconstruction.junction_tree.pgmpy_model import to_pgmpy
-
         sizes = {name: len(table) for name, table in self.cells.items()}
         return to_pgmpy(self.tree, sizes, lambda clique: self.marginal(clique) / self.total)
 
@@ -170,3 +170,46 @@ def calibrate(
         within[name] = weights / expanded(np.maximum(of_group, np.finfo(float).tiny), [groups[name]])
     cliques, log_total = calibrated(tree, placed(tree, {**factors, **sums}, homes))
     return Calibrated(tuple(cliques), within, log_total)
+
+
+def to_pgmpy(tree: JunctionTree, sizes: Mapping[str, int], law: Callable[[AttributeSet], Floats]) -> Any:
+    """Return a `pgmpy.models.DiscreteMarkovNetwork` over all cells (pip install 'dpscale[graphical]').
+
+    The network has one factor per clique, the clique's probabilities given its separator, so the product of all factors
+    is the joint distribution. Its graph is triangulated, so pgmpy's own junction tree has the same cliques. pgmpy is
+    imported only here, because it imports scikit-learn, statsmodels and more. Fits use neither its triangulation, whose
+    ties depend on the iteration order of sets, nor its messages, which are not in logarithms.
+
+    Parameters
+    ----------
+    tree : JunctionTree
+    sizes : mapping of str to int
+        Number of cells of each attribute.
+    law : callable
+        Returns the probabilities of a clique's cells.
+
+    Raises
+    ------
+    PlanError
+        If pgmpy is missing, or a clique has too many cells.
+    """
+    try:
+        from pgmpy.factors.discrete import DiscreteFactor
+        from pgmpy.models import DiscreteMarkovNetwork
+    except ImportError:
+        raise PlanError("graphical", "pgmpy is not installed", "pgmpy 1.0 or later",
+                        "pip install 'dpscale[graphical]'") from None  # fmt: skip
+    network = DiscreteMarkovNetwork()
+    network.add_nodes_from(list(sizes))
+    for index, clique in enumerate(tree.cliques):
+        cells = int(np.prod([float(sizes[name]) for name in clique]))
+        if cells > MOST_PGMPY_CELLS:
+            raise PlanError("graphical", f"{cells:,} cells of {', '.join(clique)}",
+                            f"at most {MOST_PGMPY_CELLS:,} cells per clique",
+                            "query the model itself: it has them over groups of cells")  # fmt: skip
+        table = law(clique)
+        below = table.sum(axis=others(clique, tree.separators[index]), keepdims=True)
+        values = np.divide(table, below, out=np.zeros_like(table), where=below > 0)
+        network.add_edges_from(combinations(clique, 2))
+        network.add_factors(DiscreteFactor(list(clique), [sizes[name] for name in clique], values))
+    return network

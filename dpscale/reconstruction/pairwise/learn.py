@@ -23,12 +23,11 @@ from dpscale.base.arrays import Floats, Integers32
 from dpscale.base.display import AttributeSet
 from dpscale.domain.structural_zeros import restored
 from dpscale.privacy.streams import Chance
-from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit
 from dpscale.reconstruction.fitting_loops import fit_pair
 from dpscale.reconstruction.pairwise import loops
 from dpscale.reconstruction.pairwise.loops import count_triple
 from dpscale.reconstruction.pairwise.pairs import STEP, Layout, Spread, Wanted
-from dpscale.reconstruction.proportional_fitting import Margin, proportional_fit
 from dpscale.storage.files import reading, writing
 from dpscale.workload.residual.in_axis import Groups
 

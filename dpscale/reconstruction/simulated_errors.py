@@ -44,10 +44,9 @@ from dpscale.base.parallel import Each, plainly
 from dpscale.reconstruction import model_variance
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni
-from dpscale.reconstruction.low_order import Links
-from dpscale.reconstruction.low_order_sources import model_of
+from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.set_arrays import Ones, Paired
+from dpscale.reconstruction.set_arrays import Links, Ones, Paired
 from dpscale.workload import Family, Part, ProductPart
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
