@@ -1,6 +1,7 @@
 """Strategies that mix the residuals: variances against the estimates' own coefficients and against least squares."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -192,3 +193,32 @@ def test_joint_quadratic_of_a_covariance_without_symmetries(families):
     queries = np.kron(own[0].matrix(3), own[1].matrix(4))
     found = joint_quadratic(own, root.T @ root, (3, 4))
     np.testing.assert_allclose(found.reshape(-1), ((queries @ root.T) ** 2).sum(axis=1), rtol=1e-9)
+
+
+def exact_variances(strategy, queries):
+    """qᵀ (KᵀK)⁻¹ q in rational numbers, by Gauss-Jordan elimination of an integer K with independent columns."""
+    gram = strategy.T.astype(object) @ strategy.astype(object)
+    rows = [[*map(Fraction, own), *map(Fraction, map(int, right))] for own, right in zip(gram, queries.T, strict=True)]
+    for pivot in range(len(rows)):
+        first = next(i for i in range(pivot, len(rows)) if rows[i][pivot])
+        rows[pivot], rows[first] = rows[first], rows[pivot]
+        rows[pivot] = [value / rows[pivot][pivot] for value in rows[pivot]]
+        for i, row in enumerate(rows):
+            if i != pivot and row[pivot]:
+                rows[i] = [value - row[pivot] * own for value, own in zip(row, rows[pivot], strict=True)]
+    solved = np.array([row[len(rows) :] for row in rows])
+    return np.array([float(sum(q * x for q, x in zip(map(int, query), column, strict=True)))
+                     for query, column in zip(queries, solved.T, strict=True)])  # fmt: skip
+
+
+def test_errors_of_an_ill_conditioned_joint_strategy_are_exact():
+    """Cells are measured badly and their sums well: in the entries of (KᵀK)⁺ the sums cancel to few digits."""
+    sums = np.repeat(np.eye(12, dtype=np.int64), 2, axis=1)
+    strategy = np.concatenate([np.eye(24, dtype=np.int64), 10**5 * sums])
+    block = Block(("a", "b", "c"), (Factor("full", (3, 4, 2), strategy),), 1.0, True)
+    plan = Plan(workload(), "test", (block,), 1.0, 0.0)
+    for names, queries in ((("a", "b", "c"), np.eye(24, dtype=np.int64)), (("a", "b"), sums)):
+        shape = DOMAIN.shape(names)
+        found = [plan.variance(names, query.astype(float)) for query in np.eye(len(queries)).reshape(-1, *shape)]
+        exact = exact_variances(strategy, queries) * block.unit_variance
+        np.testing.assert_allclose(found, exact, rtol=1e-8)
