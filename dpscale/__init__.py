@@ -9,6 +9,7 @@ from dpscale.base import old_modules
 
 if TYPE_CHECKING:
     from dpscale import privacy
+    from dpscale.answers.statistics import Estimate
     from dpscale.api.database import DatabaseRelease
     from dpscale.api.public import run
     from dpscale.api.release import Release
@@ -36,6 +37,7 @@ _HOMES = {
     "Domain": "dpscale.domain",
     "DomainError": "dpscale.base.errors",
     "DpscaleError": "dpscale.base.errors",
+    "Estimate": "dpscale.answers.statistics",
     "JobError": "dpscale.base.errors",
     "Plan": "dpscale.plans.plan",
     "PlanError": "dpscale.base.errors",
@@ -57,6 +59,7 @@ __all__ = [
     "Domain",
     "DomainError",
     "DpscaleError",
+    "Estimate",
     "JobError",
     "Plan",
     "PlanError",

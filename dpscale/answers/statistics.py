@@ -27,7 +27,7 @@ MOST_CELLS = 1 << 22
 LOOKED_AT = 33  # cells of wider attributes
 
 
-class Told(NamedTuple):
+class Estimate(NamedTuple):
     """An estimate with an interval; `low` and `high` are nan where no error is told."""
 
     estimate: float
@@ -35,7 +35,7 @@ class Told(NamedTuple):
     high: float
 
     @classmethod
-    def around(cls, estimate: float, half: float) -> Told:
+    def around(cls, estimate: float, half: float) -> Estimate:
         """An interval that is as wide on both sides."""
         return cls(float(estimate), float(estimate - half), float(estimate + half))
 
@@ -44,16 +44,16 @@ class TooFewRecords(PlanError):
     """A statistic of a group whose number of records is not distinguishable from zero."""
 
 
-def total(answered: Answered, level: float) -> Told:
+def total(answered: Answered, level: float) -> Estimate:
     """The estimated number of records, by any attribute set of the workload."""
     check_level(level)
     names = min(answered.estimates.workload.sets, key=len)[:1] or answered.estimates.workload.domain.names[:1]
     estimate, error = answered.estimates.answer(names, np.ones(answered.estimates.workload.domain.shape(names)))
     half = half_width(level, answered.estimates.noise) * error
-    return Told.around(estimate, half)
+    return Estimate.around(estimate, half)
 
 
-def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[str, int] | None = None) -> Told:
+def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[str, int] | None = None) -> Estimate:
     """The q-quantile: the smallest value that so large a part of the records does not go beyond; inside a bin by its
     edges, as if records lay evenly in it.
 
@@ -71,11 +71,11 @@ def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[st
     estimate = _value(attribute, cell, within)
     low, high = _possible(values, half_width(level, answered.estimates.noise) * errors, cell)
     if not np.isfinite(errors).all():
-        return Told.around(estimate, math.nan)
-    return Told(estimate, _value(attribute, low, 0.0), _value(attribute, high, 1.0))
+        return Estimate.around(estimate, math.nan)
+    return Estimate(estimate, _value(attribute, low, 0.0), _value(attribute, high, 1.0))
 
 
-def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None = None) -> Told:
+def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None = None) -> Estimate:
     """The mean m = Σ v · count(v) / Σ count(v), v the middle of a bin, with an interval that covers the values inside.
 
     Records lie anywhere in their bins, so the true mean is between that of the lower edges, m₁, and that of the upper
@@ -107,11 +107,11 @@ def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None
                         "a group of more records than noise", "ask for a larger group or its table")  # fmt: skip
     estimate = summed / records
     if not np.isfinite(errors).all():
-        return Told.around(float(np.clip(estimate, lower[0], upper[-1])), math.nan)
+        return Estimate.around(float(np.clip(estimate, lower[0], upper[-1])), math.nan)
     first, _ = _fieller((records, sums[0]), (errors[0], errors[2], errors[3]), width)
     _, last = _fieller((records, sums[2]), (errors[0], errors[4], errors[5]), width)
     low, high = (float(np.clip(end, lower[0], upper[-1])) for end in sorted((first, last)))
-    return Told(float(np.clip(estimate, low, high)), low, high)
+    return Estimate(float(np.clip(estimate, low, high)), low, high)
 
 
 def _ends(attribute: Attribute) -> tuple[Floats, Floats]:

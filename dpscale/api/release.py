@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpscale.answers import statistics
 from dpscale.answers.report.figures import table_figure
-from dpscale.answers.statistics import Told
+from dpscale.answers.statistics import Estimate
 from dpscale.answers.tables import Answered, column, framed
 from dpscale.base.display import glance
 from dpscale.base.errors import JobError
@@ -104,7 +104,7 @@ class Release:
         """
         return framed(self.answered.table(attributes, family, level, joint), frame)
 
-    def total(self, level: float = 0.95) -> Told:
+    def total(self, level: float = 0.95) -> Estimate:
         """The estimated number of records: (estimate, low, high)."""
         return statistics.total(self.answered, level)
 
@@ -148,14 +148,14 @@ class Release:
         table = self.answered.table(attributes, "marginal", level, joint)
         return table_figure(table, self._run.domain, tuple(attributes))
 
-    def _each(self, statistic: Callable[..., Told], by: str | None) -> Any:
+    def _each(self, statistic: Callable[..., Estimate], by: str | None) -> Any:
         if by is None:
             return statistic()
         import pandas as pd
 
         cells = range(self.domain[by].size)
         rows, reasons = zip(*(_row(partial(statistic, by=(by, cell))) for cell in cells), strict=True)
-        found = pd.DataFrame(rows, columns=list(Told._fields))
+        found = pd.DataFrame(rows, columns=list(Estimate._fields))
         found.insert(0, by, column(self.domain[by], np.arange(len(cells))).to_pandas())
         return found.assign(reason=reasons) if any(reasons) else found
 
@@ -180,12 +180,12 @@ class Release:
         return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)
 
 
-def _row(statistic: Callable[[], Told]) -> tuple[Told, str | None]:
+def _row(statistic: Callable[[], Estimate]) -> tuple[Estimate, str | None]:
     """A statistic of one group; missing values with the reason where the group is too small for one."""
     try:
         return statistic(), None
     except statistics.TooFewRecords as error:
-        return Told.around(float("nan"), float("nan")), str(error)
+        return Estimate.around(float("nan"), float("nan")), str(error)
 
 
 def run(

@@ -22,6 +22,10 @@ WORDS = {
 }  # fmt: skip
 
 
+class OldNameWarning(DeprecationWarning):
+    """Warning of a name that a later release removes. Commands print it."""
+
+
 class Settings(BaseModel):
     """Table of settings: unknown keys are refused, values are not converted, and instances are immutable."""
 

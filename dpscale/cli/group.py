@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,7 +29,7 @@ class _Group(click.Group):
         if debugging():
             click.echo(f"dpscale: {DEBUG_WARNING}", err=True)
         try:
-            with _quiet_threads():
+            with _quiet_threads(), _plain_warnings():
                 return super().invoke(context)
         except DpscaleError as error:
             show_cause(error)
@@ -41,6 +42,15 @@ class _Group(click.Group):
         except KeyboardInterrupt:
             click.echo(STOPPED, err=True)
             context.exit(TransientError.exit_code)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print warnings as one sentence on stderr, and those of old names, which Python ignores by default."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("default", category=DeprecationWarning, message=".* the old name will be removed .*")
+        warnings.showwarning = lambda message, *_: click.echo(f"dpscale: warning: {message}", err=True)
+        yield
 
 
 @contextmanager

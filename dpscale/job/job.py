@@ -24,11 +24,12 @@ from dpscale.job.sections import (
     Privacy,
     ReconstructTable,
     SynthesizeTable,
+    warn_of_old_names,
 )
 from dpscale.ledger.location import resolved
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, Question
-from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, taking
+from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, reconstructions_for
 from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
@@ -50,9 +51,16 @@ class Job(Settings):
     synthesize: SynthesizeTable | None = None
 
     @classmethod
-    def read(cls, source: str | Path | Mapping[str, Any]) -> Job:
-        """Read a job file, or take its content as a dict (paths relative to the present folder)."""
-        return cls.parse(*job_content(source))
+    def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> Job:
+        """Read a job file, or a dict with its content (paths are then relative to the current folder).
+
+        Parameters
+        ----------
+        source : path or mapping
+        stored : bool
+            The job of a run directory, which may use old names without a warning.
+        """
+        return cls.parse(*job_content(source, stored))
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
@@ -90,7 +98,7 @@ class Job(Settings):
     @cached_property
     def reconstruction(self) -> Reconstruction:
         """How estimates are made: as asked, or the best that the mechanism has. JobError for what it lacks."""
-        has = taking(self.method.forms(self.options))
+        has = reconstructions_for(self.method.forms(self.options))
         asked = self.method.same.get(self.reconstruct.method, self.reconstruct.method)
         if asked != "auto" and asked not in has:
             raise JobError("reconstruct.method", f"{asked!r} for {self.method.name} as it runs here",
@@ -176,10 +184,15 @@ def _check_joint(part: AnyPart, most: int) -> None:
                            f"at most {MOST_JOINT:,}", "leave it out, or set a smaller output.max_rows")  # fmt: skip
 
 
-def job_content(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], Path]:
-    """What a job file, or a dict, says, and the folder that its paths start at."""
-    if isinstance(source, Mapping):
-        return source, Path.cwd()
+def job_content(source: str | Path | Mapping[str, Any], stored: bool = False) -> tuple[Mapping[str, Any], Path]:
+    """Return the content of a job file or a dict, and the folder of its relative paths; see `Job.read`."""
+    content, folder = (source, Path.cwd()) if isinstance(source, Mapping) else _job_file(source)
+    if not stored:
+        warn_of_old_names(content)
+    return content, folder
+
+
+def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
     if not is_path(source):
         raise JobError("job", shown(source), "a job file's path, or its content as a dict", "give one of them")
     path = place(source, "job")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from dpscale.base.errors import JobError
-from dpscale.base.settings import Settings
+from dpscale.base.settings import OldNameWarning, Settings
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out
 POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows a record, and rows, above which chance no longer shows
-MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # beyond them a budget has to be called careless
+MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # larger budgets need allow_weak_privacy = true
+OLD_NAMES = {"allow_weak_privacy": "careless"}  # of [privacy]; digests of a job contain the old names
 NO_DOUBT = 10.0  # a squared mu well within both
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
 UNITS = {
@@ -56,8 +58,22 @@ class Privacy(Settings):
     privacy_cost: Amount | None = None
     ledger: str = "ledger.sqlite"
     dataset: Annotated[str, AfterValidator(_name)] | None = None
-    careless: bool | None = None
+    allow_weak_privacy: bool | None = None
     public_rows: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, content: Any) -> Any:
+        """Accept the old names of keys, which stored jobs contain."""
+        if not isinstance(content, Mapping):
+            return content
+        content = dict(content)
+        for new, old in OLD_NAMES.items():
+            if old in content and new in content:
+                raise ValueError(JobError(f"privacy.{old}", f"given beside {new}", f"{new} alone", "remove it"))
+            if old in content:
+                content[new] = content.pop(old)
+        return content
 
     @model_validator(mode="after")
     def _one(self) -> Privacy:
@@ -76,9 +92,11 @@ class Privacy(Settings):
 
     @model_validator(mode="after")
     def _protects(self) -> Privacy:
-        """A budget that protects nobody has to be meant. The number of rows is held against delta only where it is
-        said: the true one is private."""
-        if not self.careless:
+        """Refuse a budget that gives no meaningful protection unless the job allows it.
+
+        Delta is compared with the number of rows only if the job states it: the true number is private.
+        """
+        if not self.allow_weak_privacy:
             for fault in (self._large_epsilon, self._large_delta):
                 if fault:
                     raise ValueError(fault)
@@ -95,20 +113,20 @@ class Privacy(Settings):
         elif self.epsilon <= MOST_EPSILON:
             return None
         name = next(name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None)
-        return JobError(f"privacy.{name}", f"{getattr(self, name):g}: a guess at somebody's record may become"
-                        f" e^{MOST_EPSILON} times as sure", f"what comes to epsilon {MOST_EPSILON} at most",
-                        "give less, or set careless = true")  # fmt: skip
+        return JobError(f"privacy.{name}", f"{getattr(self, name):g}: the odds of a guess about a record"
+                        f" may grow by a factor of e^{MOST_EPSILON}", f"at most the equivalent of epsilon {MOST_EPSILON}",
+                        "reduce it, or set allow_weak_privacy = true")  # fmt: skip
 
     @property
     def _large_delta(self) -> JobError | None:
         delta, rows = self.delta or 0.0, self.public_rows
         if rows and delta > 1 / rows:
-            return JobError("privacy.delta", f"{delta:g} for {rows} rows: it lets a whole record out of so many be"
-                            " published", f"at most 1 / public_rows, {1 / rows:.3g}",
-                            "give a smaller delta, or set careless = true")  # fmt: skip
+            return JobError("privacy.delta", f"{delta:g} for {rows} rows permits the publication of a whole"
+                            " record", f"at most 1 / public_rows, {1 / rows:.3g}",
+                            "reduce delta, or set allow_weak_privacy = true")  # fmt: skip
         if delta > MOST_DELTA:
-            return JobError("privacy.delta", f"{delta:g}: it lets one record in {round(1 / delta)} be published whole",
-                            f"at most {MOST_DELTA:g}", "give a smaller delta, or set careless = true")  # fmt: skip
+            return JobError("privacy.delta", f"{delta:g} permits the publication of one whole record in {round(1 / delta)}",
+                            f"at most {MOST_DELTA:g}", "reduce delta, or set allow_weak_privacy = true")  # fmt: skip
         return None
 
     @property
@@ -126,6 +144,22 @@ class Privacy(Settings):
         if self.epsilon is not None and self.delta is not None:
             return Budget(GAUSSIAN, gdp_mu(self.epsilon, self.delta) ** 2 * BELOW_ONE)
         return Budget(GAUSSIAN, 2 * self.rho if self.rho is not None else float(self.privacy_cost or 0))
+
+
+def with_old_names(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a job with the old names of its keys, from which digests are computed."""
+    names = {new: old for new, old in OLD_NAMES.items() if new in content["privacy"]}
+    privacy = {names.get(key, key): value for key, value in content["privacy"].items()}
+    return {**content, "privacy": privacy}
+
+
+def warn_of_old_names(content: Mapping[str, Any]) -> None:
+    """Warn of each old name of a key in a user's job."""
+    given = content.get("privacy")
+    for new, old in OLD_NAMES.items():
+        if isinstance(given, Mapping) and old in given:
+            message = f"privacy.{old} is now privacy.{new}; the old name will be removed in the next release"
+            warnings.warn(message, OldNameWarning, stacklevel=3)
 
 
 class Part(Settings):

@@ -132,8 +132,9 @@ class DatabaseJob(Settings):
     synthesize: Rows = Rows()
 
     @classmethod
-    def read(cls, source: str | Path | Mapping[str, Any]) -> DatabaseJob:
-        return cls.parse(*job_content(source))
+    def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> DatabaseJob:
+        """Read a job of several tables; the parameters are those of `Job.read`."""
+        return cls.parse(*job_content(source, stored))
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], folder: Path) -> DatabaseJob:

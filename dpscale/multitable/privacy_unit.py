@@ -177,7 +177,7 @@ def table_job(job: DatabaseJob, protects: NeighbourRelation, name: str, folder: 
     workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
     content = {
         "data": {"path": one.path, "domain": one.domain, **one.noise_record, **_unit(job, protects, name)},
-        "privacy": {"privacy_cost": budget, "ledger": job.privacy.ledger, "dataset": job.dataset, "careless": True},
+        "privacy": {"privacy_cost": budget, "ledger": job.privacy.ledger, "dataset": job.dataset, "allow_weak_privacy": True},
         "workload": workload or [{"family": "marginal", "degree": degree}],
         "mechanism": {"name": one.mechanism, **one.given},
         "engine": job.engine.model_dump(exclude_none=True),

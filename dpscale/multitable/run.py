@@ -20,6 +20,7 @@ import tomli_w
 
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
+from dpscale.job.sections import with_old_names
 from dpscale.multitable.job import DatabaseJob, TableSection
 from dpscale.multitable.privacy_unit import NeighbourRelation, table_job, whom
 from dpscale.privacy.secret import read_secret, secret_tag
@@ -67,7 +68,7 @@ class DatabaseRun:
             raise JobError("run directory", f"{self.path} is not one of several tables",
                            "a directory that `dpscale run` made for such a job", "check the path")  # fmt: skip
         check_version(self.path, self.manifest)
-        job = DatabaseJob.read(self.path / "job.toml")
+        job = DatabaseJob.read(self.path / "job.toml", stored=True)
         if self.manifest["job_sha256"] != digest_of(job):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was edited",
                            "the files as they were", "restore them, or start a new run with your job")  # fmt: skip
@@ -178,8 +179,8 @@ def is_database_run(path: str | Path) -> bool:
 
 
 def digest_of(job: DatabaseJob) -> str:
-    """What makes two runs the same job: all but where and in how much memory it runs."""
-    content = job.to_dict()
+    """Return the digest that identifies a job: all settings except scheduler and memory."""
+    content = with_old_names(job.to_dict())
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
     text = json.dumps([content, [one.digest for one in job.domains.values()]], sort_keys=True)

@@ -25,7 +25,7 @@ from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.parallel import Each, plainly
 from dpscale.domain import Domain
 from dpscale.job import Job
-from dpscale.job.sections import SynthesizeTable
+from dpscale.job.sections import SynthesizeTable, with_old_names
 from dpscale.measurement import Released
 from dpscale.mechanisms.contract import Question
 from dpscale.plans.measurement_plan import Planned
@@ -75,7 +75,7 @@ class Run:
                 raise JobError("run directory", got, "one table's, as under its tables/",
                                "run its job again to go on, or open it as a DatabaseRelease")  # fmt: skip
             check_version(self.path, self.manifest)
-            self.job, self.domain = known or (Job.read(self.path / "job.toml"), Domain.read(self.path / "domain.toml"))
+            self.job, self.domain = known or (Job.read(self.path / "job.toml", stored=True), Domain.read(self.path / "domain.toml"))
             if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
                 raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
                                "the files as the run wrote them (memory and scheduler may change)",
@@ -293,7 +293,7 @@ class Run:
 
 def job_digest(job: Job, domain: Domain) -> str:
     """Return the digest that identifies a job: all settings except scheduler, memory and synthetic rows."""
-    content = job.to_dict()
+    content = with_old_names(job.to_dict())
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
     content.pop("synthesize", None)

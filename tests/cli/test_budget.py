@@ -1,4 +1,4 @@
-"""The budget on the command line: caps with their terms, seeds, budgets that protect nobody."""
+"""The budget on the command line: caps with their terms, seeds, budgets without meaningful protection."""
 
 import json
 
@@ -8,6 +8,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.cli.commands import main
 from dpscale.job import Job
+from dpscale.runs.run import job_digest
 from tests.audit.small import write
 
 
@@ -18,21 +19,21 @@ def command(*arguments):
 @pytest.mark.parametrize(
     ("privacy", "said"),
     [
-        ({"epsilon": 25.0, "delta": 1e-9}, "privacy.epsilon: 25: a guess"),
-        ({"epsilon": 21.0}, "privacy.epsilon: 21: a guess"),
-        ({"rho": 60.0}, "privacy.rho: 60: a guess"),
-        ({"privacy_cost": 40.0}, "privacy.privacy_cost: 40: a guess"),
-        ({"epsilon": 1.0, "delta": 0.01}, "privacy.delta: 0.01: it lets one record in 100"),
+        ({"epsilon": 25.0, "delta": 1e-9}, "privacy.epsilon: 25: the odds"),
+        ({"epsilon": 21.0}, "privacy.epsilon: 21: the odds"),
+        ({"rho": 60.0}, "privacy.rho: 60: the odds"),
+        ({"privacy_cost": 40.0}, "privacy.privacy_cost: 40: the odds"),
+        ({"epsilon": 1.0, "delta": 0.01}, "privacy.delta: 0.01 permits the publication of one whole record in 100"),
         ({"epsilon": 1.0, "delta": 1e-4, "public_rows": 48842}, "at most 1 / public_rows, 2.05e-05"),
     ],
 )
-def test_a_budget_that_protects_nobody_has_to_be_called_careless(tmp_path, privacy, said):
+def test_a_budget_that_gives_no_meaningful_protection_has_to_be_allowed(tmp_path, privacy, said):
     job = write(tmp_path, privacy=privacy | {"dataset": "small"})
     with pytest.raises(dp.JobError) as refused:
         Job.read(job)
     assert said in str(refused.value)
-    assert "careless = true" in str(refused.value)
-    Job.read(write(tmp_path, privacy=privacy | {"dataset": "small", "careless": True}))
+    assert "allow_weak_privacy = true" in str(refused.value)
+    Job.read(write(tmp_path, privacy=privacy | {"dataset": "small", "allow_weak_privacy": True}))
 
 
 @pytest.mark.parametrize(
@@ -99,3 +100,17 @@ def test_pure_privacy_is_refused_for_adaptive_mechanisms_in_the_jobs_own_words(t
     refused = command("plan", job)
     assert refused.exit_code == 2
     assert "it takes epsilon with delta, rho or privacy_cost; add delta" in refused.stderr
+
+
+def test_the_old_name_of_weak_privacy_works_with_a_warning(tmp_path):
+    """Both names are the same job; a command prints the warning on stderr as one sentence."""
+    budget = {"epsilon": 25.0, "delta": 1e-9, "dataset": "small"}
+    with pytest.warns(DeprecationWarning, match="privacy.careless is now privacy.allow_weak_privacy"):
+        old = Job.read(write(tmp_path, privacy=budget | {"careless": True}))
+    done = CliRunner().invoke(main, ["plan", str(write(tmp_path, privacy=budget | {"careless": True}))])
+    assert done.exit_code == 0, done.output
+    assert "dpscale: warning: privacy.careless is now privacy.allow_weak_privacy" in done.stderr
+    new = Job.read(write(tmp_path, privacy=budget | {"allow_weak_privacy": True}))
+    assert job_digest(old, old.read_domain()) == job_digest(new, new.read_domain())
+    with pytest.raises(dp.JobError, match="given beside allow_weak_privacy"):
+        Job.read(write(tmp_path, privacy=budget | {"careless": True, "allow_weak_privacy": True}))

@@ -294,7 +294,7 @@ def test_a_plan_tells_what_to_expect_of_every_piece(tmp_path: Path) -> None:
     """The noise on the number of links, by its definition; errors that fall with the budget and the number of links."""
     expected: dict[float, dict[str, Any]] = {}
     for cost in (8.0, 32.0):
-        path = write(tmp_path, privacy={"privacy_cost": cost, "dataset": "shop", "careless": True})
+        path = write(tmp_path, privacy={"privacy_cost": cost, "dataset": "shop", "allow_weak_privacy": True})
         told = json.loads(CliRunner().invoke(main, ["plan", str(path), "--json"]).stdout)
         expected[cost] = {one["name"]: one["expected"] for one in told["pieces"]}
     little, much = expected[8.0], expected[32.0]

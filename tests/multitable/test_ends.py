@@ -22,7 +22,7 @@ from dpscale.relational.assignment import Tables, sibling_sums, unlooped
 from tests.multitable.small import frames, job, table, write
 
 HOMES = job()["link"][2]
-TOLD = {"privacy_cost": 50.0, "dataset": "shop", "careless": True}
+TOLD = {"privacy_cost": 50.0, "dataset": "shop", "allow_weak_privacy": True}
 
 
 @pytest.mark.parametrize("mechanism", ["maxent", "published"])

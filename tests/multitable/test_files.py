@@ -27,7 +27,7 @@ def shop(folder: Path) -> Path:
                                   "names": ["person", "month", "amount"], "where": "amount < 10"}  # fmt: skip
     asked["tables"]["persons"]["where"] = 'sex = "F"'
     asked["tables"]["products"]["where"] = "dear = 1"
-    asked["privacy"] |= {"privacy_cost": 1e5, "careless": True}
+    asked["privacy"] |= {"privacy_cost": 1e5, "allow_weak_privacy": True}
     asked["link"] = [one | {"dangling": "drop"} for one in asked["link"]]
     return write(folder, asked)
 
@@ -85,7 +85,7 @@ def logged(folder: Path) -> Path:
     asked["tables"]["products"] |= {"path": "products", "format": "delta"}
     for name in ("persons", "orders"):
         asked["tables"][name]["mechanism"] = "residual-planner"
-    asked["privacy"] |= {"privacy_cost": 1e5, "careless": True}
+    asked["privacy"] |= {"privacy_cost": 1e5, "allow_weak_privacy": True}
     asked["link"] = [one | {"dangling": "drop"} for one in asked["link"]]
     return write(folder, asked)
 

@@ -57,7 +57,7 @@ def test_what_cannot_be_released_is_one_sentence(tmp_path: Path, given: dict[str
     ],
 )  # fmt: skip
 def test_tables_as_they_come_are_released(tmp_path: Path, change: dict[str, pd.DataFrame]) -> None:
-    mild = {"privacy": {"privacy_cost": 100.0, "dataset": "shop", "careless": True}}
+    mild = {"privacy": {"privacy_cost": 100.0, "dataset": "shop", "allow_weak_privacy": True}}
     release = dp.run(write(tmp_path, mild, SHOP | change), tmp_path / "run")
     found = {name: frame.compute() for name, frame in release.synthetic().items()}
     owners, room = found["orders"].person, BOUND * len(found["persons"])

@@ -212,7 +212,7 @@ def test_a_run_of_all_kinds_and_its_rows(table, scheduler, tmp_path):
     (tmp_path / "d.toml").write_text("reviewed = true\n" + TOWNS)
     job = {
         "data": {"path": str(folder / "cells.parquet"), "domain": str(tmp_path / "d.toml")},
-        "privacy": {"rho": 1e6, "careless": True, "ledger": str(tmp_path / "l.sqlite")},
+        "privacy": {"rho": 1e6, "allow_weak_privacy": True, "ledger": str(tmp_path / "l.sqlite")},
         "workload": [{"family": "marginal", "degree": 1}, {"family": "marginal", "attributes": [["region", "when"]]}],
         "engine": {"scheduler": scheduler, "seed": 3}, "synthesize": {"rows": 300},
     }  # fmt: skip

@@ -130,7 +130,7 @@ def test_partitions_that_cannot_match_are_never_opened(lake):
 def job(folder, kind, path, **data):
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN.to_dict()))
     return {"data": {"path": path, "domain": str(folder / "domain.toml"), "format": kind} | data,
-            "privacy": {"privacy_cost": 1e11, "ledger": str(folder / "ledger.sqlite"), "careless": True},
+            "privacy": {"privacy_cost": 1e11, "ledger": str(folder / "ledger.sqlite"), "allow_weak_privacy": True},
             "workload": [{"family": "marginal", "attributes": [["a", "town"]]}],
             "mechanism": {"name": "residual-planner"}, "engine": {"scheduler": "synchronous"}}  # fmt: skip
 

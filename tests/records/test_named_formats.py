@@ -101,7 +101,7 @@ def test_a_whole_run_of_a_named_format_is_the_run_of_the_ending(place):
         (place / "unit.dat").write_bytes(b"person,home\n" + b"".join(b"%d,%d\n" % (i, i // 2) for i in range(1400)))
         data = {"path": name, "domain": "domain.toml", **said, "privacy_unit": "person", "max_rows_per_unit": 6}
         data["unit_through"] = [{"path": "unit.dat", "key": "person", "unit": "home", "format": "csv"}]
-        privacy = {"epsilon": 1e4, "delta": 1e-9, "dataset": name, "careless": True}
+        privacy = {"epsilon": 1e4, "delta": 1e-9, "dataset": name, "allow_weak_privacy": True}
         job = write_job(place, data=data, privacy=privacy)
         release = dp.run(job, place / f"run-{name}")
         answers.append(np.round(release.marginal(("age",))).tolist())

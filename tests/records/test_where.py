@@ -232,7 +232,7 @@ def test_a_job_with_units_counts_the_rows_that_match(tmp_path, scheduler):
         part.to_parquet(folder / "data" / "x.parquet", index=False)
         data = {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 1}
         job = write_job(folder, data=data | ({"where": where} if where else {}), engine={"scheduler": scheduler},
-                        privacy={"privacy_cost": 1e11, "dataset": "x", "careless": True})  # fmt: skip
+                        privacy={"privacy_cost": 1e11, "dataset": "x", "allow_weak_privacy": True})  # fmt: skip
         release = dp.run(job, folder / "run")
         answers[name] = np.rint(release.marginal(("age", "code")))
         assert release.manifest.get("where") == (where and "year = 2021")

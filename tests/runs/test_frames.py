@@ -35,7 +35,7 @@ def job(folder, **changes):
     (folder / "domain.toml").write_text(tomli_w.dumps(domain))
     return {"data": {"domain": str(folder / "domain.toml")},
             "privacy": {"privacy_cost": 1e11, "dataset": "frame", "ledger": str(folder / "ledger.sqlite"),
-                        "careless": True},
+                        "allow_weak_privacy": True},
             "workload": [{"family": "marginal", "attributes": [list(names) for names in SETS]}],
             "mechanism": {"name": "residual-planner"}, "engine": {"scheduler": "synchronous"}} | changes  # fmt: skip
 
