@@ -1,4 +1,4 @@
-"""Blocks of figures that are errors of released tables and rows."""
+"""Blocks of docs/benchmarks.md with errors of released tables and rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AHEAD = {"cells": "marginals", "cumulative": "prefixes and ranges"}
 def adaptive(found: Figures) -> str:
     rows = {
         "`aim-grem`": "ours",
-        "product of 1-ways, all budget on them": "product of 1-ways",
+        "product of 1-ways with the whole budget": "product of 1-ways",
         "`residual-planner` with `maxent`": "ResidualPlanner, maxent",
         "AIM+GReM as published": "AIM+GReM as published",
         "`residual-planner`": "ResidualPlanner",
@@ -25,14 +25,14 @@ def adaptive(found: Figures) -> str:
         "Adult, ε = 0.1", "ε = 1", "ε = 10", "ACS, ε = 1", "salary, ε = 1", "titanic, ε = 1",
     )  # fmt: skip
     shown = ([label, *(times(found, f"{key}, {column}") for column in columns)] for label, key in rows.items())
-    elsewhere = "(Elsewhere, on Adult: AIM with Private-PGM 0.345 in 133 s at ε = 0.1 and 0.166 in 349 s at ε = 1.)"
+    elsewhere = "(Published for Adult: AIM with Private-PGM 0.345 in 133 s at ε = 0.1 and 0.166 in 349 s at ε = 1.)"
     return f"{table(head, *shown)}\n\n{elsewhere}\n\n{every_table(found)}"
 
 
 def every_table(found: Figures) -> str:
-    """`aim-grem` and the product of 1-ways on all tables, with the seconds of a run."""
+    """Return the errors of `aim-grem` and of the product of 1-ways on all tables, with the seconds of a run."""
     epsilons = ("0.1", "1", "10")
-    head = ("the same, on every table at hand", *(f"`aim-grem`, ε = {e}" for e in epsilons),
+    head = ("the same, on every table", *(f"`aim-grem`, ε = {e}" for e in epsilons),
             *(f"product, ε = {e}" for e in epsilons), *(f"seconds, ε = {e}" for e in epsilons))  # fmt: skip
     names = dict.fromkeys(key.split(", ")[1] for key in found if key.startswith("ours, ") and "seconds" not in key)
     lines = ([name, *(times(found, f"{kind}, {name}, {e}") for kind in ("ours", "product of 1-ways", "ours, seconds")
@@ -54,13 +54,13 @@ def rows(found: Figures) -> str:
     labels = {
         "synthetic rows, as many as records": "rows",
         "the same, not polished": "unpolished",
-        "the estimates that they are drawn from": "estimates",
+        "the estimates from which they are sampled": "estimates",
     }
     lines = [[label, *(fine(found[f"{t}, {e}, {key}"]) for t, e in asked)] for label, key in labels.items()]
     note = (
         f"\n\n(Adult, ε = 1: {found['seconds']:.1f} CPU seconds after the release, "
         f"{found['unpolished seconds']:.1f} not polished. "
-        "Elsewhere: AIM by Private-PGM 0.179 in 349 s, "
+        "Published: AIM by Private-PGM 0.179 in 349 s, "
         "dpsynth's SWIFT 0.180 in 302 s, MST 0.226 in 41 s.)"
     )
     return table(head, *lines) + note
@@ -86,12 +86,12 @@ def graphical(found: Figures) -> str:
 
 
 def usefulness(found: Figures) -> str:
-    """Adult: models trained on rows and on records, and models that tell the one from the other."""
+    """Return the scores on Adult of models trained on rows and on records, and of models that separate the two."""
     labels = {
-        "predicting income: trained on rows, tested on records kept out of the job": "trained on rows",
-        "the same, trained on the job's records": "trained on records",
-        "telling rows from records kept out (0.5: it cannot)": "propensity, kept out",
-        "telling rows from the job's records": "propensity, the job's",
+        "predicting income: trained on rows, tested on records excluded from the job": "trained on rows",
+        "the same, trained on the records of the job": "trained on records",
+        "separating rows from excluded records (0.5: indistinguishable)": "propensity, kept out",
+        "separating rows from the records of the job": "propensity, the job's",
     }
     what = "gradient boosting on Adult, area under the curve, δ = 10⁻⁹, 3 seeds"
     head = (f"`benchmarks/usefulness.py`: {what}", "ε = 0.1", "ε = 1", "ε = 10")
@@ -100,7 +100,7 @@ def usefulness(found: Figures) -> str:
 
 
 def hierarchy(found: Figures) -> str:
-    """What it is worth to say that regions follow from towns."""
+    """Return the errors with and without a declared hierarchy of regions and towns."""
     orders = {"in order": "listed region by region", "in any order": "in any order"}
     head = ("`benchmarks/hierarchy.py`: 60 towns in 8 regions and five attributes, 3-way marginals, mean L1 error / N",
             "ε = 0.1", "ε = 1", "ε = 10")  # fmt: skip
@@ -108,17 +108,18 @@ def hierarchy(found: Figures) -> str:
     for kind, order in orders.items():
         own = [[found[f"{kind}, {epsilon}, {what}"] for epsilon in ("0.1", "1", "10")]
                for what in ("declared", "not", "wrong")]  # fmt: skip
-        lines += [[f"towns {order}, regions declared to follow", *(f"{one:.3f}" for one in own[0])],
+        lines += [[f"towns {order}, hierarchy declared", *(f"{one:.3f}" for one in own[0])],
                   ["not declared", *(f"{one:.3f}" for one in own[1])],
                   ["not declared: records in a wrong region", *(f"{100 * one:.1f} %" for one in own[2])]]  # fmt: skip
     return table(head, *lines)
 
 
 def ahead(found: Figures) -> str:
-    """By how large a plan's error is against an even answer: how far a loop is ahead."""
+    """Return the advantage of the adaptive mechanism by the relative error of the plan."""
     edges = list(dict.fromkeys(key.split(", ")[0].split()[1] for key in found))
     names = [f"{low} to {high}" for low, high in pairwise(edges)] + [f"above {edges[-1]}"]
-    head = ("`benchmarks/ahead.py`: the plan's error, of what a query would hold were records spread evenly", *names)
+    what = "error of the plan relative to the mean count of a query with records spread evenly"
+    head = (f"`benchmarks/ahead.py`: {what}", *names)
     return table(head, *(line for kind, asked in AHEAD.items() for line in _of_kind(found, edges, kind, asked)))
 
 
@@ -129,4 +130,4 @@ def _of_kind(found: Figures, edges: list[str], kind: str, asked: str) -> list[li
 
     return [[f"{asked}: cases (families, degrees, tables, ε)", *shown("cases", ".0f")],
             ["error of `weighted-residuals` over that of `aim-grem`, geometric mean", *shown("ratio", ".2f")],
-            ["`aim-grem` ahead, %", *shown("ahead", ".0f", 100)]]  # fmt: skip
+            ["cases in which `aim-grem` is more accurate, %", *shown("ahead", ".0f", 100)]]  # fmt: skip

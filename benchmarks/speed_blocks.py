@@ -1,4 +1,4 @@
-"""Blocks of figures that are seconds, ratios of seconds, and bytes."""
+"""Blocks of docs/benchmarks.md with seconds, ratios of seconds, and bytes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def main_job(found: Figures) -> str:
     rows = {
         "`numpy.bincount` in a loop, counts in memory": "bincount",
         "dpscale, from plan to measurements on disk": "plan to measurements",
-        "`numpy.bincount`, its counts written as Parquet": "bincount written",
-        "dpscale, whole job: every cell answered with its error as Parquet, and a report": "whole job",
+        "`numpy.bincount`, with its counts written as Parquet": "bincount written",
+        "dpscale, whole job: every cell with its error as Parquet, and a report": "whole job",
         "`dask.dataframe` groupby-count, counts in memory": "dask groupby",
     }
     head = ("`benchmarks/main_job.py`: Adult, all 364 3-way marginals (20 million cells)", "ratio")
@@ -24,11 +24,11 @@ def main_job(found: Figures) -> str:
 def counting(found: Figures) -> str:
     own = (
         f"dpscale ({significant(found['ns'], 2)} ns a row, marginal and core; "
-        f"one increment in memory would be {significant(found['increment ns'], 2)})"
+        f"one increment in memory takes {significant(found['increment ns'], 2)})"
     )
     what = (
         "10 million rows × 20 attributes of mixed sizes, all 1,140 3-way marginals, dpscale from Parquet "
-        "(the others, being slow, count some of the rows or sets, scaled)"
+        "(the others count a part of the rows or sets, scaled)"
     )
     head = (f"`benchmarks/counting.py`: {what}", "ratio")
     others = {
@@ -48,19 +48,19 @@ def noise(found: Figures) -> str:
         "OpenDP's discrete Gaussian, on a vector": significant(found["opendp"], 1),
     }
     return table(
-        ("`benchmarks/noise.py`: exact discrete Gaussian noise, draws a second and core", "ratio"), *rows.items()
+        ("`benchmarks/noise.py`: exact discrete Gaussian noise, samples per second and core", "ratio"), *rows.items()
     )
 
 
 def scaling(found: Figures) -> str:
     rows = {
-        "work in registers, bare processes: what the machine gave": "registers",
-        "counting by bare processes, sums not brought together": "counting, bare",
+        "work in registers, plain processes: the limit of the machine": "registers",
+        "counting by plain processes, without merging the sums": "counting, bare",
         "counting": "counting",
         "planning": "planning",
-        f"measuring 10,700 sets ({share(found['measuring, driver'])} of it the driver's)": "measuring",
-        f"an adaptive measure stage of {found['rounds, seconds']:.0f} s ({share(found['rounds, driver'])} of it the "
-        "driver's)": "rounds",
+        f"measuring 10,700 sets ({share(found['measuring, driver'])} of it on the driver)": "measuring",
+        f"an adaptive measure stage of {found['rounds, seconds']:.0f} s ({share(found['rounds, driver'])} of it on the "
+        "driver)": "rounds",
     }
     head = (
         "`benchmarks/scaling.py`: a Dask cluster of 1 and of 2 worker processes on two cores",
@@ -69,40 +69,43 @@ def scaling(found: Figures) -> str:
     shown = table(head, *([label, f"{found[key]:.2f}"] for label, key in rows.items()))
     lost = found["death, counting seconds again"]
     ended = (
-        "no task of a counting pass that had ended" if lost < 0.05 else f"{lost:.1f} s of a counting pass's ended tasks"
+        "no finished task of a counting pass"
+        if lost < 0.05
+        else f"{lost:.1f} s of the finished tasks of a counting pass"
     )
     error = found["model's error"]
     side = "low" if error < 0 else "high"
     return f"""{shown}
 
 In the same run the scheduler's overhead was {significant(1e3 * found["overhead, seconds a task"], 2)} ms a task, \
-{100 * found["overhead, share"]:.1f} % of measuring 10,700 sets; a death of one of two workers made
-{found["death, map seconds again"]:.1f} s of a map's calls go again, and {ended}. \
-A list scheduler with the times of one worker tells
-the two workers' time {share(abs(error))} too {side}; for the same sets on a table a thousand \
-times as long (10⁹ rows) it tells {found["simulated, 2"]:.1f} times the speed on 2 workers, {found["simulated, 10"]:.0f}
+{100 * found["overhead, share"]:.1f} % of measuring 10,700 sets; after the death of one of two workers,
+{found["death, map seconds again"]:.1f} s of a map's calls and {ended} ran again. \
+A list scheduler with the times of one worker predicts
+the time of two workers {share(abs(error))} too {side}; for the same sets on a table a thousand \
+times as long (10⁹ rows) it predicts {found["simulated, 2"]:.1f} times the speed \
+on 2 workers, {found["simulated, 10"]:.0f}
 on 10, {found["simulated, 100"]:.0f} on 100 and {found["simulated, 1000"]:.0f} on 1,000, \
-where the driver's share and the scheduler hold it."""
+limited by the driver's share and the scheduler."""
 
 
 def shares(found: Figures) -> str:
     what = {
-        "wide": "300 attributes of four values, all pairs; told for 10⁸ rows",
-        "triples": "20 attributes of mixed sizes, 3-way; told for 10⁸ rows",
-        "adaptive": "`aim-grem`, 20 attributes, 3-way; told for 10⁸ rows",
-        "adaptive66": "`aim-grem`, 66 attributes, 2-way; told for 10⁶ rows",
+        "wide": "300 attributes of four values, all pairs; predicted for 10⁸ rows",
+        "triples": "20 attributes of mixed sizes, 3-way; predicted for 10⁸ rows",
+        "adaptive": "`aim-grem`, 20 attributes, 3-way; predicted for 10⁸ rows",
+        "adaptive66": "`aim-grem`, 66 attributes, 2-way; predicted for 10⁶ rows",
     }
     columns = ("seconds", "driver", "10", "100", "1000", "told at 100")
-    heads = ("seconds on one worker, as measured", "of them the driver's", "speed-up told at 10", "at 100", "at 1,000",
-             "seconds told at 100")  # fmt: skip
+    heads = ("seconds on one worker, as measured", "of them on the driver", "speed-up predicted at 10", "at 100",
+             "at 1,000", "seconds predicted at 100")  # fmt: skip
     lines = ([label, *(significant(found[f"{name}, {one}"], 2) for one in columns)] for name, label in what.items())
-    told = table(("`benchmarks/shares.py`: whole jobs, from plan to report", *heads), *lines)
-    return f"""{told}
+    predicted = table(("`benchmarks/shares.py`: whole jobs, from plan to report", *heads), *lines)
+    return f"""{predicted}
 
-The model has the engine's own graphs, call by call, with a round's calls one after the other. Of the \
-{significant(found["task, ms"], 2)} ms that a task which
-does nothing takes, at most {significant(found["scheduler, ms"], 2)} are the scheduler's, one task after the other; \
-the rest is the worker's own."""
+The model uses the engine's graphs, call by call, with the calls of a round in sequence. Of the \
+{significant(found["task, ms"], 2)} ms of an empty task,
+at most {significant(found["scheduler, ms"], 2)} belong to the scheduler, which handles tasks in sequence; \
+the rest belongs to the worker."""
 
 
 def large_job(found: Figures) -> str:
@@ -119,9 +122,9 @@ def many_sets(found: Figures) -> str:
 `benchmarks/many_sets.py`: all pairs of {found["attributes"]:,.0f} attributes of four values, \
 {found["rows"]:,.0f} rows, two cores: planned in {found["plan, s"]:.0f} s, counted and
 measured in {found["measure, s"]:.0f} s, answered in {found["reconstruct, s"]:.0f} s, \
-told in {found["report, s"]:.0f} s: {found["seconds"]:.0f} s in all with {found["peak, GiB"]:.1f} GiB at the peak. \
+reported in {found["report, s"]:.0f} s: {found["seconds"]:.0f} s in all with {found["peak, GiB"]:.1f} GiB at the peak. \
 {found["files"]:.0f} files of
-{found["MB"]:.0f} MB are left, a report of {found["report, MB"]:.2f} MB among them; `Release.open` takes \
+{found["MB"]:.0f} MB remain, including a report of {found["report, MB"]:.2f} MB; `Release.open` takes \
 {found["open, s"]:.2f} s, one marginal {found["marginal, ms"]:.1f} ms."""
 
 
@@ -137,9 +140,9 @@ def growth(found: Figures) -> str:
     lines = []
     for kind, label in what.items():
         sizes = sorted(int(key.split(",")[0].split()[1]) for key in found if key.startswith(f"{kind} "))
-        told = [f"{size:,}: {significant(found[f'{kind} {size}, CPU seconds'], 2)} s,"
+        cells = [f"{size:,}: {significant(found[f'{kind} {size}, CPU seconds'], 2)} s,"
                 f" {found[f'{kind} {size}, GiB']:.2f} GiB" for size in dict.fromkeys(sizes)]  # fmt: skip
-        lines.append([label, *told, f"{found[f'{kind}, exponent']:.2f}"])
+        lines.append([label, *cells, f"{found[f'{kind}, exponent']:.2f}"])
     head = ("`benchmarks/growth.py`: CPU time and peak memory", "small", "middle", "large", "exponent of the last step")
     return table(head, *lines)
 

@@ -1,9 +1,9 @@
-"""docs/benchmarks.md, from `results/*.json`: what stands between `<!-- benchmark: NAME -->` and `<!-- end -->`.
+"""Fill docs/benchmarks.md from `results/*.json`, between `<!-- benchmark: NAME -->` and `<!-- end -->`.
 
-    python benchmarks/tables.py            writes docs/benchmarks.md anew
-    python benchmarks/tables.py --check    exit code 1 where it would change
+    python benchmarks/tables.py            write docs/benchmarks.md
+    python benchmarks/tables.py --check    exit with code 1 if it would change
 
-A test holds the page to it.
+A test compares the page with the results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def query_smasher(found: Figures) -> str:
         "Adult, hybrid, up to 3-way": "hybrid Adult 0",
     }
     head = (
-        "`benchmarks/query_smasher.py`: QuerySmasher's paper (128-core server) over ours",
+        "`benchmarks/query_smasher.py`: QuerySmasher's paper (128-core server) over dpscale",
         "planning time: `query-smasher`", "`weighted-residuals`", "RMSE: `query-smasher`", "`weighted-residuals`",
     )  # fmt: skip
     columns = [f"{what}, {name}" for what in ("time", "RMSE") for name in SPLITS]
@@ -49,7 +49,7 @@ SPLITS = ("query-smasher", "weighted-residuals")
 
 
 def overall(found: Figures) -> str:
-    """What holds of all rows."""
+    """Return the summary of all rows."""
     under = "at or under its error to the printed digits" if not found["rows above the paper"] else (
         f"{found['rows above the paper']} of them above its error"
     )  # fmt: skip
@@ -57,7 +57,7 @@ def overall(found: Figures) -> str:
     late = found["rows left out"]
     return (
         f"{found['rows']} rows of that paper's tables: `query-smasher` at a certified gap below {gap(found)}, "
-        f"`weighted-residuals` below {gap(found, ', weighted-residuals')} of its own kind, {under}. "
+        f"`weighted-residuals` below {gap(found, ', weighted-residuals')} of its own form, {under}. "
         f"`weighted-residuals` is up to {100 * (1 - found['least of query-smasher']):.1f} % below `query-smasher`"
         f" and above it {f'on {above}' if above else 'nowhere'}; it plans in more than five times its time on "
         f"{found['rows beyond five times']}, at most {ratio(found['largest planning time'])} times, "
@@ -67,7 +67,7 @@ def overall(found: Figures) -> str:
 
 
 def gap(found: Figures, which: str = "") -> str:
-    """The next number of one digit: 4·10⁻⁷ for 3.2e-07."""
+    """Return the gap rounded up to one digit: 4·10⁻⁷ for 3.2e-07."""
     value = found[f"largest gap{which}"]
     exponent = math.floor(math.log10(value))
     digit = math.ceil(round(value / 10**exponent, 6))
@@ -84,14 +84,14 @@ def hdmm(found: Figures) -> str:
         "CPS, all sets of three, prefixes on two attributes": "CPS W2",
     }
     head = (
-        "`benchmarks/hdmm.py`: expected RMSE, HDMM's paper over ours",
+        "`benchmarks/hdmm.py`: expected RMSE, HDMM's paper over dpscale",
         "Gaussian, ε = 1, δ = 10⁻⁶: `hdmm`", "`query-smasher`", "`weighted-residuals`",
         "Laplace, ε = 1: `hdmm`", "`query-smasher`", "`weighted-residuals`",
     )  # fmt: skip
     columns = [f"{noise}, {name}" for noise in ("gaussian", "laplace") for name in ("hdmm", *SPLITS)]
     shown = ([label, *(times(found, f"{key}, {column}") for column in columns)] for label, key in rows.items())
     blank = "" if all(f"{key}, {column}" in found for key in rows.values() for column in columns) else (
-        "\n\n(A blank: the search did not end in the time that the run had.)"
+        "\n\n(Empty: the search did not end within the time limit of the run.)"
     )  # fmt: skip
     return table(head, *shown) + blank
 
@@ -119,7 +119,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
 
 
 def filled(text: str) -> str:
-    """A text with every block made anew."""
+    """Return a text with every block regenerated."""
     return BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]](load(found[2]))}\n{found[3]}", text)
 
 
@@ -130,7 +130,7 @@ def main() -> None:
     if filled(text) == text:
         return
     if given.check:
-        sys.exit("docs/benchmarks.md is not what benchmarks/tables.py makes of benchmarks/results")
+        sys.exit("docs/benchmarks.md differs from the output of benchmarks/tables.py")
     PAGE.write_text(filled(text))
 
 
