@@ -1,4 +1,4 @@
-"""Commands for domain files: a draft from data, and a check of data against one."""
+"""Commands for domain files: a draft from data, and a check of data."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def domain() -> None:
 
 
 def _written(command: Any) -> Any:
-    """The options that say how files are written."""
+    """Add the options of file formats."""
     for option in (
         click.option(
             "--format", metavar="NAME", help="parquet, csv, tsv, arrow, delta or iceberg (default: by the ending)."
         ),
         click.option(
-            "--null", "null_values", multiple=True, metavar="TEXT", help="A text that says nothing; again for more."
+            "--null", "null_values", multiple=True, metavar="TEXT", help="A text that means missing; repeatable."
         ),
-        click.option("--encoding", metavar="NAME", help="Of CSV files, as latin-1 (default: utf-8)."),
-        click.option("--delimiter", metavar="CHARACTER", help="Of CSV files (default: a comma, in .tsv a tab)."),
+        click.option("--encoding", metavar="NAME", help="Encoding of CSV files (default: utf-8)."),
+        click.option("--delimiter", metavar="CHARACTER", help="Delimiter (default: a comma; in .tsv a tab)."),
     ):
         command = option(command)
     return command
 
 
 def _origin(path: str, written: dict[str, Any]) -> Origin:
-    """The same as the origin of data; JobError for what a job would not take either."""
+    """Return the options of file formats as the origin of data. Raises JobError if a job would not accept them."""
     from pydantic import ValidationError
 
     from dpscale.job import job_sentence
@@ -52,7 +52,7 @@ def _origin(path: str, written: dict[str, Any]) -> Origin:
 @click.argument("data")
 @_written
 def domain_sketch(data: str, **written: Any) -> None:
-    """Draft a domain file from data. The draft is PRIVATE: it tells of single records."""
+    """Draft a domain file from data. The draft is PRIVATE: it contains values of single records."""
     from dpscale.records.sketch import WARNING, sketch
 
     click.echo(WARNING, err=True)
@@ -83,7 +83,7 @@ def domain_check(file: str, data: str | None, scheduler: str | None, as_json: bo
 
 
 def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> dict[str, Any]:
-    """What one pass over the data finds that the domain refuses."""
+    """Return the faults that one pass over the data finds."""
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
     from dpscale.engine.faults import WARNING, check
@@ -107,7 +107,7 @@ def _line(one: dict[str, Any]) -> str:
 
 
 def _fault_lines(checked: dict[str, Any]) -> list[str]:
-    """A line on all columns, and one for each fault."""
+    """Return a line for all columns and one for each fault."""
     if not checked:
         return []
     rows = f"{checked['columns_affected']} of {checked['columns']} columns have faults, in {checked['rows']:,} rows"
@@ -115,7 +115,7 @@ def _fault_lines(checked: dict[str, Any]) -> list[str]:
 
 
 def _count(one: dict[str, Any]) -> str:
-    """How many files or rows have a fault, and a few of the values."""
+    """Return the number of files or rows with a fault, and a few values."""
     places = [f"in {one[name]:,} {name[: -1 if one[name] == 1 else None]}" for name in ("rows", "files") if name in one]
-    values = [f"as {', '.join(map(repr, one['examples']))}"] if one.get("examples") else []
+    values = [f"for example {', '.join(map(repr, one['examples']))}"] if one.get("examples") else []
     return "".join(f", {part}" for part in (*places, *values))

@@ -1,10 +1,10 @@
-"""A run driven on the cluster: `dpscale submit` and what asks about it afterwards.
+"""Run whose driver is a task on the cluster: `dpscale submit` and the commands that query it.
 
-The driver is one task on a worker, which leaves the worker's thread and submits the stages' tasks from there; the
-laptop that submitted it may go. All it has and leaves is the run directory: `driver.json` (see `signs`) says how it is.
-A driver lost with its worker is started again by Dask, and goes on where the run directory says. Two drivers never work
-in one run directory (its lock). The ledger's file must be on a disk of the machine where the driver runs, and on the
-same one when it is started again: that machine's workers declare the resource DRIVER, or the cluster is one machine.
+The driver is one task on a worker. It secedes from the worker's thread pool and submits the tasks of the stages, so the
+submitting machine may disconnect. Its only state is the run directory, where `driver.json` (`driver_status`) describes
+it. Dask restarts a driver that is lost with its worker, and the new one resumes from the run directory. The lock of the
+run directory prevents two drivers at a time. The ledger file must be on a disk of the machine where the driver runs and
+restarts: workers of that machine declare the resource DRIVER, or the cluster is one machine.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ INTERNAL = 70
 KNOWN_SECONDS = 20.0
 
 
-def submit(run: Run, client: Any) -> driver_status.Signs:
-    """Start the driver of a run on a cluster; what `driver.json` says then. A run that is driven is left alone."""
+def submit(run: Run, client: Any) -> driver_status.DriverStatus:
+    """Start the driver of a run on a cluster and return its status. A run with a working driver is left unchanged."""
     with disk_errors(run.path):
         declared = _check_cluster(run, client)
     known, submission = driver_status.read_status(run.path), secrets.token_hex(8)
 
-    def idle(stands: driver_status.Signs) -> bool:
-        if stands.get("state") not in driver_status.AT_WORK or _stop_requested(run.path, stands):
+    def idle(status: driver_status.DriverStatus) -> bool:
+        if status.get("state") not in driver_status.AT_WORK or _stop_requested(run.path, status):
             return True
-        return bool(known.get("silent") and stands["at"] == known["at"])
+        return bool(known.get("silent") and status["at"] == known["at"])
 
     with disk_errors(run.path):
         mine = driver_status.change(run.path, idle, submission=submission, driver=None, state="submitted",
@@ -56,24 +56,30 @@ def submit(run: Run, client: Any) -> driver_status.Signs:
         except Exception:
             error = TransientError(FIELD, "the scheduler did not take the driver's task", "", "submit it again")
             _end(
-                run.path, lambda stands: (stands.get("submission"), stands["state"]) == (submission, "submitted"), error
+                run.path, lambda status: (status.get("submission"), status["state"]) == (submission, "submitted"), error
             )
             raise error from None
     return driver_status.read_status(run.path)
 
 
 def _check_cluster(run: Run, client: Any) -> bool:
-    """Whether workers declare DRIVER; JobError where a driver could not work, or not with one ledger."""
+    """Return whether workers declare DRIVER.
+
+    Raises
+    ------
+    JobError
+        If a driver could not work on the cluster, or not with a single ledger.
+    """
     from dpscale.engine.cluster import ClusterEngine
 
     with dependable(client, "check"):
         workers = dict(client.scheduler_info(n_workers=-1)["workers"])
-    declared = {address: told for address, told in workers.items() if RESOURCE in told.get("resources", {})}
+    declared = {address: info for address, info in workers.items() if RESOURCE in info.get("resources", {})}
     drivers = declared or workers
     ledger = standing(run.job.privacy.ledger)
-    if len({told["host"] for told in drivers.values()}) > 1 and not is_address(ledger):
+    if len({info["host"] for info in drivers.values()}) > 1 and not is_address(ledger):
         who = f"several machines have workers {'with' if declared else 'and none of them'} the resource {RESOURCE}"
-        raise JobError(FIELD, who, "one machine for the driver, where the ledger's disk is",
+        raise JobError(FIELD, who, "one machine for the driver, with the disk of the ledger",
                        f'start the workers of one machine with --resources "{RESOURCE}=100"')  # fmt: skip
     data = run.job.data.path
     ClusterEngine(client).check_sight(run.path, [] if set("*?[") & set(data) else [data])
@@ -82,20 +88,20 @@ def _check_cluster(run: Run, client: Any) -> bool:
 
 
 def _check_ledger(run: Run, client: Any, drivers: list[str], served: bool) -> None:
-    """JobError where a driver could not ask the ledger's server, or the ledger's file is on a network."""
+    """Raise JobError if a driver could not reach the ledger's server, or if the ledger file is on a network."""
     ledger = run.job.privacy.ledger
     with dependable(client, "check"):
         found = client.run(unreached if served else network_kind, ledger, workers=drivers, on_error="return")
     for worker, fault in found.items():
         if isinstance(fault, str) and fault and served:
-            raise JobError(FIELD, f"worker {worker} cannot ask the ledger ({fault})", "workers that can",
-                           "give them psycopg and, in their environment, the credentials")  # fmt: skip
+            raise JobError(FIELD, f"worker {worker} cannot reach the ledger ({fault})", "workers that can",
+                           "install psycopg and set the credentials in their environment")  # fmt: skip
         if isinstance(fault, str) and fault:
             raise refused(ledger, fault, f" at worker {worker}")
 
 
 def _send(path: Path, submission: str, client: Any, declared: bool) -> None:
-    """Submit the driver's task, which stays when this client goes; its key is new, so no older one stands for it."""
+    """Submit the driver's task, which survives this client; its key is new, so no earlier task replaces it."""
     from distributed import fire_and_forget
 
     key = f"dpscale-driver-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}-{submission}"
@@ -110,43 +116,43 @@ def _send(path: Path, submission: str, client: Any, declared: bool) -> None:
 
 
 def _begun(path: Path) -> bool:
-    with suppress(OSError, TransientError):  # a store that is away for a moment: asked again
+    with suppress(OSError, TransientError):  # a store that is briefly unavailable: read again later
         return bool(driver_status.read(path)["state"] != "submitted")
     return False
 
 
 def _known(client: Any, key: str) -> bool:
-    """Whether the scheduler has a task: a client that goes too early may take it along."""
+    """Return whether the scheduler has a task; a client that disconnects too early may remove it."""
     status = client.sync(client.scheduler.get_task_status, keys=[key])
     return status.get(key) not in (None, "released")
 
 
 def drive(path: str, submission: str) -> int:
-    """The driver's task: all stages that are left; its exit code, which `driver.json` keeps."""
+    """Run all remaining stages as the driver's task and return the exit code, which `driver.json` stores."""
     folder, name = place(path), secrets.token_hex(8)
-    if not present(folder / "manifest.json"):  # nothing can be told there
-        raise JobError("run directory", f"{path} is not seen by the workers", "a directory on shared storage",
+    if not present(folder / "manifest.json"):  # no status can be written there
+        raise JobError("run directory", f"the workers cannot see {path}", "a directory on shared storage",
                        "choose another --run-dir")  # fmt: skip
 
-    def stop_requested(stands: driver_status.Signs) -> bool:
-        return stands.get("submission") == submission and stands["state"] in driver_status.AT_WORK
+    def stop_requested(status: driver_status.DriverStatus) -> bool:
+        return status.get("submission") == submission and status["state"] in driver_status.AT_WORK
 
     if not driver_status.change(
         folder, stop_requested, driver=name, state="running", host=socket.gethostname(), pid=os.getpid()
     ):
-        return 0  # ended, cancelled before it began, or submitted anew
+        return 0  # ended, cancelled before its start, or submitted again
     try:
-        with Heart(folder, name) as heart:
-            _run(folder, heart)
+        with Heartbeat(folder, name) as heartbeat:
+            _run(folder, heartbeat)
     except BaseException as error:
-        if _worker_is_leaving():  # Dask starts the driver again, or nobody does, and the silence tells
+        if _worker_is_leaving():  # Dask restarts the driver; otherwise its silence shows the failure
             return TransientError.exit_code
         return _end(folder, lambda found: found.get("driver") == name, error)
     return _end(folder, lambda found: found.get("driver") == name, None)
 
 
-def _run(folder: Path, heart: Heart) -> None:
-    """The stages, beside the worker's threads; not to join them again, for which a driver that failed would wait."""
+def _run(folder: Path, heartbeat: Heartbeat) -> None:
+    """Run the stages outside the worker's thread pool, which the thread does not rejoin."""
     from distributed import get_client, secede
 
     from dpscale.runs.stages.runner import run_stages
@@ -154,15 +160,15 @@ def _run(folder: Path, heart: Heart) -> None:
     client = get_client()
     secede()
     run = Run(folder)
-    _await_free(run, heart)
-    run_stages(run, client=client, progress=heart)
+    _await_free(run, heartbeat)
+    run_stages(run, client=client, progress=heartbeat)
 
 
-def _await_free(run: Run, heart: Heart) -> None:
-    """A driver that was lost and lives on stops at its next task; until then it holds the run directory."""
+def _await_free(run: Run, heartbeat: Heartbeat) -> None:
+    """Wait for the lock of the run directory: a lost driver that is still alive stops at its next task."""
     end = time.monotonic() + driver_status.SILENT_SECONDS
     while time.monotonic() < end:
-        heart.check()
+        heartbeat.check()
         with suppress(TransientError), run.locked():
             return
         time.sleep(driver_status.POLL_SECONDS)
@@ -174,15 +180,15 @@ def _worker_is_leaving() -> bool:
     return get_worker().status not in (Status.running, Status.paused)
 
 
-class Heart:
-    """A progress function that leaves signs of life in the run directory, and stops where it is asked to."""
+class Heartbeat:
+    """Progress function that writes a heartbeat into the run directory and stops on request."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
         self._working, self._taken, self._ended = dict[str, Any](), False, threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
-    def __enter__(self) -> Heart:
+    def __enter__(self) -> Heartbeat:
         self._thread.start()
         return self
 
@@ -195,7 +201,7 @@ class Heart:
         self.check()
 
     def check(self) -> None:
-        """Stopped where the run was cancelled, or another driver took over."""
+        """Raise Stopped if another driver took over, or Cancelled if the run was cancelled."""
         if self._taken:
             raise Stopped("run", "another driver took over", "", "wait for that one")
         if self._stopped():
@@ -208,14 +214,20 @@ class Heart:
 
     def _beat(self) -> None:
         while not self._ended.wait(driver_status.BEAT_SECONDS):
-            with suppress(OSError, DpscaleError):  # a full disk, a store that is away or an edit ends no run by this
+            with suppress(OSError, DpscaleError):  # a failed heartbeat does not end the run
                 self._taken = not driver_status.change(
-                    self.path, lambda stands: stands.get("driver") == self.name, working=self._working or None
+                    self.path, lambda status: status.get("driver") == self.name, working=self._working or None
                 )
 
 
-def wait(path: Path, seconds: float | None = None) -> driver_status.Signs:
-    """Until the run ends: what its driver tells then. TransientError when it is silent, or after so many seconds."""
+def wait(path: Path, seconds: float | None = None) -> driver_status.DriverStatus:
+    """Wait until the run ends and return its status.
+
+    Raises
+    ------
+    TransientError
+        If the driver is silent, or after `seconds`.
+    """
     end, silence = None if seconds is None else time.monotonic() + seconds, driver_status.Silence()
     found = driver_status.read(path)
     while True:
@@ -227,44 +239,47 @@ def wait(path: Path, seconds: float | None = None) -> driver_status.Signs:
         if silence.too_long(found):
             raise _silent(found)
         if end is not None and time.monotonic() > end:
-            raise TransientError("run", f"not done after {seconds:g} seconds", "", "wait on")
+            raise TransientError("run", f"not done after {seconds:g} seconds", "", "continue to wait")
         time.sleep(driver_status.POLL_SECONDS)
-        with suppress(OSError, TransientError):  # a store that is away for a moment
+        with suppress(OSError, TransientError):  # a store that is briefly unavailable
             found = driver_status.read(path)
 
 
-def _silent(stands: driver_status.Signs) -> TransientError:
-    if stands["state"] == "submitted":
-        return TransientError("run", f"no worker has begun it in {driver_status.SILENT_SECONDS:g} s", "",
-                              "see whether workers are free, and wait on or submit it again")  # fmt: skip
-    return TransientError("run", f"its driver has given no sign of life for {driver_status.SILENT_SECONDS:g} s", "",
-                          "see whether the cluster is up, and submit it again: it goes on there")  # fmt: skip
+def _silent(status: driver_status.DriverStatus) -> TransientError:
+    if status["state"] == "submitted":
+        return TransientError("run", f"no worker has started it in {driver_status.SILENT_SECONDS:g} s", "",
+                              "check that workers are free; wait, or submit it again")  # fmt: skip
+    return TransientError("run", f"its driver has sent no heartbeat for {driver_status.SILENT_SECONDS:g} s", "",
+                          "check that the cluster is up, and submit it again to resume")  # fmt: skip
 
 
 def cancel(path: Path) -> None:
-    """Ask the driver to stop at its next task; what is measured stays, and a later submit goes on from there."""
-    stands = driver_status.read_status(path)
-    if stands.get("state") not in driver_status.AT_WORK:
+    """Ask the driver to stop at its next task. Measurements remain, and a later submit resumes the run."""
+    status = driver_status.read_status(path)
+    if status.get("state") not in driver_status.AT_WORK:
         return
     with disk_errors(path):
-        write_whole(path / STOP, stands["submission"].encode())
-    if stands["state"] == "submitted" or stands["silent"]:  # maybe nobody reads that
+        write_whole(path / STOP, status["submission"].encode())
+    if status["state"] == "submitted" or status["silent"]:  # no driver may read the request
         same = ("submission", "driver")
-        _end(path, lambda now: all(now[name] == stands[name] for name in same), _cancelled())
+        _end(path, lambda now: all(now[name] == status[name] for name in same), _cancelled())
 
 
-def _stop_requested(path: Path, stands: driver_status.Signs) -> bool:
+def _stop_requested(path: Path, status: driver_status.DriverStatus) -> bool:
     with suppress(FileNotFoundError):
-        return read_bytes(path / STOP).decode() == stands.get("submission")
+        return read_bytes(path / STOP).decode() == status.get("submission")
     return False
 
 
 def _cancelled() -> Cancelled:
-    return Cancelled("run", "cancelled", "", "submit it again: it goes on where it stopped")
+    return Cancelled("run", "cancelled", "", "submit it again to resume")
 
 
 def _end(path: Path, allowed: Any, error: BaseException | None) -> int:
-    """Tell how a run ended. Of what is not an error of ours only the kind: its text may tell of records."""
+    """Store how a run ended and return the exit code.
+
+    Errors that are not dpscale's are stored by type only, because their text may describe records.
+    """
     code, text, state = 0, None, "done"
     show_cause(error)
     if isinstance(error, DpscaleError):
@@ -274,7 +289,7 @@ def _end(path: Path, allowed: Any, error: BaseException | None) -> int:
     with suppress(OSError, DpscaleError):
         driver_status.change(
             path,
-            lambda stands: allowed(stands) and stands["state"] in driver_status.AT_WORK,
+            lambda status: allowed(status) and status["state"] in driver_status.AT_WORK,
             exit_code=code,
             state=state,
             error=text,

@@ -1,8 +1,8 @@
-"""`driver.json`: what a submitted run's driver tells of itself, the only thing that `status` and `wait` look at.
+"""Status file `driver.json` of a submitted run, the only thing that `status` and `wait` read.
 
-Two names keep it true. `submission` is drawn by each submit: a driver's task that Dask starts for an older one does
-nothing. `driver` is drawn by each driver as it begins: one that was lost and lives on, maybe on a machine that only
-hung, finds another's name there, writes no more and stops. Who changes the file holds a lock for the moment.
+Two names make it reliable. Each submit creates `submission`: a driver's task that Dask restarts for an earlier one does
+nothing. Each driver creates `driver` when it starts: a lost driver that is still alive, for example on a machine that
+was suspended, finds another name, writes no more and stops. A lock protects changes of the file.
 """
 
 from __future__ import annotations
@@ -24,89 +24,94 @@ FILE, LOCK = "driver.json", ".driver.lock"
 BEAT_SECONDS, SILENT_SECONDS, POLL_SECONDS = 1.0, 60.0, 0.2
 AT_WORK, ENDED = ("submitted", "running"), ("done", "failed", "cancelled", "stopped")
 
-Signs = dict[str, Any]
+DriverStatus = dict[str, Any]
 
 
-def read(path: Path) -> Signs:
-    """What the file says; empty where the run was never submitted, an error where nobody can tell now.
+def read(path: Path) -> DriverStatus:
+    """Return the content of the file; empty if the run was never submitted.
 
-    JobError where no driver wrote it.
+    Raises
+    ------
+    JobError
+        If no driver wrote the file.
+    OSError, TransientError
+        If the file cannot be read now.
     """
     try:
-        signs = json.loads(read_bytes(path / FILE))
+        status = json.loads(read_bytes(path / FILE))
     except FileNotFoundError:
         return {}
     except ValueError:
-        signs = None
-    if not isinstance(signs, dict) or not _whole(signs):
+        status = None
+    if not isinstance(status, dict) or not _whole(status):
         raise JobError("run directory", f"{FILE} in {path} is damaged", "the file as the driver wrote it",
-                       "remove it and submit again: the run goes on where it stopped")  # fmt: skip
-    return signs
+                       "remove it and submit the run again to resume")  # fmt: skip
+    return status
 
 
-def _whole(signs: Signs) -> bool:
-    """Whether there is in it what its readers rely on."""
-    state, at, working = signs.get("state"), signs.get("at"), signs.get("working")
-    known = state in AT_WORK or (state in ENDED and isinstance(signs.get("exit_code"), int))
+def _whole(status: DriverStatus) -> bool:
+    """Return whether all entries that readers use are present."""
+    state, at, working = status.get("state"), status.get("at"), status.get("working")
+    known = state in AT_WORK or (state in ENDED and isinstance(status.get("exit_code"), int))
     works = working is None or (isinstance(working, dict) and working.keys() >= {"tasks", "done", "total"})
     return (
         known
         and works
         and isinstance(at, (int, float))
-        and isinstance(signs.get("submission"), str)
-        and ("driver" in signs)
+        and isinstance(status.get("submission"), str)
+        and ("driver" in status)
     )
 
 
-def change(path: Path, allowed: Callable[[Signs], bool], **changes: Any) -> bool:
-    """Change entries where what stands there allows it; whether it did."""
+def change(path: Path, allowed: Callable[[DriverStatus], bool], **changes: Any) -> bool:
+    """Change entries if `allowed(status)`; return whether it did."""
     with _locked(path):
-        signs = read(path)
-        if not allowed(signs):
+        status = read(path)
+        if not allowed(status):
             return False
-        write_whole(path / FILE, json.dumps(signs | changes | {"at": time.time()}).encode())
+        write_whole(path / FILE, json.dumps(status | changes | {"at": time.time()}).encode())
         return True
 
 
-def read_status(path: Path) -> Signs:
-    """What the file says, and whether a driver that should be at work has been silent for long.
+def read_status(path: Path) -> DriverStatus:
+    """Return the content of the file and whether a driver that should be working is silent.
 
-    Machines' clocks differ, so one that seems silent by the clock is listened to for a few beats.
+    Clocks of machines differ, so a driver that seems silent by the clock is observed for a few heartbeats.
     """
-    signs = read(path)
-    if not signs:
+    status = read(path)
+    if not status:
         return {}
-    silent = signs["state"] in AT_WORK and not 0 <= time.time() - signs["at"] <= SILENT_SECONDS
+    silent = status["state"] in AT_WORK and not 0 <= time.time() - status["at"] <= SILENT_SECONDS
     if silent:
         end = time.monotonic() + 3 * BEAT_SECONDS
-        while time.monotonic() < end and read(path) == signs:
+        while time.monotonic() < end and read(path) == status:
             time.sleep(POLL_SECONDS)
-        signs = read(path) or signs
-        silent = signs["at"] == read(path).get("at") and time.monotonic() >= end
-    return signs | {"silent": silent}
+        status = read(path) or status
+        silent = status["at"] == read(path).get("at") and time.monotonic() >= end
+    return status | {"silent": silent}
 
 
-def at_work(signs: Signs) -> bool:
-    """Whether a driver works, by what `told` found."""
-    return bool(signs) and signs["state"] in AT_WORK and not signs["silent"]
+def at_work(status: DriverStatus) -> bool:
+    """Return whether a driver is working, given the result of `read_status`."""
+    return bool(status) and status["state"] in AT_WORK and not status["silent"]
 
 
 class Silence:
-    """How long signs have not changed, by the clock of who looks."""
+    """Time since the status last changed, by the clock of the observer."""
 
     def __init__(self) -> None:
-        self._last: Signs = {}
+        self._last: DriverStatus = {}
         self._since = time.monotonic()
 
-    def too_long(self, signs: Signs) -> bool:
-        if signs != self._last:
-            self._last, self._since = signs, time.monotonic()
+    def too_long(self, status: DriverStatus) -> bool:
+        if status != self._last:
+            self._last, self._since = status, time.monotonic()
         return time.monotonic() - self._since > SILENT_SECONDS
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    if not is_local(path):  # an upload is whole by itself, and names tell drivers apart: a lock would cost more
+    if not is_local(path):  # an upload is atomic and names distinguish drivers, so a lock would not pay
         yield
         return
     descriptor = os.open(path / LOCK, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -1,7 +1,7 @@
-"""The command's frame: exit codes, one sentence on stderr, and the options that commands share.
+"""Root command: exit codes, one sentence on stderr, and shared options.
 
 Exit codes: 0 done; 2 the job, domain or data is wrong; 3 the budget refuses; 70 a section of the report failed; 75 try
-again. With --json a command prints one JSON object on stdout and nothing else there; progress goes to stderr.
+again. With --json a command prints one JSON object on stdout and nothing else there; progress is printed on stderr.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import click
 from dpscale.base.error_redaction import no_memory
 from dpscale.base.errors import DEBUG_WARNING, DpscaleError, TransientError, debugging
 
-STOPPED = "dpscale: stopped; the same command (without --fresh) goes on where it left, and spends nothing twice"
+STOPPED = "dpscale: stopped; the same command (without --fresh) resumes, and spends nothing twice"
 
 
 class _Group(click.Group):
-    """Turns dpscale's errors into one sentence on stderr and their exit code."""
+    """Command group that turns dpscale's errors into one sentence on stderr and their exit code."""
 
     def invoke(self, context: click.Context) -> Any:
         if debugging():
@@ -35,7 +35,7 @@ class _Group(click.Group):
             show_cause(error)
             click.echo(f"dpscale: {error}", err=True)
             context.exit(error.exit_code)
-        except MemoryError as error:  # its text may tell how many records there are
+        except MemoryError as error:  # its text may reveal the number of records
             show_cause(error)
             click.echo(f"dpscale: {no_memory()}", err=True)
             context.exit(TransientError.exit_code)
@@ -55,7 +55,7 @@ def _plain_warnings() -> Iterator[None]:
 
 @contextmanager
 def _quiet_threads() -> Iterator[None]:
-    """What threads and destructors fail with reaches no caller, but stderr: its kind alone."""
+    """Print only the type of errors in threads and destructors, which reach no caller."""
     before = threading.excepthook, sys.unraisablehook
     threading.excepthook = sys.unraisablehook = _kind_alone
     try:
@@ -65,7 +65,7 @@ def _quiet_threads() -> Iterator[None]:
 
 
 def show_cause(error: BaseException | None) -> None:
-    """The traceback of an error with its causes, where the user asks for it."""
+    """Print the traceback of an error with its causes, if DPSCALE_DEBUG requests it."""
     if error is not None and debugging():
         click.echo("".join(traceback.format_exception(error)), err=True)
 
@@ -75,14 +75,14 @@ def _kind_alone(failure: Any) -> None:
         show_cause(failure.exc_value)
         if failure.exc_type is not SystemExit:
             click.echo(f"dpscale: a thread or a destructor failed with {failure.exc_type.__name__}", err=True)
-    except Exception:  # for want of memory: nothing is said, and nothing of it
+    except Exception:  # out of memory
         pass
 
 
 scheduler_option = click.option("--scheduler", metavar="SPEC", help="threads, processes, synchronous, tcp://…, tls://…")
-fresh_option = click.option("--fresh", is_flag=True, help="A new release, in a new directory beside the job's others.")
-quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+fresh_option = click.option("--fresh", is_flag=True, help="Make a new release in a new directory.")
+quiet_option = click.option("--quiet", is_flag=True, help="Print no progress on stderr.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
 
 @click.group(cls=_Group)

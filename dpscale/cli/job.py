@@ -14,7 +14,7 @@ from dpscale.cli.progress import Bars
 @main.command()
 @json_option
 def selftest(as_json: bool) -> None:
-    """Audit this installation: noise, stability, and what an attacker can learn, each with planted violations."""
+    """Audit this installation: noise, stability and attacks, each with planted violations."""
     from dpscale.audit.selftest import selftest as audit
 
     results = audit()
@@ -28,11 +28,11 @@ def selftest(as_json: bool) -> None:
 
 
 @main.command()
-@click.option("--folder", default="dpscale-demo", show_default=True, help="Where the demo is kept.")
+@click.option("--folder", default="dpscale-demo", show_default=True, help="The folder of the demo.")
 @scheduler_option
 @quiet_option
 def demo(folder: str, scheduler: str | None, quiet: bool) -> None:
-    """The main job on sample data: the RAND health insurance experiment."""
+    """Run the main job on sample data: the RAND health insurance experiment."""
     from dpscale.cli.demo import run_demo
 
     with Bars(quiet) as progress:
@@ -47,7 +47,7 @@ def job() -> None:
 
 @job.command("schema")
 def job_schema() -> None:
-    """Print the JSON Schema of a job file, by which editors complete and check it."""
+    """Print the JSON Schema of a job file, for completion and checks in editors."""
     from dpscale.cli.schema import schema
 
     click.echo(json.dumps(schema(), indent=1))

@@ -1,4 +1,4 @@
-"""Commands for ledgers: show what was spent, set a cap, move a history."""
+"""Commands for ledgers: show the spent budget, set a cap, move a history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpscale.cli.group import json_option, main
 
 @main.group()
 def ledger() -> None:
-    """What was spent, and the caps."""
+    """Spent budgets and caps."""
 
 
 @ledger.command("show")
@@ -32,14 +32,14 @@ def ledger_show(path: str, as_json: bool) -> None:
 @click.argument("path")
 @click.option("--dataset", required=True)
 @click.option("--epsilon", type=float, required=True)
-@click.option("--delta", type=float, required=True, help="0 for a cap on pure releases.")
-@click.option("--currency", type=click.Choice(["gdp", "pure"]), help="What adds up; by default pure where delta is 0.")
-@click.option("--unit", help="Whom its releases protect: row, or the column that names persons.")
-@click.option("--table", help="With --unit, in a job of several tables: the table that the column is in.")
+@click.option("--delta", type=float, required=True, help="0 for a cap in pure DP.")
+@click.option("--currency", type=click.Choice(["gdp", "pure"]), help="Default: pure if delta is 0, otherwise gdp.")
+@click.option("--unit", help="The privacy unit: row, or the column that identifies it.")
+@click.option("--table", help="With --unit, for jobs of several tables: the table of the column.")
 def ledger_cap(
     path: str, dataset: str, epsilon: float, delta: float, currency: str | None, unit: str | None, table: str | None
 ) -> None:
-    """Cap what all releases of a dataset may cost together."""
+    """Cap the total cost of all releases of a dataset."""
     from dpscale.ledger import Ledger
     from dpscale.privacy.protection import Protection
 
@@ -57,25 +57,25 @@ def ledger_cap(
 @click.argument("source")
 @click.argument("target")
 def ledger_copy(source: str, target: str) -> None:
-    """Move a history to a new ledger, a file or postgresql://HOST/DATABASE, and close the old one for good."""
+    """Move a history to a new ledger, a file or postgresql://HOST/DATABASE, and close the old one permanently."""
     from dpscale.ledger import Ledger
 
     with Ledger.open(source, create=False) as opened:
         count = opened.move(target)
-    click.echo(f"{target} holds the history ({count} releases); {source} is closed for good")
+    click.echo(f"{target} contains the history ({count} releases); {source} is closed permanently")
 
 
 def ledger_text(summary: dict[str, Any]) -> str:
-    """Caps, totals and releases of every dataset."""
+    """Return caps, totals and releases of every dataset as text."""
     lines = [line for name, dataset in summary["datasets"].items() for line in _dataset(name, dataset)]
-    moved = [f"closed for good: the history moved to {summary['moved_to']}"] if summary["moved_to"] else []
+    moved = [f"closed permanently: the history moved to {summary['moved_to']}"] if summary["moved_to"] else []
     return "\n".join([*moved, *(lines or ["no dataset"])])
 
 
 def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
     return [
         f"dataset {name}",
-        *_line("protects", dataset["protects"] or "nobody yet"),
+        *_line("protects", dataset["protects"] or "no unit yet"),
         *_line("currency", dataset["currency"]),
         *_line("cap", _cap(dataset["cap"])),
         *(line for cap in dataset["former_caps"] for line in _line("before", _cap(cap))),
@@ -88,8 +88,8 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
     ]
 
 
-def _line(what: str, text: str) -> list[str]:
-    return [f"  {what:<9} {text}"] if text else []
+def _line(label: str, text: str) -> list[str]:
+    return [f"  {label:<9} {text}"] if text else []
 
 
 def _cap(cap: dict[str, Any] | None) -> str:
@@ -99,8 +99,8 @@ def _cap(cap: dict[str, Any] | None) -> str:
 def _spent(figures: dict[str, Any], currency: str) -> str:
     epsilon = "infinite" if figures["epsilon"] is None else f"{figures['epsilon']:.6g}"
     amount = figures["pure_epsilon" if currency.startswith("pure") else "squared_mu"]
-    told = "" if amount is None or currency.startswith("pure") else f" (squared mu {amount:.6g})"
-    return f"epsilon {epsilon} at delta {figures['delta']:.6g}{told}"
+    cost = "" if amount is None or currency.startswith("pure") else f" (squared mu {amount:.6g})"
+    return f"epsilon {epsilon} at delta {figures['delta']:.6g}{cost}"
 
 
 def _left(dataset: dict[str, Any]) -> str:

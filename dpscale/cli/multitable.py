@@ -1,4 +1,4 @@
-"""`run`, `plan`, `status` and `end` for jobs of several tables."""
+"""Commands for jobs of several tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def run_several(
     job: DatabaseJob, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """All stages; what was begun goes on where it stopped."""
+    """Run all stages of a job of several tables; an interrupted run resumes."""
     from dpscale.api.public import check_not_fresh
     from dpscale.multitable.run import DatabaseRun
     from dpscale.multitable.runner import charged, run_database
@@ -37,7 +37,7 @@ def run_several(
         click.echo(json.dumps(summary))
         return
     if done:
-        click.echo("dpscale: this job was done before: nothing was read, and nothing spent", err=True)
+        click.echo("dpscale: this job is already done: nothing was read, and nothing spent", err=True)
     if not manifest["private"]:
         click.echo("dpscale: this run has a seed and is not private", err=True)
     click.echo(f"report: {report}")
@@ -46,7 +46,7 @@ def run_several(
 def plan_several(
     job: DatabaseJob, run_dir: str | None, scheduler: str | None, progress: Progress, as_json: bool
 ) -> None:
-    """Whom it protects, and how the budget goes to its pieces; with a run directory the plans are kept there."""
+    """Print the protected unit and the division of the budget; with a run directory, store the plans there."""
     from dpscale.multitable.planning import summary
     from dpscale.multitable.run import DatabaseRun
     from dpscale.multitable.runner import charged, run_database
@@ -56,21 +56,21 @@ def plan_several(
         directory = DatabaseRun.create(job, run_dir)
         with leaving_nothing(directory, charged):
             run_database(directory, scheduler=scheduler, progress=progress, last="plan")
-    told = summary(job)
+    planned = summary(job)
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(planned))
         return
-    click.echo(told["neighbours"])
-    for piece in told["pieces"]:
+    click.echo(planned["neighbours"])
+    for piece in planned["pieces"]:
         click.echo(_line(piece))
 
 
 def _line(piece: dict[str, Any]) -> str:
-    moved = f", at most {piece['moved']} of which one neighbour moves" if piece["moved"] else ""
+    moved = f", at most {piece['moved']} rows or links differ between neighbours" if piece["moved"] else ""
     head = f"{piece['name']:>24}: {100 * piece['share']:.3g} % of the budget, mu {piece['mu']:.4g}{moved}"
     expected = piece["expected"]
-    told = _table_error(expected) if "rmse" in expected else _link_error(expected)
-    return "\n".join([head, *(f"{'':>26}{one}" for one in told)])
+    errors = _table_error(expected) if "rmse" in expected else _link_error(expected)
+    return "\n".join([head, *(f"{'':>26}{one}" for one in errors)])
 
 
 def _table_error(expected: dict[str, Any]) -> list[str]:
@@ -80,15 +80,15 @@ def _table_error(expected: dict[str, Any]) -> list[str]:
 
 
 def _link_error(expected: dict[str, Any]) -> list[str]:
-    what = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings"}
-    noise = [f"{label} {expected[name]:.3g}" for name, label in what.items() if expected[name] is not None]
+    labels = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings"}
+    noise = [f"{label} {expected[name]:.3g}" for name, label in labels.items() if expected[name] is not None]
     left = [f"{100 * one:.2g} % with {int(links):,}" for links, one in (expected["random"] or {}).items()]
-    lines = [f"deviation of the noise: {', '.join(noise)}"] if noise else []
-    return lines + ([f"expected error beside random links, by how many there are: {', '.join(left)}"] if left else [])
+    lines = [f"standard deviation of the noise: {', '.join(noise)}"] if noise else []
+    return lines + ([f"expected error relative to random links, by number of links: {', '.join(left)}"] if left else [])
 
 
 def end_several(run_dir: str) -> dict[str, Any]:
-    """How the run ended and what was spent."""
+    """End a run of several tables and return how it ended and the spent budget."""
     from dpscale.multitable.run import DatabaseRun
     from dpscale.multitable.runner import end
 
@@ -96,7 +96,7 @@ def end_several(run_dir: str) -> dict[str, Any]:
 
 
 def check_alone(run_dir: str) -> None:
-    """JobError for a run of several tables, or for one of its tables: what is charged is charged for all of them."""
+    """Raise JobError for a run of several tables or for one of its tables, because they are charged together."""
     from dpscale.base.errors import JobError
     from dpscale.multitable.run import is_database_run
     from dpscale.runs.manifest import MANIFEST, read_manifest
@@ -106,12 +106,12 @@ def check_alone(run_dir: str) -> None:
     one = present(path / MANIFEST) and read_manifest(path).get("within")
     if one or is_database_run(path):
         got = f"{path} is {'one' if one else 'a run'} of several tables, which were charged together"
-        raise JobError("run directory", got, "a run of one table by itself",
+        raise JobError("run directory", got, "a run of a single table",
                        "see `dpscale ledger show` for the one charge")  # fmt: skip
 
 
 def print_database_run(run_dir: str, as_json: bool) -> None:
-    """Which stages are done, of the whole and of every table."""
+    """Print the state of each stage, of the whole run and of every table."""
     from dpscale.multitable.run import DatabaseRun
     from dpscale.runs.run import Run
 
@@ -137,7 +137,7 @@ def tables() -> None:
 @scheduler_option
 @json_option
 def tables_check(job: str, scheduler: str | None, as_json: bool) -> None:
-    """Count keys, orphans and degrees of a job's tables. The output is PRIVATE: not to be published."""
+    """Count keys, orphans and degrees of a job's tables. The output is PRIVATE and not for publication."""
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
@@ -147,10 +147,10 @@ def tables_check(job: str, scheduler: str | None, as_json: bool) -> None:
     click.echo(WARNING, err=True)
     engine = resolve(scheduler=scheduler or read.engine.scheduler)
     try:
-        told = discreetly("tables check", check, read, engine)
+        summary = discreetly("tables check", check, read, engine)
     finally:
         engine.close()
-    click.echo(json.dumps(told) if as_json else _text(told))
+    click.echo(json.dumps(summary) if as_json else _text(summary))
 
 
 def _text(summary: dict[str, Any]) -> str:
@@ -160,19 +160,19 @@ def _text(summary: dict[str, Any]) -> str:
 def _table(one: dict[str, Any]) -> str:
     keys = "no key"
     if one["null_keys"] is not None:
-        keys = f"{one['null_keys']:,} null keys, {one['duplicate_keys']:,} rows with a key that another has"
+        keys = f"{one['null_keys']:,} null keys, {one['duplicate_keys']:,} rows with a duplicate key"
     return f"table {one['name']}{' (public)' if one['public'] else ''}: {one['rows']:,} rows, {keys}"
 
 
 def _link(one: dict[str, Any]) -> list[str]:
-    ends = f"{one['null_ends']:,} with a null end, {one['dangling']:,} whose key no row has"
+    ends = f"{one['null_ends']:,} with a null key, {one['dangling']:,} with a key of no row"
     lines = [f"link {one['name']}: {one['rows']:,} rows, {ends}"]
     for side, of in one["degrees"].items():
         spread = ", ".join(f"{name} {of[name]:g}" for name in ("50%", "90%", "99%", "max"))
-        lines.append(f"    of a {side}: mean {of['mean']:.3g}, {spread}; {of['none']:,} of {of['rows']:,} have none")
-    over = f"{one['links_beyond']:,} links of {one['rows_beyond']:,} rows are beyond and {one['beyond_is']}"
+        lines.append(f"    {side} degree: mean {of['mean']:.3g}, {spread}; {of['none']:,} of {of['rows']:,} have none")
+    over = f"{one['links_beyond']:,} links of {one['rows_beyond']:,} rows exceed it and {one['beyond_is']}"
     lines.append(f"    max_degree {one['max_degree']}: {over}" if one["beyond_is"] != "any number" else
-                 "    a parent may have any number")  # fmt: skip
+                 "    unlimited degree of a parent")  # fmt: skip
     return lines
 
 
@@ -180,7 +180,7 @@ def _link(one: dict[str, Any]) -> list[str]:
 @click.argument("metadata")
 @click.option("--data", default=".", show_default=True, help="The folder of the tables' files.")
 def tables_from_sdv(metadata: str, data: str) -> None:
-    """Print a draft of a job from SDV's metadata of several tables. No data are read."""
+    """Print a draft of a job from SDV's metadata of several tables. Reads no data."""
     from dpscale.multitable.sdv import draft, read_metadata
 
     click.echo(draft(read_metadata(metadata), data))
@@ -189,7 +189,7 @@ def tables_from_sdv(metadata: str, data: str) -> None:
 @tables.command("to-sdv")
 @click.argument("job")
 def tables_to_sdv(job: str) -> None:
-    """Print SDV's metadata of the tables that a job releases. No data are read."""
+    """Print SDV's metadata of the tables that a job releases. Reads no data."""
     from dpscale.multitable.job import DatabaseJob
     from dpscale.multitable.sdv import metadata
 

@@ -1,4 +1,4 @@
-"""What follows a run: to `end` one that is not to go on, and the `evidence` of one that is measured."""
+"""Commands on the results of a run: `end`, `evidence`, `publish` and `compare`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("run_dir")
 @json_option
 def end(run_dir: str, as_json: bool) -> None:
-    """Finish a run that is measured, or abandon it: its secret is destroyed, and nothing is measured any more."""
+    """Finish a measured run, or abandon it: its secret is destroyed, and no further measurement is possible."""
     from dpscale.cli import driver_status
     from dpscale.cli.multitable import end_several
     from dpscale.multitable.run import is_database_run
@@ -35,7 +35,7 @@ def end(run_dir: str, as_json: bool) -> None:
         return
     run = Run(run_dir)
     if driver_status.at_work(driver_status.read_status(run.path)):
-        raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run that nobody is at",
+        raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run without a driver",
                              f"wait for it, or stop it with `dpscale cancel {run.path}`")  # fmt: skip
     _print_end(runner.end(run), as_json)
 
@@ -45,16 +45,16 @@ def _print_end(summary: dict[str, Any], as_json: bool) -> None:
 
 
 def _spent(summary: dict[str, Any]) -> str:
-    """What was spent, in words."""
+    """Return the spent budget in words."""
     charged, finished = summary["charged"], summary["how"] == "finished"
     if "ledger" in summary:
-        return f"its ledger cannot be asked what was spent ({summary['ledger']})"
+        return f"the ledger is not available to state the spent budget ({summary['ledger']})"
     if charged is None:
         return "nothing was spent"
     figures = ", ".join(f"{name} {charged[name]:g}" for name in ("epsilon", "delta") if charged.get(name) is not None)
     cost = ", ".join(f"{name} {_decimal(value)}" for name, value in charged["cost"].items() if value not in ("0", None))
     after = (
-        "answers can be made of it as before" if finished else "there is no refund, for some of its noise may be known"
+        "answers can still be computed" if finished else "there is no refund, because some of its noise may be known"
     )
     return f"the whole charge is spent ({figures or cost}); {after}"
 
@@ -70,10 +70,10 @@ def _decimal(value: Any) -> str:
 
 @main.command()
 @click.argument("run_dir", required=False)
-@click.option("--key", type=click.Path(), help="Sign with this Ed25519 private key (PEM).")
-@click.option("--selftest", "selftest_file", type=click.Path(), help="What `dpscale selftest --json` printed.")
-@click.option("--check", "folder", type=click.Path(), help="Check the bundle in this folder instead; needs no run.")
-@click.option("--public-key", type=click.Path(), help="With --check: the key that must have signed it (PEM).")
+@click.option("--key", type=click.Path(), help="Sign the bundle with this Ed25519 private key (PEM).")
+@click.option("--selftest", "selftest_file", type=click.Path(), help="Output of `dpscale selftest --json`.")
+@click.option("--check", "folder", type=click.Path(), help="Check the bundle in this folder; needs no run.")
+@click.option("--public-key", type=click.Path(), help="With --check: the public key of the required signer (PEM).")
 @click.option("--ledger", help="With --check: the curator's ledger (a file or an address), or the head of its chain.")
 @json_option
 def evidence(
@@ -85,7 +85,7 @@ def evidence(
     ledger: str | None,
     as_json: bool,
 ) -> None:
-    """Write a folder by which an auditor can check a release, DIR/evidence; or check one."""
+    """Write DIR/evidence, a bundle from which an auditor can check a release; or check a bundle."""
     if (run_dir is None) == (folder is None):
         raise JobError("evidence", "neither a run directory nor --check, or both", "one of them", "name one")
     if folder is not None:
@@ -104,7 +104,7 @@ def evidence(
 
 
 def _selftest(given: str | None) -> list[dict[str, Any]]:
-    """The self-test's results: those that were given, or of now."""
+    """Return the given results of the self-test, or run it."""
     if given is None:
         from dpscale.audit.selftest import selftest
 
@@ -114,13 +114,13 @@ def _selftest(given: str | None) -> list[dict[str, Any]]:
             {name: one[name] for name in ("name", "passed", "detail")} for one in json.loads(read_text(Path(given)))
         ]
     except (OSError, ValueError, TypeError, KeyError):
-        raise JobError("--selftest", f"{given} cannot be read as such", "what `dpscale selftest --json` printed",
-                       "leave it out, and it is run") from None  # fmt: skip
+        raise JobError("--selftest", f"{given} cannot be read", "the output of `dpscale selftest --json`",
+                       "leave it out to run the self-test now") from None  # fmt: skip
     return checks
 
 
 def _heads(ledger: str) -> dict[str, int]:
-    """The links of a ledger's hash chains with the number of links behind each; a head that is given has none."""
+    """Return the heads of a ledger's hash chains with the number of links before each; 0 for a given head."""
     from dpscale.ledger import Ledger
 
     if re.fullmatch("[0-9a-f]{64}", ledger):
@@ -142,37 +142,37 @@ def _check(folder: str, public_key: str | None, ledger: str | None, as_json: boo
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    yield f"signed by the key {found['signed_by']}" if found["signed_by"] else "unsigned: anybody may have made it"
+    yield f"signed by the key {found['signed_by']}" if found["signed_by"] else "unsigned: anyone may have made it"
     if not found["private"]:
-        yield "NOT PRIVATE: the noise has a seed, and anybody can compute it"
+        yield "NOT PRIVATE: the noise has a seed, and anyone can compute it"
     for name in ("release", "dataset"):
         claim = found[name]
         yield f"{name}: epsilon {claim['epsilon']} at delta {claim['delta']:g}, as recomputed"
     yield f"{found['draws']} draws and {found['selections']} selections, their sensitivities recomputed from integers"
     if found["by_columns_alone"]:
-        yield f"{found['by_columns_alone']} strategies are too large for it: taken by their columns' norms"
+        yield f"{found['by_columns_alone']} strategies are too large: only the norms of their columns are checked"
     verdict = "passed" if found["selftest_passed"] else "FAILED"
-    yield f"self-test {verdict}, as the bundle says ({found['selftest_checks']} checks)"
+    yield f"self-test {verdict}, according to the bundle ({found['selftest_checks']} checks)"
     if found["later_entries"] is not None:
         later = f"; the ledger has {found['later_entries']} later entries" if found["later_entries"] else ""
-        yield f"its entries of the ledger are those under the head {found['head']}{later}"
+        yield f"its ledger entries match the chain with the head {found['head']}{later}"
     if not found["own_scripts"]:
-        yield "its scripts are not those of any dpscale known here: read them before they are run"
+        yield "its scripts differ from those of every known version of dpscale: read them before you run them"
     for one in found["unverified"]:
         yield f"CANNOT BE VERIFIED: {one}"
 
 
 @main.command()
 @click.argument("run_dir")
-@click.option("--out", metavar="FOLDER", help="Where to (default: RUN_DIR/published).")
+@click.option("--out", metavar="FOLDER", help="The output folder (default: RUN_DIR/published).")
 @click.option(
-    "--set", "sets", multiple=True, metavar="A,B", help="An attribute set; again for more (default: all asked)."
+    "--set", "sets", multiple=True, metavar="A,B", help="An attribute set; repeatable (default: all of the workload)."
 )
-@click.option("--degree", type=click.IntRange(min=1), help="Only the sets of so many attributes.")
+@click.option("--degree", type=click.IntRange(min=1), help="Only sets with this number of attributes.")
 @click.option("--limit", type=click.FloatRange(min=0), default=0.5, show_default=True,
-              help="Counts with a larger relative standard error are flagged.")  # fmt: skip
+              help="Flag counts with a larger relative standard error.")  # fmt: skip
 @click.option("--format", "formats", type=click.Choice(["csv", "parquet", "xlsx"]), multiple=True, default=("csv",),
-              show_default=True, help="Again for more; xlsx needs the extra dpscale[excel].")  # fmt: skip
+              show_default=True, help="Repeatable; xlsx requires the extra dpscale[excel].")  # fmt: skip
 @json_option
 def publish(
     run_dir: str,
@@ -183,7 +183,7 @@ def publish(
     formats: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Whole, non-negative tables that add up, with a readme and a codebook: free post-processing of a run."""
+    """Write whole, non-negative tables that add up, with a readme and a codebook, at no cost."""
     from dpscale.api.database import DatabaseRelease
     from dpscale.api.release import Release
     from dpscale.multitable.run import is_database_run
@@ -192,13 +192,13 @@ def publish(
     named = [[name.strip() for name in one.split(",")] for one in sets]
     several = is_database_run(run_dir)
     releases = DatabaseRelease.open(run_dir).tables if several else {"": Release.open(run_dir)}
-    told = {name: _one(own, folder / name, named, degree, limit, formats) for name, own in releases.items()}
-    summary = {"published": str(folder), **({"tables": told} if several else told[""])}
+    tables = {name: _one(own, folder / name, named, degree, limit, formats) for name, own in releases.items()}
+    summary = {"published": str(folder), **({"tables": tables} if several else tables[""])}
     if as_json:
         click.echo(json.dumps(summary))
         return
-    for name, one in told.items():
-        left = f", {one['left_out']} left out (see its readme)" if one["left_out"] else ""
+    for name, one in tables.items():
+        left = f", {one['left_out']} omitted (see its readme)" if one["left_out"] else ""
         click.echo(f"{name}{': ' if name else ''}{one['sets']} tables of {one['total']:,} records{left}")
     click.echo(f"published: {folder}")
 
@@ -206,7 +206,7 @@ def publish(
 def _one(
     release: Release, folder: Path, sets: list[list[str]], degree: int | None, limit: float, formats: tuple[str, ...]
 ) -> dict[str, Any]:
-    """One table's publication, and what to tell of it."""
+    """Publish one table and return its summary."""
     from dpscale.answers.publish import chosen, write_published
     from dpscale.answers.publish import publish as made
 
@@ -225,7 +225,7 @@ def _one(
 @click.argument("data", nargs=-1, required=True)
 @click.option("--out", required=True, metavar="ELSEWHERE", help="A new or empty folder, outside every run directory.")
 @click.option(
-    "--target", metavar="NAME", help="What models predict (default: the last attribute of the fewest values)."
+    "--target", metavar="NAME", help="The attribute that models predict (default: the last one with the fewest values)."
 )
 @scheduler_option
 @quiet_option
@@ -233,11 +233,11 @@ def _one(
 def compare(
     run_dir: str, data: tuple[str, ...], out: str, target: str | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Hold a run's synthetic rows against DATA, in a PRIVATE report: for those alone who may see the data."""
+    """Compare synthetic rows of a run with DATA in a PRIVATE report, for people who may see the data."""
     from dpscale.evaluation import compare
     from dpscale.evaluation.comparison import FIGURES
 
     with Bars(quiet) as progress:
         page = compare(run_dir, list(data), out, target, scheduler, progress)
-    told = {"report": str(page), "figures": str(page.with_name(FIGURES)), "differentially_private": False}
-    click.echo(json.dumps(told) if as_json else f"private report, not to be published: {page}")
+    summary = {"report": str(page), "figures": str(page.with_name(FIGURES)), "differentially_private": False}
+    click.echo(json.dumps(summary) if as_json else f"private report, not for publication: {page}")

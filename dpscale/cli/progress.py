@@ -1,7 +1,7 @@
-"""Progress on stderr: bars on a terminal, else a line every ten seconds, as a scheduler's log keeps it.
+"""Progress on stderr: bars on a terminal, otherwise one line every ten seconds.
 
-The environment variable DPSCALE_PROGRESS says another number of seconds.
-It shows how many tasks are done: never a count, a value or a query.
+The environment variable DPSCALE_PROGRESS sets another interval in seconds. Progress shows the number of finished
+tasks and never a count, a value or a query.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VARIABLE = "DPSCALE_PROGRESS"
 
 
 class Bars:
-    """A context manager whose value is a progress function; nothing is shown when quiet."""
+    """Progress function and context manager; shows nothing if quiet."""
 
     def __init__(self, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._shown = not quiet and sys.stderr.isatty()
@@ -53,19 +53,19 @@ class Bars:
 
 
 class Lines:
-    """A line at most every so many seconds: what is done of which tasks, and about how long the rest takes."""
+    """Progress function that prints at most one line per interval: finished tasks and the estimated remaining time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._label, self._first = clock, "", (0.0, 0)
-        self._told, self._every = clock(), _seconds(os.environ.get(VARIABLE, EVERY_SECONDS))
+        self._printed, self._every = clock(), _seconds(os.environ.get(VARIABLE, EVERY_SECONDS))
 
     def __call__(self, label: str, done: int, total: int) -> None:
         now = self._clock()
         if label != self._label:
             self._label, self._first = label, (now, done)
-        if now - self._told < self._every:
+        if now - self._printed < self._every:
             return
-        self._told = now
+        self._printed = now
         print(
             f"dpscale: {label}: {done:,} of {total:,} tasks{self._left(now, done, total)}", file=sys.stderr, flush=True
         )
@@ -78,7 +78,7 @@ class Lines:
 
 
 def _seconds(text: str) -> float:
-    """The usual number where what is told is none."""
+    """Return the interval, or the default if the text is not a number."""
     try:
         return float(text)
     except ValueError:

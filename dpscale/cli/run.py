@@ -1,4 +1,4 @@
-"""`run`, and a command for every stage after `plan`, by the table of stages."""
+"""Commands `run`, `plan`, `synthesize` and one for each other stage, generated from the table of stages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dpscale.runs.stages import STAGES
 
 @main.command()
 @click.argument("job")
-@click.option("--run-dir", metavar="DIR", help="Where the run is kept (default: runs/ and the job's digest).")
+@click.option("--run-dir", metavar="DIR", help="The run directory (default: runs/ and the job's digest).")
 @fresh_option
 @scheduler_option
 @quiet_option
 @json_option
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    """Run all stages of a job; a run that was begun goes on where it left."""
+    """Run all stages of a job; an interrupted run resumes."""
     from dpscale.api.public import read_job
     from dpscale.job import Job
     from dpscale.runs.stages.resume import begin, check_repeat
@@ -84,12 +84,12 @@ def _stage_command(name: str, doc: str) -> None:
 
 
 def _warn_other_data(directory: Any) -> None:
-    """A stage that is done returns at once: who repeats it is told where it would be about other data."""
+    """Warn if a finished stage describes other data than the files now contain."""
     from dpscale.base.errors import DataError, TransientError
     from dpscale.runs.stages.resume import check_repeat
 
     try:
-        with suppress(TransientError):  # a store that cannot tell now
+        with suppress(TransientError):  # a store that is unavailable now
             check_repeat(directory)
     except DataError as error:
         click.echo(f"dpscale: {error}", err=True)
@@ -101,21 +101,21 @@ for _stage in STAGES.values():
 
 
 def _ask_rows(directory: Any, rows: int) -> None:
-    """Ask for another number of rows, unless there cannot be so many."""
+    """Request another number of synthetic rows after checking that it is possible."""
     from dpscale.base.settings import checked
     from dpscale.job.sections import SynthesizeTable
     from dpscale.runs.stages.preflight import check_rows
 
     before = directory.synthesis or SynthesizeTable()
-    asked = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
-    check_rows(asked, rows, len(directory.domain), directory.job.engine.bytes)
+    request = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
+    check_rows(request, rows, len(directory.domain), directory.job.engine.bytes)
     with directory.locked():
-        directory.ask_rows(asked)
+        directory.ask_rows(request)
 
 
 @main.command(help=STAGES["synthesize"].help)
 @click.argument("run_dir")
-@click.option("--rows", type=click.IntRange(min=1), help="How many, if not as the job says.")
+@click.option("--rows", type=click.IntRange(min=1), help="Number of rows; default: as the job requests.")
 @scheduler_option
 @quiet_option
 @json_option
@@ -136,7 +136,7 @@ def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: boo
 @click.argument("run_dir", required=False)
 @json_option
 def stages(run_dir: str | None, as_json: bool) -> None:
-    """List the stages in their order, all of them or those of one run: what each needs, and whether it spends."""
+    """List the stages in order with their inputs and whether they spend budget; with RUN_DIR those of one run."""
     from dpscale.runs.run import Run
 
     run = None if run_dir is None else Run(run_dir)
@@ -150,16 +150,16 @@ def stages(run_dir: str | None, as_json: bool) -> None:
 
 @main.command()
 @click.argument("job")
-@click.option("--run-dir", metavar="DIR", help="Keep the plan here, for the stages that follow.")
-@click.option("--compare", is_flag=True, help="Plan with every mechanism, and tell their errors side by side.")
-@click.option("--error", type=float, metavar="RECORDS", help="Tell the epsilon at which the error is this.")
+@click.option("--run-dir", metavar="DIR", help="Store the plan here, for later stages.")
+@click.option("--compare", is_flag=True, help="Plan with every mechanism and print their errors.")
+@click.option("--error", type=float, metavar="RECORDS", help="Print the epsilon at which the error is RECORDS.")
 @scheduler_option
 @quiet_option
 @json_option
 def plan(
     job: str, run_dir: str | None, compare: bool, error: float | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Plan a job: the errors to expect, in records. Reads no data, spends nothing."""
+    """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
     from dpscale.api.public import read_job
     from dpscale.engine import resolve
     from dpscale.job import Job
@@ -169,19 +169,19 @@ def plan(
         with Bars(quiet) as progress:
             plan_several(read, run_dir, scheduler, progress, as_json)
         return
-    with Bars(quiet) as progress, one_thread():  # whose small matrices only wait for more
+    with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
             planned = _planned(read, run_dir, scheduler, engine, progress)
-            told = _plan_summary(read, planned, engine, compare, error)
+            summary = _plan_summary(read, planned, engine, compare, error)
         finally:
             engine.close()
-    told["planning_seconds"] = round(time.perf_counter() - began, 2)
-    click.echo(json.dumps(told) if as_json else _text(told))
+    summary["planning_seconds"] = round(time.perf_counter() - began, 2)
+    click.echo(json.dumps(summary) if as_json else _text(summary))
 
 
 def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any, progress: Any) -> Any:
-    """The plan; with a run directory it is kept there."""
+    """Return the plan; with a run directory, store it there."""
     from dpscale.runs.run import Run
     from dpscale.runs.stages.plan import make_plan
     from dpscale.runs.stages.runner import leaving_nothing, run_stages
@@ -195,6 +195,7 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
 
 
 def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
+    """Return all figures of `dpscale plan`, as `--json` prints them."""
     from dpscale.base.errors import JobError
     from dpscale.runs.stages.plan import most_cells
     from dpscale.runs.stages.plan_cache import cached_summary
@@ -208,8 +209,8 @@ def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: f
     )
     families = followed["families"]
     if wanted is not None and not families:
-        raise JobError("--error", f"given for {planned.mechanism}, which chooses what to measure as it goes",
-                       "a mechanism that plans beforehand", "leave it out, or see --compare")  # fmt: skip
+        raise JobError("--error", f"given for the adaptive mechanism {planned.mechanism}",
+                       "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
     error = overall(families) if families else None
     return {
         "mechanism": planned.mechanism,
@@ -228,7 +229,7 @@ def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: f
 
 
 def _needs(read: Any, planned: Any, engine: Any) -> dict[str, Any]:
-    """What counting will take."""
+    """Return the tasks, passes, memory and time that counting needs."""
     from dpscale.engine.counting import effort
 
     needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
@@ -248,25 +249,25 @@ FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "st
 
 
 def _text(summary: dict[str, Any]) -> str:
-    """For people: figures, then errors in records, then advice."""
+    """Return the summary as text: figures, errors in records, advice."""
     lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in summary.items()
              if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
     if summary["families"]:
-        lines += ["", "expected error of an answer (root mean square, in records), and of its worst set"]
+        lines += ["", "expected error of an answer (root mean square, in records), and the worst set"]
         lines += [_family(one) for one in summary["families"]]
         at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
-        lines += ["", f"over epsilon  {at}"]
+        lines += ["", f"error by epsilon  {at}"]
     if summary["needed"]:
         lines.append(
             f"an error of {summary['needed']['error']:g} records needs epsilon = {summary['needed']['epsilon']:.4g}"
         )
     if summary["compared"]:
-        lines += ["", "mechanisms, by the error of an answer in records", *map(_mechanism, summary["compared"])]
+        lines += ["", "mechanisms, with the error of an answer in records", *map(_mechanism, summary["compared"])]
     return "\n".join([*lines, "", *summary["advice"]])
 
 
 def _figure(key: str, value: Any) -> str:
-    """As people write it; nothing for nothing."""
+    """Return a value formatted for reading; empty if there is none."""
     if key == "optimality_gap":
         return "" if value is None else f"{percent(value)}, certified"
     if isinstance(value, list):

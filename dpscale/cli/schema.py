@@ -1,4 +1,4 @@
-"""The JSON Schema of a job file, and the table of options: both from the models that check a job."""
+"""JSON Schema of a job file and the table of options, both from the models that validate a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    """Of the whole job file. What is named by `name` or `method` decides which other keys its table takes."""
+    """Return the JSON Schema of a job file; `name` and `method` determine the other keys of their tables."""
     content = Job.model_json_schema()
     kinds = {name: mechanism(name).Options for name in MECHANISMS}
     ways = {name: reconstruction(name).Options for name in RECONSTRUCTIONS}
@@ -26,7 +26,7 @@ def schema() -> dict[str, Any]:
 
 
 def _named(key: str, kinds: Mapping[str, type[Settings] | None], default: str) -> dict[str, Any]:
-    """A table whose other keys are the options of what `key` names; None: any options."""
+    """Return the schema of a table whose other keys are the options of the method named by `key`."""
     return {"type": "object", "oneOf": [_kind(key, name, model, name == default) for name, model in kinds.items()]}
 
 
@@ -34,13 +34,13 @@ def _kind(key: str, name: str, model: type[Settings] | None, default: bool) -> d
     properties = {} if model is None else model.model_json_schema()["properties"]
     for option in properties.values():
         if isinstance(option.get("default"), float) and math.isinf(option["default"]):
-            del option["default"]  # JSON has no infinity
+            del option["default"]  # JSON cannot represent infinity
     required = {} if default else {"required": [key]}
     return {"properties": {key: {"const": name}, **properties}, "additionalProperties": model is None, **required}
 
 
 def options_table() -> str:
-    """Markdown: of every mechanism and reconstruction its options, what each takes, means and is by default."""
+    """Return a Markdown table of the options of every mechanism and reconstruction."""
     lines = ["| in | option | takes | meaning | default |", "| --- | --- | --- | --- | --- |"]
     for name in MECHANISMS:
         lines += _lines(f'`mechanism.name = "{name}"`', mechanism(name).Options)

@@ -1,4 +1,4 @@
-"""Runs whose driver is on a cluster: `submit`, `status`, `wait`, `cancel`."""
+"""Commands for runs whose driver is on a cluster: `submit`, `status`, `wait`, `cancel`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import click
 
 from dpscale.cli.group import fresh_option, json_option, main
 
-GOING_ON = {"stopped": ", run the job again to go on", "cancelled": ", submit it again to go on"}
+RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it again to resume"}
 
 
 @main.command()
 @click.argument("job")
-@click.option("--run-dir", metavar="DIR", help="Where the run is kept, on storage that the workers share.")
+@click.option("--run-dir", metavar="DIR", help="The run directory, on storage that the workers share.")
 @click.option("--scheduler", metavar="SPEC", required=True, help="tcp://HOST:PORT or tls://HOST:PORT")
 @fresh_option
 @json_option
 def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: bool) -> None:
-    """Run all stages of a job on a cluster, its driver too, and come back at once."""
+    """Run all stages of a job on a cluster, including the driver, and return at once."""
     from dpscale.cli import driver
     from dpscale.engine.connect import connected
     from dpscale.job import Job
@@ -28,16 +28,16 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
     directory.check_open("measure")
     check_repeat(directory)
     with connected(scheduler) as client:
-        signs_now = driver.submit(directory, client)
-    summary = {"run_dir": str(directory.path), **signs_now}
-    click.echo(json.dumps(summary) if as_json else f"{signs_now['state']}: dpscale wait {directory.path}")
+        driven = driver.submit(directory, client)
+    summary = {"run_dir": str(directory.path), **driven}
+    click.echo(json.dumps(summary) if as_json else f"{driven['state']}: dpscale wait {directory.path}")
 
 
 @main.command()
 @click.argument("run_dir")
 @json_option
 def status(run_dir: str, as_json: bool) -> None:
-    """Tell which stages of a run are done, and how its driver on the cluster is."""
+    """Print the state of each stage of a run, and of its driver on the cluster."""
     from dpscale.cli import driver_status
     from dpscale.cli.multitable import print_database_run
     from dpscale.multitable.run import is_database_run
@@ -53,7 +53,7 @@ def status(run_dir: str, as_json: bool) -> None:
         click.echo(json.dumps(run.manifest | {"states": states} | ({"driver": driven} if driven else {})))
         return
     for name, state in states.items():
-        click.echo(f"{name:>12}: {state}{GOING_ON.get(state, '')}")
+        click.echo(f"{name:>12}: {state}{RESUME.get(state, '')}")
     if run.ended:
         click.echo(f"{'ended':>12}: {run.ended['how']} at {run.ended['at']}")
     if driven:
@@ -64,9 +64,9 @@ def status(run_dir: str, as_json: bool) -> None:
 
 @main.command()
 @click.argument("run_dir")
-@click.option("--seconds", type=float, help="Give up after so long (exit code 75); the run goes on.")
+@click.option("--seconds", type=float, help="Stop waiting after this time (exit code 75); the run continues.")
 def wait(run_dir: str, seconds: float | None) -> None:
-    """Wait for a submitted run; ends with its exit code."""
+    """Wait for a submitted run and exit with its exit code."""
     from dpscale.cli import driver
     from dpscale.runs.run import Run
 
@@ -81,7 +81,7 @@ def wait(run_dir: str, seconds: float | None) -> None:
 @main.command()
 @click.argument("run_dir")
 def cancel(run_dir: str) -> None:
-    """Stop a submitted run at its next task; a later submit goes on from there."""
+    """Stop a submitted run at its next task; a later submit resumes it."""
     from dpscale.cli import driver
     from dpscale.runs.run import Run
 

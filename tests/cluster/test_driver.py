@@ -312,16 +312,16 @@ def test_a_driver_of_an_older_submission_does_nothing(driven):
 
 def test_a_cancel_meant_for_an_older_submission_stops_nothing(driven):
     (driven / driver.STOP).write_text("an older one")
-    driver.Heart(driven, "d")("count", 1, 2)
+    driver.Heartbeat(driven, "d")("count", 1, 2)
     (driven / driver.STOP).write_text("s")
     with pytest.raises(TransientError, match="cancelled"):
-        driver.Heart(driven, "d")("count", 1, 2)
+        driver.Heartbeat(driven, "d")("count", 1, 2)
 
 
 def test_a_lost_driver_that_lives_on_writes_no_more_and_stops(driven, monkeypatch):
     monkeypatch.setattr(driver_status, "BEAT_SECONDS", 0.05)
     driver_status.change(driven, lambda _: True, driver="old", state="running")
-    with driver.Heart(driven, "old") as old:
+    with driver.Heartbeat(driven, "old") as old:
         old("count", 1, 2)
         assert eventually(lambda: driver_status.read(driven)["working"] == {"tasks": "count", "done": 1, "total": 2})
         driver_status.change(driven, lambda _: True, driver="new", working=None)
@@ -338,7 +338,7 @@ def test_silence_is_by_the_clock_of_who_listens(driven, monkeypatch):
     now = time.time
     monkeypatch.setattr(driver_status.time, "time", lambda: now() - 3600)
     driver_status.change(driven, lambda _: True, driver="d", state="running")
-    with driver.Heart(driven, "d"):
+    with driver.Heartbeat(driven, "d"):
         monkeypatch.setattr(driver_status, "SILENT_SECONDS", -1)  # this side's clock runs as well, so all is late
         assert eventually(lambda: not driver_status.read_status(driven)["silent"]), (
             "heard, if not in the first few beats"

@@ -1,6 +1,6 @@
-"""The demo: the RAND health insurance experiment (20,190 person-years, ships with statsmodels), as partitioned Parquet.
+"""Demo: the RAND health insurance experiment (20,190 person-years, included in statsmodels), as partitioned Parquet.
 
-It runs the main job, and ends by its three most telling answers and the next command to type.
+It runs the main job and prints its three most informative answers and the next command.
 """
 
 from dpscale.cli.demo.randhie import run_demo

@@ -1,4 +1,4 @@
-"""Writing the demo's data, running its job, and telling the outcome."""
+"""Data, run and printed result of the demo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN = 3
 
 
 def run_demo(folder: Path, scheduler: str | None = None, progress: Progress = silent) -> str:
-    """Write data, domain and job into the folder, run the job there, and tell the outcome."""
+    """Write data, domain and job into the folder, run the job there, and return the text of the result."""
     from dpscale.api.release import run
 
     job = write_demo(folder)
@@ -31,7 +31,7 @@ def run_demo(folder: Path, scheduler: str | None = None, progress: Progress = si
 
 
 def _command() -> str:
-    """How dpscale was called, as one would type it again."""
+    """Return the command with which dpscale was called."""
     called = Path(sys.argv[0])
     if called.name == "__main__.py":
         return f"{shlex.quote(_near(sys.executable))} -m dpscale"
@@ -39,7 +39,7 @@ def _command() -> str:
 
 
 def write_demo(folder: Path) -> Path:
-    """The demo's files in a folder; the path of its job file."""
+    """Write the files of the demo into a folder and return the path of its job file."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "rand-hie").exists():
         write_rand_hie(folder / "rand-hie")
@@ -49,7 +49,7 @@ def write_demo(folder: Path) -> Path:
 
 
 def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
-    """The experiment's table as so many Parquet files."""
+    """Write the table of the experiment as `partitions` Parquet files."""
     try:
         from statsmodels.datasets import randhie
     except ImportError:
@@ -66,18 +66,21 @@ def write_rand_hie(folder: Path, partitions: int = PARTITIONS) -> None:
 
 
 def outcome(release: Release, command: str) -> str:
-    """The three most telling answers, where the report is, and what to type next; `command`: as dpscale was called."""
+    """Return the three most informative answers, the path of the report, and the next commands.
+
+    `command` is the command with which dpscale was called.
+    """
     total, run = release.total(), Path(_near(str(release.path)))
     shown = [*tables.singles(release.answered, SHOWN - 1), *tables.pairs(release.answered, 1)]
     return "\n".join([
-        f"{whole(total.estimate)} ± {whole(total.high - total.estimate)} records, estimated; what stands out:",
+        f"{whole(total.estimate)} ± {whole(total.high - total.estimate)} records (estimate); most informative answers:",
         *(f"  {tables.sentence(one)}" for one in shown), f"report: {run / 'report.html'}",
-        f"next, tables for print: {command} publish {run}",
-        f"or a job of your own, before anything is read or spent: {command} plan {run.parent / 'job.toml'}",
+        f"tables for publication: {command} publish {run}",
+        f"plan of a job, without data or budget: {command} plan {run.parent / 'job.toml'}",
     ])  # fmt: skip
 
 
 def _near(path: str) -> str:
-    """A path as one would type it from here."""
+    """Return a path relative to the current folder if it is below it."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
