@@ -51,9 +51,9 @@ from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.low_order import from_estimates
 from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
-from dpscale.reconstruction.pairwise.learn import completed, effort, lacking, learn, with_triples
-from dpscale.reconstruction.pairwise.pairs import wanted
-from dpscale.reconstruction.simulated_errors import CONTAINS
+from dpscale.reconstruction.pairwise.learn import add_triples, complete_pairs, learn, learning_steps, missing_triples
+from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE
 
 DELTA = 1e-9
 Answers = Callable[[Names], np.ndarray]
@@ -96,11 +96,11 @@ def adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: b
 def released(table: Table, epsilon: float, seed: int) -> Answers:
     """As a job's `maxent` answers by default: what was not measured is as one model of all pairs has it."""
     model = adaptive(table, epsilon, seed, Options()).belief.model
-    asked = wanted(model, LEARNING_BYTES)
-    if effort(asked) > LEARNING_STEPS:
+    asked = pair_targets(model, LEARNING_BYTES)
+    if learning_steps(asked) > LEARNING_STEPS:
         return model.marginal
     learnt = learn(asked, str(seed))
-    return with_triples(completed(model, learnt), learnt, lacking(model, table.targets), str(seed)).marginal
+    return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), str(seed)).marginal
 
 
 def planned(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:
@@ -259,7 +259,7 @@ def main() -> None:
         large(asked.first_seed)
         return
     if asked.errors:
-        print(CONTAINS)
+        print(SIMULATION_NOTE)
     found = {}
     for table in tables(KEPT if asked.all else asked.tables, asked.data):
         adaptive(table, 1.0, 0, Options())  # loads the compiled loops

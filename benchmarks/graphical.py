@@ -40,11 +40,11 @@ from dpscale.mechanisms.contract import Question
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import Chance, seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.junction_tree.fit import Effort, Observed, fit
+from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit
 from dpscale.reconstruction.pairwise.learn import learn
-from dpscale.reconstruction.pairwise.pairs import wanted
-from dpscale.synthesis.ancestral import ancestral
-from dpscale.synthesis.draw import Part
+from dpscale.reconstruction.pairwise.pairs import pair_targets
+from dpscale.synthesis.ancestral import ancestral_sampler
+from dpscale.synthesis.draw import RowPart
 
 MECHANISMS = {"mst": mst, "aim-pgm": aim_pgm, "aim-grem": aim_grem}
 Figures = dict[str, float]
@@ -80,8 +80,10 @@ def outcome(table: Table, name: str, options: dict, epsilon: float, seed: int, p
     if name == "aim-grem":
         return {"estimates": table.error(low.marginal), **found, **timed.seconds}
     told, sizes = observed(state.counts, state.groups, state.residuals), dict(table.sizes)
-    model = timed("fit", lambda: fit(sizes, told, Effort()))
-    drawing = timed("ancestral", lambda: ancestral(model).rows(Part(round(model.total), 1, 0), f"seed {seed}"))
+    model = timed("fit", lambda: fit(sizes, told, FitOptions()))
+    drawing = timed(
+        "ancestral", lambda: ancestral_sampler(model).rows(RowPart(round(model.total), 1, 0), f"seed {seed}")
+    )
     found |= {"rows, ancestral": error(table, drawing), "estimates": table.error(model.marginal), **timed.seconds}
     found |= {"cells": float(model.tree.cells)}
     return found | (by_peer(table, told, model.total, peer) if peer else {})
@@ -97,7 +99,7 @@ def locally(planned: Any, state: Any) -> LowOrder:
 def sampled(table: Table, low: LowOrder, seed: int, timed: Timed) -> Figures:
     """Errors of rows by the sampler, and of rows of the same 1-ways."""
     count, release = round(low.total), f"seed {seed}"
-    drawn = timed("sampler", lambda: rows_of(low, learn(wanted(low, MEMORY), release), release, count, 1))
+    drawn = timed("sampler", lambda: rows_of(low, learn(pair_targets(low, MEMORY), release), release, count, 1))
     chance = Chance(release, "independent")
     alone = np.stack([chance.systematic(low.ones[name], count) for name in table.names], axis=1)
     return {"rows, sampler": error(table, drawn), "rows, independent": error(table, alone)}
@@ -126,9 +128,9 @@ def matrices(one: Observed) -> list[np.ndarray] | None:
 def shown(name: str, means: Figures) -> Figures:
     """The figures that the README has."""
     alone = {"aim-grem": "rows, independent", "mst": "mbi, fit again, s"}.get(name)
-    wanted = ("estimates", "rows, sampler", "rows, ancestral", "rows, mbi", "mbi, fit, s", alone)
+    pair_targets = ("estimates", "rows, sampler", "rows, ancestral", "rows, mbi", "mbi, fit, s", alone)
     seconds = sum(means.get(f"{part}, s", 0.0) for part in ("run", "fit", "sampler", "ancestral"))
-    found = {key: value for key, value in means.items() if key in wanted} | {"seconds": seconds}
+    found = {key: value for key, value in means.items() if key in pair_targets} | {"seconds": seconds}
     return {f"{name}, {key}": value for key, value in found.items()}
 
 

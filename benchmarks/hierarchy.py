@@ -24,8 +24,8 @@ from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.maxent import LEARNING_BYTES
-from dpscale.reconstruction.pairwise.learn import completed, lacking, learn, with_triples
-from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.reconstruction.pairwise.learn import add_triples, complete_pairs, learn, missing_triples
+from dpscale.reconstruction.pairwise.pairs import pair_targets
 
 TOWNS, REGIONS, CELLS, OWN = 60, 8, (5, 8, 4, 6, 10), 0.4
 NAMES = ("town", "region", *(f"x{i}" for i in range(len(CELLS))))
@@ -53,8 +53,8 @@ def released(table: Table, epsilon: float, seed: int, of: list[int] | None) -> L
     workload = Workload(domain).add("marginal", attributes=table.targets)
     question = Question(workload, Budget(GAUSSIAN, cost_of(epsilon)))
     model = run(plan_adaptively(question, Options()), table.counts, seeded_secret(seed)).belief.model
-    learnt = learn(wanted(model, LEARNING_BYTES), str(seed))
-    return with_triples(completed(model, learnt), learnt, lacking(model, table.targets), str(seed))
+    learnt = learn(pair_targets(model, LEARNING_BYTES), str(seed))
+    return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), str(seed))
 
 
 def outcome(table: Table, model: LowOrder, of: list[int]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from marginal_tables import Table
 from dpscale import Domain, Workload
 from dpscale.mechanisms.aim.state import State
 from dpscale.reconstruction.joint_intervals import bonferroni
-from dpscale.reconstruction.simulated_errors import Simulated, simulated
+from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 
 
 def prefixes(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
@@ -26,7 +26,9 @@ def errors(table: Table, state: State, seed: int, sets: int = 40, queries: int =
     """Coverage of 95 % intervals, and the ratio of mean square standard error to mean square error, by degree; and how
     often all cells of a set are inside those that are to hold at once."""
     setting, random = state.setting, np.random.default_rng(seed)
-    told = simulated(state.belief.model, state.counts, state.residuals, setting.candidates, setting.beliefs.chains)
+    told = simulate_errors(
+        state.belief.model, state.counts, state.residuals, setting.candidates, setting.beliefs.chains
+    )
     print(f"  widening {told.widening:.2f}, dispersion {told.dispersion:.2f}")
     for degree in (1, 2, 3):
         found: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -50,10 +52,12 @@ def errors(table: Table, state: State, seed: int, sets: int = 40, queries: int =
         print(f"  {degree}-way {'all cells at once':22} {100 * held:5.1f} % ({normal}); half width / r.m.s. {wide:.1f}")
 
 
-def _at_once(told: Simulated, names: tuple[str, ...], off: np.ndarray, own: np.ndarray) -> tuple[bool, bool, float]:
+def _at_once(
+    told: SimulatedErrors, names: tuple[str, ...], off: np.ndarray, own: np.ndarray
+) -> tuple[bool, bool, float]:
     """Whether all cells are inside, whether they would be by Bonferroni's normal quantile, and how wide that is."""
     workload = Workload(Domain(dict(zip(names, off.shape, strict=True)))).add("marginal", attributes=[names])
-    half = told.at_once(workload.parts[0], names, own, 0.95)
+    half = told.simultaneous_widths(workload.parts[0], names, own, 0.95)
     plainly = np.abs(off) <= bonferroni(0.95, off.size) * own + 1e-9
     return bool((np.abs(off) <= half + 1e-9).all()), bool(plainly.all()), float(half.mean() / np.sqrt((off**2).mean()))
 

@@ -23,12 +23,19 @@ from marginal_tables import CONSTRUCTED, Table, constructed, generated
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import Learnt, completed, effort, lacking, learn, with_triples
-from dpscale.reconstruction.pairwise.pairs import Spread, wanted
-from dpscale.synthesis.cells import spread
-from dpscale.synthesis.draw import Part, draw
-from dpscale.synthesis.one_way_rounding import settled
-from dpscale.synthesis.three_way import ThreeWayTargets, told
+from dpscale.reconstruction.pairwise.learn import (
+    PairwiseModel,
+    add_triples,
+    complete_pairs,
+    learn,
+    learning_steps,
+    missing_triples,
+)
+from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
+from dpscale.synthesis.cells import refine_to_cells
+from dpscale.synthesis.draw import RowPart, draw
+from dpscale.synthesis.one_way_rounding import match_one_ways
+from dpscale.synthesis.three_way import ThreeWayTargets, three_way_targets
 from dpscale.synthesis.tree import tree_start
 
 MEMORY = 4 << 30
@@ -36,15 +43,19 @@ SHOWN = {("adult", 0.1), ("adult", 1.0), ("adult", 10.0), ("acs", 1.0), ("salary
 
 
 def rows_of(
-    model: LowOrder, learnt: Learnt, release: str, count: int, parts: int, held: ThreeWayTargets | None = None
+    model: LowOrder, learnt: PairwiseModel, release: str, count: int, parts: int, held: ThreeWayTargets | None = None
 ) -> np.ndarray:
     """All rows over cells. `held`: what polished ones are held to over three attributes."""
     drawn = []
     for number in range(parts):
-        part = Part(count, parts, number)
+        part = RowPart(count, parts, number)
         own = draw(learnt, part, release, held)
-        cells = Spread(model.groups, model.ones, model.rules)
-        drawn.append(settled(learnt.wanted, cells, spread(learnt.wanted, cells, own, Chance(release, "cells", number))))
+        cells = CellDistribution(model.groups, model.ones, model.rules)
+        drawn.append(
+            match_one_ways(
+                learnt.targets, cells, refine_to_cells(learnt.targets, cells, own, Chance(release, "cells", number))
+            )
+        )
     return np.concatenate(drawn)
 
 
@@ -76,11 +87,11 @@ def off_ones(table: Table, model: LowOrder, rows: np.ndarray) -> float:
 
 def released_model(table: Table, model: LowOrder, release: str) -> LowOrder:
     """The estimates of a job by `maxent`: completed by one model of all pairs where that takes about a minute."""
-    asked = wanted(model, LEARNING_BYTES)
-    if effort(asked) > LEARNING_STEPS:
+    asked = pair_targets(model, LEARNING_BYTES)
+    if learning_steps(asked) > LEARNING_STEPS:
         return model
     learnt = learn(asked, release)
-    return with_triples(completed(model, learnt), learnt, lacking(model, table.targets), release)
+    return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), release)
 
 
 def compare(table: Table, epsilon: float, seeds: range, parts: list[int]) -> dict[str, float]:
@@ -89,12 +100,12 @@ def compare(table: Table, epsilon: float, seeds: range, parts: list[int]) -> dic
         release = f"seed {seed}"
         model = released_model(table, adaptive(table, epsilon, seed, Options()).belief.model, release)
         began = time.process_time()
-        learnt = learn(wanted(model, MEMORY), release, start=tree_start)
+        learnt = learn(pair_targets(model, MEMORY), release, start=tree_start)
         found.setdefault("learning, CPU s", []).append(time.process_time() - began)
         for degree in (2, 3):
             found.setdefault(f"estimates, {degree}-way", []).append(of_estimates(table, model, degree))
         began = time.process_time()
-        threes = told(learnt, model, release, MEMORY)
+        threes = three_way_targets(learnt, model, release, MEMORY)
         found.setdefault("threes, CPU s", []).append(time.process_time() - began)
         for count, (kind, held) in product(parts, {"": None, "polished ": threes}.items()):
             began = time.process_time()
@@ -117,11 +128,11 @@ def speed() -> None:
         table = generated(shape)
         model = adaptive(table, 1.0, 100, Options()).belief.model
         began = time.process_time()
-        learnt = learn(wanted(model, MEMORY), "speed", start=tree_start)
+        learnt = learn(pair_targets(model, MEMORY), "speed", start=tree_start)
         learned, count = time.process_time(), 50_000
         rows_of(model, learnt, "speed", count, 1)
         drawn = time.process_time()
-        rows_of(model, learnt, "speed", count, 1, told(learnt, model, "speed", MEMORY))
+        rows_of(model, learnt, "speed", count, 1, three_way_targets(learnt, model, "speed", MEMORY))
         polished = time.process_time()
         print(f"{shape}: {len(table.names)} attributes, learning {learned - began:.1f} CPU s, {count:,} rows in "
               f"{drawn - learned:.1f} CPU s, {count / (drawn - learned):,.0f} rows/s; polished in "

@@ -29,7 +29,7 @@ from marginal_tables import DATA, Table, real
 import dpscale as dp
 from dpscale.engine import LocalEngine
 from dpscale.evaluation.inputs import names_of, open_data, open_rows, sample
-from dpscale.evaluation.models import MOST, propensity, target_of, taught
+from dpscale.evaluation.models import MOST, propensity, target_of, tstr_scores
 from dpscale.runs.run import Run
 
 KEPT_OUT, TARGET = 0.2, "income>50K"
@@ -62,14 +62,14 @@ def figures(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, f
     codes = {name: sample(engine, side, names, MOST, run.manifest["release"]) for name, side in sides.items()}
     attributes = [run.domain[name] for name in names]
     trained = {"data": codes["job"], "rows": codes["rows"]}
-    learnt = taught(attributes, target_of(attributes, TARGET), trained, codes["out"])
+    learnt = tstr_scores(attributes, target_of(attributes, TARGET), trained, codes["out"])
     told = {name: propensity(attributes, codes[name], codes["rows"]) for name in ("out", "job")}
     assert learnt is not None
     return {
-        "trained on rows": learnt.told["rows"]["auc"],
-        "trained on records": learnt.told["data"]["auc"],
-        "propensity, kept out": told["out"].told["auc"],
-        "propensity, the job's": told["job"].told["auc"],
+        "trained on rows": learnt.results["rows"]["auc"],
+        "trained on records": learnt.results["data"]["auc"],
+        "propensity, kept out": told["out"].results["auc"],
+        "propensity, the job's": told["job"].results["auc"],
         "seconds": time.process_time() - began,
     }
 

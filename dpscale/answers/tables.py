@@ -22,7 +22,7 @@ from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import MOST_JOINT, half_width
-from dpscale.reconstruction.model_answers import at_once, has_joint_errors
+from dpscale.reconstruction.model_answers import has_simultaneous_intervals, simultaneous_widths
 from dpscale.workload import FAMILIES, ExplicitPart, Family, Part, ProductPart
 
 MISSING = "(missing)"
@@ -162,13 +162,13 @@ class Answered:
         check_level(level)
         if not joint:
             return half_width(level, self.estimates.noise) * errors
-        if not has_joint_errors(self.estimates):
+        if not has_simultaneous_intervals(self.estimates):
             raise PlanError("joint", "estimates whose errors are not told", "least squares, or simulated errors",
                             'leave it out, or set reconstruct.errors = "simulated" in an aim-grem job')  # fmt: skip
         if isinstance(self.estimates, LeastSquaresEstimates) and part.count(names) > MOST_JOINT:
             raise JobError("joint", f"{part.count(names):,} queries", f"at most {MOST_JOINT:,} that hold at once",
                            "leave it out, or ask for a smaller set")  # fmt: skip
-        return at_once(self.estimates, part, names, errors, level, self.release)
+        return simultaneous_widths(self.estimates, part, names, errors, level, self.release)
 
     def linear(self, names: Sequence[str], queries: Floats) -> tuple[Floats, Floats]:
         """Return estimates and standard errors of `queries`, shape (m, sizes of `names`).

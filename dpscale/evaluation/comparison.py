@@ -22,26 +22,26 @@ from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, JobError, TransientError
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.evaluation.inputs import Side, names_of, open_data, open_rows, sample
-from dpscale.evaluation.marginals import by_degree, chosen, of_pairs, score_all
+from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_rows, sample
+from dpscale.evaluation.marginals import choose_sets, score_all, summarise_by_degree, summarise_dependence
 from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness
 from dpscale.runs.manifest import MANIFEST
 from dpscale.runs.run import Run, now
 from dpscale.storage.files import checked_path, is_local, place
 
 FIELD, TAKES = "--out", "a new or empty folder outside every run directory"
-MARKS = (MANIFEST, "job.toml")  # of a run directory
+MARKS = (MANIFEST, "job.toml")  # files of a run directory
 
 
 @contextmanager
-def claimed(out: str | Path, run: Path) -> Iterator[Path]:
+def output_folder(out: str | Path, run: Path) -> Iterator[Path]:
     """Create the output folder, or raise JobError if it is not allowed; remove its contents if the report fails."""
-    folder = checked(out, run)
+    folder = check_output(out, run)
     made = _make_folder(folder, out)
     try:
         yield folder
     except BaseException:
-        for name in os.listdir(folder):  # it was empty: all of it is ours
+        for name in os.listdir(folder):  # the folder was empty, so this call created all files
             (folder / name).unlink()
         if made:
             with suppress(OSError):
@@ -49,29 +49,32 @@ def claimed(out: str | Path, run: Path) -> Iterator[Path]:
         raise
 
 
-def checked(out: str | Path, run: Path) -> Path:
+def check_output(out: str | Path, run: Path) -> Path:
     """Return the resolved path of `out`; raise JobError if it is inside a run directory or not an empty folder."""
-    asked = place(checked_path(out, FIELD), FIELD)
-    if not is_local(asked):
-        raise _refused(f"{out}, in a store", "name a folder of this machine")
-    folder = Path(os.path.realpath(asked))
+    located = place(checked_path(out, FIELD), FIELD)
+    if not is_local(located):
+        raise _refusal(f"{out}, in an object store", "name a local folder")
+    folder = Path(os.path.realpath(located))
     for above in (folder, *folder.parents):
         if _is_run(above) or _same(above, run):
             where = "is" if above == folder else "lies in"
-            raise _refused(f"{out}, which {where} the run directory {above}", "what is in a run may be published")
+            raise _refusal(
+                f"{out}, which {where} the run directory {above}",
+                "choose a folder outside of it, because run directories may be published",
+            )
     if os.path.lexists(folder) and not folder.is_dir():
-        raise _refused(f"{out}, which is no folder", "choose another name")
+        raise _refusal(f"{out}, which is not a folder", "choose another name")
     _check_empty(folder, out)
     return folder
 
 
 def _check_empty(folder: Path, out: str | Path) -> None:
-    with _denied(out):
+    with _refuse_os_errors(out):
         names = sorted(os.listdir(folder)) if folder.exists() else []
     if any(_is_run(folder / name) for name in names):
-        raise _refused(f"{out}, which holds a run directory", "choose another")
+        raise _refusal(f"{out}, which contains a run directory", "choose another folder")
     if names:
-        raise _refused(f"{out}, which is not empty", "choose another, or empty it")
+        raise _refusal(f"{out}, which is not empty", "choose another folder, or empty it")
 
 
 def _is_run(folder: Path) -> bool:
@@ -87,7 +90,7 @@ def _same(folder: Path, run: Path) -> bool:
 
 def _make_folder(folder: Path, out: str | Path) -> bool:
     """Create the folder with access for its owner only; return whether it did not exist."""
-    with _denied(out):
+    with _refuse_os_errors(out):
         there = folder.exists()
         if not there:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -97,15 +100,15 @@ def _make_folder(folder: Path, out: str | Path) -> bool:
 
 
 @contextmanager
-def _denied(out: str | Path) -> Iterator[None]:
+def _refuse_os_errors(out: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        raise _refused(f"{out} ({reason})", "mend that or choose another") from None
+        raise _refusal(f"{out} ({reason})", "fix the cause, or choose another folder") from None
 
 
-def _refused(got: str, remedy: str) -> JobError:
+def _refusal(got: str, remedy: str) -> JobError:
     return JobError(FIELD, got, TAKES, remedy)
 
 
@@ -116,7 +119,9 @@ def write(folder: Path, contents: Mapping[str, str]) -> None:
             _write(folder / f".{name}.partial", folder / name, content)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else type(error).__name__
-            raise TransientError(FIELD, f"cannot write in {folder} ({reason})", "", "mend that and run again") from None
+            raise TransientError(
+                FIELD, f"cannot write in {folder} ({reason})", "", "fix the cause and run again"
+            ) from None
 
 
 def _write(partial: Path, path: Path, content: str) -> None:
@@ -126,7 +131,7 @@ def _write(partial: Path, path: Path, content: str) -> None:
     os.replace(partial, path)
 
 
-Curves = Mapping[str, Mapping[str, Curve]]  # by question and by what is asked of it
+Curves = Mapping[str, Mapping[str, Curve]]  # by title of the evaluation and name of the curve
 BARS = {"halves": ("half of the data against the other half", "#bbbbbb"), "mean": ("rows", COLOURS[0]),
         "independent": ("independent attributes", COLOURS[1])}  # fmt: skip
 
@@ -195,7 +200,7 @@ def curve_plot(curves: Curves) -> str:
 
 PRIVATE = "Private: made from the data itself, not differentially private. Do not publish."
 PAGE, FIGURES = "compare.html", "compare.json"
-Told = dict[str, Any]
+Content = dict[str, Any]
 
 
 def compare(
@@ -233,7 +238,7 @@ def compare(
     paths = [str(one) for one in (data if isinstance(data, list | tuple) else [data])]
     records = discreetly("comparing", open_data, run, paths, names)
     predicted = target_of([run.domain[name] for name in names], target)
-    with claimed(out, run.path) as folder:
+    with output_folder(out, run.path) as folder:
         engine = resolve(scheduler=scheduler or run.job.engine.scheduler, progress=progress)
         try:
             contents = discreetly("comparing", _contents, run, engine, records, rows, predicted)
@@ -243,38 +248,42 @@ def compare(
     return folder / PAGE
 
 
-def _contents(run: Run, engine: Engine, data: Side, rows: Side, target: Target) -> dict[str, str]:
+def _contents(run: Run, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target) -> dict[str, str]:
     """Return the files by name."""
-    sets = chosen(rows.domain, names_of(rows), run.manifest["release"])
-    every = [one for degree in sets.values() for one in degree.sets]
-    found = score_all(engine, data, rows, every, run.job.engine.bytes, run.manifest["release"])
-    marginals = by_degree(found, sets)
-    dependence = of_pairs([(one.attributes, *one.dependence) for one in found if len(one.attributes) == 2])
-    told, curves = _learnt(run, engine, data, rows, target)
+    sets = choose_sets(rows.domain, names_of(rows), run.manifest["release"])
+    all_sets = [one for degree in sets.values() for one in degree.sets]
+    distances = score_all(engine, data, rows, all_sets, run.job.engine.bytes, run.manifest["release"])
+    marginals = summarise_by_degree(distances, sets)
+    dependence = summarise_dependence(
+        [(one.attributes, *one.dependence) for one in distances if len(one.attributes) == 2]
+    )
+    results, curves = _evaluate_models(run, engine, data, rows, target)
     for side in (data, rows):
         side.check_unchanged()
-    content = {**_made(run, data, rows), "marginals": marginals, "dependence": dependence, **told}
+    content = {**_describe(run, data, rows), "marginals": marginals, "dependence": dependence, **results}
     page = render({"c": content, "job": run.job, **plots(marginals, dependence, curves)}, "dpscale.evaluation", PAGE)
     return {PAGE: page, FIGURES: json.dumps(_finite(content), indent=1, ensure_ascii=False) + "\n"}
 
 
-def _learnt(run: Run, engine: Engine, data: Side, rows: Side, target: Target) -> tuple[Told, Told]:
+def _evaluate_models(
+    run: Run, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target
+) -> tuple[Content, Content]:
     """Return the results of models on samples of both tables, and the curves of each evaluation."""
     names = names_of(rows)
     records, drawn = (sample(engine, side, names, MOST, run.manifest["release"]) for side in (data, rows))
     if not len(records):
-        raise DataError("DATA", "no record", "records", "name files that have some")
+        raise DataError("DATA", "no record", "at least one record", "name files with records")
     attributes = [run.domain[name] for name in names]
-    asked = {
+    evaluations = {
         "propensity": propensity(attributes, records, drawn),
         "target": usefulness(attributes, target, records, drawn) if target else None,
     }
-    told = {name: answer and answer.told for name, answer in asked.items()}
-    curves = {answer.title: answer.curves for answer in asked.values() if answer}
-    return {**told, "sampled": {"data": len(records), "rows": len(drawn)}}, curves
+    results = {name: evaluation and evaluation.results for name, evaluation in evaluations.items()}
+    curves = {evaluation.title: evaluation.curves for evaluation in evaluations.values() if evaluation}
+    return {**results, "sampled": {"data": len(records), "rows": len(drawn)}}, curves
 
 
-def _made(run: Run, data: Side, rows: Side) -> Told:
+def _describe(run: Run, data: ComparedTable, rows: ComparedTable) -> Content:
     """Return a description of the compared tables and of the report."""
     return {
         "private": PRIVATE,
@@ -282,7 +291,7 @@ def _made(run: Run, data: Side, rows: Side) -> Told:
         "made": now(),
         "release": run.manifest["release"],
         "run": str(run.path),
-        "files": {side.called.lower(): list(side.table.files) for side in (data, rows)},
+        "files": {side.label.lower(): list(side.table.files) for side in (data, rows)},
         "attributes": names_of(rows),
         "versions": {name: version(name) for name in ("dpscale", "scikit-learn")},
     }

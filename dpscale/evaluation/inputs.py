@@ -34,12 +34,12 @@ Numbered = tuple[tuple[int, Partition], ...]
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedTable:
     """One of the compared tables, its label in messages, and the stamps of its files at opening."""
 
-    called: str
+    label: str
     table: Table
-    seen: Stamps
+    file_stamps: Stamps
 
     @property
     def domain(self) -> Domain:
@@ -53,32 +53,40 @@ class Side:
 
     def check_unchanged(self) -> None:
         """Raise DataError if a file changed since it was opened."""
-        if stamps(self.table) != self.seen:
-            raise DataError(self.called, "its files changed while they were read", "files that stay", "run again")
+        if stamps(self.table) != self.file_stamps:
+            raise DataError(
+                self.label, "its files changed while they were read", "files that do not change", "run again"
+            )
 
 
-def open_rows(run: Run) -> Side:
+def open_rows(run: Run) -> ComparedTable:
     """Return the synthetic rows of a run; raise JobError if there are none, or not those that the run drew."""
     if not is_local(run.path):
-        raise JobError("run directory", f"{run.path}, in a store", "one in a folder", "copy it, and compare the copy")
+        raise JobError(
+            "run directory",
+            f"{run.path}, in an object store",
+            "a local run directory",
+            "copy it to a folder and compare the copy",
+        )
     if not run.done("synthesize"):
-        raise JobError("run directory", f"{run.path} has no synthetic rows", "a run that ended with rows",
+        raise JobError("run directory", f"{run.path} has no synthetic rows", "a run with synthetic rows",
                        f"draw them: dpscale synthesize {run.path}")  # fmt: skip
     check_left(run.path, "synthesize", run.manifest["stages"]["synthesize"])
     index = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
     if index["weights"]:
-        raise JobError("synthesize.weights", "true: a row stands for several records", "rows that stand for one each",
-                       "set it to false in the job and run that again: rows cost nothing")  # fmt: skip
-    return _opened("rows", [run.path / "synthetic" / name for name in index["files"]], run, Origin(True))
+        raise JobError("synthesize.weights", "true: a row represents several records",
+                       "rows that represent one record each",
+                       "set it to false in the job and run it again; drawing rows costs no budget")  # fmt: skip
+    return _open_table("rows", [run.path / "synthetic" / name for name in index["files"]], run, Origin(True))
 
 
-def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
+def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> ComparedTable:
     """Return the data opened by the run's reader.
 
     Raises DataError if a file is unreadable or lacks a column of the rows.
     """
     try:
-        side = _opened("DATA", paths, run, origin_of(run))
+        side = _open_table("DATA", paths, run, origin_of(run))
         side.table.require(side.domain.columns(names))
     except DataError as error:
         field = "DATA" if error.field == "data.path" else error.field
@@ -86,24 +94,24 @@ def open_data(run: Run, paths: Sequence[str], names: Sequence[str]) -> Side:
     return side
 
 
-def _opened(called: str, paths: Sequence[Any], run: Run, origin: Origin) -> Side:
-    drawn = called == "rows"
-    domain = Domain([as_drawn(one) if drawn else one for one in run.domain.attributes])
+def _open_table(label: str, paths: Sequence[Any], run: Run, origin: Origin) -> ComparedTable:
+    is_rows = label == "rows"
+    domain = Domain([row_attribute(one) if is_rows else one for one in run.domain.attributes])
     table = origin.table([str(path) for path in paths], domain)
-    return Side(called, table, stamps(table))
+    return ComparedTable(label, table, stamps(table))
 
 
-def names_of(rows: Side) -> list[str]:
+def names_of(rows: ComparedTable) -> list[str]:
     """Return the attributes of rows, in their order."""
     return list(rows.table.types())
 
 
-def as_drawn(attribute: Attribute) -> Attribute:
+def row_attribute(attribute: Attribute) -> Attribute:
     """Return the attribute that reads a column of rows.
 
     Null is an outside value, and a rounded number remains in the bin at its edge.
     """
-    if attribute.groups:  # rows have the groups' names
+    if attribute.groups:  # rows contain the names of groups
         attribute = replace(attribute, kind="categories", groups=(), length=0)
     attribute = replace(attribute, source="")
     if attribute.outside_cell >= 0 and not is_text(attribute):
@@ -122,23 +130,23 @@ def size_of(attribute: Attribute) -> int:
     return attribute.size if is_text(attribute) else min(attribute.size, attribute.listed + 1)
 
 
-def folded(counts: Integers, attributes: Sequence[Attribute]) -> Integers:
+def fold_counts(counts: Integers, attributes: Sequence[Attribute]) -> Integers:
     """Merge counts over a table's own cells, one axis per attribute, into counts over the compared cells."""
     for axis, attribute in enumerate(attributes):
         if counts.shape[axis] > size_of(attribute):
-            counts = np.add.reduceat(counts, np.arange(size_of(attribute)), axis)  # the last one sums to the end
+            counts = np.add.reduceat(counts, np.arange(size_of(attribute)), axis)  # the last slice extends to the end
     return counts
 
 
 def codes_of(domain: Domain, batch: Any, names: Sequence[str]) -> tuple[Integers32, Flags]:
     """Return a batch in the compared cells, shape (rows, attributes), and which rows the domain does not drop."""
-    codes, gone = encode_batch(domain, batch, names)
+    codes, dropped = encode_batch(domain, batch, names)
     most = np.array([size_of(domain[name]) - 1 for name in names], dtype=np.int32)
-    kept = np.ones(codes.shape[1], dtype=bool) if gone is None else ~gone
-    return np.minimum(codes.T.astype(np.int32), most), kept
+    included = np.ones(codes.shape[1], dtype=bool) if dropped is None else ~dropped
+    return np.minimum(codes.T.astype(np.int32), most), included
 
 
-def numbered(side: Side, group: Sequence[Partition]) -> Numbered:
+def number_partitions(side: ComparedTable, group: Sequence[Partition]) -> Numbered:
     """Return partitions with their numbers."""
     return tuple((side.numbers[partition], partition) for partition in group)
 
@@ -146,11 +154,11 @@ def numbered(side: Side, group: Sequence[Partition]) -> Numbered:
 Found = tuple[NDArray[np.float64], Integers32]
 
 
-def sample(engine: Engine, side: Side, names: Sequence[str], most: int, release: str) -> Integers32:
+def sample(engine: Engine, side: ComparedTable, names: Sequence[str], most: int, release: str) -> Integers32:
     """Return at most `most` rows in random order, over the compared cells, shape (rows, attributes)."""
     groups = partition_groups(side.table.partitions, engine.workers)
-    items = [(side.domain, numbered(side, group), tuple(names), most, release) for group in groups]
-    return _least(engine.map(least_rows, items, "sample"), most)[1]
+    items = [(side.domain, number_partitions(side, group), tuple(names), most, release) for group in groups]
+    return _smallest(engine.map(least_rows, items, "sample"), most)[1]
 
 
 def least_rows(domain: Domain, parts: Numbered, names: Sequence[str], most: int, release: str) -> Found:
@@ -160,13 +168,13 @@ def least_rows(domain: Domain, parts: Numbered, names: Sequence[str], most: int,
     for number, partition in parts:
         chance = Chance(release, "compared sample", number)
         for batch in partition.batches(domain.columns(read)):
-            codes, kept = codes_of(domain, batch, read)
+            codes, included = codes_of(domain, batch, read)
             places = chance.uniforms(len(codes))
-            found = _least([found, (places[kept], codes[kept, : len(names)])], most)
+            found = _smallest([found, (places[included], codes[included, : len(names)])], most)
     return found
 
 
-def _least(found: Sequence[Found], most: int) -> Found:
+def _smallest(found: Sequence[Found], most: int) -> Found:
     places = np.concatenate([places for places, _ in found])
     first = np.argsort(places, kind="stable")[:most]
     return places[first], np.concatenate([codes for _, codes in found])[first]

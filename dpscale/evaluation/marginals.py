@@ -22,15 +22,15 @@ from dpscale.counting.program import Program
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, partition_groups, plan_passes
-from dpscale.evaluation.inputs import Numbered, Side, folded, numbered
+from dpscale.evaluation.inputs import ComparedTable, Numbered, fold_counts, number_partitions
 from dpscale.privacy.streams import Chance
-from dpscale.synthesis.quality import unranked
+from dpscale.synthesis.quality import combination_at
 
 DEGREES, MOST, MOST_CELLS = (1, 2, 3), 500, 1 << 22
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ComparedSets:
     """Compared sets of one degree, the number of all such sets, and the number of sampled sets with too many cells."""
 
     sets: tuple[AttributeSet, ...]
@@ -38,20 +38,20 @@ class Chosen:
     too_large: int
 
 
-def chosen(domain: Domain, names: Sequence[str], release: str) -> dict[int, Chosen]:
+def choose_sets(domain: Domain, names: Sequence[str], release: str) -> dict[int, ComparedSets]:
     """Return the compared sets by degree; the sample follows from the release's public name, never from the data."""
     return {degree: _of_degree(domain, domain.ordered(names), degree, release) for degree in DEGREES}
 
 
-def _of_degree(domain: Domain, names: AttributeSet, degree: int, release: str) -> Chosen:
+def _of_degree(domain: Domain, names: AttributeSet, degree: int, release: str) -> ComparedSets:
     every = comb(len(names), degree)
-    numbers = range(every) if every <= MOST else _drawn(every, Chance(release, "compared sets", degree))
-    sets = [tuple(names[i] for i in unranked(number, len(names), degree)) for number in numbers]
+    numbers = range(every) if every <= MOST else _draw_numbers(every, Chance(release, "compared sets", degree))
+    sets = [tuple(names[i] for i in combination_at(number, len(names), degree)) for number in numbers]
     small = tuple(one for one in sets if domain.cells(one) <= MOST_CELLS)
-    return Chosen(small, every, len(sets) - len(small))
+    return ComparedSets(small, every, len(sets) - len(small))
 
 
-def _drawn(every: int, chance: Chance) -> list[int]:
+def _draw_numbers(every: int, chance: Chance) -> list[int]:
     """Return MOST different numbers below `every`, which is larger than MOST."""
     found: list[int] = []
     while len(found) < MOST:
@@ -80,7 +80,7 @@ def cramers_v(counts: Integers) -> float:
     return min(sqrt(squared / least), 1.0) if least > 0 else nan
 
 
-def of_pairs(found: Sequence[Pair]) -> dict[str, Any]:
+def summarise_dependence(found: Sequence[Pair]) -> dict[str, Any]:
     """Summarise Cramér's V in data and rows over all pairs for which both are defined, and list the worst."""
     pairs = sorted((pair for pair in found if all(map(isfinite, pair[1:]))), key=lambda pair: -abs(pair[1] - pair[2]))
     both = np.array([pair[1:] for pair in pairs]).reshape(-1, 2)
@@ -100,7 +100,7 @@ WORST = 5
 
 
 @dataclass(frozen=True)
-class Scored:
+class SetDistances:
     """Distances of a set, nan if a table has no row; `dependence` is that of a pair in the data and in the rows."""
 
     attributes: AttributeSet
@@ -110,11 +110,11 @@ class Scored:
     dependence: tuple[float, float] = (nan, nan)
 
 
-def scored(attributes: AttributeSet, first: Integers, second: Integers, drawn: Integers) -> Scored:
+def compare_set(attributes: AttributeSet, first: Integers, second: Integers, drawn: Integers) -> SetDistances:
     """Return the distances of a set from counts of the data's halves and of the rows, over the same cells."""
     data = first + second
     dependence = (cramers_v(data), cramers_v(drawn)) if data.ndim == 2 else (nan, nan)
-    return Scored(attributes, total_variation(drawn, data), float(np.abs(independent(data) - shares(data)).sum()),
+    return SetDistances(attributes, total_variation(drawn, data), float(np.abs(independent(data) - shares(data)).sum()),
                   total_variation(first, second), dependence)  # fmt: skip
 
 
@@ -136,45 +136,45 @@ def independent(counts: Integers) -> Floats:
     return np.asarray(reduce(np.multiply.outer, ones))
 
 
-def by_degree(found: Sequence[Scored], sets: dict[int, Chosen]) -> dict[str, dict[str, Any]]:
+def summarise_by_degree(found: Sequence[SetDistances], sets: dict[int, ComparedSets]) -> dict[str, dict[str, Any]]:
     """Return means and maxima over the sets of each degree, and the sets with the largest distances."""
-    told = {}
-    for degree, chosen in sets.items():
+    summary = {}
+    for degree, compared in sets.items():
         mine = [one for one in found if len(one.attributes) == degree]
         worst = sorted(mine, key=lambda one: -one.rows)[:WORST]
-        told[str(degree)] = {
-            "sets": len(mine), "of": chosen.of, "too_large": chosen.too_large,
+        summary[str(degree)] = {
+            "sets": len(mine), "of": compared.of, "too_large": compared.too_large,
             "mean": _mean([one.rows for one in mine]), "max": worst[0].rows if worst else nan,
             "independent": _mean([one.independent for one in mine]), "halves": _mean([one.halves for one in mine]),
             "worst": [{"attributes": list(one.attributes), "apart": one.rows, "halves": one.halves} for one in worst],
         }  # fmt: skip
-    return told
+    return summary
 
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else nan
 
 
-TABLES = 4  # counters of two halves and of the rows, and what scoring makes of a set
+TABLES = 4  # counters of two halves and of the rows, and temporary arrays
 
 
 def score_all(
-    engine: Engine, data: Side, rows: Side, sets: Sequence[AttributeSet], memory: int, release: str
-) -> list[Scored]:
+    engine: Engine, data: ComparedTable, rows: ComparedTable, sets: Sequence[AttributeSet], memory: int, release: str
+) -> list[SetDistances]:
     """Return the distances of every set, in the order of the sets."""
     found = []
     for one in plan_passes(rows.domain, sets, memory // TABLES, engine.workers):
-        counts = [*_counted(engine, data, one, 2, release), *_counted(engine, rows, one, 1, release)]
+        counts = [*_count_table(engine, data, one, 2, release), *_count_table(engine, rows, one, 1, release)]
         found += engine.map(score, [(data.domain, rows.domain, one.sets, *counts)], "compare")[0]
     return found
 
 
-def _counted(engine: Engine, side: Side, one: Pass, ways: int, release: str) -> list[Integers]:
+def _count_table(engine: Engine, side: ComparedTable, one: Pass, ways: int, release: str) -> list[Integers]:
     """Return handles of a pass's counts of a table that is split at random into `ways` parts."""
     groups = partition_groups(side.table.partitions, engine.workers)
     rows = guess_rows(side.domain, max(sum(part.size() for part in group) for group in groups))
     program = Program.of(plan_cover(side.domain, one.sets, rows, one.spare))
-    items = [(side.domain, program, numbered(side, group), ways, release) for group in groups]
+    items = [(side.domain, program, number_partitions(side, group), ways, release) for group in groups]
     return engine.reduce(count_ways, items, ways, "count", ways * one.bytes)
 
 
@@ -184,19 +184,19 @@ def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, rel
     names = list(dict.fromkeys([*program.names, *(one.name for one in domain.attributes if one.drops)]))
     for number, partition in parts:
         chance = Chance(release, "compared halves", number)
-        for codes, gone, *_ in encoded(domain, [partition], names):
+        for codes, dropped, *_ in encoded(domain, [partition], names):
             way = np.floor(chance.uniforms(codes.shape[1]) * ways)
             for index, counter in enumerate(counters):
-                counter.add(codes[:, (way == index) if gone is None else (way == index) & ~gone])
+                counter.add(codes[:, (way == index) if dropped is None else (way == index) & ~dropped])
     return [counter.finish() for counter in counters]
 
 
 def score(
     data: Domain, rows: Domain, sets: Sequence[AttributeSet], first: Integers, second: Integers, drawn: Integers
-) -> list[Scored]:
+) -> list[SetDistances]:
     """Return the distances of the sets of a pass, whose counts are concatenated."""
     every = [(data, first), (data, second), (rows, drawn)]
-    laid = zip(*(Layout(domain, tuple(sets)).marginals(flat) for domain, flat in every), strict=True)
-    return [scored(same[0].attributes, *(folded(one.counts, [domain[name] for name in one.attributes])
+    aligned = zip(*(Layout(domain, tuple(sets)).marginals(flat) for domain, flat in every), strict=True)
+    return [compare_set(same[0].attributes, *(fold_counts(one.counts, [domain[name] for name in one.attributes])
                                          for one, (domain, _) in zip(same, every, strict=True)))
-            for same in laid]  # fmt: skip
+            for same in aligned]  # fmt: skip

@@ -22,13 +22,13 @@ from dpscale.domain.attribute import Attribute
 from dpscale.evaluation.inputs import is_text, size_of
 from dpscale.privacy.streams import Chance
 
-Curve = tuple[list[float], list[float]]  # shares of false and of true alarms
+Curve = tuple[list[float], list[float]]  # false and true positive rates
 MOST, LEAST, SHUFFLED = (
     50_000,
     50,
     10_000,
-)  # rows a table; below it nothing is learnt; rows for what each attribute tells
-NOMINAL = 255  # values of an attribute that are no numbers, at most; of more the order is taken
+)  # rows per table; fewest rows to learn from; rows for permutation importance
+NOMINAL = 255  # most values of a nominal feature; larger attributes are ordered
 SEED, POINTS = 0, 200
 
 
@@ -42,7 +42,7 @@ def check_learner() -> None:
 
 
 @dataclass(frozen=True)
-class Learnt:
+class Performance:
     """Performance of a classifier on test rows; `curve` is the ROC curve of two classes."""
 
     auc: float
@@ -53,7 +53,7 @@ class Learnt:
         return {"auc": self.auc, "accuracy": self.accuracy}
 
 
-class Model:
+class Classifier:
     """Gradient boosted trees over cells; numbers are ordered features, nulls are missing values."""
 
     def __init__(self, attributes: Sequence[Attribute], codes: Integers32, labels: NDArray[Any]) -> None:
@@ -65,28 +65,28 @@ class Model:
             categorical_features=kinds, early_stopping=False, random_state=SEED
         )
         if len(self.classes) > 1:
-            _quietly(self._trees.fit, self._features(codes), labels)
+            _without_warnings(self._trees.fit, self._features(codes), labels)
 
-    def chances(self, codes: Integers32) -> Floats:
+    def probabilities(self, codes: Integers32) -> Floats:
         """Return the probability of each class, shape (rows, classes)."""
         if len(self.classes) < 2:
             return np.ones((len(codes), len(self.classes)))
-        return np.asarray(_quietly(self._trees.predict_proba, self._features(codes)))
+        return np.asarray(_without_warnings(self._trees.predict_proba, self._features(codes)))
 
-    def tested(self, codes: Integers32, labels: NDArray[Any]) -> Learnt:
+    def evaluate(self, codes: Integers32, labels: NDArray[Any]) -> Performance:
         """Return the AUC on test rows (mean of one-versus-rest for several classes) and the accuracy."""
-        chances = self.chances(codes)
-        right = float((self.classes[chances.argmax(1)] == labels).mean())
-        curve = roc(chances[:, 1], labels == self.classes[1]) if len(self.classes) == 2 else ([], [])
-        return Learnt(self.auc(chances, labels), right, curve)
+        probabilities = self.probabilities(codes)
+        right = float((self.classes[probabilities.argmax(1)] == labels).mean())
+        curve = roc(probabilities[:, 1], labels == self.classes[1]) if len(self.classes) == 2 else ([], [])
+        return Performance(self.auc(probabilities, labels), right, curve)
 
-    def auc(self, chances: Floats, labels: NDArray[Any]) -> float:
-        known = {one: chances[:, index] for index, one in enumerate(self.classes.tolist())}
+    def auc(self, probabilities: Floats, labels: NDArray[Any]) -> float:
+        known = {one: probabilities[:, index] for index, one in enumerate(self.classes.tolist())}
         present = np.unique(labels).tolist()
         if len(present) < 2:
             return nan
-        asked = present[-1:] if len(present) == 2 else present
-        return float(np.mean([auc(known.get(one, np.zeros(len(labels))), labels == one) for one in asked]))
+        classes = present[-1:] if len(present) == 2 else present
+        return float(np.mean([auc(known.get(one, np.zeros(len(labels))), labels == one) for one in classes]))
 
     def _features(self, codes: Integers32) -> Floats:
         values = codes.astype(np.float64)
@@ -100,7 +100,7 @@ def _nominal(attribute: Attribute) -> bool:
     return attribute.kind == "categories" and is_text(attribute) and size_of(attribute) <= NOMINAL
 
 
-def _quietly(function: Any, *arguments: Any) -> Any:
+def _without_warnings(function: Any, *arguments: Any) -> Any:
     """Call without warnings, which may contain values of the data."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -120,12 +120,12 @@ def roc(scores: Floats, true: NDArray[np.bool_]) -> Curve:
     """Return the ROC curve at about POINTS points."""
     from sklearn.metrics import roc_curve
 
-    alarms, hits, _ = _quietly(roc_curve, true, scores)
+    alarms, hits, _ = _without_warnings(roc_curve, true, scores)
     at = np.unique(np.linspace(0, len(alarms) - 1, POINTS).astype(int))
     return alarms[at].tolist(), hits[at].tolist()
 
 
-CLASSES, TELLING = 20, 8
+CLASSES, MOST_IMPORTANT = 20, 8
 
 
 @dataclass(frozen=True)
@@ -137,15 +137,15 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Evaluation:
     """Results of an evaluation, and its curves under a title."""
 
     title: str
-    told: dict[str, Any]
+    results: dict[str, Any]
     curves: dict[str, Curve] = field(default_factory=dict, repr=False)
 
 
-def propensity(attributes: Sequence[Attribute], data: Integers32, rows: Integers32) -> Answer | None:
+def propensity(attributes: Sequence[Attribute], data: Integers32, rows: Integers32) -> Evaluation | None:
     """Train a model to distinguish rows from data on half of both, and test it on the other half.
 
     An AUC of 0.5 is the best result.
@@ -155,29 +155,31 @@ def propensity(attributes: Sequence[Attribute], data: Integers32, rows: Integers
     count = min(len(data), len(rows))
     if count < 2 * LEAST:
         return None
-    train, test = (_mixed(data[half], rows[half]) for half in (slice(count // 2), slice(count // 2, count)))
-    model = Model(attributes, *train)
-    learnt = model.tested(*test)
-    told = {"trained_on": len(train[1]), "tested_on": len(test[1]), **learnt.to_dict()}
-    return Answer(
-        "rows or data", told | {"telling": permutation_importance(model, *test)}, {"rows or data": learnt.curve}
+    train, test = (_stack(data[half], rows[half]) for half in (slice(count // 2), slice(count // 2, count)))
+    model = Classifier(attributes, *train)
+    performance = model.evaluate(*test)
+    results = {"trained_on": len(train[1]), "tested_on": len(test[1]), **performance.to_dict()}
+    return Evaluation(
+        "rows or data", results | {"telling": permutation_importance(model, *test)}, {"rows or data": performance.curve}
     )
 
 
-def _mixed(data: Integers32, rows: Integers32) -> tuple[Integers32, NDArray[np.int64]]:
+def _stack(data: Integers32, rows: Integers32) -> tuple[Integers32, NDArray[np.int64]]:
     return np.concatenate([data, rows]), np.repeat([0, 1], [len(data), len(rows)])
 
 
-def permutation_importance(model: Model, codes: Integers32, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
+def permutation_importance(model: Classifier, codes: Integers32, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Return the attributes that the model uses most: the decrease of its AUC when their cells are shuffled."""
     order = Chance("compared", "telling").permutation(len(codes))[:SHUFFLED]
     codes, labels = codes[order], labels[order]
-    whole, found = auc(model.chances(codes)[:, 1], labels == 1), []
+    whole, found = auc(model.probabilities(codes)[:, 1], labels == 1), []
     for column, attribute in enumerate(model.attributes):
         shuffled = codes.copy()
-        shuffled[:, column] = np.roll(codes[:, column], 1)  # the order is random already
-        found.append({"attribute": attribute.name, "drop": whole - auc(model.chances(shuffled)[:, 1], labels == 1)})
-    return sorted(found, key=lambda one: -float(str(one["drop"])))[:TELLING]
+        shuffled[:, column] = np.roll(codes[:, column], 1)  # the rows are in random order
+        found.append(
+            {"attribute": attribute.name, "drop": whole - auc(model.probabilities(shuffled)[:, 1], labels == 1)}
+        )
+    return sorted(found, key=lambda one: -float(str(one["drop"])))[:MOST_IMPORTANT]
 
 
 def target_of(attributes: Sequence[Attribute], requested: str | None) -> Target | None:
@@ -204,20 +206,23 @@ def _requested_attribute(attributes: Sequence[Attribute], requested: str) -> Att
         raise JobError("--target", f"{requested!r}", "an attribute that the rows have", nearest(requested, names))
     found = attributes[names.index(requested)]
     if not 2 <= found.listed <= CLASSES or len(names) < 2:
-        raise JobError("--target", f"{requested!r}, of {found.listed} values", f"one of 2 to {CLASSES}, beside others",
+        raise JobError("--target", f"{requested!r}, of {found.listed} values",
+                       f"an attribute of 2 to {CLASSES} values, and another attribute",
                        "name another, or leave it out")  # fmt: skip
     return found
 
 
-def usefulness(attributes: Sequence[Attribute], target: Target, data: Integers32, rows: Integers32) -> Answer | None:
+def usefulness(
+    attributes: Sequence[Attribute], target: Target, data: Integers32, rows: Integers32
+) -> Evaluation | None:
     """Evaluate models of the target on one half of the data, trained on the other half and on as many rows."""
     half = len(data) // 2
-    return taught(attributes, target, {"data": data[:half], "rows": rows[:half]}, data[half:])
+    return tstr_scores(attributes, target, {"data": data[:half], "rows": rows[:half]}, data[half:])
 
 
-def taught(
+def tstr_scores(
     attributes: Sequence[Attribute], target: Target, trained: Mapping[str, Integers32], test: Integers32
-) -> Answer | None:
+) -> Evaluation | None:
     """Train one model per table and test all on the same rows ("train on synthetic, test on real"); None if too few.
 
     Records whose target is null or outside the domain are left out.
@@ -227,13 +232,15 @@ def taught(
     codes, labels = _split(test, attributes, target.attribute)
     if min(len(labels), *(len(own) for _, own in parts.values())) < LEAST:
         return None
-    learnt = {name: Model(inputs, *own).tested(codes, labels) for name, own in parts.items()}
-    told: dict[str, Any] = {name: {"trained_on": len(parts[name][1]), **learnt[name].to_dict()} for name in parts}
-    told["base"] = {"auc": 0.5, "accuracy": float(np.bincount(labels).max() / len(labels))}
-    told |= {"attribute": target.attribute.name, "why": target.why}
-    told |= {"tested_on": len(labels), "classes": len(np.unique(labels))}
-    curves = {f"trained on {name}": one.curve for name, one in learnt.items()}
-    return Answer(f"predicting {target.attribute.name}", told, curves)
+    performance = {name: Classifier(inputs, *own).evaluate(codes, labels) for name, own in parts.items()}
+    results: dict[str, Any] = {
+        name: {"trained_on": len(parts[name][1]), **performance[name].to_dict()} for name in parts
+    }
+    results["base"] = {"auc": 0.5, "accuracy": float(np.bincount(labels).max() / len(labels))}
+    results |= {"attribute": target.attribute.name, "why": target.why}
+    results |= {"tested_on": len(labels), "classes": len(np.unique(labels))}
+    curves = {f"trained on {name}": one.curve for name, one in performance.items()}
+    return Evaluation(f"predicting {target.attribute.name}", results, curves)
 
 
 def _split(codes: Integers32, attributes: Sequence[Attribute], target: Attribute) -> tuple[Integers32, Integers32]:

@@ -25,7 +25,7 @@ from dpscale.plans.plan_file import content_of, digest_of, read_plan, write_plan
 from dpscale.plans.requests import BlockOrders, Schedule, make_schedule
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import variance_factor
-from dpscale.reconstruction.base import Linear
+from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.low_order import fully_measured
 from dpscale.workload import Part, ProductPart, Workload
 
@@ -236,10 +236,10 @@ class FixedPlan:
     def trace(self, state: None) -> None:
         """Return None: nothing is selected."""
 
-    def evidence(self, taken: Sequence[tuple[Everything, Sequence[Floats]]]) -> Linear:
+    def evidence(self, taken: Sequence[tuple[Everything, Sequence[Floats]]]) -> PlanEvidence:
         """Return the plan, the variances of the drawn noise, and the values, which are read on access."""
         (_, values), *_ = taken
-        return Linear(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)
+        return PlanEvidence(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)
 
 
 def whole_plan(

@@ -34,7 +34,7 @@ from dpscale.runs.estimates import model_folder, read_way
 from dpscale.runs.run import Run
 from dpscale.runs.stages.synthesize import drawn_rows
 from dpscale.storage.files import present, read_text, reading, writing
-from dpscale.synthesis.draw import parts_of
+from dpscale.synthesis.draw import split_rows
 
 MOST_WORDS = 1 << 27  # of entries of cross marginals that swaps of siblings keep: 1 GiB
 
@@ -43,7 +43,7 @@ def synthetic_codes(run: Run) -> NDArray[np.int32]:
     """(rows, attributes): the synthetic rows of a table as cells, drawn again: the same that its files hold."""
     told = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
     way = read_way(model_folder(run), told["method"])
-    rows = np.concatenate([drawn_rows(run, way, part) for part in parts_of(told["rows"], told["parts"])])
+    rows = np.concatenate([drawn_rows(run, way, part) for part in split_rows(told["rows"], told["parts"])])
     return rows[:, [way.names.index(name) for name in run.domain.names]]
 
 

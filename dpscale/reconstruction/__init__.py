@@ -19,7 +19,7 @@ RECONSTRUCTIONS = {
 }
 
 
-def taking(forms: Sequence[str]) -> list[str]:
+def reconstructions_for(forms: Sequence[str]) -> list[str]:
     """Return the names of the reconstructions that take one of these forms of evidence, in the order of the forms."""
     named = {name: reconstruction(name).form for name in RECONSTRUCTIONS}
     return [name for form in forms for name, own in named.items() if own == form]

@@ -25,9 +25,9 @@ from dpscale.plans.plan import Plan
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.low_order import from_estimates
-from dpscale.reconstruction.simulated_errors import Simulated
+from dpscale.reconstruction.simulated_errors import SimulatedErrors
 from dpscale.workload import Part, Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
@@ -56,12 +56,12 @@ class Evidence(Protocol):
     def measurements(self) -> Sequence[Observed]:
         """Return every measurement as a linear operator inside an attribute set, with values and variance."""
 
-    def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
+    def simulate_errors(self, model: LowOrder, seed: int, each: Each = plainly) -> SimulatedErrors:
         """Return errors of these tables by redrawing all noise."""
 
 
 @dataclass(frozen=True, eq=False)
-class Linear:
+class PlanEvidence:
     """Measured blocks of a plan.
 
     Attributes
@@ -97,7 +97,7 @@ class Linear:
 
     def spans(self, names: AttributeSet) -> bool:
         residuals = self.plan.accuracy.residuals
-        return all(kept in residuals and residuals[kept].spans_all for kept in subsets(names))
+        return all(subset in residuals and residuals[subset].spans_all for subset in subsets(names))
 
     def measurements(self) -> list[Observed]:
         """Return the integer strategies themselves; a block of the total alone is one as well."""
@@ -107,7 +107,7 @@ class Linear:
     def residuals(self) -> Residuals:
         raise NotImplementedError("GReM of a plan is its least squares")
 
-    def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
+    def simulate_errors(self, model: LowOrder, seed: int, each: Each = plainly) -> SimulatedErrors:
         raise NotImplementedError("a plan's noise is not redrawn")
 
 
@@ -149,19 +149,19 @@ class Estimates(Protocol):
         The arrays have one axis per attribute or a single axis.
         """
 
-    def several(self, part: Part, sets: Sequence[AttributeSet], /) -> Iterator[tuple[Floats, Floats]]:
+    def iter_part_answers(self, part: Part, sets: Sequence[AttributeSet], /) -> Iterator[tuple[Floats, Floats]]:
         """Yield `part_answers` for each of several sets."""
 
 
-class Plain(Settings):
+class NoOptions(Settings):
     """Options of a reconstruction without settings; only default values are accepted."""
 
-    errors: Literal["auto"] = setting("auto", "auto (simulated with method maxent of an adaptive mechanism)",
-                                      "exact where they follow from the noise alone, else none")  # fmt: skip
-    agree: Literal[False] = setting(False, "false (true with method maxent)", "estimates agree as they are")
+    errors: Literal["auto"] = setting("auto", "auto (or simulated, with method maxent of an adaptive mechanism)",
+                                      "exact if they follow from the noise alone, else none")  # fmt: skip
+    agree: Literal[False] = setting(False, "false (or true, with method maxent)", "estimates agree without it")
 
 
-def nothing(*_: Any) -> None:
+def do_nothing(*_: Any) -> None:
     """Do nothing: the default of optional steps of a `Reconstruction`."""
 
 
@@ -195,9 +195,9 @@ class Reconstruction:
     name: str
     Options: type[Settings]
     form: str
-    explains: Callable[[Any], str]
+    explain: Callable[[Any], str]
     estimates: Callable[[Evidence, Any, Path], Estimates]
-    check: Callable[[Planned, Any, int], None] = nothing
-    keep: Callable[[Evidence, Any, Path, str, Each], None] = nothing
-    disagreement: Callable[[Planned, Any, Path], Any] = nothing
-    joint: Callable[[Path], Model] | None = None
+    check: Callable[[Planned, Any, int], None] = do_nothing
+    prepare: Callable[[Evidence, Any, Path, str, Each], None] = do_nothing
+    disagreement: Callable[[Planned, Any, Path], Any] = do_nothing
+    joint: Callable[[Path], GraphicalModel] | None = None

@@ -45,16 +45,16 @@ def disagreement(
     """Return the disagreement over all pairs of targets with common attributes, or over `most` random ones."""
     distances: list[tuple[float, tuple[AttributeSet, AttributeSet]]] = []
     for one, other in _pairs(targets, most, seed):
-        kept = tuple(name for name in one if name in other)
-        left, right = margin(marginal_of(one), one, kept), margin(marginal_of(other), other, kept)
-        distances.append((float(np.abs(left - right).sum() / (left.sum() + right.sum())), (one, other)))
+        subset = tuple(name for name in one if name in other)
+        first, second = margin(marginal_of(one), one, subset), margin(marginal_of(other), other, subset)
+        distances.append((float(np.abs(first - second).sum() / (first.sum() + second.sum())), (one, other)))
     if not distances:
         return Disagreement(0.0, 0.0, 0, None)
     worst = max(distances, key=lambda entry: entry[0])
     return Disagreement(float(np.mean([distance for distance, _ in distances])), worst[0], len(distances), worst[1])
 
 
-def agreeing(
+def make_consistent(
     targets: Mapping[AttributeSet, Floats],
     weights: Mapping[AttributeSet, float] | None = None,
     rounds: int = ROUNDS,
@@ -81,17 +81,19 @@ def agreeing(
     tables = {names: _positive(table, total) for names, table in targets.items()}
     common = _common(list(targets))
     for _ in range(rounds):
-        apart = [_projected(tables, kept, holders, weight_of, total) for kept, holders in common.items()]
-        if max(apart, default=0.0) <= tolerance * total:
+        distances = [
+            _project_common(tables, subset, containing, weight_of, total) for subset, containing in common.items()
+        ]
+        if max(distances, default=0.0) <= tolerance * total:
             break
     return tables
 
 
-def margin(values: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
-    """Return sums over the other attributes, with axes in the order of `kept`."""
-    summed = values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept))
-    left = [name for name in names if name in kept]
-    return np.asarray(summed.transpose([left.index(name) for name in kept]))
+def margin(values: Floats, names: AttributeSet, subset: AttributeSet) -> Floats:
+    """Return sums over the other attributes, with axes in the order of `subset`."""
+    summed = values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in subset))
+    remaining = [name for name in names if name in subset]
+    return np.asarray(summed.transpose([remaining.index(name) for name in subset]))
 
 
 def _positive(table: Floats, total: float) -> Floats:
@@ -106,39 +108,39 @@ def _common(targets: Sequence[AttributeSet]) -> dict[AttributeSet, list[Attribut
     A set is left out if a larger one is inside the same targets.
     """
     sets = {tuple(sorted(set(one) & set(other))) for one, other in combinations(targets, 2)} - {()}
-    holders = {kept: [names for names in targets if set(kept) <= set(names)] for kept in sets}
+    containing = {subset: [names for names in targets if set(subset) <= set(names)] for subset in sets}
     needed = {}
-    for kept in sorted(sets, key=lambda one: (len(one), one)):
-        larger = [other for other in sets if set(kept) < set(other)]
-        if not any(len(holders[other]) == len(holders[kept]) for other in larger):
-            needed[kept] = holders[kept]
+    for subset in sorted(sets, key=lambda one: (len(one), one)):
+        larger = [other for other in sets if set(subset) < set(other)]
+        if not any(len(containing[other]) == len(containing[subset]) for other in larger):
+            needed[subset] = containing[subset]
     return needed
 
 
-def _projected(
+def _project_common(
     tables: dict[AttributeSet, Floats],
-    kept: AttributeSet,
-    holders: Sequence[AttributeSet],
+    subset: AttributeSet,
+    containing: Sequence[AttributeSet],
     weights: Mapping[AttributeSet, float],
     total: float,
 ) -> float:
     """Scale all targets that contain a set to their common margin; return the largest L1 distance from it."""
-    margins = [margin(tables[names], names, kept) for names in holders]
-    share = np.array([weights[names] for names in holders]) / sum(weights[names] for names in holders)
+    margins = [margin(tables[names], names, subset) for names in containing]
+    share = np.array([weights[names] for names in containing]) / sum(weights[names] for names in containing)
     mean = np.exp(
         sum(w * np.log(np.maximum(marginal, LEAST_TARGET**2)) for w, marginal in zip(share, margins, strict=True))
     )
     mean *= total / mean.sum()
-    for names, marginal in zip(holders, margins, strict=True):
-        tables[names] = tables[names] * _along(mean / np.maximum(marginal, LEAST_TARGET**2), names, kept)
+    for names, marginal in zip(containing, margins, strict=True):
+        tables[names] = tables[names] * _along(mean / np.maximum(marginal, LEAST_TARGET**2), names, subset)
     return max(float(np.abs(marginal - mean).sum()) for marginal in margins)
 
 
-def _along(ratio: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
-    """Return an array over `kept` that broadcasts over `names`."""
-    order = [kept.index(name) for name in names if name in kept]
+def _along(ratio: Floats, names: AttributeSet, subset: AttributeSet) -> Floats:
+    """Return an array over `subset` that broadcasts over `names`."""
+    order = [subset.index(name) for name in names if name in subset]
     sizes = iter(ratio.transpose(order).shape)
-    return ratio.transpose(order).reshape([next(sizes) if name in kept else 1 for name in names])
+    return ratio.transpose(order).reshape([next(sizes) if name in subset else 1 for name in names])
 
 
 def _pairs(targets: Sequence[AttributeSet], most: int, seed: int) -> Iterator[tuple[AttributeSet, AttributeSet]]:
@@ -148,27 +150,27 @@ def _pairs(targets: Sequence[AttributeSet], most: int, seed: int) -> Iterator[tu
         return
     random, seen = np.random.default_rng(seed), set()
     for _ in range(50 * most):
-        left, right = sorted(int(i) for i in random.integers(len(targets), size=2))
-        if left != right and (left, right) not in seen and set(targets[left]) & set(targets[right]):
-            seen.add((left, right))
-            yield targets[left], targets[right]
+        first, second = sorted(int(i) for i in random.integers(len(targets), size=2))
+        if first != second and (first, second) not in seen and set(targets[first]) & set(targets[second]):
+            seen.add((first, second))
+            yield targets[first], targets[second]
             if len(seen) == most:
                 return
 
 
 @dataclass(frozen=True, eq=False)
-class Agreed:
+class ConsistentMarginals:
     """Model whose marginals inside some consistent tables are the margins of the first such table."""
 
     model: LowOrder
     tables: Mapping[AttributeSet, Floats]
 
     def marginal(self, names: AttributeSet) -> Floats:
-        holder = next((target for target in self.tables if set(names) <= set(target)), None)
-        return self.model.marginal(names) if holder is None else margin(self.tables[holder], holder, names)
+        target = next((target for target in self.tables if set(names) <= set(target)), None)
+        return self.model.marginal(names) if target is None else margin(self.tables[target], target, names)
 
 
-def write_agreed(path: Path, tables: Mapping[AttributeSet, Floats]) -> None:
+def write_consistent(path: Path, tables: Mapping[AttributeSet, Floats]) -> None:
     """Write consistent targets."""
     index = {"sets": [list(names) for names in tables]}
     arrays = {f"t{i}": table for i, table in enumerate(tables.values())}
@@ -176,7 +178,7 @@ def write_agreed(path: Path, tables: Mapping[AttributeSet, Floats]) -> None:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
 
-def read_agreed(path: Path) -> dict[AttributeSet, Floats]:
+def read_consistent(path: Path) -> dict[AttributeSet, Floats]:
     """Return the consistent targets in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         return {tuple(names): arrays[f"t{i}"] for i, names in enumerate(json.loads(str(arrays["index"]))["sets"])}

@@ -31,27 +31,27 @@ MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4
 
 def constrained_pairs(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:
     """Return the pairs with a rule of two attributes, or with a common determinant, in the order of `names`."""
-    spoken = {frozenset(rule.names) for rule in rules}
-    for one, other in combinations(following(rules, names), 2):
+    constrained = {frozenset(rule.names) for rule in rules}
+    for one, other in combinations(dependencies_between(rules, names), 2):
         if one.by == other.by:
-            spoken.add(frozenset((one.what, other.what)))
-    return [pair for pair in combinations(names, 2) if frozenset(pair) in spoken] if spoken else []
+            constrained.add(frozenset((one.what, other.what)))
+    return [pair for pair in combinations(names, 2) if frozenset(pair) in constrained] if constrained else []
 
 
-def following(rules: Rules, names: Iterable[str]) -> list[Follows]:
+def dependencies_between(rules: Rules, names: Iterable[str]) -> list[Follows]:
     """Return the dependencies between these attributes that are defined on every cell of the determinant."""
     return [rule for rule in speaking(rules, names) if isinstance(rule, Follows) and rule.whole] if rules else []
 
 
-def determined_alone(rules: Rules, names: AttributeSet) -> bool:
+def determined_by_one(rules: Rules, names: AttributeSet) -> bool:
     """Return whether all attributes but one depend on others: one 1-way marginal determines the table."""
-    found = following(rules, names)
+    found = dependencies_between(rules, names)
     return len(names) > 1 and len(set(names) - {rule.what for rule in found}) <= 1
 
 
-def settled(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
+def determined_over_groups(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
     """Return whether an attribute depends on another over groups: a smaller set determines the table."""
-    return any((_met(rule, groups).sum(axis=1) == 1).all() for rule in following(rules, names))
+    return any((_meeting_groups(rule, groups).sum(axis=1) == 1).all() for rule in dependencies_between(rules, names))
 
 
 def known_pair(
@@ -61,7 +61,7 @@ def known_pair(
 
     The table follows from the 1-way marginal of the determinant.
     """
-    found = following(rules, ones)
+    found = dependencies_between(rules, ones)
     for decides in [*names, *(rule.by for rule in found)] if found else []:
         of = {rule.what: np.array(rule.of) for rule in found if rule.by == decides}
         of[decides] = np.arange(len(ones[decides]))
@@ -82,27 +82,27 @@ def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Grou
     shape = [one.size for one in inside]
     if math.prod(shape) <= MOST_CELLS:
         return np.asarray(coarsened(possible(rules, names, shape).astype(np.int64), inside) > 0)
-    held = np.ones([one.count for one in inside], np.bool_)
+    allowed = np.ones([one.count for one in inside], np.bool_)
     for rule in speaking(rules, names):
         if isinstance(rule, Follows):
-            held &= _turned(rule, names, groups)
-    return held
+            allowed &= _broadcast_groups(rule, names, groups)
+    return allowed
 
 
-def _met(rule: Follows, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
+def _meeting_groups(rule: Follows, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
     """Return which groups have a cell in common under a dependency, shape (determinant groups, dependent groups)."""
     of, by, what = np.array(rule.of), groups[rule.by], groups[rule.what]
-    held = np.zeros((by.count, what.count), np.bool_)
-    held[by.labels[of >= 0], what.labels[of[of >= 0]]] = True
-    held[by.labels[of < 0]] = True
-    return held
+    allowed = np.zeros((by.count, what.count), np.bool_)
+    allowed[by.labels[of >= 0], what.labels[of[of >= 0]]] = True
+    allowed[by.labels[of < 0]] = True
+    return allowed
 
 
-def _turned(rule: Follows, names: AttributeSet, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
-    """Return `_met` with axes that broadcast to a table over the groups of `names`."""
-    held = _met(rule, groups)
-    held = held if names.index(rule.by) < names.index(rule.what) else held.T
-    return held.reshape([groups[name].count if name in rule.names else 1 for name in names])
+def _broadcast_groups(rule: Follows, names: AttributeSet, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
+    """Return `_meeting_groups` with axes that broadcast to a table over the groups of `names`."""
+    allowed = _meeting_groups(rule, groups)
+    allowed = allowed if names.index(rule.by) < names.index(rule.what) else allowed.T
+    return allowed.reshape([groups[name].count if name in rule.names else 1 for name in names])
 
 
 def possible_cells(
@@ -116,7 +116,9 @@ def possible_cells(
     inside = [groups[name] for name in names]
     before = coarsened(cells, inside).copy()
     cells *= possible(rules, names, cells.shape)
-    for what in sorted({rule.what for rule in following(rules, names)}):  # the same last bits in every process
+    for what in sorted(
+        {rule.what for rule in dependencies_between(rules, names)}
+    ):  # the same last bits in every process
         cells /= ones[what].reshape([-1 if name == what else 1 for name in names])
     after = coarsened(cells, inside)
     cells *= expanded(np.divide(before, after, out=np.zeros_like(before), where=after > 0), inside)
@@ -124,7 +126,7 @@ def possible_cells(
     return cells
 
 
-def agreed(ones: Mapping[str, Floats], variances: Mapping[str, float], rules: Rules) -> dict[str, Floats]:
+def reconcile_one_ways(ones: Mapping[str, Floats], variances: Mapping[str, float], rules: Rules) -> dict[str, Floats]:
     """Return 1-way marginals over cells, positive and with equal sums, that obey the rules.
 
     First every dependent attribute is estimated from all marginals that measure it, and then from its finest
@@ -139,49 +141,51 @@ def agreed(ones: Mapping[str, Floats], variances: Mapping[str, float], rules: Ru
     rules : sequence of Excludes
         Closed under implication.
     """
-    found = {name: _alone(rules, name, counts) for name, counts in ones.items()}
+    found = {name: _remove_impossible(rules, name, counts) for name, counts in ones.items()}
     decided: dict[str, list[Follows]] = {}
-    for rule in sorted(following(rules, ones), key=lambda rule: (-len(rule.of), rule.by)):
+    for rule in sorted(dependencies_between(rules, ones), key=lambda rule: (-len(rule.of), rule.by)):
         decided.setdefault(rule.what, []).append(rule)
     for what, by in decided.items():
-        joint = _joint(found[what], by, found, variances)
+        joint = _pooled_counts(found[what], by, found, variances)
         for rule in by:
-            found[rule.by] = _scaled(rule, found, joint)
+            found[rule.by] = _scale_determinant(rule, found, joint)
     for what, by in [*decided.items()] * SCALED:
-        found[what] = np.maximum(_sums(by[0], found), LEAST)
+        found[what] = np.maximum(_dependent_counts(by[0], found), LEAST)
         for rule in by[1:]:
-            found[rule.by] = _scaled(rule, found, found[what])
+            found[rule.by] = _scale_determinant(rule, found, found[what])
     return found
 
 
-def _alone(rules: Rules, name: str, counts: Floats) -> Floats:
+def _remove_impossible(rules: Rules, name: str, counts: Floats) -> Floats:
     """Set the values that are impossible by themselves to almost zero."""
     if not speaking(rules, [name]):
         return counts
-    kept = np.where(possible(rules, (name,), counts.shape), counts, LEAST)
-    return np.asarray(kept * (counts.sum() / kept.sum()))
+    remaining = np.where(possible(rules, (name,), counts.shape), counts, LEAST)
+    return np.asarray(remaining * (counts.sum() / remaining.sum()))
 
 
-def _joint(own: Floats, by: Sequence[Follows], ones: Mapping[str, Floats], variances: Mapping[str, float]) -> Floats:
+def _pooled_counts(
+    own: Floats, by: Sequence[Follows], ones: Mapping[str, Floats], variances: Mapping[str, float]
+) -> Floats:
     """Return the inverse-variance average of a dependent attribute's own counts and the sums over its determinants."""
     weight = np.full(len(own), 1 / variances[by[0].what])
     joint, some = own * weight, np.ones(len(own), np.bool_)
     for rule in by:
         members = np.bincount(rule.of, minlength=len(own))
         theirs = 1 / (np.maximum(members, 1) * variances[rule.by])
-        joint, weight, some = joint + theirs * _sums(rule, ones), weight + theirs, some & (members > 0)
+        joint, weight, some = joint + theirs * _dependent_counts(rule, ones), weight + theirs, some & (members > 0)
     joint = np.where(some, joint / weight, 0.0)
     return np.asarray(joint * (own.sum() / max(joint.sum(), LEAST)))
 
 
-def _scaled(rule: Follows, ones: Mapping[str, Floats], wanted: Floats) -> Floats:
+def _scale_determinant(rule: Follows, ones: Mapping[str, Floats], wanted: Floats) -> Floats:
     """Return the counts of the determinant, scaled so that their sums by dependent value are `wanted`."""
-    ratio = wanted / np.maximum(_sums(rule, ones), LEAST)
+    ratio = wanted / np.maximum(_dependent_counts(rule, ones), LEAST)
     scaled = np.maximum(ones[rule.by] * ratio[np.array(rule.of)], LEAST)
     return np.asarray(scaled * (ones[rule.by].sum() / scaled.sum()))
 
 
-def _sums(rule: Follows, ones: Mapping[str, Floats]) -> Floats:
+def _dependent_counts(rule: Follows, ones: Mapping[str, Floats]) -> Floats:
     """Return the counts of the dependent attribute as sums over the determinant."""
     return np.asarray(np.bincount(rule.of, ones[rule.by], len(ones[rule.what])), np.float64)
 

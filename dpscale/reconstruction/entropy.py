@@ -25,14 +25,20 @@ import numpy as np
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.domain.structural_zeros import Excludes, Follows, speaking
-from dpscale.reconstruction.constraints import MOST_CELLS, coarse_possible, following, possible_cells, settled
-from dpscale.reconstruction.set_arrays import Ones, Threes
+from dpscale.reconstruction.constraints import (
+    MOST_CELLS,
+    coarse_possible,
+    dependencies_between,
+    determined_over_groups,
+    possible_cells,
+)
+from dpscale.reconstruction.set_arrays import OneWayArrays, TripleArrays
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.in_axis import Groups, coarsened
 
 Margin = tuple[tuple[int, ...], Floats]
 ROUNDS, TOLERANCE = 12, 1e-4
-HELD_ROUNDS, HELD_TOLERANCE = 50, 1e-6
+RULE_ROUNDS, RULE_TOLERANCE = 50, 1e-6
 LEAST = 1e-9
 PAIRS = ((0, 1), (0, 2), (1, 2))  # of three axes
 NOTHING, NONE = np.empty((0, 0)), np.empty(0)
@@ -74,46 +80,46 @@ class LowOrder:
         if names in self.tables:
             return self.tables[names]
         table = product_of([self.coarse[name] for name in names], self.total)
-        if speaking(self._wide, names):
+        if speaking(self._wide_rules, names):
             table *= coarse_possible(self.rules, names, self.groups)
         fit_in_place(table, self.inside(names), rounds, TOLERANCE * self.total)
         return table
 
     def coarse_marginals(self, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
         """Return the fitted marginals of many sets; triples, the most frequent, are fitted in one batch."""
-        few = len(self.tables) > 8 and not self._wide  # then a set's pairs are met in its own order
-        threes = [names for names in sets if few and len(names) == 3 and names not in self.tables]
-        known = self._threes.expected(threes, ROUNDS, TOLERANCE * self.total) if threes else {}
+        few = len(self.tables) > 8 and not self._wide_rules  # the loops fit pairs in the order of a set's axes
+        triples = [names for names in sets if few and len(names) == 3 and names not in self.tables]
+        known = self._triples.fit_independent(triples, ROUNDS, TOLERANCE * self.total) if triples else {}
         return {names: known[names] if names in known else self.coarse_marginal(names) for names in sets}
 
-    def fitted(
+    def fit_tables(
         self, tables: Mapping[AttributeSet, Floats], rounds: int, tolerance: float
     ) -> dict[AttributeSet, Floats]:
         """Return copies of tables, scaled to the 1-way marginals and to the tables inside each."""
         if len(self.tables) > 8 and all(len(names) == 3 for names in tables):
-            return self._threes.fitted(tables, rounds, tolerance)
+            return self._triples.fit_tables(tables, rounds, tolerance)
         return {names: proportional_fit(table, self._margins(names), rounds, tolerance)
                 for names, table in tables.items()}  # fmt: skip
 
-    def kept(self, names: AttributeSet, table: Floats) -> Floats:
+    def impose_rules(self, names: AttributeSet, table: Floats) -> Floats:
         """Return a table over groups with impossible cells set to zero and fitted to the 1-way marginals."""
         if not speaking(self.rules, names):
             return table
-        held = np.where(coarse_possible(self.rules, names, self.groups), table, 0.0)
+        restricted = np.where(coarse_possible(self.rules, names, self.groups), table, 0.0)
         ones = [((axis,), self.coarse[name]) for axis, name in enumerate(names)]
-        return proportional_fit(held, ones, HELD_ROUNDS, HELD_TOLERANCE * self.total)
+        return proportional_fit(restricted, ones, RULE_ROUNDS, RULE_TOLERANCE * self.total)
 
     def _margins(self, names: AttributeSet) -> list[Margin]:
         return [*(((axis,), self.coarse[name]) for axis, name in enumerate(names)), *self.inside(names)]
 
     @cached_property
-    def _wide(self) -> tuple[Excludes, ...]:
+    def _wide_rules(self) -> tuple[Excludes, ...]:
         """The rules over more than two attributes."""
         return tuple(rule for rule in self.rules if len(rule.names) > 2)
 
     @cached_property
-    def _threes(self) -> Threes:
-        return Threes.of(Ones.of(self.coarse, self.total), self.tables)
+    def _triples(self) -> TripleArrays:
+        return TripleArrays.of(OneWayArrays.of(self.coarse, self.total), self.tables)
 
     def marginal(self, names: Sequence[str], rounds: int = ROUNDS) -> Floats:
         """Return estimated counts over the cells, one axis per attribute in the given order.
@@ -125,25 +131,25 @@ class LowOrder:
         ordered = self._ordered(names)
         if not ordered:
             return np.array(self.total)
-        wide = self._with_determinants(ordered)
-        cells = self._over_cells(wide, rounds)
-        if len(wide) > len(ordered):
-            cells = cells.sum(axis=tuple(axis for axis, name in enumerate(wide) if name not in ordered))
+        extended = self._with_determinants(ordered)
+        cells = self._over_cells(extended, rounds)
+        if len(extended) > len(ordered):
+            cells = cells.sum(axis=tuple(axis for axis, name in enumerate(extended) if name not in ordered))
         return cells.transpose([ordered.index(name) for name in names])
 
     def _with_determinants(self, ordered: AttributeSet) -> AttributeSet:
         """Add dependent attributes that distinguish cells of one group, or that take part in other rules."""
         found = [
             rule.what
-            for rule in following(self.rules, self.ones)
+            for rule in dependencies_between(self.rules, self.ones)
             if rule.by in ordered and self._determines(rule, ordered)
         ]
-        wide = self._ordered([*ordered, *found]) if found else ordered
-        return wide if math.prod(len(self.ones[name]) for name in wide) <= MOST_CELLS else ordered
+        extended = self._ordered([*ordered, *found]) if found else ordered
+        return extended if math.prod(len(self.ones[name]) for name in extended) <= MOST_CELLS else ordered
 
     def _determines(self, rule: Follows, ordered: AttributeSet) -> bool:
         others = speaking(self.rules, [*ordered, rule.what])
-        return any(rule.what in other.names and other is not rule for other in others) or not settled(
+        return any(rule.what in other.names and other is not rule for other in others) or not determined_over_groups(
             [rule], rule.names, self.groups
         )
 
@@ -165,13 +171,13 @@ class LowOrder:
     def inside(self, names: AttributeSet) -> list[tuple[tuple[int, ...], Floats]]:
         """Return the largest tables inside a set, each with the axes of the set that it covers."""
         few = 2 ** len(names) < len(self.tables)
-        if few and len(names) == 3:  # what nearly all targets are
+        if few and len(names) == 3:  # nearly all targets
             pairs = ((axes, self.tables.get((names[axes[0]], names[axes[1]]))) for axes in PAIRS)
             return [(axes, table) for axes, table in pairs if table is not None]
-        near = subsets(names) if few else [kept for kept in self.tables if set(kept) <= set(names)]
-        held = [kept for kept in near if kept in self.tables]
-        largest = [kept for kept in held if not any(set(kept) < set(other) for other in held)]
-        return [(tuple(names.index(name) for name in kept), self.tables[kept]) for kept in largest]
+        candidates = subsets(names) if few else [subset for subset in self.tables if set(subset) <= set(names)]
+        contained = [subset for subset in candidates if subset in self.tables]
+        largest = [subset for subset in contained if not any(set(subset) < set(other) for other in contained)]
+        return [(tuple(names.index(name) for name in subset), self.tables[subset]) for subset in largest]
 
     def disagreement(self, one: AttributeSet, other: AttributeSet) -> float:
         """Return the share of the total on which two targets differ on common attributes: half the L1 distance."""
@@ -186,8 +192,8 @@ class LowOrder:
         return tuple(name for name in self.ones if name in names)
 
 
-def _margin(values: Floats, names: AttributeSet, kept: AttributeSet) -> Floats:
-    return np.asarray(values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept)))
+def _margin(values: Floats, names: AttributeSet, subset: AttributeSet) -> Floats:
+    return np.asarray(values.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in subset)))
 
 
 def along(values: Floats, axis: int, dimensions: int) -> Floats:
@@ -221,7 +227,7 @@ def proportional_fit(table: Floats, margins: Sequence[Margin], rounds: int, tole
 
 def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, tolerance: float) -> None:
     """Apply `proportional_fit` to a contiguous table itself."""
-    margins = [(axes, np.ascontiguousarray(wanted)) for axes, wanted in margins]
+    margins = [(axes, np.ascontiguousarray(margin)) for axes, margin in margins]
     if table.ndim == 2 and [axes for axes, _ in margins] == [(0,), (1,)]:
         from dpscale.reconstruction import fitting_loops
 
@@ -233,7 +239,7 @@ def fit_in_place(table: Floats, margins: Sequence[Margin], rounds: int, toleranc
         _fit_triple(table, singles, dict(margins[len(singles) :]), rounds, tolerance)
         return
     for _ in range(rounds):
-        if max([_scaled(table, axes, wanted) for axes, wanted in margins]) <= tolerance:
+        if max([_scale_to_margin(table, axes, margin) for axes, margin in margins]) <= tolerance:
             break
 
 
@@ -243,17 +249,19 @@ def _fit_triple(
     """Fit a table over three attributes to 1-way marginals and then to pairs."""
     from dpscale.reconstruction import fitting_loops
 
-    ones, told = [NONE] * 3, np.zeros(3, np.bool_)
+    ones, single = [NONE] * 3, np.zeros(3, np.bool_)
     for (axis,), one in singles:
-        ones[axis], told[axis] = one, True
+        ones[axis], single[axis] = one, True
     order = np.array([PAIRS.index(axes) for axes in pairs], np.int64)
-    wanted = [pairs.get(axes, NOTHING) for axes in PAIRS]
-    fitting_loops.fit_triple(table, told, *ones, order, *wanted, rounds, tolerance)
+    pair_margins = [pairs.get(axes, NOTHING) for axes in PAIRS]
+    fitting_loops.fit_triple(table, single, *ones, order, *pair_margins, rounds, tolerance)
 
 
-def _scaled(table: Floats, axes: tuple[int, ...], wanted: Floats) -> float:
+def _scale_to_margin(table: Floats, axes: tuple[int, ...], margin: Floats) -> float:
     """Scale to one margin, in place; return the previous L1 distance."""
-    has = table.sum(axis=tuple(axis for axis in range(table.ndim) if axis not in axes))
-    moved = float(np.abs(has - wanted).sum())
-    table *= (wanted / np.maximum(has, LEAST)).reshape([n if axis in axes else 1 for axis, n in enumerate(table.shape)])
+    sums = table.sum(axis=tuple(axis for axis in range(table.ndim) if axis not in axes))
+    moved = float(np.abs(sums - margin).sum())
+    table *= (margin / np.maximum(sums, LEAST)).reshape(
+        [n if axis in axes else 1 for axis, n in enumerate(table.shape)]
+    )
     return moved

@@ -23,16 +23,16 @@ from dpscale.workload.residual import residual_of, smear, subsets
 
 Both = tuple[Floats, Floats]
 Pattern = tuple[int, ...]
-MOST_CELLS = 1 << 16  # of a batch
+MOST_CELLS = 1 << 16  # per batch
 
 
-def apart(blocks: Blocks) -> bool:
+def has_separate_residuals(blocks: Blocks) -> bool:
     """Return whether each residual is measured by exactly one block."""
     return blocks.commutes and blocks.separate and blocks.sets.distinct
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class BatchedAnswers:
     """Batched answers from blocks that each measure separate residuals.
 
     Attributes
@@ -67,9 +67,9 @@ class Together:
         found: list[Both | None] = [None] * len(sets)
         patterns = subsets(range(len(sets[0])))
         places = self._places(sets, patterns)
-        for mine in self._alike(places):
-            like = _Alike(self, part, [sets[i] for i in mine.tolist()], patterns, places[:, mine])
-            for i, answers, errors in zip(mine.tolist(), like.estimates(), like.errors(), strict=True):
+        for members in self._group_by_strategy(places):
+            batch = _UniformBatch(self, part, [sets[i] for i in members.tolist()], patterns, places[:, members])
+            for i, answers, errors in zip(members.tolist(), batch.estimates(), batch.errors(), strict=True):
                 found[i] = answers, errors
         return iter(found)
 
@@ -83,10 +83,10 @@ class Together:
         members = self.blocks.sets.placed(sets)
         return np.stack([self.blocks.sets.locate(members[:, list(pattern)]) for pattern in patterns])
 
-    def _alike(self, places: Integers) -> Iterator[Integers]:
+    def _group_by_strategy(self, places: Integers) -> Iterator[Integers]:
         """Yield the sets that were measured axis by axis, grouped by the strategies of their residuals."""
-        told = (places >= 0) & self._by_axis[self.blocks.which[places]]
-        whole = np.flatnonzero(np.logical_and.reduce(told, axis=0))
+        measured = (places >= 0) & self._by_axis[self.blocks.which[places]]
+        whole = np.flatnonzero(np.logical_and.reduce(measured, axis=0))
         if len(whole):
             _, group = np.unique(self.blocks.which[places[:, whole]], axis=1, return_inverse=True)
             yield from (whole[group == number] for number in range(int(group.max()) + 1))
@@ -106,10 +106,10 @@ def _end(part: Part, sets: Sequence[AttributeSet], start: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Alike:
+class _UniformBatch:
     """Sets of equal shape, families and strategies, with the blocks of their residuals, shape (patterns, sets)."""
 
-    whole: Together
+    whole: BatchedAnswers
     part: ProductPart
     sets: Sequence[AttributeSet]
     patterns: Sequence[Pattern]
@@ -151,10 +151,10 @@ class _Alike:
     def _residuals(self, number: int) -> Floats:
         """Return the estimated residuals of a pattern, shape (sets, …)."""
         pattern = self.patterns[number]
-        if len(pattern) < len(self.shape):  # that others have as well
+        if len(pattern) < len(self.shape):  # shared with other sets
             return np.stack([self.whole.residual(tuple(names[axis] for axis in pattern)) for names in self.sets])
         values = np.stack([self.whole.read(index) for index in self.places[number].tolist()])
-        for factor in self.strategy(number):  # each axis goes to the end, so after all of them they stand as they did
+        for factor in self.strategy(number):  # each axis moves to the end, so finally the order is the same
             values = factor.estimated(values, 1)
         return values
 
@@ -193,7 +193,7 @@ class LeastSquaresEstimates:
     def __init__(self, plan: Plan, variances: Sequence[float], read: Callable[[int], Floats]) -> None:
         self.plan, self.variances, self._read = plan, variances, read
         self._residuals: OrderedDict[AttributeSet, Floats] = OrderedDict()
-        self._held = 0
+        self._cached_bytes = 0
         self._marginal: tuple[int, Floats] | None = None
 
     @cached_property
@@ -217,21 +217,21 @@ class LeastSquaresEstimates:
         ordered = self.plan.domain.ordered(attributes)
         shape = self.plan.domain.shape(ordered)
         total = np.zeros(shape)
-        for kept in subsets(ordered):
-            if kept not in self.accuracy.residuals or not self.accuracy.residuals[kept].spans_all:
+        for subset in subsets(ordered):
+            if subset not in self.accuracy.residuals or not self.accuracy.residuals[subset].spans_all:
                 raise PlanError(
                     "attributes",
                     f"{', '.join(ordered)} was not measured",
                     "a set inside a measured one",
                     "add a family over these attributes to the workload",
                 )
-            total += self._smeared(kept, ordered)
+            total += self._expand(subset, ordered)
         return total.transpose([ordered.index(name) for name in attributes])
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
         """Return the estimate and standard error of one linear query, an array over the attributes' cells."""
         spanned = self.accuracy.spanned(attributes, query)
-        estimate = math.fsum(float((part * self.residual(kept)).sum()) for kept, part in spanned.pieces)
+        estimate = math.fsum(float((part * self.residual(subset)).sum()) for subset, part in spanned.pieces)
         return estimate, math.sqrt(self.accuracy.variance_of(spanned))
 
     def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Floats, Floats]:
@@ -240,64 +240,64 @@ class LeastSquaresEstimates:
         The arrays have one axis per attribute or a single axis.
         """
         answers, errors = self.span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
-        if isinstance(part, ExplicitPart):  # a query of weight 0 is not planned for, and may not lie in the span
+        if isinstance(part, ExplicitPart):  # queries of weight 0 are not planned and may be outside the span
             answers, errors = (np.where(part.each > 0, values, np.nan) for values in (answers, errors))
         return answers, errors
 
-    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
+    def iter_part_answers(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
         """Yield `part_answers` for each of several sets, in batches if the plan allows it."""
-        together = self._together if isinstance(part, ProductPart) else None
+        together = self._batched if isinstance(part, ProductPart) else None
         found = (None for _ in sets) if together is None else together.answers(part, sets)  # type: ignore[arg-type]
         return (self.part_answers(part, names) if one is None else one for names, one in zip(sets, found, strict=True))
 
     @cached_property
-    def _together(self) -> Together | None:
+    def _batched(self) -> BatchedAnswers | None:
         blocks = self.plan.blocks
-        if not apart(blocks):
+        if not has_separate_residuals(blocks):
             return None
         variances = np.asarray(self.variances, dtype=np.float64)
-        return Together(blocks, variances, self.accuracy.profiles, self._read, self.residual)
+        return BatchedAnswers(blocks, variances, self.accuracy.profiles, self._read, self.residual)
 
     def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
         """Return variances of all queries of a part over one set, in closed form by family."""
         return self.accuracy.part_variances(part, attributes)
 
-    def residual(self, kept: AttributeSet) -> Floats:
+    def residual(self, subset: AttributeSet) -> Floats:
         """Return the estimated residual on exactly these attributes, centred along every axis."""
-        if kept in self._residuals:
-            self._residuals.move_to_end(kept)
-            return self._residuals[kept]
-        sources = self.accuracy.residuals[kept].sources
-        value = sum((source.weight * self._block_residual(source.block, kept) for source in sources), np.zeros(()))
-        self._hold(kept, np.asarray(value))
+        if subset in self._residuals:
+            self._residuals.move_to_end(subset)
+            return self._residuals[subset]
+        sources = self.accuracy.residuals[subset].sources
+        value = sum((source.weight * self._block_residual(source.block, subset) for source in sources), np.zeros(()))
+        self._cache(subset, np.asarray(value))
         return np.asarray(value)
 
-    def _smeared(self, kept: AttributeSet, attributes: AttributeSet) -> Floats:
+    def _expand(self, subset: AttributeSet, attributes: AttributeSet) -> Floats:
         """Return a residual expanded to the cells of a larger set."""
-        axes, shape = [attributes.index(name) for name in kept], self.plan.domain.shape(attributes)
-        return smear(self.residual(kept), axes, shape, self.accuracy.axis_profiles(attributes))
+        axes, shape = [attributes.index(name) for name in subset], self.plan.domain.shape(attributes)
+        return smear(self.residual(subset), axes, shape, self.accuracy.axis_profiles(attributes))
 
-    def _block_residual(self, index: int, kept: AttributeSet) -> Floats:
+    def _block_residual(self, index: int, subset: AttributeSet) -> Floats:
         """Return the estimate of a residual from one block."""
         block = self.plan.blocks[index]
-        if block.whole or block.residual_sets != [kept]:
-            axes = [block.attributes.index(name) for name in kept]
-            return residual_of(self._whole(index, block), axes, self.accuracy.axis_profiles(block.attributes))
+        if block.whole or block.residual_sets != [subset]:
+            axes = [block.attributes.index(name) for name in subset]
+            return residual_of(self._cached_marginal(index, block), axes, self.accuracy.axis_profiles(block.attributes))
         values = self._read(index)
         if block.joint:
-            return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(kept))
-        for factor in block.factors:  # each axis goes to the end, so after all of them they stand as they did
+            return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(subset))
+        for factor in block.factors:  # each axis moves to the end, so finally the order is the same
             values = factor.estimated(values)
         return values
 
-    def _whole(self, index: int, block: Block) -> Floats:
+    def _cached_marginal(self, index: int, block: Block) -> Floats:
         """Return the marginal of a whole block; the last one is cached while its residuals are read."""
-        held = self._marginal
-        if held is None or held[0] != index:
-            held = self._marginal = (index, self._whole_of(block, self._read(index)))
-        return held[1]
+        cached = self._marginal
+        if cached is None or cached[0] != index:
+            cached = self._marginal = (index, self._marginal_of(block, self._read(index)))
+        return cached[1]
 
-    def _whole_of(self, block: Block, values: Floats) -> Floats:
+    def _marginal_of(self, block: Block, values: Floats) -> Floats:
         if block.joint:
             return np.asarray((block.factors[0].inverse @ values.reshape(-1)).reshape(block.factors[0].shape))
         for axis, factor in enumerate(block.factors):
@@ -309,14 +309,14 @@ class LeastSquaresEstimates:
         """Return answers from the measured residuals; a residual that no query needs counts as zero."""
         shape = self.plan.domain.shape(attributes)
         total = np.zeros(shape)
-        for kept in subsets(attributes):
-            if kept in self.accuracy.residuals:
-                total += self._smeared(kept, attributes)
+        for subset in subsets(attributes):
+            if subset in self.accuracy.residuals:
+                total += self._expand(subset, attributes)
         return part.answers(attributes, total)
 
-    def _hold(self, kept: AttributeSet, value: Floats) -> None:
-        self._residuals[kept] = value
-        self._held += value.nbytes
-        while self._held > CACHE_BYTES and len(self._residuals) > 1:
+    def _cache(self, subset: AttributeSet, value: Floats) -> None:
+        self._residuals[subset] = value
+        self._cached_bytes += value.nbytes
+        while self._cached_bytes > CACHE_BYTES and len(self._residuals) > 1:
             _, old = self._residuals.popitem(last=False)
-            self._held -= old.nbytes
+            self._cached_bytes -= old.nbytes

@@ -7,9 +7,8 @@ on batches. They are a separate module so that numba is loaded by the first esti
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
+from dpscale.base.arrays import Flags, Floats, Integers
 from dpscale.privacy.sampling_loops import compiled
 
 LEAST = 1e-9
@@ -20,7 +19,7 @@ def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, toleranc
     """Fit a pair to its two 1-way marginals by proportional fitting, in place."""
     height, width = table.shape
     for _ in range(rounds):
-        moved, back, has = 0.0, 0.0, np.zeros(width)
+        moved, back, sums = 0.0, 0.0, np.zeros(width)
         for i in range(height):
             total = 0.0
             for j in range(width):
@@ -29,13 +28,13 @@ def fit_pair(table: Floats, rows: Floats, columns: Floats, rounds: int, toleranc
             ratio = rows[i] / max(total, LEAST)
             for j in range(width):
                 table[i, j] *= ratio
-                has[j] += table[i, j]
+                sums[j] += table[i, j]
         for j in range(width):
-            back += abs(has[j] - columns[j])
-            has[j] = columns[j] / max(has[j], LEAST)
+            back += abs(sums[j] - columns[j])
+            sums[j] = columns[j] / max(sums[j], LEAST)
         for i in range(height):
             for j in range(width):
-                table[i, j] *= has[j]
+                table[i, j] *= sums[j]
         if max(moved, back) <= tolerance:
             break
 
@@ -61,18 +60,18 @@ def scale_sides(table: Floats, wanted: Floats) -> float:
     """Scale a table with axes (i, j, k) to a margin (i, k), in place; return the previous L1 distance."""
     moved = 0.0
     depth = table.shape[2]
-    has = np.empty(depth)
+    sums = np.empty(depth)
     for i in range(table.shape[0]):
-        has[:] = 0.0
+        sums[:] = 0.0
         for j in range(table.shape[1]):
             for k in range(depth):
-                has[k] += table[i, j, k]
+                sums[k] += table[i, j, k]
         for k in range(depth):
-            moved += abs(has[k] - wanted[i, k])
-            has[k] = wanted[i, k] / max(has[k], LEAST)
+            moved += abs(sums[k] - wanted[i, k])
+            sums[k] = wanted[i, k] / max(sums[k], LEAST)
         for j in range(table.shape[1]):
             for k in range(depth):
-                table[i, j, k] *= has[k]
+                table[i, j, k] *= sums[k]
     return moved
 
 
@@ -81,37 +80,37 @@ def scale_back(table: Floats, wanted: Floats) -> float:
     """Scale a table with axes (i, j, k) to a margin (j, k), in place; return the previous L1 distance."""
     moved = 0.0
     height, depth = table.shape[1:]
-    has = np.zeros((height, depth))
+    sums = np.zeros((height, depth))
     for i in range(table.shape[0]):
         for j in range(height):
             for k in range(depth):
-                has[j, k] += table[i, j, k]
+                sums[j, k] += table[i, j, k]
     for j in range(height):
         for k in range(depth):
-            moved += abs(has[j, k] - wanted[j, k])
-            has[j, k] = wanted[j, k] / max(has[j, k], LEAST)
+            moved += abs(sums[j, k] - wanted[j, k])
+            sums[j, k] = wanted[j, k] / max(sums[j, k], LEAST)
     for i in range(table.shape[0]):
         for j in range(height):
             for k in range(depth):
-                table[i, j, k] *= has[j, k]
+                table[i, j, k] *= sums[j, k]
     return moved
 
 
 @compiled("float64(float64[:, :, ::1], int64, float64[::1])")
 def scale_axis(table: Floats, axis: int, wanted: Floats) -> float:
     """Scale a table with axes (i, j, k) to a margin along one axis, in place; return the previous L1 distance."""
-    has, moved = np.zeros(table.shape[axis]), 0.0
+    sums, moved = np.zeros(table.shape[axis]), 0.0
     for i in range(table.shape[0]):
         for j in range(table.shape[1]):
             for k in range(table.shape[2]):
-                has[i if axis == 0 else j if axis == 1 else k] += table[i, j, k]
-    for a in range(len(has)):
-        moved += abs(has[a] - wanted[a])
-        has[a] = wanted[a] / max(has[a], LEAST)
+                sums[i if axis == 0 else j if axis == 1 else k] += table[i, j, k]
+    for a in range(len(sums)):
+        moved += abs(sums[a] - wanted[a])
+        sums[a] = wanted[a] / max(sums[a], LEAST)
     for i in range(table.shape[0]):
         for j in range(table.shape[1]):
             for k in range(table.shape[2]):
-                table[i, j, k] *= has[i if axis == 0 else j if axis == 1 else k]
+                table[i, j, k] *= sums[i if axis == 0 else j if axis == 1 else k]
     return moved
 
 
@@ -120,8 +119,8 @@ def scale_axis(table: Floats, axis: int, wanted: Floats) -> float:
     " float64[:, ::1], float64[:, ::1], int64, float64)"
 )
 def fit_triple(
-    table: Floats, told: NDArray[np.bool_], first: Floats, second: Floats, third: Floats, order: NDArray[np.int64],
-    front: Floats, sides: Floats, back: Floats, rounds: int, tolerance: float,
+    table: Floats, single: Flags, first: Floats, second: Floats, third: Floats, order: Integers, front: Floats,
+    sides: Floats, back: Floats, rounds: int, tolerance: float,
 ) -> float:  # fmt: skip
     """Fit a triple to 1-way marginals and pairs by proportional fitting, in place.
 
@@ -149,7 +148,7 @@ def fit_triple(
     for _ in range(rounds):
         farthest = 0.0
         for axis in range(3):
-            if told[axis]:
+            if single[axis]:
                 one = first if axis == 0 else second if axis == 1 else third
                 farthest = max(farthest, scale_axis(table, axis, one))
         for margin in order:
@@ -166,7 +165,7 @@ def fit_triple(
 
 
 @compiled("float64[::1](float64[::1], float64)")
-def projected(values: Floats, total: float) -> Floats:
+def project_to_simplex(values: Floats, total: float) -> Floats:
     """Return the nearest non-negative numbers with this sum (Held, Wolfe and Crowder, 1974)."""
     ordered = np.sort(values)[::-1]
     running, above = 0.0, 0.0
@@ -178,7 +177,9 @@ def projected(values: Floats, total: float) -> Floats:
 
 
 @compiled("float64[::1](float64[:, ::1], float64[::1], float64, float64[::1], int64, float64)")
-def nearest(weights: Floats, pull: Floats, total: float, start: Floats, steps: int, tolerance: float) -> Floats:
+def non_negative_least_squares(
+    weights: Floats, pull: Floats, total: float, start: Floats, steps: int, tolerance: float
+) -> Floats:
     """Return argmin ½ xᵀWx − pullᵀx over x ≥ 0 of sum `total`, W symmetric.
 
     Projected gradients with momentum (FISTA) that restarts where it leads uphill. Ends when a step moves no cell by
@@ -187,14 +188,14 @@ def nearest(weights: Floats, pull: Floats, total: float, start: Floats, steps: i
     cells, most = len(pull), 0.0
     for i in range(cells):
         most = max(most, np.abs(weights[i]).sum())
-    best = projected(start, total)
+    best = project_to_simplex(start, total)
     ahead, pace = best.copy(), 1.0
     for _ in range(steps):
         slope = -pull
         for j in range(cells):
             if ahead[j] != 0.0:
                 slope += weights[j] * ahead[j]
-        moved = projected(ahead - slope / most, total)
+        moved = project_to_simplex(ahead - slope / most, total)
         if ((ahead - moved) * (moved - best)).sum() > 0:
             pace = 1.0
         faster = (1 + np.sqrt(1 + 4 * pace * pace)) / 2

@@ -20,33 +20,33 @@ from dpscale.base.errors import PlanError
 from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import setting
 from dpscale.plans.measurement_plan import Planned
-from dpscale.reconstruction.base import Estimates, Evidence, Plain, Reconstruction
-from dpscale.reconstruction.junction_tree.fit import Effort, fit
-from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.base import Estimates, Evidence, NoOptions, Reconstruction
+from dpscale.reconstruction.junction_tree.fit import FitOptions, fit
+from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import JunctionTree, cells_of, junction_tree
-from dpscale.reconstruction.model_answers import NO_ERRORS, Modelled
+from dpscale.reconstruction.model_answers import NO_ERRORS, ModelEstimates
 from dpscale.storage.files import reading, writing
 from dpscale.workload.residual.in_axis import Groups
 
 NAME, FILE = "graphical", "graphical.npz"
-BYTES = 40  # a cell of a clique: potentials, probabilities, slopes and what making them takes
+BYTES = 40  # per cell of a clique: potentials, probabilities, gradients and temporary arrays
 SHOWN = 3
 
 
-class Options(Plain):
+class Options(NoOptions):
     """Options of graphical models."""
 
-    close: float = setting(1.0, "a number from 1e-6 to 1000", "the fit ends where a step gains no more than this, in "
-                           "nats of the noise's log-likelihood", ge=1e-6, le=1000)  # fmt: skip
-    most_cells: int = setting(1 << 25, "a whole number from 1 to 10^10", "how many cells the cliques may have together",
-                              ge=1, le=10**10)  # fmt: skip
+    close: float = setting(1.0, "a number from 1e-6 to 1000", "the fit ends when a step gains at most this, in nats "
+                           "of the noise's log-likelihood", ge=1e-6, le=1000)  # fmt: skip
+    most_cells: int = setting(1 << 25, "a whole number from 1 to 10^10",
+                              "maximum number of cells of all cliques together", ge=1, le=10**10)  # fmt: skip
 
 
 def check(planned: Planned, options: Options, memory: int) -> None:
     """Raise PlanError if the planned sets need too large a model."""
     sizes = {name: planned.domain[name].size for name in planned.domain.names}
     limit = min(options.most_cells, memory // BYTES)
-    check_size(_used(sizes, planned.shares), list(planned.shares), limit)
+    check_size(_sizes_of(sizes, planned.shares), list(planned.shares), limit)
 
 
 def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: int) -> JunctionTree:
@@ -54,60 +54,60 @@ def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: in
 
     Raises PlanError, with the sets that do not fit, if it has too many cells.
     """
-    asked = list(dict.fromkeys(sets))
-    tree = junction_tree(sizes, asked)
+    requested = list(dict.fromkeys(sets))
+    tree = junction_tree(sizes, requested)
     if tree.cells <= limit:
         return tree
-    most = max(tree.cliques, key=lambda clique: cells_of(sizes, clique))
-    over = [", ".join(names) for names in _too_many(sizes, asked, limit)]
+    clique = max(tree.cliques, key=lambda clique: cells_of(sizes, clique))
+    over = [", ".join(names) for names in _too_many(sizes, requested, limit)]
     more = f" and {len(over) - SHOWN} more" if len(over) > SHOWN else ""
-    largest = f"the largest: {', '.join(most[:8])}{', …' * (len(most) > 8)}"
+    largest = f"the largest: {', '.join(clique[:8])}{', …' * (len(clique) > 8)}"
     raise PlanError("reconstruct.method", f"graphical, for sets whose cliques have {tree.cells:.3g} cells, "
                     f"{BYTES * tree.cells / 2**30:.3g} GiB ({largest})",
                     f"at most {limit:,} cells under engine.memory and reconstruct.most_cells",
-                    f"leave out {'; '.join(over[:SHOWN])}{more}, raise them, or take maxent")  # fmt: skip
+                    f"leave out {'; '.join(over[:SHOWN])}{more}, raise the limits, or use maxent")  # fmt: skip
 
 
 def _too_many(sizes: Mapping[str, int], sets: list[AttributeSet], limit: int) -> list[AttributeSet]:
     """Return the sets that do not fit together with the smaller ones before them."""
-    kept: list[AttributeSet] = []
-    left: list[AttributeSet] = []
+    included: list[AttributeSet] = []
+    excluded: list[AttributeSet] = []
     for names in sorted(sets, key=lambda names: cells_of(sizes, names)):
-        fits = len(left) <= 10 * SHOWN and junction_tree(sizes, [*kept, names]).cells <= limit
-        (kept if fits else left).append(names)
-    return left
+        fits = len(excluded) <= 10 * SHOWN and junction_tree(sizes, [*included, names]).cells <= limit
+        (included if fits else excluded).append(names)
+    return excluded
 
 
-def _used(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> dict[str, int]:
+def _sizes_of(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> dict[str, int]:
     used = {name for names in sets for name in names}
     return {name: size for name, size in sizes.items() if name in used}
 
 
-def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
     """Fit the model and write it into the folder, once."""
     if not (folder / FILE).exists():
-        write_graphical(folder / FILE, fitted(evidence, options))
+        write_graphical(folder / FILE, fit_model(evidence, options))
 
 
-def fitted(evidence: Evidence, options: Options) -> Model:
+def fit_model(evidence: Evidence, options: Options) -> GraphicalModel:
     """Return the model of all measurements; raise PlanError if it is too large."""
     domain, observed = evidence.workload.domain, list(evidence.measurements())
-    sizes = _used({name: domain[name].size for name in domain.names}, [one.attributes for one in observed])
+    sizes = _sizes_of({name: domain[name].size for name in domain.names}, [one.attributes for one in observed])
     grouped = {name: min(max((g.count for one in observed if len(one.attributes) > 1
                               for o, g in zip(one.attributes, one.groups, strict=True) if o == name), default=1), size)
                for name, size in sizes.items()}  # fmt: skip
     check_size(grouped, [one.attributes for one in observed if len(one.attributes) > 1], options.most_cells)
     with one_thread():
-        return fit(sizes, observed, Effort(close=options.close))
+        return fit(sizes, observed, FitOptions(close=options.close))
 
 
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
     """Return estimates from the file in the folder, or from a new fit if there is none."""
-    model = read_graphical(folder / FILE) if (folder / FILE).exists() else fitted(evidence, options)
-    return Modelled(evidence, model, tuple(model.cells))
+    model = read_graphical(folder / FILE) if (folder / FILE).exists() else fit_model(evidence, options)
+    return ModelEstimates(evidence, model, tuple(model.cells))
 
 
-def write_graphical(path: Path, model: Model) -> None:
+def write_graphical(path: Path, model: GraphicalModel) -> None:
     """Write a model exactly into one file."""
     index = {"groups": {name: [one.size, *one.starts] for name, one in model.groups.items()},
              "factors": [list(names) for names in model.factors], "total": model.total, "gap": model.gap}  # fmt: skip
@@ -117,25 +117,25 @@ def write_graphical(path: Path, model: Model) -> None:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
 
-def read_graphical(path: Path) -> Model:
+def read_graphical(path: Path) -> GraphicalModel:
     """Return the model in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         factors = {tuple(names): arrays[f"factor{i}"] for i, names in enumerate(index["factors"])}
         cells = {name: arrays[f"cells{i}"] for i, name in enumerate(groups)}
-    return Model(groups, factors, cells, index["total"], index["gap"])
+    return GraphicalModel(groups, factors, cells, index["total"], index["gap"])
 
 
-def joint(folder: Path) -> Model:
+def joint(folder: Path) -> GraphicalModel:
     """Return the model from which rows are drawn."""
     return read_graphical(folder / FILE)
 
 
-def explains(options: Options) -> str:
+def explain(options: Options) -> str:
     """Return the explanation of these estimates for readers."""
-    kind = "of a graphical model: one distribution, the one of largest entropy nearest to all that was measured"
-    return f"Estimates are {kind}; its marginals are non-negative and agree. {NO_ERRORS}"
+    kind = "a graphical model: the maximum-entropy distribution among those nearest to all measurements"
+    return f"Estimates are from {kind}. Its marginals are non-negative and consistent. {NO_ERRORS}"
 
 
-RECONSTRUCTION = Reconstruction(NAME, Options, "measurements", explains, estimates, check, keep, joint=joint)
+RECONSTRUCTION = Reconstruction(NAME, Options, "measurements", explain, estimates, check, prepare, joint=joint)

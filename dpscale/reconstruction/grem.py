@@ -11,20 +11,20 @@ from pathlib import Path
 from dpscale.base.display import AttributeSet
 from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import setting
-from dpscale.reconstruction.base import Estimates, Evidence, Plain, Reconstruction
-from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, Modelled, read_residuals, write_residuals
+from dpscale.reconstruction.base import Estimates, Evidence, NoOptions, Reconstruction
+from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, ModelEstimates, read_residuals, write_residuals
 from dpscale.workload.residual.grem import non_negative
 
 
-class Options(Plain):
+class Options(NoOptions):
     """Options of GReM."""
 
     non_negative: bool = setting(
-        False, "true or false", "true: no estimated cell of an asked set below zero (GReM-LNN)"
+        False, "true or false", "true: no negative estimated cell in requested sets (GReM-LNN)"
     )
 
 
-def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
     """Compute non-negative residuals once, since they need an optimization, for the tasks that answer from them."""
     if options.non_negative and not (folder / RESIDUALS).exists():
         with one_thread():
@@ -35,18 +35,18 @@ def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
     """Return estimates, without errors, of every set that was measured or lies inside a measured one."""
     residuals = evidence.residuals()
     if options.non_negative:
-        kept = (folder / RESIDUALS).exists()
-        residuals = read_residuals(folder / RESIDUALS) if kept else non_negative(residuals, _requested_sets(evidence))
-    return Modelled(evidence, residuals, tuple(residuals.sizes))
+        stored = (folder / RESIDUALS).exists()
+        residuals = read_residuals(folder / RESIDUALS) if stored else non_negative(residuals, _requested_sets(evidence))
+    return ModelEstimates(evidence, residuals, tuple(residuals.sizes))
 
 
 def _requested_sets(evidence: Evidence) -> list[AttributeSet]:
     return [names for names in evidence.workload.sets if names]
 
 
-def explains(options: Options) -> str:
+def explain(options: Options) -> str:
     """Return the explanation of these estimates for readers."""
-    return f"Estimates are of GReM: what was not measured counts as uniform. {NO_ERRORS}"
+    return f"Estimates are from GReM: residuals that were not measured are uniform. {NO_ERRORS}"
 
 
-RECONSTRUCTION = Reconstruction("grem", Options, "residuals", explains, estimates, keep=keep)
+RECONSTRUCTION = Reconstruction("grem", Options, "residuals", explain, estimates, prepare=prepare)

@@ -27,9 +27,9 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload import Part, ProductPart
 from dpscale.workload.residual import residual_of, smear, subsets
 
-DRAWS = 2000  # the width's own standard error is then about a hundredth of it
-MOST_JOINT = 100_000  # queries of a set: of more it would take minutes
-BATCH = 1 << 22  # numbers of a batch of draws: 32 MB
+DRAWS = 2000  # the relative standard error of the width is then about 1 %
+MOST_JOINT = 100_000  # queries of a set; more would take minutes
+BATCH = 1 << 22  # numbers per batch of draws: 32 MB
 
 
 def half_width(level: float, noise: str) -> float:
@@ -46,7 +46,9 @@ def bonferroni(level: float, queries: int) -> float:
     return NormalDist().inv_cdf(1 - (1 - level) / (2 * queries))
 
 
-def joint_width(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, level: float, seed: str) -> float:
+def simultaneous_width(
+    estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, level: float, seed: str
+) -> float:
     """Return the half width, in standard errors, of simultaneous intervals for all queries of a part over one set.
 
     Parameters
@@ -60,23 +62,25 @@ def joint_width(estimates: LeastSquaresEstimates, part: Part, names: AttributeSe
         Any public text.
     """
     errors = np.sqrt(estimates.part_variances(part, names)).reshape(-1)
-    told = errors > 0
-    if not told.any():
+    noisy = errors > 0
+    if not noisy.any():
         return half_width(level, estimates.noise)
-    most = [np.abs(some[:, told] / errors[told]).max(axis=1) for some in drawn(estimates, part, names, seed)]
-    return float(np.quantile(np.concatenate(most), level, method="higher"))
+    maxima = [
+        np.abs(some[:, noisy] / errors[noisy]).max(axis=1) for some in answer_errors(estimates, part, names, seed)
+    ]
+    return float(np.quantile(np.concatenate(maxima), level, method="higher"))
 
 
-def drawn(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, seed: str) -> Iterator[Floats]:
+def answer_errors(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, seed: str) -> Iterator[Floats]:
     """Yield batches of errors of a part's answers over one set under redrawn noise, shape (draws, queries).
 
     The batch size follows from the set alone; another one would draw other noise.
     """
     words = np.frombuffer(hashlib.sha256(f"{seed} {names} {part.name}".encode()).digest(), np.uint32)
     rng = np.random.Generator(np.random.PCG64(words.tolist()))
-    most = max(BATCH // max(part.count(names), estimates.plan.domain.cells(names)), 1)
-    for start in range(0, DRAWS, most):
-        yield _Noise(estimates, rng, min(most, DRAWS - start)).answers(part, names)
+    batch = max(BATCH // max(part.count(names), estimates.plan.domain.cells(names)), 1)
+    for start in range(0, DRAWS, batch):
+        yield _Noise(estimates, rng, min(batch, DRAWS - start)).answers(part, names)
 
 
 class _Noise:
@@ -85,32 +89,32 @@ class _Noise:
     def __init__(self, estimates: LeastSquaresEstimates, rng: np.random.Generator, draws: int) -> None:
         self.estimates, self.rng, self.draws = estimates, rng, draws
         self.plan, self.accuracy = estimates.plan, estimates.accuracy
-        self._known: dict[int, Floats] = {}
+        self._noise: dict[int, Floats] = {}
 
     def answers(self, part: Part, names: AttributeSet) -> Floats:
         shape = self.plan.domain.shape(names)
         total = np.zeros((self.draws, *shape))
         profiles = {axis + 1: own for axis, own in (self.accuracy.axis_profiles(names) or {}).items()}
-        for kept in subsets(names):
-            if kept in self.accuracy.residuals:
-                axes = [0, *(1 + names.index(name) for name in kept)]
-                total += smear(self._residual(kept), axes, total.shape, profiles)
-        return _answered(part, names, total).reshape(self.draws, -1)
+        for subset in subsets(names):
+            if subset in self.accuracy.residuals:
+                axes = [0, *(1 + names.index(name) for name in subset)]
+                total += smear(self._residual(subset), axes, total.shape, profiles)
+        return _batch_answers(part, names, total).reshape(self.draws, -1)
 
-    def _residual(self, kept: AttributeSet) -> Floats:
-        sources = self.accuracy.residuals[kept].sources
-        return np.asarray(sum(source.weight * self._told(source.block, kept) for source in sources))
+    def _residual(self, subset: AttributeSet) -> Floats:
+        sources = self.accuracy.residuals[subset].sources
+        return np.asarray(sum(source.weight * self._block_noise(source.block, subset) for source in sources))
 
-    def _told(self, index: int, kept: AttributeSet) -> Floats:
+    def _block_noise(self, index: int, subset: AttributeSet) -> Floats:
         """Return the noise of a residual that comes from one block."""
         block, values = self.plan.blocks[index], self._read(index)
-        if block.whole or block.residual_sets != [kept]:
-            axes = [block.attributes.index(name) for name in kept]
+        if block.whole or block.residual_sets != [subset]:
+            axes = [block.attributes.index(name) for name in subset]
             profiles = self.accuracy.axis_profiles(block.attributes)
             return residual_of(self._marginal(block, values), axes, profiles, lead=1)
         if block.joint:
-            return self._joint(block, values, self.plan.domain.shape(kept))
-        for factor in block.factors:  # each axis goes to the end, and so the draws come first
+            return self._joint(block, values, self.plan.domain.shape(subset))
+        for factor in block.factors:  # each axis moves to the end, so that finally the draws come first
             values = factor.estimated(values)
         return values
 
@@ -128,16 +132,16 @@ class _Noise:
 
     def _read(self, index: int) -> Floats:
         """Return a block's noise with draws last; it is drawn once because several residuals use it."""
-        if index not in self._known:
+        if index not in self._noise:
             spread, shape = math.sqrt(self.estimates.variances[index]), (*self.plan.blocks[index].rows, self.draws)
             laplace = self.estimates.noise == LAPLACE
-            self._known[index] = (
+            self._noise[index] = (
                 self.rng.laplace(0, spread / math.sqrt(2), shape) if laplace else self.rng.normal(0, spread, shape)
             )
-        return self._known[index]
+        return self._noise[index]
 
 
-def _answered(part: Part, names: AttributeSet, marginals: Floats) -> Floats:
+def _batch_answers(part: Part, names: AttributeSet, marginals: Floats) -> Floats:
     """Return a part's answers from a batch of marginals."""
     if not isinstance(part, ProductPart):
         return np.stack([part.answers(names, one) for one in marginals])

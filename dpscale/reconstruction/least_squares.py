@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpscale.reconstruction.base import Estimates, Evidence, Plain, Reconstruction
+from dpscale.reconstruction.base import Estimates, Evidence, NoOptions, Reconstruction
 
 
-def estimates(evidence: Evidence, options: Plain, folder: Path) -> Estimates:
+def estimates(evidence: Evidence, options: NoOptions, folder: Path) -> Estimates:
     """Return unbiased estimates of everything that was measured."""
     return evidence.least_squares()
 
 
-RECONSTRUCTION = Reconstruction("least-squares", Plain, "least_squares", lambda options: "", estimates)
+RECONSTRUCTION = Reconstruction("least-squares", NoOptions, "least_squares", lambda options: "", estimates)

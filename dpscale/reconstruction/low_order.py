@@ -31,11 +31,11 @@ from dpscale.base.errors import PlanError
 from dpscale.domain.structural_zeros import Excludes, speaking
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
-from dpscale.reconstruction.constraints import agreed, constrained_pairs, edges, known_pair
+from dpscale.reconstruction.constraints import constrained_pairs, edges, known_pair, reconcile_one_ways
 from dpscale.reconstruction.entropy import LowOrder, product_of
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.one_way import NoisyCounts, non_negative_counts, total_of
-from dpscale.reconstruction.set_arrays import Links, Ones, Paired
+from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.reconstruction.shrinkage import NEIGHBOUR_REACHES, NoisyTable, NoisyTables, best_posterior, near
 from dpscale.workload.residual import center, profile_of, subsets
 from dpscale.workload.residual.grem import Residuals
@@ -77,102 +77,109 @@ def low_order(
     """
     model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=speaking(rules, ones))
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
-    held = _held(model)
+    rule_tables = _rule_tables(model)
     if pairs:
-        model = replace(model, tables=_pairs(model, pairs, held, wanted, chains))
-    model = replace(model, tables={**held, **model.tables})
+        model = replace(model, tables=_pairs(model, pairs, rule_tables, wanted, chains))
+    model = replace(model, tables={**rule_tables, **model.tables})
     for size in sorted({len(names) for names in measured if len(names) > 2}):
         larger = {names: noisy for names, noisy in measured.items() if len(names) == size}
-        model = replace(model, tables={**model.tables, **_larger(model, larger)})
-    known = (names for names in held if known_pair(model.rules, names, ones, groups) is not None)
+        model = replace(model, tables={**model.tables, **_larger_tables(model, larger)})
+    known = (names for names in rule_tables if known_pair(model.rules, names, ones, groups) is not None)
     return replace(model, measured=frozenset([*measured, *known]))
 
 
-def _held(model: LowOrder) -> Tables:
+def _rule_tables(model: LowOrder) -> Tables:
     """Return the pairs with rules: determined by the rules, or independent with impossible cells set to zero."""
-    return {names: _told(model, names) for names in constrained_pairs(model.rules, list(model.ones))}
+    return {names: _rule_table(model, names) for names in constrained_pairs(model.rules, list(model.ones))}
 
 
-def _told(model: LowOrder, names: AttributeSet) -> Floats:
+def _rule_table(model: LowOrder, names: AttributeSet) -> Floats:
     known = known_pair(model.rules, names, model.ones, model.groups)
     return (
         known
         if known is not None
-        else model.kept(names, product_of([model.coarse[name] for name in names], model.total))
+        else model.impose_rules(names, product_of([model.coarse[name] for name in names], model.total))
     )
 
 
 def _pairs(
-    model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], held: Tables, wanted: Sequence[AttributeSet],
-    chains: int,
+    model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual], rule_tables: Tables,
+    wanted: Sequence[AttributeSet], chains: int,
 ) -> Tables:  # fmt: skip
     """Return the measured pairs, and `wanted` pairs implied by chains; pairs with rules serve as links."""
-    ones, further = Ones.of(model.coarse, model.total), [names for names in held if names not in measured]
-    shrunk = _Shrunk.of(model, Paired(ones, list(measured)), list(measured.values()), held)
-    linked = Paired(ones, [*measured, *further])
-    beside = [held[names].reshape(-1) for names in further]
-    alone = tables = shrunk.alone()
+    ones, further = (
+        OneWayArrays.of(model.coarse, model.total),
+        [names for names in rule_tables if names not in measured],
+    )
+    shrinkage = _PairShrinkage.of(model, PairArrays(ones, list(measured)), list(measured.values()), rule_tables)
+    linked = PairArrays(ones, [*measured, *further])
+    others = [rule_tables[names].reshape(-1) for names in further]
+    alone = tables = shrinkage.alone()
     for _ in range(chains):
-        tables = (alone + shrunk.chained(Links.of(linked, np.concatenate([tables, *beside])))) / 2
-    found = shrunk.paired.apart(tables)
+        tables = (alone + shrinkage.chained(PairLinks.of(linked, np.concatenate([tables, *others])))) / 2
+    found = shrinkage.paired.split(tables)
     if chains:
-        left = Paired(ones, [n for n in wanted if len(n) == 2 and n not in measured and n not in held])
-        found |= Links.of(linked, np.concatenate([tables, *beside])).strongest(left)
+        left = PairArrays(ones, [n for n in wanted if len(n) == 2 and n not in measured and n not in rule_tables])
+        found |= PairLinks.of(linked, np.concatenate([tables, *others])).strongest(left)
     return found
 
 
 @dataclass(frozen=True, eq=False)
-class _Shrunk:
+class _PairShrinkage:
     """Noisy residuals of pairs, flat, that are shrunk towards expectations and fitted to their 1-way marginals."""
 
     model: LowOrder
-    paired: Paired
+    paired: PairArrays
     residuals: Floats
     deviations: Floats
-    held: Tables
+    rule_tables: Tables
 
     @classmethod
-    def of(cls, model: LowOrder, paired: Paired, residuals: Sequence[NoisyResidual], held: Tables) -> _Shrunk:
+    def of(
+        cls, model: LowOrder, paired: PairArrays, residuals: Sequence[NoisyResidual], rule_tables: Tables
+    ) -> _PairShrinkage:
         flat = np.concatenate([one.values.reshape(-1) for one in residuals])
-        own = {names: table for names, table in held.items() if names in set(paired.names)}
+        own = {names: table for names, table in rule_tables.items() if names in set(paired.names)}
         return cls(model, paired, flat, np.array([one.deviation for one in residuals]), own)
 
     def alone(self) -> Floats:
         """Shrink towards independence, or towards neighbouring cells where there is no better expectation."""
-        table = self._expected(self._put(self.paired.independent(), self.held))
-        return self._fitted([table, *(near(self.paired, table, reach) for reach in NEIGHBOUR_REACHES)])
+        table = self._expected(self._place_tables(self.paired.independent(), self.rule_tables))
+        return self._fit([table, *(near(self.paired, table, reach) for reach in NEIGHBOUR_REACHES)])
 
-    def chained(self, links: Links) -> Floats:
+    def chained(self, links: PairLinks) -> Floats:
         """Shrink towards the nearest chains."""
         noisy = self.paired.noisy(self.residuals, self.paired.independent())
-        return self._fitted([self._expected(self._put(links.nearest(self.paired, noisy), self.held))])
+        return self._fit([self._expected(self._place_tables(links.nearest(self.paired, noisy), self.rule_tables))])
 
     def _expected(self, expectation: Floats) -> NoisyTables:
         reference = np.maximum(expectation, LEAST)
         values = self.paired.noisy(self.residuals, reference)
         return NoisyTables(values, reference, self.deviations, self.paired.starts)
 
-    def _fitted(self, ways: Sequence[NoisyTables]) -> Floats:
+    def _fit(self, ways: Sequence[NoisyTables]) -> Floats:
         tables = self.paired.fit(best_posterior(ways), FIT_ROUNDS, FIT_TOLERANCE * self.model.total)
-        apart = self.paired.apart(tables)
-        return self._put(tables, {names: self.model.kept(names, apart[names]) for names in self.held})
+        views = self.paired.split(tables)
+        return self._place_tables(
+            tables, {names: self.model.impose_rules(names, views[names]) for names in self.rule_tables}
+        )
 
-    def _put(self, tables: Floats, own: Tables) -> Floats:
+    def _place_tables(self, tables: Floats, own: Tables) -> Floats:
         """Write some tables into their positions, in place."""
-        apart = self.paired.apart(tables) if own else {}
+        views = self.paired.split(tables) if own else {}
         for names, table in own.items():
-            apart[names][:] = table
+            views[names][:] = table
         return tables
 
 
-def _larger(model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual]) -> Tables:
+def _larger_tables(model: LowOrder, measured: Mapping[AttributeSet, NoisyResidual]) -> Tables:
     """Return tables of one degree, shrunk towards their expectations and fitted to the tables inside them."""
     expected = model.coarse_marginals(list(measured))
     noisy = [_noisy(residual, np.maximum(expected[names], LEAST)) for names, residual in measured.items()]
     every = NoisyTables.of(noisy)
     means = zip(measured, noisy, np.split(best_posterior([every]), every.starts[1:-1]), strict=True)
     shaped = {names: table.reshape(one.values.shape) for names, one, table in means}
-    return model.fitted(shaped, FIT_ROUNDS, FIT_TOLERANCE * model.total)
+    return model.fit_tables(shaped, FIT_ROUNDS, FIT_TOLERANCE * model.total)
 
 
 def _noisy(residual: NoisyResidual, reference: Floats) -> NoisyTable:
@@ -209,10 +216,10 @@ def from_estimates(
     total = total_of(counts)
     rules = plan.domain.rules
     ones = {name: non_negative_counts(noisy, total) for name, noisy in counts.items()}
-    ones = agreed(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
-    larger = [kept for kept in sets if 1 < len(kept) <= degree]
+    ones = reconcile_one_ways(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
+    larger = [subset for subset in sets if 1 < len(subset) <= degree]
     groups = _groups(estimates, ones, larger, grain, total)
-    measured = {kept: _residual(estimates, kept, groups) for kept in larger}
+    measured = {subset: _residual(estimates, subset, groups) for subset in larger}
     return low_order(ones, groups, measured, chains=chains, rules=rules)
 
 
@@ -221,12 +228,13 @@ def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
 
     Raises PlanError unless all 1-way marginals are among them.
     """
-    sets = [kept for kept, estimator in plan.accuracy.residuals.items() if estimator.spans_all]
-    asked = {name for part in plan.workload.parts for kept in part.sets for name in kept}
-    names = [name for name in plan.domain.names if name in asked or any(name in kept for kept in sets)]
+    sets = [subset for subset, estimator in plan.accuracy.residuals.items() if estimator.spans_all]
+    requested = {name for part in plan.workload.parts for subset in part.sets for name in subset}
+    names = [name for name in plan.domain.names if name in requested or any(name in subset for subset in sets)]
     if () not in sets or any((name,) not in sets for name in names):
-        raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way whole",
-                        "a workload with a marginal over every attribute", "add one, or use least-squares")  # fmt: skip
+        raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way marginal completely",
+                        "a workload with a marginal over every attribute",
+                        "add these marginals, or use least-squares")  # fmt: skip
     return sets, names
 
 
@@ -242,26 +250,26 @@ def _groups(
 ) -> dict[str, Groups]:
     if not sets or grain <= 0:
         return {name: every_cell(len(one_way)) for name, one_way in ones.items()}
-    deviation = math.sqrt(float(np.median([_whole_variance(estimates, kept, {}) for kept in sets])))
+    deviation = math.sqrt(float(np.median([_whole_variance(estimates, subset, {}) for subset in sets])))
     least = math.sqrt(grain * deviation * total)
     rules = estimates.plan.domain.rules
     return {name: by_mass(one_way, least, edges(rules, name)) for name, one_way in ones.items()}
 
 
-def _residual(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
-    groupings = [groups[name] for name in kept]
-    values = center(coarsened(estimates.marginal(kept), groupings), range(len(kept)))
-    return NoisyResidual(values, math.sqrt(_whole_variance(estimates, kept, groups)))
+def _residual(estimates: LeastSquaresEstimates, subset: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
+    groupings = [groups[name] for name in subset]
+    values = center(coarsened(estimates.marginal(subset), groupings), range(len(subset)))
+    return NoisyResidual(values, math.sqrt(_whole_variance(estimates, subset, groups)))
 
 
-def _whole_variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
+def _whole_variance(estimates: LeastSquaresEstimates, subset: AttributeSet, groups: dict[str, Groups]) -> float:
     """Return the mean variance of the part of a table that the plain mean leaves.
 
     It includes the variance of its residual and, if totals are distributed unevenly, of smaller residuals.
     """
     domain, own, total = estimates.plan.domain, estimates.accuracy.weights, 0.0
-    for inside in subsets(kept):
-        outside = [name for name in kept if name not in inside]
+    for inside in subsets(subset):
+        outside = [name for name in subset if name not in inside]
         uneven = math.prod(_uneven(profile_of(own.get(n), domain[n].size), groups.get(n)) for n in outside)
         if uneven > 0 and inside in estimates.accuracy.residuals:
             total += uneven * _variance(estimates, inside, groups)
@@ -274,13 +282,13 @@ def _uneven(profile: Floats, groups: Groups | None) -> float:
     return float((center(values, (0,)) ** 2).mean())
 
 
-def _variance(estimates: LeastSquaresEstimates, kept: AttributeSet, groups: dict[str, Groups]) -> float:
+def _variance(estimates: LeastSquaresEstimates, subset: AttributeSet, groups: dict[str, Groups]) -> float:
     """Return the mean variance of a residual's entries, over groups if given."""
-    estimator = estimates.accuracy.residuals[kept]
+    estimator = estimates.accuracy.residuals[subset]
     if estimator.joint:
-        widths = [groups[name].size / groups[name].count for name in kept if name in groups]
+        widths = [groups[name].size / groups[name].count for name in subset if name in groups]
         return estimator.scale * estimator.factors[0].mean_variance * math.prod(widths)
-    parts = [_grouped(factor, groups.get(name)) for name, factor in zip(kept, estimator.factors, strict=True)]
+    parts = [_grouped(factor, groups.get(name)) for name, factor in zip(subset, estimator.factors, strict=True)]
     return estimator.scale * math.prod(parts)
 
 
@@ -317,7 +325,7 @@ def model_of(
     """
     total = total_of(counts, (float(residuals.values.get((), 0.0)), residuals.precision(())))
     ones = {name: _one_way(noisy, name, groups[name], residuals, total) for name, noisy in counts.items()}
-    ones = agreed(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
+    ones = reconcile_one_ways(ones, {name: noisy.variance for name, noisy in counts.items()}, rules)
     measured = {names: _noisy_residual(names, groups, residuals) for names in residuals.values if len(names) > 1}
     return low_order(ones, groups, measured, wanted, chains, rules)
 
@@ -325,10 +333,10 @@ def model_of(
 def _one_way(noisy: NoisyCounts, name: str, groups: Groups, residuals: Residuals, total: float) -> Floats:
     residual = np.asarray(residuals.values.get((name,), np.zeros(groups.count)))
     precision = residuals.precision((name,))
-    return noisy.refined(groups, residual, precision, total)
+    return noisy.refine(groups, residual, precision, total)
 
 
 def _noisy_residual(names: AttributeSet, groups: Mapping[str, Groups], residuals: Residuals) -> NoisyResidual:
     """Return a centred residual, whose cells have variance p_τ σ²."""
-    kept = math.prod(1 - 1 / groups[name].count for name in names)
-    return NoisyResidual(residuals.values[names], math.sqrt(kept / residuals.precision(names)))
+    share = math.prod(1 - 1 / groups[name].count for name in names)
+    return NoisyResidual(residuals.values[names], math.sqrt(share / residuals.precision(names)))

@@ -21,15 +21,22 @@ from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import Planned
 from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction
-from dpscale.reconstruction.consistency import Agreed, Disagreement, agreeing, disagreement, read_agreed, write_agreed
+from dpscale.reconstruction.consistency import (
+    ConsistentMarginals,
+    Disagreement,
+    disagreement,
+    make_consistent,
+    read_consistent,
+    write_consistent,
+)
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.model_answers import (
-    AGREED,
+    CONSISTENT,
     ERRORS,
     MODEL,
     NO_ERRORS,
     SIMULATED,
-    Modelled,
+    ModelEstimates,
     read_errors,
     read_model,
     write_errors,
@@ -37,7 +44,7 @@ from dpscale.reconstruction.model_answers import (
 )
 
 NAME = "maxent"
-SAMPLED = 200  # pairs of targets
+SAMPLED = 200  # pairs of targets compared
 LEARNING_BYTES, LEARNING_STEPS = 1 << 29, 1 << 35
 
 
@@ -45,15 +52,15 @@ class Options(Settings):
     """Options of local maximum entropy."""
 
     errors: Literal["auto", "simulated"] = setting(
-        "auto", "auto or simulated", "simulated: approximate errors, by drawing all noise of an adaptive mechanism anew"
+        "auto", "auto or simulated", "simulated: approximate errors, by redrawing all noise of an adaptive mechanism"
     )
     implied: Literal["model", "chains"] = setting(
         "model",
         "model or chains",
-        "what was not measured, pairs and sets of three: as one model of all pairs has them (where that is learnt in "
-        "about a minute, and errors are not simulated), or pairs by their strongest chain",
+        "unmeasured pairs and sets of three: from one model of all pairs (if it is learnt in about a minute and errors "
+        "are not simulated), or pairs from their strongest chain",
     )
-    agree: bool = setting(False, "true or false", "true: targets are made equal on what they have in common")
+    agree: bool = setting(False, "true or false", "true: targets are made consistent on their common attributes")
 
 
 def check(planned: Planned, options: Options, memory: int) -> None:
@@ -65,38 +72,40 @@ def check(planned: Planned, options: Options, memory: int) -> None:
     needed = 16 * sum(planned.domain.cells(names) for names in planned.workload.sets)
     if options.agree and needed > memory:
         raise PlanError("reconstruct.agree", f"targets that need {sized(needed)} together",
-                        f"the {sized(memory)} of engine.memory", "raise it, or leave agree out")  # fmt: skip
+                        f"the {sized(memory)} of engine.memory", "raise it, or leave out agree")  # fmt: skip
 
 
-def keep(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
     """Write the model, and the errors and consistent targets that the options request, once."""
     if not (folder / MODEL).exists():
         model = _model(evidence)
-        sets = evidence.workload.sets if _by_model(options) else ()
-        write_model(folder / MODEL, _completed(model, sets, folder, release) if sets else model)
+        sets = evidence.workload.sets if _uses_pairwise(options) else ()
+        write_model(folder / MODEL, _complete(model, sets, folder, release) if sets else model)
     model = read_model(folder / MODEL)
     if options.errors == "simulated" and not (folder / ERRORS).exists():
         with one_thread():
-            write_errors(folder, evidence.simulated(model, _seed(release), each))
-    if options.agree and not (folder / AGREED).exists():
-        write_agreed(folder / AGREED, _agreed(evidence, model))
+            write_errors(folder, evidence.simulate_errors(model, _seed(release), each))
+    if options.agree and not (folder / CONSISTENT).exists():
+        write_consistent(folder / CONSISTENT, _consistent_targets(evidence, model))
 
 
 def estimates(evidence: Evidence, options: Options, folder: Path) -> Estimates:
     """Return estimates from the files in the folder; if there is none, from the model of the measurements alone."""
     model = read_model(folder / MODEL) if (folder / MODEL).exists() else _model(evidence)
     errors = read_errors(folder, model) if (folder / ERRORS).exists() else None
-    source = Agreed(model, read_agreed(folder / AGREED)) if (folder / AGREED).exists() else model
-    return Modelled(evidence, source, tuple(model.ones), errors)
+    source = (
+        ConsistentMarginals(model, read_consistent(folder / CONSISTENT)) if (folder / CONSISTENT).exists() else model
+    )
+    return ModelEstimates(evidence, source, tuple(model.ones), errors)
 
 
-def explains(options: Options) -> str:
+def explain(options: Options) -> str:
     """Return the explanation of these estimates for readers."""
-    kind = "of local maximum entropy: non-negative, and as near to the truth as can be rather than unbiased"
+    kind = "from local maximum entropy: non-negative, and biased in favour of a smaller error"
     return f"Estimates are {kind}. {SIMULATED if options.errors == 'simulated' else NO_ERRORS}"
 
 
-def differing(planned: Planned, options: Options, folder: Path) -> Disagreement | None:
+def target_disagreement(planned: Planned, options: Options, folder: Path) -> Disagreement | None:
     """Return the disagreement of targets over a sample of pairs; None if they are consistent by construction."""
     if options.agree or not (folder / MODEL).exists():
         return None
@@ -104,31 +113,31 @@ def differing(planned: Planned, options: Options, folder: Path) -> Disagreement 
     return disagreement(read_model(folder / MODEL).coarse_marginal, targets, SAMPLED)
 
 
-def _by_model(options: Options) -> bool:
+def _uses_pairwise(options: Options) -> bool:
     """Return whether unmeasured pairs come from a pairwise model; simulated errors are those of the faster chains."""
     return options.implied == "model" and options.errors != "simulated"
 
 
-def _completed(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str) -> LowOrder:
+def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, release: str) -> LowOrder:
     """Add pairs and wanted triples that were not measured, from a pairwise model, if it is learnt in about a minute."""
-    from dpscale.reconstruction.pairwise.learn import (  # it loads the compiled loops
-        LEARNT,
-        completed,
-        effort,
-        lacking,
+    from dpscale.reconstruction.pairwise.learn import (  # loads the compiled loops
+        PAIRWISE,
+        add_triples,
+        complete_pairs,
         learn,
-        with_triples,
-        write_learnt,
+        learning_steps,
+        missing_triples,
+        write_pairwise,
     )
-    from dpscale.reconstruction.pairwise.pairs import Spread, wanted
+    from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
 
-    asked, threes = wanted(model, LEARNING_BYTES), lacking(model, sets)
+    asked, threes = pair_targets(model, LEARNING_BYTES), missing_triples(model, sets)
     whole = not threes and all(asked.known[i, j] for i, j in asked.layout.pairs)
-    if whole or effort(asked) > LEARNING_STEPS:
+    if whole or learning_steps(asked) > LEARNING_STEPS:
         return model
-    learnt = learn(asked, release)
-    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones, model.rules), model.total)
-    return with_triples(completed(model, learnt), learnt, threes, release)
+    pairwise = learn(asked, release)
+    write_pairwise(folder / PAIRWISE, pairwise, CellDistribution(model.groups, model.ones, model.rules), model.total)
+    return add_triples(complete_pairs(model, pairwise), pairwise, threes, release)
 
 
 def _model(evidence: Evidence) -> LowOrder:
@@ -141,12 +150,12 @@ def _seed(release: str) -> int:
     return int(hashlib.sha256(release.encode()).hexdigest()[:12], 16)
 
 
-def _agreed(evidence: Evidence, model: LowOrder) -> dict[AttributeSet, NDArray[np.float64]]:
+def _consistent_targets(evidence: Evidence, model: LowOrder) -> dict[AttributeSet, NDArray[np.float64]]:
     """Return the sets of the workload as consistent tables, without sets that are inside a larger one."""
     sets = [names for names in evidence.workload.sets if names]
     largest = [names for names in sets if not any(set(names) < set(other) for other in sets)]
     with one_thread():
-        return agreeing({names: model.marginal(names) for names in largest})
+        return make_consistent({names: model.marginal(names) for names in largest})
 
 
-RECONSTRUCTION = Reconstruction(NAME, Options, "low_order", explains, estimates, check, keep, differing)
+RECONSTRUCTION = Reconstruction(NAME, Options, "low_order", explain, estimates, check, prepare, target_disagreement)

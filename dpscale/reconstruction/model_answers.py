@@ -23,27 +23,28 @@ from dpscale.domain.structural_zeros import restored
 from dpscale.reconstruction.base import Estimates, Evidence
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.joint_intervals import joint_width
-from dpscale.reconstruction.simulated_errors import CONTAINS, Simulated
+from dpscale.reconstruction.joint_intervals import simultaneous_width
+from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, SimulatedErrors
 from dpscale.storage.files import reading, write_whole, writing
 from dpscale.workload import Part
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.in_axis import Groups
 
 NO_ERRORS = (
-    "No standard errors are told: what was not measured is guessed from the rest, and noise does not tell how well."
+    "No standard errors are available: the model completes what was not measured, with an error that the noise does "
+    "not determine."
 )
-SIMULATED = f"Standard errors: {CONTAINS[0].lower()}{CONTAINS[1:]}"
+SIMULATED = f"Standard errors: {SIMULATION_NOTE[0].lower()}{SIMULATION_NOTE[1:]}"
 
 
-class Model(Protocol):
+class MarginalModel(Protocol):
     """Interface of a model with estimated marginals."""
 
     def marginal(self, names: AttributeSet, /) -> Floats:
         """Return estimated counts over the cells, one axis each in the domain's order."""
 
 
-class Modelled:
+class ModelEstimates:
     """Estimates of the measured sets and of the workload by a model.
 
     Parameters
@@ -56,7 +57,9 @@ class Modelled:
         If the job requests simulated errors.
     """
 
-    def __init__(self, evidence: Evidence, model: Model, known: Sequence[str], errors: Simulated | None = None) -> None:
+    def __init__(
+        self, evidence: Evidence, model: MarginalModel, known: Sequence[str], errors: SimulatedErrors | None = None
+    ) -> None:
         self.workload, self.noise, self.model, self.errors = evidence.workload, evidence.noise, model, errors
         self._known, self._spans = frozenset(known), evidence.spans
 
@@ -82,11 +85,11 @@ class Modelled:
         shape = self.workload.domain.shape(attributes)
         if weights.shape != shape or not np.isfinite(weights).all():
             raise JobError("query", f"shape {weights.shape}", f"finite numbers of shape {shape}",
-                           "give an axis for every attribute")  # fmt: skip
+                           "give one axis per attribute")  # fmt: skip
         error = math.nan if self.errors is None else self.errors.query_error(attributes, weights)
         return float((weights * self.marginal(attributes)).sum()), error
 
-    def several(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
+    def iter_part_answers(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
         """Yield `part_answers` for each of several sets."""
         return (self.part_answers(part, names) for names in sets)
 
@@ -98,7 +101,7 @@ class Modelled:
         return answers, self.errors.part_errors(part, attributes)
 
 
-MODEL, ERRORS, AGREED, RESIDUALS = "model.npz", "errors.json", "agreed.npz", "residuals.npz"
+MODEL, ERRORS, CONSISTENT, RESIDUALS = "model.npz", "errors.json", "agreed.npz", "residuals.npz"
 
 
 def write_model(path: Path, model: LowOrder) -> None:
@@ -124,12 +127,12 @@ def read_model(path: Path) -> LowOrder:
         if "cells" in arrays:
             every = _split(arrays["ones"], [(groups[name].size,) for name in index["ones"]])
             cells = _split(arrays["cells"], [tuple(groups[name].count for name in names) for names in sets])
-        else:  # of older versions: an array a table
+        else:  # older versions: one array per table
             every = [arrays[f"one{i}"] for i in range(len(index["ones"]))]
             cells = [arrays[f"table{i}"] for i in range(len(sets))]
         ones, tables = dict(zip(index["ones"], every, strict=True)), dict(zip(sets, cells, strict=True))
-    measured = index.get("measured", index["tables"])  # older files do not tell
-    rules = tuple(restored(told) for told in index.get("rules", ()))
+    measured = index.get("measured", index["tables"])  # older files do not list measured sets
+    rules = tuple(restored(rule) for rule in index.get("rules", ()))
     return LowOrder(ones, groups, tables, index["total"], frozenset(tuple(names) for names in measured), rules)
 
 
@@ -143,7 +146,7 @@ def _split(cells: Floats, shapes: Sequence[tuple[int, ...]]) -> list[Floats]:
     return [cells[first:end].reshape(shape) for shape, (first, end) in zip(shapes, pairwise(ends), strict=True)]
 
 
-def write_errors(folder: Path, errors: Simulated) -> None:
+def write_errors(folder: Path, errors: SimulatedErrors) -> None:
     """Write the replicas, then the file that refers to them."""
     for number, replica in enumerate(errors.replicas):
         write_model(folder / f"replica-{number:02d}.npz", replica)
@@ -153,13 +156,13 @@ def write_errors(folder: Path, errors: Simulated) -> None:
     write_whole(folder / ERRORS, json.dumps(content).encode())
 
 
-def read_errors(folder: Path, model: LowOrder) -> Simulated:
+def read_errors(folder: Path, model: LowOrder) -> SimulatedErrors:
     """Return the simulated errors in a folder."""
     content = json.loads((folder / ERRORS).read_text())
     replicas = tuple(read_model(folder / f"replica-{number:02d}.npz") for number in range(content["replicas"]))
     sets = [tuple(names) for names in content["measured"]]
-    known = dict(zip(sets, content.get("known", [1.0] * len(sets)), strict=True))  # of older runs: all
-    return Simulated(model, replicas, known, content["widening"], content["dispersion"])
+    known = dict(zip(sets, content.get("known", [1.0] * len(sets)), strict=True))  # older runs: all measured
+    return SimulatedErrors(model, replicas, known, content["widening"], content["dispersion"])
 
 
 def write_residuals(path: Path, residuals: Residuals) -> None:
@@ -182,14 +185,16 @@ def write_arrays(path: Path, index: dict[str, Any], arrays: dict[str, Floats]) -
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
 
-def has_joint_errors(estimates: Estimates) -> bool:
+def has_simultaneous_intervals(estimates: Estimates) -> bool:
     """Return whether simultaneous intervals exist: for least squares and for simulated errors."""
     return isinstance(estimates, LeastSquaresEstimates) or (
-        isinstance(estimates, Modelled) and estimates.errors is not None
+        isinstance(estimates, ModelEstimates) and estimates.errors is not None
     )
 
 
-def at_once(estimates: Estimates, part: Part, names: AttributeSet, errors: Floats, level: float, seed: str) -> Floats:
+def simultaneous_widths(
+    estimates: Estimates, part: Part, names: AttributeSet, errors: Floats, level: float, seed: str
+) -> Floats:
     """Return half widths of simultaneous intervals for all queries of a part over one set.
 
     Parameters
@@ -204,7 +209,7 @@ def at_once(estimates: Estimates, part: Part, names: AttributeSet, errors: Float
     seed : str
         Any public text.
     """
-    if isinstance(estimates, Modelled) and estimates.errors is not None:
-        return estimates.errors.at_once(part, names, errors, level)
+    if isinstance(estimates, ModelEstimates) and estimates.errors is not None:
+        return estimates.errors.simultaneous_widths(part, names, errors, level)
     assert isinstance(estimates, LeastSquaresEstimates)
-    return joint_width(estimates, part, names, level, seed) * errors
+    return simultaneous_width(estimates, part, names, level, seed) * errors

@@ -20,19 +20,19 @@ from dpscale.workload.residual import subsets
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, expanded
 
 Projection = Callable[[Floats], Floats]
-Held = Callable[[AttributeSet, bool], Floats]
+MarginSums = Callable[[AttributeSet, bool], Floats]
 Rows = Floats | None
 SWEEPS, LEAST = 12, 1e-12
 
 
 def query_variance(model: LowOrder, names: AttributeSet, query: Floats, measured: Collection[AttributeSet]) -> float:
     """Return Σ μ̂ (q − Pq)² of a query over the cells of a set; `names` in the model's order."""
-    cells, left = model.marginal(names), np.array(query, dtype=np.float64)
+    cells, remainder = model.marginal(names), np.array(query, dtype=np.float64)
     sums = [(total, np.maximum(total(cells), LEAST)) for total in _totals(model, names, measured)]
     for _ in range(SWEEPS if len(sums) > 1 else 1):
-        for total, has in sums:
-            left -= total(cells * left) / has
-    return float((cells * left**2).sum())
+        for total, margin in sums:
+            remainder -= total(cells * remainder) / margin
+    return float((cells * remainder**2).sum())
 
 
 def cell_variances(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Floats:
@@ -58,38 +58,38 @@ def product_variances(
     measured : collection of AttributeSet
     """
     cells = model.marginal(names)
-    asked = cells
+    counts = cells
     for axis, own in enumerate(rows):
-        asked = _along(asked, axis, own, None)
-    held = partial(_held, model, cells, names, rows)
-    left, known = asked.copy(), set[AttributeSet]()
-    for kept, grouped in _margins(model, names, measured):
-        left *= 1 - asked / held(kept, grouped)
-        known.update(subsets(kept) if grouped else ())
-    return np.maximum(np.maximum(left, asked - _explained(asked, names, known, held)), 0)
+        counts = _along(counts, axis, own, None)
+    margin = partial(_touched_margin, model, cells, names, rows)
+    remainder, known = counts.copy(), set[AttributeSet]()
+    for subset, grouped in _margins(model, names, measured):
+        remainder *= 1 - counts / margin(subset, grouped)
+        known.update(subsets(subset) if grouped else ())
+    return np.maximum(np.maximum(remainder, counts - _explained(counts, names, known, margin)), 0)
 
 
-def _explained(asked: Floats, names: AttributeSet, known: Collection[AttributeSet], held: Held) -> Floats:
+def _explained(counts: Floats, names: AttributeSet, known: Collection[AttributeSet], margin: MarginSums) -> Floats:
     """Return the sum over known sets of the part of the mean square that no smaller set has.
 
     a²/m is the mean square given a set.
     """
-    square = asked**2
-    mean = square / held((), False)
-    out = mean + sum(square / held((name,), False) - mean for name in names)
-    for kept in (kept for kept in known if len(kept) > 1):
-        for part in subsets(kept):
-            out = out + (-1) ** (len(kept) - len(part)) * square / held(part, True)
+    square = counts**2
+    mean = square / margin((), False)
+    out = mean + sum(square / margin((name,), False) - mean for name in names)
+    for subset in (subset for subset in known if len(subset) > 1):
+        for part in subsets(subset):
+            out = out + (-1) ** (len(subset) - len(part)) * square / margin(part, True)
     return out
 
 
-def _held(
-    model: LowOrder, cells: Floats, names: AttributeSet, rows: Sequence[Rows], kept: AttributeSet, grouped: bool
+def _touched_margin(
+    model: LowOrder, cells: Floats, names: AttributeSet, rows: Sequence[Rows], subset: AttributeSet, grouped: bool
 ) -> Floats:
     """Return the part of a margin that each query touches: the cells of the query, or the groups of these cells."""
-    values = cells.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in kept), keepdims=True)
+    values = cells.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in subset), keepdims=True)
     for axis, name in enumerate(names):
-        if name in kept:
+        if name in subset:
             values = _along(values, axis, rows[axis], model.groups[name] if grouped else None)
     return np.maximum(values, LEAST)
 
@@ -110,28 +110,28 @@ def _applied(values: Floats, axis: int, rows: Floats) -> Floats:
 
 def inside(names: AttributeSet, measured: Collection[AttributeSet]) -> list[AttributeSet]:
     """Return the measured sets of two or more attributes inside a set; `measured` in the order of attributes."""
-    near = subsets(names) if 2 ** len(names) < len(measured) else measured
-    return [kept for kept in near if len(kept) > 1 and kept in measured and set(kept) <= set(names)]
+    candidates = subsets(names) if 2 ** len(names) < len(measured) else measured
+    return [subset for subset in candidates if len(subset) > 1 and subset in measured and set(subset) <= set(names)]
 
 
 def _margins(
     model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]
 ) -> Iterator[tuple[AttributeSet, bool]]:
     """Yield the known sets inside a set: measured sets over groups (True), other 1-ways over cells (False)."""
-    held = inside(names, measured)
-    covered = {name for kept in held for name in kept if model.groups[name].count == model.groups[name].size}
-    yield from ((kept, True) for kept in held)
+    contained = inside(names, measured)
+    covered = {name for subset in contained for name in subset if model.groups[name].count == model.groups[name].size}
+    yield from ((subset, True) for subset in contained)
     yield from (((name,), False) for name in names if name not in covered)
 
 
 def _totals(model: LowOrder, names: AttributeSet, measured: Collection[AttributeSet]) -> Iterator[Projection]:
     """Yield a function for each margin that gives every cell the sum over its part of the table."""
-    return (_total(model, names, kept, grouped) for kept, grouped in _margins(model, names, measured))
+    return (_total(model, names, subset, grouped) for subset, grouped in _margins(model, names, measured))
 
 
-def _total(model: LowOrder, names: AttributeSet, kept: Sequence[str], grouped: bool) -> Projection:
-    others = tuple(axis for axis, name in enumerate(names) if name not in kept)
-    groups = [model.groups[name] if grouped and name in kept else every_cell(1) for name in names]
+def _total(model: LowOrder, names: AttributeSet, subset: Sequence[str], grouped: bool) -> Projection:
+    others = tuple(axis for axis, name in enumerate(names) if name not in subset)
+    groups = [model.groups[name] if grouped and name in subset else every_cell(1) for name in names]
 
     def total(values: Floats) -> Floats:
         return expanded(coarsened(values.sum(axis=others, keepdims=True), groups), groups)

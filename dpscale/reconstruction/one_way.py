@@ -17,7 +17,7 @@ from dpscale.workload.residual import center
 from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
 
 LEAST_CELL, LEAST_GROUP = 0.05, 0.3
-FEW = 4  # group sums that do not tell whether shrunk cells fit them
+FEW = 4  # too few group sums to test whether shrunk cells fit them
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class NoisyCounts:
         """Draw such noise for `simulated` only; no release takes noise from here."""
         return random.normal(0, self.variance**0.5, self.values.shape)
 
-    def told(self) -> tuple[Floats | None, Floats, float]:
+    def linear_form(self) -> tuple[Floats | None, Floats, float]:
         """Return the measurement as rows applied to the counts (None: the identity), values and their variance."""
         return None, self.values, self.variance
 
@@ -52,11 +52,11 @@ class NoisyCounts:
         """Return positive counts over cells with sum `total`."""
         return non_negative_counts(self, total)
 
-    def refined(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
+    def refine(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
         """Return positive counts that also use a measurement of the grouped 1-way marginal, as `with_groups` does."""
         return with_groups(non_negative_counts(self, total), self, groups, residual, precision, total)
 
-    def averaged(self, other: Self) -> Self:
+    def average(self, other: Self) -> Self:
         """Return the inverse-variance average with another measurement."""
         mine, theirs = 1 / self.variance, 1 / other.variance
         values = (self.values * mine + other.values * theirs) / (mine + theirs)
@@ -71,11 +71,11 @@ class NoisyCounts:
 def total_of(measured: Mapping[str, NoisyCounts], further: tuple[float, float] = (0.0, 0.0)) -> float:
     """Return the inverse-variance average of the sums and a further (value, precision), at least 1."""
     value, precision = further
-    said, weights = [value * precision], [precision]
+    estimates, weights = [value * precision], [precision]
     for noisy in measured.values():
         weights.append(1 / noisy.sum_variance)
-        said.append(float(noisy.values.sum()) * weights[-1])
-    return max(sum(said) / sum(weights), 1.0)
+        estimates.append(float(noisy.values.sum()) * weights[-1])
+    return max(sum(estimates) / sum(weights), 1.0)
 
 
 def non_negative_counts(noisy: NoisyCounts, total: float) -> Floats:
@@ -90,7 +90,7 @@ def with_groups(
     """Return the counts over cells, rescaled within each group to the estimate of the group's sum.
 
     The sum of a group is the inverse-variance average of its measurements, shrunk towards the sum of its shrunk cells
-    (`drawn`); the sum of a group of one cell is shrunk as cells are.
+    (`james_stein`); the sum of a group of one cell is shrunk as cells are.
 
     Parameters
     ----------
@@ -105,21 +105,21 @@ def with_groups(
     """
     raw, counted = coarsened(noisy.values, [groups]), 1 / (noisy.variance * groups.widths)
     other = precision / (1 - 1 / groups.count)
-    said = (raw * counted + (total / groups.count + residual) * other) / (counted + other)
+    estimates = (raw * counted + (total / groups.count + residual) * other) / (counted + other)
     variance, alone = 1 / (counted + other), groups.widths == 1
     if (~alone).sum() > FEW:
-        said[~alone] = drawn(said[~alone], coarsened(noisy.shrunk, [groups])[~alone], variance[~alone])
+        estimates[~alone] = james_stein(estimates[~alone], coarsened(noisy.shrunk, [groups])[~alone], variance[~alone])
     if alone.any():
-        cells = noisy.values + expanded((said - raw) / groups.widths, [groups])
+        cells = noisy.values + expanded((estimates - raw) / groups.widths, [groups])
         finer = noisy if precision == 0 else NoisyCounts(cells, float(variance[alone].mean()))
-        said = np.where(alone, coarsened(np.maximum(finer.shrunk, LEAST_CELL), [groups]), said)
-    said = said + (total - said.sum()) * variance / variance.sum()
-    said = np.maximum(said, np.where(alone, LEAST_CELL, LEAST_GROUP))
-    ratio = said * (total / said.sum()) / coarsened(counts, [groups])
+        estimates = np.where(alone, coarsened(np.maximum(finer.shrunk, LEAST_CELL), [groups]), estimates)
+    estimates = estimates + (total - estimates.sum()) * variance / variance.sum()
+    estimates = np.maximum(estimates, np.where(alone, LEAST_CELL, LEAST_GROUP))
+    ratio = estimates * (total / estimates.sum()) / coarsened(counts, [groups])
     return np.asarray(counts * expanded(ratio, [groups]))
 
 
-def drawn(sums: Floats, target: Floats, variance: Floats) -> Floats:
+def james_stein(sums: Floats, target: Floats, variance: Floats) -> Floats:
     """Shrink noisy sums, shape (n,), towards a target as far as noise alone explains the distance.
 
     The positive-part James–Stein estimator, with each sum in units of its noise.
@@ -137,7 +137,7 @@ def least_squares(strategy: Factor, measured: Floats) -> Floats:
 
     It does not use BLAS, whose last bits depend on the number of threads.
     """
-    return np.asarray((_solved(strategy)[0] * measured).sum(axis=1))
+    return np.asarray((_solution(strategy)[0] * measured).sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,18 +153,18 @@ class StrategyCounts(NoisyCounts):
 
     @property
     def sum_variance(self) -> float:
-        return self.unit * float(_solved(self.strategy)[1].sum())
+        return self.unit * float(_solution(self.strategy)[1].sum())
 
     def grouped_variance(self, groups: Groups) -> float:
         """Return the noise variance of a group's sum, without the part of the total."""
-        own = center(coarsened(_solved(self.strategy)[1], [groups, groups]), (0, 1))
-        return self.unit * float(np.trace(own)) / (groups.count - 1)
+        covariance = center(coarsened(_solution(self.strategy)[1], [groups, groups]), (0, 1))
+        return self.unit * float(np.trace(covariance)) / (groups.count - 1)
 
     def noise(self, random: np.random.Generator) -> Floats:
         """Draw such noise; post-processing only, as in `NoisyCounts`."""
         return least_squares(self.strategy, random.normal(0, self.unit**0.5, self.strategy.rows))
 
-    def told(self) -> tuple[Floats, Floats, float]:
+    def linear_form(self) -> tuple[Floats, Floats, float]:
         """Return K with columns of norm at most 1, its values on the counts, and their variance."""
         scale = self.strategy.squared_l2_sensitivity**0.5
         rows = self.strategy.explicit() / scale
@@ -173,7 +173,7 @@ class StrategyCounts(NoisyCounts):
     def non_negative(self, total: float) -> Floats:
         return self._counts(np.zeros(()), np.zeros(()), total)
 
-    def refined(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
+    def refine(self, groups: Groups, residual: Floats, precision: float, total: float) -> Floats:
         """Return counts from both measurements; that of the groups is another one of the same counts."""
         other = precision * self.unit
         same = expanded(center(np.eye(groups.count), (0,)), [groups, groups])
@@ -181,9 +181,11 @@ class StrategyCounts(NoisyCounts):
 
     def _counts(self, weights: Floats, pull: Floats, total: float) -> Floats:
         """Return counts near the measurements and the added quadratic, and near each other if similar."""
-        own, alike = _solved(self.strategy)[2], self.unit / self.spread
-        pull = pull + (own * self.values).sum(axis=1)
-        return _nearest(own + weights + alike * center(np.eye(len(own)), (0,)), pull, self.values, total)
+        quadratic, similarity = _solution(self.strategy)[2], self.unit / self.spread
+        pull = pull + (quadratic * self.values).sum(axis=1)
+        return _nearest(
+            quadratic + weights + similarity * center(np.eye(len(quadratic)), (0,)), pull, self.values, total
+        )
 
     @cached_property
     def spread(self) -> float:
@@ -203,13 +205,13 @@ def _nearest(weights: Floats, pull: Floats, start: Floats, total: float) -> Floa
     """Return argmin ½ xᵀWx − pullᵀx over counts of sum `total`, each at least `LEAST_CELL` before scaling."""
     from dpscale.reconstruction import fitting_loops
 
-    best = fitting_loops.nearest(weights, pull, total, start, STEPS, TOLERANCE * total)
+    best = fitting_loops.non_negative_least_squares(weights, pull, total, start, STEPS, TOLERANCE * total)
     counts = np.maximum(best, LEAST_CELL)
     return np.asarray(counts * (total / counts.sum()))
 
 
 @lru_cache(maxsize=256)
-def _solved(strategy: Factor) -> tuple[Floats, Floats, Floats]:
+def _solution(strategy: Factor) -> tuple[Floats, Floats, Floats]:
     """Return K⁺, (KᵀK)⁻¹ and KᵀK, cached because there are few strategies."""
     with one_thread():
         rows = strategy.explicit().astype(np.float64)
@@ -220,5 +222,5 @@ def _solved(strategy: Factor) -> tuple[Floats, Floats, Floats]:
 def _directions(strategy: Factor) -> tuple[Floats, Floats]:
     """Return directions of sum zero in which the least-squares noise is independent, and its variances there."""
     with one_thread():
-        noise, directions = np.linalg.eigh(center(_solved(strategy)[1], (0, 1)))
+        noise, directions = np.linalg.eigh(center(_solution(strategy)[1], (0, 1)))
     return directions[:, 1:], noise[1:]

@@ -7,11 +7,9 @@ computed in one order.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.arrays import Flags, Floats, Integers
 from dpscale.privacy.sampling_loops import compiled
 from dpscale.reconstruction.fitting_loops import fit_pair, fit_triple
 
@@ -21,10 +19,10 @@ PLACES = "float64[::1], int64[::1], float64, int64[:, ::1], int64[::1]"  # ones,
 
 
 @compiled("Tuple((float64[:, ::1], float64, float64))(float64[:, ::1], float64[:, ::1], float64[:, ::1])")
-def chained(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, float]:
+def chain_product(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, float]:
     """Return the product left · right and its distances from `other`: squared L2 and L1."""
     rows, columns = other.shape
-    table, squared, apart = np.zeros((rows, columns)), 0.0, 0.0
+    table, squared, distance = np.zeros((rows, columns)), 0.0, 0.0
     for i in range(rows):
         for k in range(right.shape[0]):
             entry = left[i, k]
@@ -33,12 +31,12 @@ def chained(left: Floats, right: Floats, other: Floats) -> tuple[Floats, float, 
         for j in range(columns):
             step = table[i, j] - other[i, j]
             squared += step * step
-            apart += abs(step)
-    return table, squared, apart
+            distance += abs(step)
+    return table, squared, distance
 
 
 @compiled("float64[:, ::1](float64[:, ::1], int64)")
-def windows(values: Floats, reach: int) -> Floats:
+def window_sums(values: Floats, reach: int) -> Floats:
     """Return for every cell the sum over cells up to `reach` away along both axes, without the cell itself."""
     rows, columns = values.shape
     down, across = np.zeros((rows + 1, columns)), np.zeros(columns + 1)
@@ -56,7 +54,7 @@ def windows(values: Floats, reach: int) -> Floats:
 
 
 @compiled(f"float64[::1]({PLACES})")
-def products(ones: Any, at: Any, total: float, pairs: Any, starts: Any) -> Floats:
+def products(ones: Floats, at: Integers, total: float, pairs: Integers, starts: Integers) -> Floats:
     """Return the tables of independent attributes."""
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
@@ -69,7 +67,7 @@ def products(ones: Any, at: Any, total: float, pairs: Any, starts: Any) -> Float
 
 
 @compiled("float64[::1](float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1])")
-def noisy(residuals: Any, reference: Any, at: Any, pairs: Any, starts: Any) -> Floats:
+def noisy(residuals: Floats, reference: Floats, at: Integers, pairs: Integers, starts: Integers) -> Floats:
     """Return centred residuals plus the margins of the expectation."""
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
@@ -90,14 +88,16 @@ def noisy(residuals: Any, reference: Any, at: Any, pairs: Any, starts: Any) -> F
 
 
 @compiled("float64[::1](float64[::1], float64[::1], float64[::1], int64[::1], int64[:, ::1], int64[::1], int64)")
-def near_every(values: Any, reference: Any, deviations: Any, at: Any, pairs: Any, starts: Any, reach: int) -> Floats:
+def near_every(
+    values: Floats, reference: Floats, deviations: Floats, at: Integers, pairs: Integers, starts: Integers, reach: int
+) -> Floats:
     """Return the expectation of every cell from neighbours up to `reach` away along both axes (`near`)."""
     out = np.empty(starts[-1])
     for t in range(len(pairs)):
         first, end = starts[t], starts[t + 1]
         height, width = at[pairs[t, 0] + 1] - at[pairs[t, 0]], at[pairs[t, 1] + 1] - at[pairs[t, 1]]
-        around = windows(values[first:end].reshape(height, width), reach)
-        expected = windows(reference[first:end].reshape(height, width), reach)
+        around = window_sums(values[first:end].reshape(height, width), reach)
+        expected = window_sums(reference[first:end].reshape(height, width), reach)
         noise = deviations[t] * deviations[t]
         for a in range(height):
             tall = min(a + reach + 1, height) - max(a - reach, 0)
@@ -113,7 +113,14 @@ def near_every(values: Any, reference: Any, deviations: Any, at: Any, pairs: Any
 
 @compiled(f"void(float64[::1], {PLACES}, int64, float64)")
 def fit_every(
-    tables: Any, ones: Any, at: Any, total: float, pairs: Any, starts: Any, rounds: int, tolerance: float
+    tables: Floats,
+    ones: Floats,
+    at: Integers,
+    total: float,
+    pairs: Integers,
+    starts: Integers,
+    rounds: int,
+    tolerance: float,
 ) -> None:
     """Fit every pair to its two 1-way marginals by proportional fitting, in place."""
     for t in range(len(pairs)):
@@ -127,8 +134,8 @@ def fit_every(
     " float64[::1], float64[::1])"
 )
 def link(
-    tables: Any, ones: Any, at: Any, total: float, pairs: Any, starts: Any, place: Any, strength: Any, turned: Any,
-    shares: Any,
+    tables: Floats, ones: Floats, at: Integers, total: float, pairs: Integers, starts: Integers, place: Integers,
+    strength: Floats, oriented: Floats, conditionals: Floats,
 ) -> None:  # fmt: skip
     """Write all pairs in both orientations, their conditionals and their distances from independence.
 
@@ -137,16 +144,16 @@ def link(
     tables, ones, at, total, pairs, starts
         As in the module.
     place : ndarray of int64, shape (attributes, attributes)
-        Output: start of each oriented pair in `turned` and `shares`.
+        Output: start of each oriented pair in `oriented` and `conditionals`.
     strength : ndarray, shape (attributes, attributes)
         Output: L1 distance of each pair from independence.
-    turned : ndarray
+    oriented : ndarray
         Output: the tables in both orientations.
-    shares : ndarray
+    conditionals : ndarray
         Output: the same tables divided by the 1-way marginal of the second attribute.
     """
     for t in range(len(pairs)):
-        i, j, cell, apart = pairs[t, 0], pairs[t, 1], starts[t], 0.0
+        i, j, cell, distance = pairs[t, 0], pairs[t, 1], starts[t], 0.0
         height, width = at[i + 1] - at[i], at[j + 1] - at[j]
         place[i, j] = 2 * starts[t]
         place[j, i] = 2 * starts[t] + height * width
@@ -154,16 +161,16 @@ def link(
             for b in range(width):
                 entry, one, other = tables[cell], ones[at[i] + a], ones[at[j] + b]
                 forth, back = place[i, j] + a * width + b, place[j, i] + b * height + a
-                turned[forth] = turned[back] = entry
-                shares[forth] = entry / other
-                shares[back] = entry / one
-                apart += abs(entry - one * (other / total))
+                oriented[forth] = oriented[back] = entry
+                conditionals[forth] = entry / other
+                conditionals[back] = entry / one
+                distance += abs(entry - one * (other / total))
                 cell += 1
-        strength[i, j] = strength[j, i] = apart
+        strength[i, j] = strength[j, i] = distance
 
 
 @compiled("int64(float64[::1], float64[::1], int64[::1], float64[::1])")
-def middles(one: Any, other: Any, best: Any, links: Any) -> int:
+def middles(one: Floats, other: Floats, best: Integers, links: Floats) -> int:
     """Write the middles of the chains whose weaker link is strongest, first come first on ties; return their number."""
     count, most = 0, len(best)
     for middle in range(len(one)):
@@ -184,8 +191,8 @@ def middles(one: Any, other: Any, best: Any, links: Any) -> int:
     " float64[::1], boolean[::1])"
 )
 def follow(
-    ones: Any, at: Any, total: float, pairs: Any, starts: Any, place: Any, strength: Any, turned: Any, shares: Any,
-    others: Any, nearest: bool, out: Any, found: Any,
+    ones: Floats, at: Integers, total: float, pairs: Integers, starts: Integers, place: Integers, strength: Floats,
+    oriented: Floats, conditionals: Floats, others: Floats, nearest: bool, out: Floats, found: Flags,
 ) -> None:  # fmt: skip
     """Write for every pair the chain nearest to `others` in L2, if it is nearer than `out`, and set `found`.
 
@@ -202,11 +209,11 @@ def follow(
         for k in range(middles(strength[i], strength[j], best, links)):
             m = best[k]
             depth = at[m + 1] - at[m]
-            left = shares[place[i, m] : place[i, m] + height * depth].reshape(height, depth)
-            right = turned[place[m, j] : place[m, j] + depth * width].reshape(depth, width)
-            table, squared, apart = chained(left, right, other)
-            if squared < least if nearest else apart > most:
-                least, most, found[t] = squared, apart, True
+            left = conditionals[place[i, m] : place[i, m] + height * depth].reshape(height, depth)
+            right = oriented[place[m, j] : place[m, j] + depth * width].reshape(depth, width)
+            table, squared, distance = chain_product(left, right, other)
+            if squared < least if nearest else distance > most:
+                least, most, found[t] = squared, distance, True
                 out[first:end] = table.reshape(height * width)
 
 
@@ -214,7 +221,16 @@ TRIPLE_PLACES = "float64[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, :
 
 
 @compiled(f"void(float64[::1], float64, {TRIPLE_PLACES})")
-def multiply(tables: Any, total: float, ones: Any, at: Any, threes: Any, starts: Any, place: Any, cells: Any) -> None:
+def multiply(
+    tables: Floats,
+    total: float,
+    ones: Floats,
+    at: Integers,
+    threes: Integers,
+    starts: Integers,
+    place: Integers,
+    cells: Floats,
+) -> None:
     """Write the tables of independent attributes."""
     for t in range(len(threes)):
         i, j, k, cell = threes[t, 0], threes[t, 1], threes[t, 2], starts[t]
@@ -228,22 +244,22 @@ def multiply(tables: Any, total: float, ones: Any, at: Any, threes: Any, starts:
 
 @compiled(f"void(float64[::1], boolean, int64, float64, {TRIPLE_PLACES})")
 def fit_all(
-    tables: Any, singly: bool, rounds: int, tolerance: float, ones: Any, at: Any, threes: Any, starts: Any, place: Any,
-    cells: Any,
+    tables: Floats, singly: bool, rounds: int, tolerance: float, ones: Floats, at: Integers, threes: Integers,
+    starts: Integers, place: Integers, cells: Floats,
 ) -> None:  # fmt: skip
     """Fit triples to the known pairs by proportional fitting, in place; if `singly`, first to the 1-ways."""
-    told, order, nothing = np.full(3, singly), np.empty(3, np.int64), np.empty((0, 0))
+    single, order, empty = np.full(3, singly), np.empty(3, np.int64), np.empty((0, 0))
     for t in range(len(threes)):
         i, j, k = threes[t, 0], threes[t, 1], threes[t, 2]
         p, q, r = at[i + 1] - at[i], at[j + 1] - at[j], at[k + 1] - at[k]
-        front, sides, back, count = nothing, nothing, nothing, 0
+        front, sides, back, count = empty, empty, empty, 0
         if place[i, j] >= 0:
             front, order[count], count = cells[place[i, j] : place[i, j] + p * q].reshape(p, q), 0, count + 1
         if place[i, k] >= 0:
             sides, order[count], count = cells[place[i, k] : place[i, k] + p * r].reshape(p, r), 1, count + 1
         if place[j, k] >= 0:
             back, order[count], count = cells[place[j, k] : place[j, k] + q * r].reshape(q, r), 2, count + 1
-        margins = count + (3 if singly else 0)  # one alone is met at once
-        fit_triple(tables[starts[t] : starts[t + 1]].reshape(p, q, r), told, ones[at[i] : at[i + 1]],
+        margins = count + (3 if singly else 0)  # a single margin is met in one step
+        fit_triple(tables[starts[t] : starts[t + 1]].reshape(p, q, r), single, ones[at[i] : at[i + 1]],
                    ones[at[j] : at[j + 1]], ones[at[k] : at[k + 1]], order[:count], front, sides, back,
                    rounds if margins > 1 else min(rounds, margins), tolerance)  # fmt: skip

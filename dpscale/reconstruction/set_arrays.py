@@ -15,7 +15,7 @@ from dpscale.base.display import AttributeSet
 
 
 @dataclass(frozen=True, eq=False)
-class Ones:
+class OneWayArrays:
     """1-way marginals of equal sums.
 
     Attributes
@@ -35,16 +35,16 @@ class Ones:
     number: Mapping[str, int]
 
     @classmethod
-    def of(cls, ones: Mapping[str, Floats], total: float) -> Ones:
+    def of(cls, ones: Mapping[str, Floats], total: float) -> OneWayArrays:
         at = np.cumsum([0, *(len(one_way) for one_way in ones.values())])
         return cls(np.concatenate(list(ones.values())), at, total, {name: i for i, name in enumerate(ones)})
 
 
 @dataclass(frozen=True, eq=False)
-class Paired:
+class PairArrays:
     """Layout of some pairs of attributes, given by name."""
 
-    ones: Ones
+    ones: OneWayArrays
     names: Sequence[AttributeSet]
 
     @cached_property
@@ -60,7 +60,7 @@ class Paired:
         return np.cumsum(np.append(0, sizes[self.pairs[:, 0]] * sizes[self.pairs[:, 1]]))
 
     @property
-    def placed(self) -> tuple[Floats, Integers, float, Integers, Integers]:
+    def loop_arguments(self) -> tuple[Floats, Integers, float, Integers, Integers]:
         """The first arguments of the compiled loops."""
         return self.ones.values, self.ones.at, self.ones.total, self.pairs, self.starts
 
@@ -68,7 +68,7 @@ class Paired:
         """Return the tables of independent attributes."""
         from dpscale.reconstruction import pair_loops
 
-        return np.asarray(pair_loops.products(*self.placed))
+        return np.asarray(pair_loops.products(*self.loop_arguments))
 
     def noisy(self, residuals: Floats, reference: Floats) -> Floats:
         """Return the noisy tables: their centred residuals plus the margins of the expectation."""
@@ -80,72 +80,81 @@ class Paired:
         """Fit the tables to their 1-way marginals, in place, and return them."""
         from dpscale.reconstruction import pair_loops
 
-        pair_loops.fit_every(tables, *self.placed, rounds, tolerance)
+        pair_loops.fit_every(tables, *self.loop_arguments, rounds, tolerance)
         return tables
 
-    def apart(self, tables: Floats) -> dict[AttributeSet, Floats]:
+    def split(self, tables: Floats) -> dict[AttributeSet, Floats]:
         """Return each pair's table as a view."""
         sizes, cuts = np.diff(self.ones.at)[self.pairs].tolist(), self.starts.tolist()
         spans = zip(self.names, sizes, cuts, cuts[1:], strict=False)
         return {names: tables[first:end].reshape(shape) for names, shape, first, end in spans}
 
 
-Placed = tuple[Floats, Integers, Integers, Integers, Integers, Floats]  # as the loops take it
+TripleArguments = tuple[Floats, Integers, Integers, Integers, Integers, Floats]  # as the loops take it
 
 
 @dataclass(frozen=True, eq=False)
-class Threes:
+class TripleArrays:
     """1-way marginals and known pairs from which triples are computed."""
 
-    ones: Ones
+    ones: OneWayArrays
     place: Integers
     cells: Floats
 
     @classmethod
-    def of(cls, ones: Ones, tables: Mapping[AttributeSet, Floats]) -> Threes:
+    def of(cls, ones: OneWayArrays, tables: Mapping[AttributeSet, Floats]) -> TripleArrays:
         """Return the arrays of the pairs among some tables."""
-        paired, count = Paired(ones, [names for names in tables if len(names) == 2]), len(ones.number)
+        paired, count = PairArrays(ones, [names for names in tables if len(names) == 2]), len(ones.number)
         place = np.full((count, count), -1)
         place[paired.pairs[:, 0], paired.pairs[:, 1]] = paired.starts[:-1]
         cells = [np.zeros(0), *(np.asarray(tables[names]).reshape(-1) for names in paired.names)]
         return cls(ones, place, np.concatenate(cells))
 
-    def expected(self, sets: Sequence[AttributeSet], rounds: int, tolerance: float) -> dict[AttributeSet, Floats]:
+    def fit_independent(
+        self, sets: Sequence[AttributeSet], rounds: int, tolerance: float
+    ) -> dict[AttributeSet, Floats]:
         """Return the maximum-entropy tables given the pairs."""
         from dpscale.reconstruction import pair_loops
 
-        placed = self._placed(sets)
-        tables = np.empty(placed[3][-1])
-        pair_loops.multiply(tables, self.ones.total, *placed)
-        pair_loops.fit_all(tables, False, rounds, tolerance, *placed)
-        return self._apart(sets, tables, placed)
+        loop_arguments = self._loop_arguments(sets)
+        tables = np.empty(loop_arguments[3][-1])
+        pair_loops.multiply(tables, self.ones.total, *loop_arguments)
+        pair_loops.fit_all(tables, False, rounds, tolerance, *loop_arguments)
+        return self._split(sets, tables, loop_arguments)
 
-    def fitted(self, given: Mapping[AttributeSet, Floats], rounds: int, tolerance: float) -> dict[AttributeSet, Floats]:
+    def fit_tables(
+        self, given: Mapping[AttributeSet, Floats], rounds: int, tolerance: float
+    ) -> dict[AttributeSet, Floats]:
         """Return copies of tables, scaled to 1-way marginals and pairs."""
         from dpscale.reconstruction import pair_loops
 
-        placed, tables = self._placed(list(given)), np.concatenate([table.reshape(-1) for table in given.values()])
-        pair_loops.fit_all(tables, True, rounds, tolerance, *placed)
-        return self._apart(list(given), tables, placed)
+        loop_arguments, tables = (
+            self._loop_arguments(list(given)),
+            np.concatenate([table.reshape(-1) for table in given.values()]),
+        )
+        pair_loops.fit_all(tables, True, rounds, tolerance, *loop_arguments)
+        return self._split(list(given), tables, loop_arguments)
 
     @cached_property
     def _sizes(self) -> Integers:
         return np.diff(self.ones.at)
 
-    def _placed(self, sets: Sequence[AttributeSet]) -> Placed:
+    def _loop_arguments(self, sets: Sequence[AttributeSet]) -> TripleArguments:
         number = self.ones.number
-        threes = np.array([[number[name] for name in names] for names in sets], np.int64).reshape(-1, 3)
-        starts = np.cumsum(np.append(0, self._sizes[threes].prod(axis=1)))
-        return self.ones.values, self.ones.at, threes, starts, self.place, self.cells
+        triples = np.array([[number[name] for name in names] for names in sets], np.int64).reshape(-1, 3)
+        starts = np.cumsum(np.append(0, self._sizes[triples].prod(axis=1)))
+        return self.ones.values, self.ones.at, triples, starts, self.place, self.cells
 
-    def _apart(self, sets: Sequence[AttributeSet], tables: Floats, placed: Placed) -> dict[AttributeSet, Floats]:
-        shapes, ends = self._sizes[placed[2]].tolist(), pairwise(placed[3].tolist())
+    def _split(
+        self, sets: Sequence[AttributeSet], tables: Floats, loop_arguments: TripleArguments
+    ) -> dict[AttributeSet, Floats]:
+        shapes, ends = self._sizes[loop_arguments[2]].tolist(), pairwise(loop_arguments[3].tolist())
         return {names: tables[first:end].reshape(shape)
                 for names, shape, (first, end) in zip(sets, shapes, ends, strict=True)}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class Links:
+class PairLinks:
     """Tables of known pairs in both orientations, from which chains are composed.
 
     Only the few chains whose weaker link is strongest are evaluated. The loops do not use BLAS, whose last bits depend
@@ -165,34 +174,34 @@ class Links:
 
     place: Integers
     strength: Floats
-    turned: Floats
-    shares: Floats
+    tables: Floats
+    conditionals: Floats
 
     @classmethod
-    def of(cls, paired: Paired, tables: Floats) -> Links:
+    def of(cls, paired: PairArrays, tables: Floats) -> PairLinks:
         """Return the links of flat tables whose margins are the 1-way marginals."""
         from dpscale.reconstruction import pair_loops
 
         count = len(paired.ones.at) - 1
         place, strength = np.zeros((count, count), np.int64), np.full((count, count), -1.0)
         links = cls(place, strength, np.empty(2 * len(tables)), np.empty(2 * len(tables)))
-        pair_loops.link(tables, *paired.placed, place, strength, links.turned, links.shares)
+        pair_loops.link(tables, *paired.loop_arguments, place, strength, links.tables, links.conditionals)
         return links
 
-    def nearest(self, paired: Paired, noisy: Floats) -> Floats:
+    def nearest(self, paired: PairArrays, noisy: Floats) -> Floats:
         """Return, for each pair, the product or the chain that is nearest to the noisy table in L2."""
-        return self._followed(paired, noisy, True)[0]
+        return self._compose(paired, noisy, True)[0]
 
-    def strongest(self, paired: Paired) -> dict[AttributeSet, Floats]:
+    def strongest(self, paired: PairArrays) -> dict[AttributeSet, Floats]:
         """Return, for each pair with a chain, the chain farthest from independence in L1."""
-        tables, found = self._followed(paired, paired.independent(), False)
-        each = paired.apart(tables).items()
+        tables, found = self._compose(paired, paired.independent(), False)
+        each = paired.split(tables).items()
         return {names: table for (names, table), one in zip(each, found.tolist(), strict=True) if one}
 
-    def _followed(self, paired: Paired, others: Floats, nearest: bool) -> tuple[Floats, NDArray[np.bool_]]:
+    def _compose(self, paired: PairArrays, others: Floats, nearest: bool) -> tuple[Floats, NDArray[np.bool_]]:
         from dpscale.reconstruction import pair_loops
 
         out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
-        pair_loops.follow(*paired.placed, self.place, self.strength, self.turned, self.shares, others, nearest, out,
-                          found)  # fmt: skip
+        pair_loops.follow(*paired.loop_arguments, self.place, self.strength, self.tables, self.conditionals,
+                          others, nearest, out, found)  # fmt: skip
         return out, found

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats
-from dpscale.reconstruction.set_arrays import Paired
+from dpscale.reconstruction.set_arrays import PairArrays
 
 GRID = np.concatenate([[0.0], np.geomspace(0.03, 0.8, 9), [0.9, 1.0, 1.1], np.geomspace(1.25, 100, 16)])
 GRID_WIDTHS = np.maximum(np.gradient(GRID) / 2, 0.01)
@@ -246,7 +246,7 @@ def _weights(likelihood: Floats, start: Floats, strength: float, rounds: int) ->
 NEIGHBOUR_REACHES = (1, 2)
 
 
-def near(paired: Paired, tables: NoisyTables, reach: int) -> NoisyTables:
+def near(paired: PairArrays, tables: NoisyTables, reach: int) -> NoisyTables:
     """Return the tables of pairs with expectations from neighbours up to `reach` cells away along both axes."""
     from dpscale.reconstruction import pair_loops
 

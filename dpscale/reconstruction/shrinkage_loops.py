@@ -8,11 +8,10 @@ machine.
 from __future__ import annotations
 
 from math import exp, log, sqrt
-from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.arrays import Floats, Integers
 from dpscale.privacy.sampling_loops import compiled
 
 FARTHEST, PART = -60.0, 1 / 256
@@ -40,13 +39,13 @@ def likelihoods(
     for cell in range(cells):
         top = -np.inf
         for part in range(parts):
-            apart, width = values[cell] - reference[cell] * ratios[part], reference[cell] * widths[part]
+            offset, width = values[cell] - reference[cell] * ratios[part], reference[cell] * widths[part]
             variances[part] = deviation * deviation + width * width
-            densities[cell, part] = -0.5 * apart * apart / variances[part]
+            densities[cell, part] = -0.5 * offset * offset / variances[part]
             top = max(top, densities[cell, part])
         for part in range(parts):
-            near = densities[cell, part] - top
-            densities[cell, part] = exp(near) / sqrt(variances[part]) if near > FARTHEST else 0.0
+            relative = densities[cell, part] - top
+            densities[cell, part] = exp(relative) / sqrt(variances[part]) if relative > FARTHEST else 0.0
         tops[cell] = top
     return densities, tops
 
@@ -118,7 +117,7 @@ def posterior_means(
 
 
 @compiled("float64(float64)", inline="always", checked=False)
-def exponential(x: float) -> Any:
+def exponential(x: float) -> float:
     """Return exp(x) for x from -60 to 0, with relative error 10⁻¹³: a series for exp(x/256), squared eight times."""
     y = x * PART
     upper = C6 + y * (C7 + y * (C8 + y * (C9 + y * (C10 + y * C11))))
@@ -138,24 +137,26 @@ def exponential(x: float) -> Any:
     inline="always",
     checked=False,
 )
-def weigh(value: float, expected: float, noise: float, ratios: Any, widths: Any, spreads: Any, out: Any) -> Any:
+def weigh(
+    value: float, expected: float, noise: float, ratios: Floats, widths: Floats, spreads: Floats, out: Floats
+) -> float:
     """Write the densities of a value under its components divided by exp of the result.
 
     `noise` is a variance; `spreads` is working memory.
     """
     parts = len(ratios)
     for part in range(parts):
-        apart, width = value - expected * ratios[part], expected * widths[part]
+        offset, width = value - expected * ratios[part], expected * widths[part]
         spread = noise + width * width
         spreads[part] = spread
-        out[part] = -0.5 * apart * apart / spread
+        out[part] = -0.5 * offset * offset / spread
     top = out[0]
     for part in range(1, parts):
         top = max(top, out[part])
     for part in range(parts):
-        near = out[part] - top
-        height = exponential(max(near, FARTHEST)) / sqrt(spreads[part])
-        out[part] = height if near > FARTHEST else 0.0
+        relative = out[part] - top
+        height = exponential(max(relative, FARTHEST)) / sqrt(spreads[part])
+        out[part] = height if relative > FARTHEST else 0.0
     return top
 
 
@@ -165,8 +166,8 @@ def weigh(value: float, expected: float, noise: float, ratios: Any, widths: Any,
     checked=False,
 )
 def weigh_every(
-    values: Any, reference: Any, first: int, step: int, count: int, deviation: float, ratios: Any, widths: Any,
-    densities: Any, tops: Any,
+    values: Floats, reference: Floats, first: int, step: int, count: int, deviation: float, ratios: Floats, widths:
+    Floats, densities: Floats, tops: Floats,
 ) -> None:  # fmt: skip
     """Write the densities of `count` cells, `step` cells apart, starting with `first`."""
     spreads = np.empty(len(ratios))
@@ -181,8 +182,8 @@ def weigh_every(
     " float64[:, ::1], float64[::1])"
 )
 def weigh_sample(
-    values: Any, reference: Any, starts: Any, deviations: Any, steps: Any, taken: Any, ratios: Any, widths: Any,
-    densities: Any, tops: Any,
+    values: Floats, reference: Floats, starts: Integers, deviations: Floats, steps: Integers, taken: Integers,
+    ratios: Floats, widths: Floats, densities: Floats, tops: Floats,
 ) -> None:  # fmt: skip
     """Write the densities of every table's first sampled cells into rows taken[t] to taken[t + 1]."""
     for t in range(len(deviations)):
@@ -192,7 +193,7 @@ def weigh_sample(
 
 
 @compiled("float64(float64[:, ::1], float64[::1], float64[::1])")
-def evidence(likelihood: Any, tops: Any, weights: Any) -> float:
+def evidence(likelihood: Floats, tops: Floats, weights: Floats) -> float:
     """Return the log-density of the values, rounded to sixteenths so that the last bits of floats do not decide."""
     total = 0.0
     for cell in range(len(likelihood)):
@@ -209,7 +210,14 @@ def evidence(likelihood: Any, tops: Any, weights: Any) -> float:
     checked=False,
 )
 def estimate(
-    values: Any, reference: Any, deviation: float, ratios: Any, widths: Any, likelihood: Any, weights: Any, found: Any
+    values: Floats,
+    reference: Floats,
+    deviation: float,
+    ratios: Floats,
+    widths: Floats,
+    likelihood: Floats,
+    weights: Floats,
+    found: Floats,
 ) -> None:
     """Write (E √x)² of cells with given likelihoods; x as in `posterior_means`."""
     noise, parts = deviation * deviation, len(weights)
@@ -232,8 +240,9 @@ def estimate(
     " float64[:, ::1], float64[::1], float64[::1], float64, int64, int64, float64[::1], float64[::1])"
 )
 def shrink_every(
-    values: Any, reference: Any, starts: Any, deviations: Any, steps: Any, taken: Any, ratios: Any, widths: Any,
-    densities: Any, tops: Any, law: Any, strength: float, rounds: int, block: int, best: Any, found: Any,
+    values: Floats, reference: Floats, starts: Integers, deviations: Floats, steps: Integers, taken: Integers,
+    ratios: Floats, widths: Floats, densities: Floats, tops: Floats, law: Floats, strength: float, rounds: int,
+    block: int, best: Floats, found: Floats,
 ) -> None:  # fmt: skip
     """Fit mixture weights to every table and, if their evidence exceeds `best`, write the estimates of its cells."""
     for t in range(len(deviations)):
@@ -244,10 +253,10 @@ def shrink_every(
             likelihood, top = np.empty((count, len(ratios))), np.empty(count)
             weigh_every(values, reference, first, step, count, deviations[t], ratios, widths, likelihood, top)
         weights = mixture_weights(likelihood, law, strength, rounds)
-        told = evidence(likelihood, top, weights)
-        if not told > best[t]:
+        support = evidence(likelihood, top, weights)
+        if not support > best[t]:
             continue
-        best[t] = told
+        best[t] = support
         for at in range(first, end, block):
             until = min(at + block, end)
             if step > 1:

@@ -46,12 +46,12 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.set_arrays import Links, Ones, Paired
+from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.workload import Family, Part, ProductPart
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
 
-FEW, LEAST_OVERDISPERSION = 8, 1e-9  # guesses that tell something
+FEW, LEAST_OVERDISPERSION = 8, 1e-9  # fewest predicted sets for an estimate
 
 
 def dispersion(model: LowOrder, residuals: Residuals) -> float:
@@ -59,61 +59,61 @@ def dispersion(model: LowOrder, residuals: Residuals) -> float:
 
     Every measured set is predicted without itself, and its squared error compared with the variance of the prediction.
     """
-    of_pairs = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
-    pairs, larger = (sorted(_guesses(of_pairs, residuals, many)) for many in (False, True))
+    pairs_only = replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
+    pairs, larger = (sorted(_prediction_ratios(pairs_only, residuals, many)) for many in (False, True))
     if len(pairs) < FEW:
         return 1.0
     own = max(1.0, float(np.quantile(pairs, 0.25)))
     return own if len(larger) < FEW else math.sqrt(own * max(1.0, float(np.median(larger))))
 
 
-def _guesses(of_pairs: LowOrder, residuals: Residuals, larger: bool) -> Iterator[float]:
+def _prediction_ratios(pairs_only: LowOrder, residuals: Residuals, larger: bool) -> Iterator[float]:
     """Yield D / U of the measured pairs, or of the larger sets."""
     sets = [names for names in residuals.values if len(names) > 1 and (len(names) > 2) is larger]
-    chains = {} if larger else _chains(of_pairs, sets)
+    chains = {} if larger else _strongest_chains(pairs_only, sets)
     for names in sets:
         residual = residuals.values[names]
-        inside = [kept for kept in of_pairs.tables if set(kept) < set(names)] if larger else []
-        expected = of_pairs.coarse_marginal(names) if larger else chains.get(names)
+        inside = [subset for subset in pairs_only.tables if set(subset) < set(names)] if larger else []
+        expected = pairs_only.coarse_marginal(names) if larger else chains.get(names)
         if expected is None:
             continue
         noise = math.prod(size - 1 for size in residual.shape) / residuals.precision(names)
-        off = float(((center(expected, range(len(names))) - residual) ** 2).sum()) - noise
-        yield off / chance(expected, names, inside)
+        excess = float(((center(expected, range(len(names))) - residual) ** 2).sum()) - noise
+        yield excess / chance_variance(expected, names, inside)
 
 
-def _chains(of_pairs: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
+def _strongest_chains(pairs_only: LowOrder, sets: Sequence[AttributeSet]) -> dict[AttributeSet, Floats]:
     """Return the strongest chain of measured pairs that implies each pair."""
-    ones = Ones.of(of_pairs.coarse, of_pairs.total)
-    known = Paired(ones, [names for names in of_pairs.tables if names in of_pairs.measured])
-    tables = [np.zeros(0), *(of_pairs.tables[names].reshape(-1) for names in known.names)]
-    return Links.of(known, np.concatenate(tables)).strongest(Paired(ones, sets))
+    ones = OneWayArrays.of(pairs_only.coarse, pairs_only.total)
+    known = PairArrays(ones, [names for names in pairs_only.tables if names in pairs_only.measured])
+    tables = [np.zeros(0), *(pairs_only.tables[names].reshape(-1) for names in known.names)]
+    return PairLinks.of(known, np.concatenate(tables)).strongest(PairArrays(ones, sets))
 
 
-def chance(expected: Floats, names: AttributeSet, inside: Sequence[AttributeSet] = ()) -> float:
+def chance_variance(expected: Floats, names: AttributeSet, inside: Sequence[AttributeSet] = ()) -> float:
     """Return Σ μ̂ Π (1 − μ̂/margin) over the 1-ways and the sets `inside`, as in `model_variance`."""
-    left = expected.copy()
-    for kept in [*inside, *((name,) for name in names)]:
-        others = tuple(axis for axis, name in enumerate(names) if name not in kept)
-        left *= 1 - expected / np.maximum(expected.sum(axis=others, keepdims=True), LEAST_OVERDISPERSION)
-    return max(float(np.maximum(left, 0).sum()), LEAST_OVERDISPERSION)
+    unmeasured = expected.copy()
+    for subset in [*inside, *((name,) for name in names)]:
+        others = tuple(axis for axis, name in enumerate(names) if name not in subset)
+        unmeasured *= 1 - expected / np.maximum(expected.sum(axis=others, keepdims=True), LEAST_OVERDISPERSION)
+    return max(float(np.maximum(unmeasured, 0).sum()), LEAST_OVERDISPERSION)
 
 
 Rest = Callable[[Collection[AttributeSet]], Floats | float]
 DRAWS = 20
 MOST_ENTRIES = 1 << 24
 LEAST = 1e-9
-ROOM = 1.5  # beyond what is learnt: sets of a table differ among themselves
-CONTAINS = (
-    "Approximate, by simulation: the noise of all measurements and what shrinking them costs, widened by how far the "
-    "measurements depart from the model; and, for what was not measured, the chance departure of records from the "
-    "model times a factor learnt from measured sets. Interactions stronger than that are not in it: where there are "
-    "such, intervals of 1.96 standard errors hold the true count less often than 95 % of the time."
+ERROR_MARGIN = 1.5  # the factors are means over sets, and sets differ
+SIMULATION_NOTE = (
+    "Approximate, by simulation: the noise and the shrinkage of all measurements, widened by the observed departure of "
+    "measurements from the model; and, for sets that were not measured, the chance departure of records from the model "
+    "times a factor learnt from measured sets. Stronger interactions are not included: if there are any, intervals of "
+    "1.96 standard errors contain the true count less than 95 % of the time."
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Simulated:
+class SimulatedErrors:
     """Simulated standard errors of a model.
 
     Attributes
@@ -143,9 +143,9 @@ class Simulated:
     def query_error(self, names: Sequence[str], query: Floats) -> float:
         """Return the standard error of a linear query, an array with axes in the order of `names`."""
         ordered = self._ordered(names)
-        turned = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
-        rest = partial(model_variance.query_variance, self.model, ordered, turned)
-        return float(self._errors(ordered, lambda cells: np.asarray((turned * cells).sum()), rest))
+        weights = np.asarray(query, dtype=np.float64).transpose([list(names).index(name) for name in ordered])
+        rest = partial(model_variance.query_variance, self.model, ordered, weights)
+        return float(self._errors(ordered, lambda cells: np.asarray((weights * cells).sum()), rest))
 
     def part_errors(self, part: Part, names: AttributeSet) -> Floats:
         """Return standard errors of all queries of a part over one set; nan if computing them takes too long."""
@@ -159,7 +159,7 @@ class Simulated:
 
         return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
-    def at_once(self, part: Part, names: AttributeSet, errors: Floats, level: float) -> Floats:
+    def simultaneous_widths(self, part: Part, names: AttributeSet, errors: Floats, level: float) -> Floats:
         """Return half widths of simultaneous intervals for all queries of a part over one set.
 
         For m queries L = log(2m/(1 − level)), and b is φ times the largest entry of a query. All cells of a 1-way
@@ -203,16 +203,16 @@ class Simulated:
         spread = np.zeros_like(estimate)
         for replica in self.replicas:
             spread += (answers(replica.marginal(names)) - estimate) ** 2
-        noise, left = self.widening * spread / len(self.replicas), np.asarray(rest(self.known))
-        known = np.maximum(noise, self._drowned(names, rest, left))
-        return np.asarray(np.sqrt(ROOM * (known + self.dispersion * left)))
+        noise, unmeasured = self.widening * spread / len(self.replicas), np.asarray(rest(self.known))
+        known = np.maximum(noise, self._undetected(names, rest, unmeasured))
+        return np.asarray(np.sqrt(ERROR_MARGIN * (known + self.dispersion * unmeasured)))
 
-    def _drowned(self, names: AttributeSet, rest: Rest, left: Floats) -> Floats | float:
+    def _undetected(self, names: AttributeSet, rest: Rest, unmeasured: Floats) -> Floats | float:
         """Return (1 − w) φ (U₀ − U), with w the mean over the measured sets inside."""
-        inside = [self.known[kept] for kept in model_variance.inside(names, self.known)]
+        inside = [self.known[subset] for subset in model_variance.inside(names, self.known)]
         if not inside:
             return 0.0
-        return (1 - sum(inside) / len(inside)) * self.dispersion * np.maximum(rest(()) - left, 0)
+        return (1 - sum(inside) / len(inside)) * self.dispersion * np.maximum(rest(()) - unmeasured, 0)
 
 
 def _reach(part: Part, names: AttributeSet, shape: tuple[int, ...]) -> Floats:
@@ -226,7 +226,7 @@ def _sized(part: ProductPart, names: AttributeSet) -> list[tuple[Family, int]]:
     return list(zip(part.families(names), part.domain.shape(names), strict=True))
 
 
-def simulated(
+def simulate_errors(
     model: LowOrder,
     counts: Mapping[str, NoisyCounts],
     residuals: Residuals,
@@ -235,7 +235,7 @@ def simulated(
     draws: int = DRAWS,
     seed: int = 0,
     each: Each = plainly,
-) -> Simulated:
+) -> SimulatedErrors:
     """Return simulated errors of a model that `model_of` built from `counts` and `residuals`.
 
     Every draw may be a task of the parallel map.
@@ -248,15 +248,15 @@ def simulated(
     spread = {
         names: _spread(tables[names], [replica.coarse_marginal(names) for replica in replicas]) for names in pairs
     }
-    excess = _departure(model, residuals) - float(np.mean([departure for _, departure in drawn]))
+    excess = _squared_departure(model, residuals) - float(np.mean([departure for _, departure in drawn]))
     widening = 1 + max(excess, 0.0) / max(sum(float(part.sum()) for part in spread.values()), 1e-9)
     phi = max(1.0, widening * _mean_ratio(spread, tables), dispersion(model, residuals))
-    known = {names: _known(phi * chance(table, names), table, residuals.precision(names))
+    known = {names: _detected_share(phi * chance_variance(table, names), table, residuals.precision(names))
              for names, table in tables.items()}  # fmt: skip
-    return Simulated(model, replicas, known, widening, phi)
+    return SimulatedErrors(model, replicas, known, widening, phi)
 
 
-def _known(departure: float, table: Floats, precision: float) -> float:
+def _detected_share(departure: float, table: Floats, precision: float) -> float:
     """Return w of a measured table: the share of its departure above the noise, over all cells."""
     noise = math.prod(size - 1 for size in table.shape) / precision
     return departure / (departure + noise)
@@ -273,7 +273,7 @@ def _spread(table: Floats, replicas: Sequence[Floats]) -> Floats:
     return np.asarray(np.mean([(other - table) ** 2 for other in replicas], axis=0))
 
 
-def _departure(model: LowOrder, residuals: Residuals) -> float:
+def _squared_departure(model: LowOrder, residuals: Residuals) -> float:
     """Return the squared distance between measured residuals of two or more attributes and those of the model."""
     return sum(
         float(((_centred(model, names) - residual) ** 2).sum())
@@ -312,4 +312,4 @@ def _replica(
     }
     measured = replace(residuals, values=values)
     built = model_of(redrawn, model.groups, measured, wanted, chains, model.rules)
-    return built, _departure(built, measured)
+    return built, _squared_departure(built, measured)

@@ -13,16 +13,16 @@ from dpscale.base.parallel import Each
 from dpscale.job.sections import SynthesizeTable
 from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.model_answers import MODEL, read_model
-from dpscale.reconstruction.pairwise.learn import learn, read_learnt, write_learnt
-from dpscale.reconstruction.pairwise.pairs import Spread, wanted
+from dpscale.reconstruction.pairwise.learn import learn, read_pairwise, write_pairwise
+from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
 from dpscale.runs.run import Run
 from dpscale.storage.files import present
-from dpscale.synthesis.ancestral import ANCESTRAL, ancestral, read_ancestral, write_ancestral
-from dpscale.synthesis.draw import Part, Sampler, Way, sizes_of
-from dpscale.synthesis.quality import apart, counted
-from dpscale.synthesis.three_way import THREES, read_targets, told, write_targets
+from dpscale.synthesis.ancestral import ANCESTRAL, ancestral_sampler, read_ancestral, write_ancestral
+from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes
+from dpscale.synthesis.quality import count_sampled_sets, distances_by_degree
+from dpscale.synthesis.three_way import THREES, read_targets, three_way_targets, write_targets
 from dpscale.synthesis.tree import tree_start
 
 
@@ -36,10 +36,10 @@ def keep_model(run: Run, each: Each) -> None:
     """Make what is dear once, for the tasks that answer from it."""
     run.require("measure")
     released = run.released
-    run.job.reconstruction.keep(released.evidence(), run.job.estimating, model_folder(run), released.release, each)
+    run.job.reconstruction.prepare(released.evidence(), run.job.estimating, model_folder(run), released.release, each)
 
 
-def joint_of(run: Run, each: Each) -> Model | None:
+def joint_of(run: Run, each: Each) -> GraphicalModel | None:
     """The distribution that the run's estimates are marginals of, where its reconstruction has one."""
     joint = run.job.reconstruction.joint
     if joint is None:
@@ -65,9 +65,9 @@ def model_folder(run: Run) -> Path:
 Apart = dict[str, float]
 LEARNT = "rows.npz"
 TASKS = 8  # that may hold all pairs at once; no number of workers, on which no byte may depend
-TRIED = Part(20_000, 1, 0)
+TRIED = RowPart(20_000, 1, 0)
 MOST_OPEN = 2
-_open: dict[str, tuple[Run, Way]] = {}
+_open: dict[str, tuple[Run, RowSampler]] = {}
 
 
 def chosen_way(run: Run, asked: SynthesizeTable, each: Each) -> tuple[str, dict[str, Apart]]:
@@ -79,9 +79,9 @@ def chosen_way(run: Run, asked: SynthesizeTable, each: Each) -> tuple[str, dict[
     tried = {}
     for name in ways:
         way = read_way(model_folder(run), name)
-        sizes = sizes_of(way)
-        counts = counted(way.rows(TRIED, run.manifest["release"]), sizes)
-        tried[name] = apart(counts, way.names, sizes, estimated)
+        sizes = attribute_sizes(way)
+        counts = count_sampled_sets(way.rows(TRIED, run.manifest["release"]), sizes)
+        tried[name] = distances_by_degree(counts, way.names, sizes, estimated)
     return min(tried, key=lambda name: sum(tried[name].values())), tried
 
 
@@ -90,7 +90,7 @@ def _kept(run: Run, asked: SynthesizeTable, each: Each) -> list[str]:
     ways, folder = [], model_folder(run)
     joint = None if asked.method == "sampler" or asked.weights else joint_of(run, each)
     if joint is not None:
-        write_ancestral(folder / ANCESTRAL, ancestral(joint))
+        write_ancestral(folder / ANCESTRAL, ancestral_sampler(joint))
         ways.append("ancestral")
     if asked.method != "ancestral":
         _learn(run, folder)
@@ -102,31 +102,34 @@ def _learn(run: Run, folder: Path) -> None:
     if present(folder / LEARNT):
         return
     model = low_order_of(run)
-    asked = wanted(model, run.job.engine.bytes // TASKS)
+    asked = pair_targets(model, run.job.engine.bytes // TASKS)
     learnt = learn(asked, run.manifest["release"], start=tree_start)
-    write_learnt(folder / LEARNT, learnt, Spread(model.groups, model.ones, model.rules), model.total)
+    write_pairwise(folder / LEARNT, learnt, CellDistribution(model.groups, model.ones, model.rules), model.total)
 
 
 def _polish(run: Run, asked: SynthesizeTable, folder: Path) -> bool:
     """Whether rows are polished; what by is made then."""
-    learnt, _, total = read_learnt(folder / LEARNT)
+    learnt, _, total = read_pairwise(folder / LEARNT)
     if not asked.polishes(total):
         return False
     if not present(folder / THREES):
         write_targets(
-            folder / THREES, told(learnt, low_order_of(run), run.manifest["release"], run.job.engine.bytes // TASKS)
+            folder / THREES,
+            three_way_targets(learnt, low_order_of(run), run.manifest["release"], run.job.engine.bytes // TASKS),
         )
     return True
 
 
-def read_way(folder: Path, name: str) -> Way:
+def read_way(folder: Path, name: str) -> RowSampler:
     """What its files say."""
     if name == "ancestral":
         return read_ancestral(folder / ANCESTRAL)
-    return Sampler(*read_learnt(folder / LEARNT), read_targets(folder / THREES) if name == "polished" else None)
+    return PairwiseSampler(
+        *read_pairwise(folder / LEARNT), read_targets(folder / THREES) if name == "polished" else None
+    )
 
 
-def opened_way(path: str, folder: str, name: str) -> tuple[Run, Way]:
+def opened_way(path: str, folder: str, name: str) -> tuple[Run, RowSampler]:
     """What tasks draw by, kept in the process from one to the next."""
     key = f"{folder} {name}"
     if key not in _open:

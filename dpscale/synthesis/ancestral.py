@@ -17,10 +17,10 @@ import numpy as np
 
 from dpscale.base.arrays import Floats, Integers, Integers32
 from dpscale.privacy.streams import Chance
-from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import others
 from dpscale.storage.files import reading, writing
-from dpscale.synthesis.draw import Part
+from dpscale.synthesis.draw import RowPart
 
 ANCESTRAL = "ancestral.npz"
 STEPS = 1 << 30
@@ -47,7 +47,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Ancestral:
+class AncestralSampler:
     """Sampler of rows from a junction tree; `ones` and `total` as in `RowSampler`.
 
     Attributes
@@ -71,20 +71,20 @@ class Ancestral:
     total: float
 
     @property
-    def held(self) -> int:
+    def matched_pairs(self) -> int:
         return comb(len(self.names), 2)
 
-    def rows(self, part: Part, release: str) -> Integers32:
+    def rows(self, part: RowPart, release: str) -> Integers32:
         """Return the part's rows over cells, shape (count, d)."""
         chance = Chance(release, "ancestral", *part.key)
         rows = np.zeros((part.count, len(self.names)), np.int32)
         for step in self.steps:
             given = self._codes(rows, step.given)
-            drawn = _drawn(step.ends, given, chance) - given * int(np.prod(step.shape))
+            drawn = _sample_entries(step.ends, given, chance) - given * int(np.prod(step.shape))
             rows[:, step.new] = np.stack(np.unravel_index(drawn, step.shape), axis=1)
         for column, ends in enumerate(self.within):
             if len(ends) > self.sizes[column]:
-                rows[:, column] = _drawn(ends, rows[:, column].astype(np.int64), chance)
+                rows[:, column] = _sample_entries(ends, rows[:, column].astype(np.int64), chance)
         return rows
 
     def _codes(self, rows: Integers32, columns: tuple[int, ...]) -> Integers:
@@ -94,7 +94,7 @@ class Ancestral:
         return codes
 
 
-def _drawn(ends: Integers, given: Integers, chance: Chance) -> Integers:
+def _sample_entries(ends: Integers, given: Integers, chance: Chance) -> Integers:
     """Return for each row an entry k with ends[k − 1] ≤ given + point < ends[k], in steps.
 
     The points of rows with equal `given` are evenly spaced.
@@ -110,7 +110,7 @@ def _drawn(ends: Integers, given: Integers, chance: Chance) -> Integers:
     return drawn
 
 
-def ancestral(model: Model) -> Ancestral:
+def ancestral_sampler(model: GraphicalModel) -> AncestralSampler:
     """Return the sampler of a graphical model."""
     names, tree = tuple(model.cells), model.tree
     steps = [
@@ -120,7 +120,7 @@ def ancestral(model: Model) -> Ancestral:
     ]
     within = [_within(model, name) for name in names]
     ones = {name: model.marginal([name]) for name in names}
-    return Ancestral(names, tuple(model.groups[name].count for name in names), tuple(steps), tuple(within), ones,
+    return AncestralSampler(names, tuple(model.groups[name].count for name in names), tuple(steps), tuple(within), ones,
                      model.total)  # fmt: skip
 
 
@@ -132,24 +132,24 @@ def _step(names: tuple[str, ...], clique: tuple[str, ...], shared: tuple[str, ..
     alone = table.sum(axis=others(clique, new)).ravel()
     shares = np.where(shares.sum(axis=1, keepdims=True) > 0, shares, alone)
     ends = np.cumsum(shares, axis=1)
-    return Step(tuple(map(names.index, shared)), tuple(map(names.index, new)), shape, _whole(ends / ends[:, -1:]))
+    return Step(tuple(map(names.index, shared)), tuple(map(names.index, new)), shape, _to_steps(ends / ends[:, -1:]))
 
 
-def _within(model: Model, name: str) -> Integers:
+def _within(model: GraphicalModel, name: str) -> Integers:
     """Return cumulative shares of all cells; those of group g end in (g, g + 1]."""
     groups, shares = model.groups[name], model.calibrated.within[name]
     parts = np.split(shares, groups.starts[1:])
-    return np.concatenate([_whole((np.cumsum(own) / own.sum())[None]) + g * STEPS for g, own in enumerate(parts)])
+    return np.concatenate([_to_steps((np.cumsum(own) / own.sum())[None]) + g * STEPS for g, own in enumerate(parts)])
 
 
-def _whole(ends: Floats) -> Integers:
+def _to_steps(ends: Floats) -> Integers:
     """Return ends in (0, 1], shape (rows, k), as whole steps; each row continues after the previous one."""
     found = np.rint(ends * STEPS).astype(np.int64)
     found[:, -1] = STEPS
     return np.asarray((found + STEPS * np.arange(len(found))[:, None]).ravel())
 
 
-def write_ancestral(path: Path, kept: Ancestral) -> None:
+def write_ancestral(path: Path, kept: AncestralSampler) -> None:
     """Write a sampler exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
     steps = [[step.given, step.new, step.shape] for step in kept.steps]
     index = {"names": kept.names, "sizes": kept.sizes, "steps": steps, "total": kept.total}
@@ -161,7 +161,7 @@ def write_ancestral(path: Path, kept: Ancestral) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def read_ancestral(path: Path) -> Ancestral:
+def read_ancestral(path: Path) -> AncestralSampler:
     """Return the sampler in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index = json.loads(str(arrays["index"]))
@@ -172,4 +172,4 @@ def read_ancestral(path: Path) -> Ancestral:
         )
         within = tuple(arrays[f"within{i}"] for i in range(len(names)))
         ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
-        return Ancestral(names, tuple(index["sizes"]), steps, within, ones, index["total"])
+        return AncestralSampler(names, tuple(index["sizes"]), steps, within, ones, index["total"])

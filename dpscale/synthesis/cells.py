@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Floats, Integers32
 from dpscale.domain.structural_zeros import Follows
 from dpscale.privacy.streams import Chance
-from dpscale.reconstruction.constraints import known_pair, settled
+from dpscale.reconstruction.constraints import determined_over_groups, known_pair
 from dpscale.reconstruction.entropy import proportional_fit
 from dpscale.reconstruction.pairwise.learn import LOG_UNIT
 from dpscale.reconstruction.pairwise.loops import BEHIND
-from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
+from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets
 from dpscale.synthesis import loops
 from dpscale.workload.residual.in_axis import Groups, every_cell
 
@@ -30,64 +30,64 @@ ROUNDS, THROUGH = 2, 12
 LEAST = 1e-12
 
 
-def spread(wanted: Wanted, cells: Spread, rows: Integers32, chance: Chance) -> Integers32:
+def refine_to_cells(targets: PairTargets, cells: CellDistribution, rows: Integers32, chance: Chance) -> Integers32:
     """Return rows over cells, shape (n, d), from rows over groups."""
-    out, sizes = rows.copy(), [cells.groups[name].size for name in wanted.layout.names]
-    refined = [i for i in range(len(sizes)) if wanted.layout.sizes[i] < sizes[i] and len(rows)]
-    for place, i in enumerate(refined * ROUNDS):
-        others = refined if place >= len(refined) else refined[:place]
+    out, sizes = rows.copy(), [cells.groups[name].size for name in targets.layout.names]
+    coarse = [i for i in range(len(sizes)) if targets.layout.sizes[i] < sizes[i] and len(rows)]
+    for place, i in enumerate(coarse * ROUNDS):
+        others = coarse if place >= len(coarse) else coarse[:place]
         fine = [j for j in others if j != i and sizes[i] * sizes[j] <= len(rows)]
-        seen = rows.copy()
-        seen[:, fine] = out[:, fine]
-        begun = np.ascontiguousarray(out[:, i]) if place >= len(refined) else None
-        out[:, i] = _Refined(wanted, cells, seen, frozenset(fine), i).cells(chance, begun)
+        mixed = rows.copy()
+        mixed[:, fine] = out[:, fine]
+        initial = np.ascontiguousarray(out[:, i]) if place >= len(coarse) else None
+        out[:, i] = _AttributeRefinement(targets, cells, mixed, frozenset(fine), i).cells(chance, initial)
     return out
 
 
 @dataclass(frozen=True, eq=False)
-class _Refined:
+class _AttributeRefinement:
     """Refinement of one attribute; rows are over cells for attributes in `fine` and over groups for the others."""
 
-    wanted: Wanted
-    spread: Spread
+    targets: PairTargets
+    distribution: CellDistribution
     rows: Integers32
     fine: frozenset[int]
     i: int
 
-    def cells(self, chance: Chance, begun: Integers32 | None) -> Integers32:
-        """Return the cell of each row, from `begun`, the cells of an earlier round, if given."""
-        cells = self._begun(chance) if begun is None else begun
+    def cells(self, chance: Chance, initial: Integers32 | None) -> Integers32:
+        """Return the cell of each row, from `initial`, the cells of an earlier round, if given."""
+        cells = self._initial_cells(chance) if initial is None else initial
         starts, targets = self._targets()
         alone = self.one * (len(self.rows) / self.one.sum())
-        inside = (np.rint(np.log(np.maximum(self._inside, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
+        inside = (np.rint(np.log(np.maximum(self._log_shares, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
         bounds, state = np.array([*self.groups.starts, self.groups.size], np.int64), chance.state()
-        weights, slopes = _weighed(targets, self._counts(cells, starts, len(targets)), BETA)
+        weights, slopes = _feedback(targets, self._counts(cells, starts, len(targets)), BETA)
         own = np.bincount(cells, minlength=self.groups.size).astype(np.float64)
-        held, held_slopes = _weighed(alone, own, ALONE * BETA)
+        own_weights, own_slopes = _feedback(alone, own, ALONE * BETA)
         order = chance.permutation(len(self.rows))
-        loops.sweep_cells(cells, self.rows, self.i, order, bounds, starts, inside, weights, slopes, held,
-                          held_slopes, state)  # fmt: skip
+        loops.sweep_cells(cells, self.rows, self.i, order, bounds, starts, inside, weights, slopes, own_weights,
+                          own_slopes, state)  # fmt: skip
         return cells
 
     @property
     def groups(self) -> Groups:
-        return self.spread.groups[self.wanted.layout.names[self.i]]
+        return self.distribution.groups[self.targets.layout.names[self.i]]
 
     @property
     def one(self) -> Floats:
-        return self.spread.ones[self.wanted.layout.names[self.i]]
+        return self.distribution.ones[self.targets.layout.names[self.i]]
 
     @property
-    def _inside(self) -> Floats:
-        return self._inside_of(self.i)
+    def _log_shares(self) -> Floats:
+        return self._shares_in_group(self.i)
 
-    def _inside_of(self, j: int) -> Floats:
+    def _shares_in_group(self, j: int) -> Floats:
         """Return each cell's share of its group."""
-        name = self.wanted.layout.names[j]
-        one, groups = self.spread.ones[name], self.spread.groups[name]
+        name = self.targets.layout.names[j]
+        one, groups = self.distribution.ones[name], self.distribution.groups[name]
         return np.asarray(one / np.add.reduceat(one, groups.starts)[groups.labels])
 
-    def _begun(self, chance: Chance) -> Integers32:
+    def _initial_cells(self, chance: Chance) -> Integers32:
         """Return cells that match the 1-way marginal within each group of rows."""
         cells = np.empty(len(self.rows), np.int32)
         column = self.rows[:, self.i]
@@ -102,8 +102,8 @@ class _Refined:
 
     def _targets(self) -> tuple[NDArray[np.int64], Floats]:
         """Return the start of (group or cell of j) × (cell of i), and the target counts."""
-        starts, tables, at = np.full(len(self.wanted.layout.sizes), -1, np.int64), [np.zeros(0)], 0
-        for j in np.flatnonzero(self.wanted.layout.used[self.i]).tolist():
+        starts, tables, at = np.full(len(self.targets.layout.sizes), -1, np.int64), [np.zeros(0)], 0
+        for j in np.flatnonzero(self.targets.layout.used[self.i]).tolist():
             tables.append(self._shares(j).ravel() * len(self.rows))
             starts[j] = at
             at += tables[-1].size
@@ -111,44 +111,48 @@ class _Refined:
 
     def _shares(self, j: int) -> Floats:
         """Return the shares implied by pairs of groups, 1-ways and dependencies, shape (values of j, cells of i)."""
-        names = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
-        if (known := self._known(j)) is not None:
+        names = self.targets.layout.names[self.i], self.targets.layout.names[j]
+        if (known := self._determined_shares(j)) is not None:
             return known
         found = self._over_groups(j)
         if j in self.fine:
-            found = found[self.spread.groups[names[1]].labels] * self._inside_of(j)[:, None]
+            found = found[self.distribution.groups[names[1]].labels] * self._shares_in_group(j)[:, None]
         return np.ascontiguousarray(found)
 
-    def _known(self, j: int) -> Floats | None:
+    def _determined_shares(self, j: int) -> Floats | None:
         """Return the shares if i and j have a common determinant (one of them or a third), else None."""
-        name, other = self.wanted.layout.names[self.i], self.wanted.layout.names[j]
-        cells = {one: every_cell(self.spread.groups[one].size) for one in (name, other)}
-        groups = {**self.spread.groups, **(cells if j in self.fine else {name: cells[name]})}
-        known = known_pair(self.spread.rules, (other, name), self.spread.ones, groups)
+        name, other = self.targets.layout.names[self.i], self.targets.layout.names[j]
+        cells = {one: every_cell(self.distribution.groups[one].size) for one in (name, other)}
+        groups = {**self.distribution.groups, **(cells if j in self.fine else {name: cells[name]})}
+        known = known_pair(self.distribution.rules, (other, name), self.distribution.ones, groups)
         return None if known is None else known / self.one.sum()
 
     def _over_groups(self, j: int) -> Floats:
         """Return shares of all rows, shape (groups of j, cells of i)."""
-        names, used = self.wanted.layout.names, self.wanted.layout.used
-        for rule in self.spread.rules:
+        names, used = self.targets.layout.names, self.targets.layout.used
+        for rule in self.distribution.rules:
             if isinstance(rule, Follows) and rule.whole and rule.by == names[self.i] and rule.what in names:
                 k = names.index(rule.what)
-                if used[k, j] and used[self.i, k] and not settled([rule], rule.names, self.spread.groups):
-                    return self._through(rule, k, j)
-        return self._pair(j, self.i)[:, self.groups.labels] * self._inside
+                if (
+                    used[k, j]
+                    and used[self.i, k]
+                    and not determined_over_groups([rule], rule.names, self.distribution.groups)
+                ):
+                    return self._shares_by_dependent(rule, k, j)
+        return self._pair(j, self.i)[:, self.groups.labels] * self._log_shares
 
-    def _through(self, rule: Follows, k: int, j: int) -> Floats:
+    def _shares_by_dependent(self, rule: Follows, k: int, j: int) -> Floats:
         """Return the shares by the dependent attribute k of i: maximum entropy given i, k and j by pairs of groups."""
-        both = known_pair([rule], rule.names, self.spread.ones, self.spread.groups) / self.one.sum()
-        beside = self._pair(k, j)
-        margins = [((0, 1), both), ((0, 2), self._pair(self.i, j)), ((1, 2), beside)]
-        table = proportional_fit(np.multiply.outer(both, beside.sum(axis=0)), margins, THROUGH, LEAST)
-        at = self.groups.labels, self.spread.groups[rule.what].labels[np.array(rule.of)]
+        both = known_pair([rule], rule.names, self.distribution.ones, self.distribution.groups) / self.one.sum()
+        dependent_pair = self._pair(k, j)
+        margins = [((0, 1), both), ((0, 2), self._pair(self.i, j)), ((1, 2), dependent_pair)]
+        table = proportional_fit(np.multiply.outer(both, dependent_pair.sum(axis=0)), margins, THROUGH, LEAST)
+        at = self.groups.labels, self.distribution.groups[rule.what].labels[np.array(rule.of)]
         return np.asarray((table[at] * (self.one / self.one.sum() / np.maximum(both[at], LEAST))[:, None]).T)
 
     def _pair(self, first: int, second: int) -> Floats:
         """Return shares over groups, one axis each."""
-        table = self.wanted.layout.of(self.wanted.shares, min(first, second), max(first, second))
+        table = self.targets.layout.of(self.targets.shares, min(first, second), max(first, second))
         return np.asarray(table if first < second else table.T)
 
     def _counts(self, cells: Integers32, starts: NDArray[np.int64], size: int) -> Floats:
@@ -159,7 +163,7 @@ class _Refined:
         return counts
 
 
-def _weighed(targets: Floats, counts: Floats, beta: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _feedback(targets: Floats, counts: Floats, beta: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return −β (C + ½ − T) / S, and its slope."""
     slopes = beta / (targets + FLOOR)
     return (slopes * (targets - counts - 0.5)).astype(np.float32), slopes.astype(np.float32)

@@ -89,7 +89,7 @@ def _cast(values: pa.Array, wanted: pa.DataType | None) -> pa.Array:
         return values
     try:
         return values.cast(wanted, safe=not pa.types.is_decimal(wanted))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as a text that the input spells otherwise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # for example a text with another spelling in the input
         return values
 
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats, Integers32
 from dpscale.privacy.streams import Chance
-from dpscale.reconstruction.pairwise.learn import Learnt, Sweeper, independent_rows
-from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
-from dpscale.synthesis.cells import spread
-from dpscale.synthesis.one_way_rounding import balanced, settled
+from dpscale.reconstruction.pairwise.learn import PairwiseModel, Sweeper, independent_rows
+from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets
+from dpscale.synthesis.cells import refine_to_cells
+from dpscale.synthesis.one_way_rounding import balance_rows, match_one_ways
 from dpscale.synthesis.three_way import BETAS as POLISHING
 from dpscale.synthesis.three_way import Polisher, ThreeWayTargets
 
@@ -28,7 +28,7 @@ LEAST_ROWS = 50_000
 
 
 @dataclass(frozen=True)
-class Part:
+class RowPart:
     """Files from `number` up to but excluding `number + files`, of `parts` files of a table of `rows` rows."""
 
     rows: int
@@ -48,9 +48,9 @@ class Part:
         return (self.rows, 1, 0) if self.parts == self.files else (self.rows, self.parts, self.number)
 
     @property
-    def each(self) -> list[Part]:
+    def each(self) -> list[RowPart]:
         """The files of this part, one by one."""
-        return [Part(self.rows, self.parts, self.number + file) for file in range(self.files)]
+        return [RowPart(self.rows, self.parts, self.number + file) for file in range(self.files)]
 
     def share(self, whole: Floats, chance: Chance) -> Floats:
         """Return the part's share of target counts of the whole; `chance` is the same for every part."""
@@ -61,27 +61,29 @@ class Part:
         return np.asarray(after - before)
 
 
-def parts_of(rows: int, files: int) -> list[Part]:
+def split_rows(rows: int, files: int) -> list[RowPart]:
     """Return the parts that are drawn together: one file or several small files, for more accurate counts."""
     parts = min(files, max(1, rows // LEAST_ROWS))
     firsts = [-(-number * files // parts) for number in range(parts + 1)]
-    return [Part(rows, files, first, after - first) for first, after in pairwise(firsts)]
+    return [RowPart(rows, files, first, after - first) for first, after in pairwise(firsts)]
 
 
-def draw(learnt: Learnt, part: Part, release: str, told: ThreeWayTargets | None = None) -> NDArray[np.int32]:
+def draw(
+    model: PairwiseModel, part: RowPart, release: str, three_way: ThreeWayTargets | None = None
+) -> NDArray[np.int32]:
     """Return the part's rows over groups, shape (count, d); `three_way` are additional targets of polished rows."""
-    wanted, chance = learnt.wanted, Chance(release, "draw", *part.key)
+    targets, chance = model.targets, Chance(release, "draw", *part.key)
     if not part.count:
-        return np.empty((0, len(wanted.layout.sizes)), np.int32)
-    if not wanted.layout.pairs:
-        return independent_rows(wanted.layout, wanted.ones, part.count, chance)
-    targets = part.share(wanted.shares * part.rows, Chance(release, "dither", part.rows, part.parts))
-    prototypes = np.ascontiguousarray(learnt.rows[_resampled(len(learnt.rows), part.count, chance)])
-    rows = balanced(wanted, prototypes, chance)
-    of = wanted.layout, wanted.ones, rows, targets, learnt.theta, wanted.layout.used, chance
-    if told is not None:
-        aims = part.share(told.shares * part.rows, Chance(release, "dither threes", part.rows, part.parts))
-        polisher = Polisher(told.threes, aims, *of)
+        return np.empty((0, len(targets.layout.sizes)), np.int32)
+    if not targets.layout.pairs:
+        return independent_rows(targets.layout, targets.ones, part.count, chance)
+    target_counts = part.share(targets.shares * part.rows, Chance(release, "dither", part.rows, part.parts))
+    prototypes = np.ascontiguousarray(model.rows[_resample(len(model.rows), part.count, chance)])
+    rows = balance_rows(targets, prototypes, chance)
+    of = targets.layout, targets.ones, rows, target_counts, model.theta, targets.layout.used, chance
+    if three_way is not None:
+        aims = part.share(three_way.shares * part.rows, Chance(release, "dither threes", part.rows, part.parts))
+        polisher = Polisher(three_way.layout, aims, *of)
         for betas in POLISHING:
             polisher.polish(*betas)
         return rows
@@ -91,7 +93,7 @@ def draw(learnt: Learnt, part: Part, release: str, told: ThreeWayTargets | None 
     return rows
 
 
-def _resampled(prototypes: int, count: int, chance: Chance) -> NDArray[np.int64]:
+def _resample(prototypes: int, count: int, chance: Chance) -> NDArray[np.int64]:
     """Return each prototype equally often, up to one."""
     return np.concatenate([chance.permutation(prototypes) for _ in range(-(-count // prototypes))])[:count]
 
@@ -99,12 +101,12 @@ def _resampled(prototypes: int, count: int, chance: Chance) -> NDArray[np.int64]
 ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
 
 
-def raked(wanted: Wanted, rows: NDArray[np.int32], part: Part, total: float) -> Floats:
+def rake_weights(targets: PairTargets, rows: NDArray[np.int32], part: RowPart, total: float) -> Floats:
     """Return the number of records that each row over groups represents, shape (n,).
 
     The sum is the part's share of `total`.
     """
-    layout = wanted.layout
+    layout = targets.layout
     if not len(rows):
         return np.empty(0)
     whole = total * len(rows) / part.rows
@@ -112,14 +114,14 @@ def raked(wanted: Wanted, rows: NDArray[np.int32], part: Part, total: float) -> 
     for _ in range(ROUNDS):
         for i, j in layout.pairs:
             at = rows[:, i].astype(np.int64) * layout.sizes[j] + rows[:, j]
-            target = layout.of(wanted.shares, i, j).ravel() * whole
+            target = layout.of(targets.shares, i, j).ravel() * whole
             has = np.bincount(at, weights, minlength=len(target))
             weights *= np.clip(target / np.maximum(has, 1e-300), LEAST_STEP, MOST_STEP)[at]
         weights *= whole / weights.sum()
     return weights
 
 
-class Way(Protocol):
+class RowSampler(Protocol):
     """Interface of row samplers.
 
     `total` is the approximate number of records, `ones` every attribute's 1-way marginal.
@@ -132,20 +134,20 @@ class Way(Protocol):
     @property
     def total(self) -> float: ...
     @property
-    def held(self) -> int:
+    def matched_pairs(self) -> int:
         """Number of pairs of attributes that rows match."""
 
-    def rows(self, part: Part, release: str) -> Integers32:
+    def rows(self, part: RowPart, release: str) -> Integers32:
         """Return the part's rows over cells, shape (count, d)."""
 
 
-def sizes_of(way: Way) -> list[int]:
+def attribute_sizes(way: RowSampler) -> list[int]:
     """Return the number of cells of every attribute."""
     return [len(way.ones[name]) for name in way.names]
 
 
 @dataclass(frozen=True, eq=False)
-class Sampler:
+class PairwiseSampler:
     """Sampler of rows from a pairwise model.
 
     Attributes
@@ -159,30 +161,32 @@ class Sampler:
         Targets of polished rows.
     """
 
-    learnt: Learnt
-    cells: Spread
+    model: PairwiseModel
+    cells: CellDistribution
     total: float
-    told: ThreeWayTargets | None = None
+    three_way: ThreeWayTargets | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.learnt.wanted.layout.names
+        return self.model.targets.layout.names
 
     @property
     def ones(self) -> dict[str, Floats]:
         return dict(self.cells.ones)
 
     @property
-    def held(self) -> int:
-        return len(self.learnt.wanted.layout.pairs)
+    def matched_pairs(self) -> int:
+        return len(self.model.targets.layout.pairs)
 
-    def rows(self, part: Part, release: str) -> Integers32:
-        groups = draw(self.learnt, part, release, self.told)
+    def rows(self, part: RowPart, release: str) -> Integers32:
+        groups = draw(self.model, part, release, self.three_way)
         chance = Chance(release, "cells", *part.key)
-        return settled(self.learnt.wanted, self.cells, spread(self.learnt.wanted, self.cells, groups, chance))
+        return match_one_ways(
+            self.model.targets, self.cells, refine_to_cells(self.model.targets, self.cells, groups, chance)
+        )
 
-    def weights(self, rows: Integers32, part: Part) -> Floats:
+    def weights(self, rows: Integers32, part: RowPart) -> Floats:
         """Return the number of records that each of the part's rows represents, shape (count,)."""
         labels = [self.cells.groups[name].labels for name in self.names]
         groups = np.stack([own[rows[:, i]] for i, own in enumerate(labels)], axis=1).astype(np.int32)
-        return raked(self.learnt.wanted, groups, part, self.total)
+        return rake_weights(self.model.targets, groups, part, self.total)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from dpscale.base.arrays import Floats, Floats32, Integers, Integers32, Words
 from dpscale.privacy.sampling_loops import compiled
-from dpscale.reconstruction.pairwise.loops import BLOCK, U1, U8, chosen, gather
+from dpscale.reconstruction.pairwise.loops import BLOCK, U1, U8, gather, sample_index
 
 
 @compiled(
@@ -16,8 +15,8 @@ from dpscale.reconstruction.pairwise.loops import BLOCK, U1, U8, chosen, gather
     slp=True,
 )
 def sweep_cells(
-    cells: Any, rows: Any, i: int, order: Any, bounds: Any, starts: Any, inside: Any, weights: Any, slopes: Any,
-    alone: Any, alone_slopes: Any, state: Any,
+    cells: Integers32, rows: Integers32, i: int, order: Integers, bounds: Integers, starts: Integers, inside:
+    Floats32, weights: Floats32, slopes: Floats32, alone: Floats32, alone_slopes: Floats32, state: Words,
 ) -> None:  # fmt: skip
     """Draw the cell of attribute i within the group of each row, given the groups of the others.
 
@@ -32,9 +31,9 @@ def sweep_cells(
     alone, alone_slopes : ndarray of float32
         Feedback of the cells' own counts.
     """
-    size, held = np.uint64(bounds[-1]), np.flatnonzero(starts >= 0).astype(np.uint64)
-    logits, room = np.zeros(size + U8, np.float32), np.empty(size, np.float32)
-    lines = np.empty(len(held), np.uint64)
+    size, partners = np.uint64(bounds[-1]), np.flatnonzero(starts >= 0).astype(np.uint64)
+    logits, buffer = np.zeros(size + U8, np.float32), np.empty(size, np.float32)
+    lines = np.empty(len(partners), np.uint64)
     for place in range(len(order)):
         r = np.uint64(order[place])
         row, low = rows[r], np.uint64(bounds[rows[r, i]])
@@ -44,12 +43,12 @@ def sweep_cells(
         own = alone_slopes[low + old]
         for c in range(width):
             logits[c] = inside[low + c] + alone[low + c]
-        for t in range(len(held)):
-            lines[t] = np.uint64(starts[held[t]]) + np.uint64(row[held[t]]) * size + low
+        for t in range(len(partners)):
+            lines[t] = np.uint64(starts[partners[t]]) + np.uint64(row[partners[t]]) * size + low
             own += slopes[lines[t] + old]
-        gather(weights, lines, np.uint64(len(held)), width, logits)
+        gather(weights, lines, np.uint64(len(partners)), width, logits)
         logits[old] += own
-        new = np.uint64(chosen(logits, np.int64(width), room, state))
+        new = np.uint64(sample_index(logits, np.int64(width), buffer, state))
         if new == old:
             continue
         cells[r] = low + new
@@ -61,7 +60,7 @@ def sweep_cells(
 
 
 @compiled("void(int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1])")
-def count_threes(rows: Any, sets: Any, ends: Any, sizes: Any, counts: Any) -> None:
+def count_triples(rows: Integers32, sets: Integers, ends: Integers, sizes: Integers, counts: Floats) -> None:
     """Add the number of rows in each cell of the triples."""
     for first in range(0, len(rows), BLOCK):
         last = min(len(rows), first + BLOCK)
@@ -74,7 +73,7 @@ def count_threes(rows: Any, sets: Any, ends: Any, sizes: Any, counts: Any) -> No
 
 
 @compiled("int64[::1](int32[:, ::1], int64[:, ::1], int64[::1])")
-def moved(rows: Any, sets: Any, sizes: Any) -> Any:
+def count_roots(rows: Integers32, sets: Integers, sizes: Integers) -> Integers:
     """Return Σ √C over the cells of each triple, shape (t,), in steps of 1/64 so that the order is irrelevant."""
     found, most = np.zeros(len(sets), np.int64), 1
     for t in range(len(sets)):
@@ -92,8 +91,15 @@ def moved(rows: Any, sets: Any, sizes: Any) -> Any:
 
 
 @compiled("void(int64[:, ::1], int64[::1], int64[::1], float64[::1], float64[::1], float64, float64, float32[::1])")
-def weigh_threes(
-    sets: Any, ends: Any, sizes: Any, wanted: Any, counts: Any, floor: float, beta: float, weights: Any
+def weigh_triples(
+    sets: Integers,
+    ends: Integers,
+    sizes: Integers,
+    wanted: Floats,
+    counts: Floats,
+    floor: float,
+    beta: float,
+    weights: Floats32,
 ) -> None:
     """Write W = −β (C + ½ − T) / (T + floor), followed by the slopes, in the three orientations of each triple."""
     for t in range(len(sets)):

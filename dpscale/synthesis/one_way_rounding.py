@@ -19,12 +19,12 @@ from dpscale.base.errors import PlanError
 from dpscale.domain.structural_zeros import Column, Excludes, speaking
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT
-from dpscale.reconstruction.pairwise.pairs import Spread, Wanted
+from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets
 
-SLACK = 0.006  # of all rows, in L1: below it a 1-way is left as it is
+SLACK = 0.006  # L1 error, as a share of all rows, below which a 1-way is not adjusted
 
 
-def settled(wanted: Wanted, cells: Spread, rows: Integers32) -> Integers32:
+def match_one_ways(targets: PairTargets, cells: CellDistribution, rows: Integers32) -> Integers32:
     """Return rows whose 1-way marginals are the released ones up to whole rows.
 
     Parameters
@@ -37,15 +37,15 @@ def settled(wanted: Wanted, cells: Spread, rows: Integers32) -> Integers32:
         Cells.
     """
     out = rows.copy()
-    for i, name in enumerate(wanted.layout.names):
-        target = apportioned(cells.ones[name], len(rows))
+    for i, name in enumerate(targets.layout.names):
+        target = apportion(cells.ones[name], len(rows))
         surplus = np.bincount(out[:, i], minlength=len(target)) - target
         if np.abs(surplus).sum() > SLACK * len(rows):
-            _move(wanted, cells, out, i, surplus)
+            _move(targets, cells, out, i, surplus)
     return out
 
 
-def apportioned(shares: Floats, count: int) -> Integers:
+def apportion(shares: Floats, count: int) -> Integers:
     """Return whole numbers of sum `count` in proportion to shares, by largest remainders."""
     exact = np.maximum(shares, 0) * (count / max(float(np.maximum(shares, 0).sum()), LEAST_WEIGHT))
     whole = np.floor(exact).astype(np.int64)
@@ -53,15 +53,15 @@ def apportioned(shares: Floats, count: int) -> Integers:
     return whole
 
 
-def _move(wanted: Wanted, cells: Spread, rows: Integers32, i: int, surplus: Integers) -> None:
+def _move(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: int, surplus: Integers) -> None:
     """Move rows of attribute i from cells with a surplus to cells that lack rows, group by group."""
-    labels = np.asarray(cells.groups[wanted.layout.names[i]].labels)
+    labels = np.asarray(cells.groups[targets.layout.names[i]].labels)
     candidates = np.flatnonzero(surplus[rows[:, i]] > 0)
-    fits = _fits(wanted, cells, rows[candidates], i)
+    fits = _fits(targets, cells, rows[candidates], i)
     own = fits[np.arange(len(candidates)), labels[rows[candidates, i]]]
-    lacking = np.repeat(np.arange(len(surplus)), np.maximum(-surplus, 0))
-    for group in np.unique(labels[lacking]).tolist():
-        empty = lacking[labels[lacking] == group].tolist()
+    missing_triples = np.repeat(np.arange(len(surplus)), np.maximum(-surplus, 0))
+    for group in np.unique(labels[missing_triples]).tolist():
+        empty = missing_triples[labels[missing_triples] == group].tolist()
         for row in candidates[np.argsort(own - fits[:, group], kind="stable")].tolist():
             if not empty:
                 break
@@ -70,12 +70,12 @@ def _move(wanted: Wanted, cells: Spread, rows: Integers32, i: int, surplus: Inte
                 rows[row, i] = empty.pop()
 
 
-def _fits(wanted: Wanted, cells: Spread, rows: Integers32, i: int) -> Floats:
+def _fits(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: int) -> Floats:
     """Return log shares of the pairs that each row would have with each group, shape (n, groups of i)."""
-    layout = wanted.layout
+    layout = targets.layout
     total = np.zeros((len(rows), int(layout.sizes[i])))
     for j in np.flatnonzero(layout.used[i]).tolist():
-        pair = layout.of(wanted.shares, *sorted((i, j)))
+        pair = layout.of(targets.shares, *sorted((i, j)))
         logs = np.rint(np.log(np.maximum(pair if i < j else pair.T, LEAST_WEIGHT)) * LOG_UNIT) / LOG_UNIT
         other = np.asarray(cells.groups[layout.names[j]].labels)[rows[:, j]]
         total += logs.T[other]
@@ -85,7 +85,7 @@ def _fits(wanted: Wanted, cells: Spread, rows: Integers32, i: int) -> Floats:
 ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
 
 
-def balanced(wanted: Wanted, rows: Integers32, chance: Chance) -> Integers32:
+def balance_rows(targets: PairTargets, rows: Integers32, chance: Chance) -> Integers32:
     """Return the same number of rows over groups, resampled to 1-way marginals nearer to the released ones.
 
     Parameters
@@ -97,22 +97,22 @@ def balanced(wanted: Wanted, rows: Integers32, chance: Chance) -> Integers32:
     chance : Chance
         A public random stream.
     """
-    weights = _raked(wanted, rows)
+    weights = _rake_weights(targets, rows)
     ends = np.floor(np.cumsum(weights) + chance.uniforms(1)[0]).astype(np.int64)
     ends[-1] = len(rows)
     ends = np.minimum(ends, len(rows))
     return np.ascontiguousarray(np.repeat(rows, np.diff(ends, prepend=0), axis=0))
 
 
-def _raked(wanted: Wanted, rows: Integers32) -> Floats:
+def _rake_weights(targets: PairTargets, rows: Integers32) -> Floats:
     """Return weights of mean 1 under which the 1-way marginals are the released ones, shape (n,).
 
     A step is bounded, so that a value with few rows does not change all weights.
     """
-    layout, weights = wanted.layout, np.ones(len(rows))
+    layout, weights = targets.layout, np.ones(len(rows))
     for _ in range(ROUNDS):
         for i in range(len(layout.sizes)):
-            target = layout.one(wanted.ones, i) * len(rows)
+            target = layout.one(targets.ones, i) * len(rows)
             present = np.bincount(rows[:, i], weights, minlength=len(target))
             weights *= np.clip(target / np.maximum(present, 1e-300), LEAST_STEP, MOST_STEP)[rows[:, i]]
     return np.asarray(weights * (len(rows) / weights.sum()))
@@ -121,7 +121,7 @@ def _raked(wanted: Wanted, rows: Integers32) -> Floats:
 REPAIR_ROUNDS = 8
 
 
-class Possible:
+class RuleRepair:
     """Rules over the attributes of rows; rules that involve other attributes are ignored."""
 
     def __init__(self, rules: Sequence[Excludes], names: Sequence[str], ones: Mapping[str, Floats]) -> None:
@@ -131,28 +131,28 @@ class Possible:
 
     def broken(self, rows: Integers32) -> NDArray[np.bool_]:
         """Return which rows violate a rule, shape (n,)."""
-        wrong = np.zeros(len(rows), np.bool_)
+        impossible = np.zeros(len(rows), np.bool_)
         for rule in self._rules:
-            wrong |= rule.broken(self._columns(rows))
-        return wrong
+            impossible |= rule.broken(self._columns(rows))
+        return impossible
 
     def _columns(self, rows: Integers32) -> Column:
         return lambda name: rows[:, self._names.index(name)]
 
-    def mended(self, rows: Integers32, chance: Chance) -> Integers32:
+    def repair(self, rows: Integers32, chance: Chance) -> Integers32:
         """Return the rows with every impossible one repaired. Raises PlanError if all of them are impossible."""
         rows = rows.copy()
         for number in range(REPAIR_ROUNDS):
             for rule in self._rules:
-                wrong = np.flatnonzero(rule.broken(self._columns(rows)))
-                if len(wrong):
+                impossible = np.flatnonzero(rule.broken(self._columns(rows)))
+                if len(impossible):
                     column = self._names.index(rule.names[-1 - number % len(rule.names)])
-                    rows[wrong, column] = self._drawn(rows[wrong], column, chance)
+                    rows[impossible, column] = self._possible_cells(rows[impossible], column, chance)
             if not self.broken(rows).any():
                 return rows
-        return self._copied(rows, chance)
+        return self._copy_possible_rows(rows, chance)
 
-    def _drawn(self, rows: Integers32, column: int, chance: Chance) -> Integers32:
+    def _possible_cells(self, rows: Integers32, column: int, chance: Chance) -> Integers32:
         """Return a possible cell of one attribute for each row, if there is one."""
         weights = np.tile(np.maximum(self._shares[column], 1e-12), (len(rows), 1))
         name = self._names[column]
@@ -164,12 +164,12 @@ class Possible:
         found = np.minimum((reach <= points[:, None]).sum(axis=1), weights.shape[1] - 1)
         return np.where(reach[:, -1] > 0, found, rows[:, column]).astype(np.int32)
 
-    def _copied(self, rows: Integers32, chance: Chance) -> Integers32:
-        wrong = self.broken(rows)
-        sound = np.flatnonzero(~wrong)
-        if not len(sound):
-            raise PlanError("impossible", "rules that no row of these estimates can keep", "rules that leave something",
-                            "look for one that names too many values")  # fmt: skip
-        chosen = sound[(chance.uniforms(int(wrong.sum())) * len(sound)).astype(np.int64)]
-        rows[wrong] = rows[chosen]
+    def _copy_possible_rows(self, rows: Integers32, chance: Chance) -> Integers32:
+        impossible = self.broken(rows)
+        possible_rows = np.flatnonzero(~impossible)
+        if not len(possible_rows):
+            raise PlanError("impossible", "rules that exclude every row of these estimates",
+                            "rules that allow some rows", "look for a rule that excludes too many values")  # fmt: skip
+        chosen = possible_rows[(chance.uniforms(int(impossible.sum())) * len(possible_rows)).astype(np.int64)]
+        rows[impossible] = rows[chosen]
         return rows

@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats, Integers
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import FLOOR, Learnt, Sweeper, with_triples
+from dpscale.reconstruction.pairwise.learn import FLOOR, PairwiseModel, Sweeper, add_triples
 from dpscale.reconstruction.pairwise.loops import BEHIND
-from dpscale.reconstruction.pairwise.pairs import STEP, Layout
+from dpscale.reconstruction.pairwise.pairs import STEP, PairLayout
 from dpscale.storage.files import reading, writing
 from dpscale.synthesis import loops
 
-BYTES_A_CELL = 48  # of all vectors of a sweep together
+BYTES_A_CELL = 48  # all vectors of a sweep together
 MOST_SETS, MOST_ATTRIBUTES, MOST_COUNTED = 256, 200, 1 << 28
 
 
 @dataclass(frozen=True, eq=False)
-class Threes:
+class TripleLayout:
     """Layout of triples.
 
     Attributes
@@ -91,7 +91,7 @@ class Threes:
         return {-1: start, one: int(self.sizes[other]) * size, other: size}
 
 
-def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Integers:
+def sets_of(layout: PairLayout, rows: NDArray[np.int32], memory: int) -> Integers:
     """Return the triples with the largest sampling noise whose pairs are all used, shape (t, 3).
 
     At most MOST_SETS triples that fit the memory are chosen. The sampling noise of a count C is about √C, and polishing
@@ -99,11 +99,11 @@ def sets_of(layout: Layout, rows: NDArray[np.int32], memory: int) -> Integers:
     """
     every = _every(min(len(layout.sizes), MOST_ATTRIBUTES))
     i, j, k = every.T
-    held = every[layout.used[i, j] & layout.used[i, k] & layout.used[j, k]]
-    moved = loops.moved(rows[: max(1, MOST_COUNTED // max(1, len(held)))], held, layout.sizes)
-    order = np.argsort(-moved, kind="stable")[:MOST_SETS]
-    kept = order[np.cumsum(layout.sizes[held[order]].prod(axis=1)) * BYTES_A_CELL <= memory]
-    return held[np.sort(kept)]
+    complete = every[layout.used[i, j] & layout.used[i, k] & layout.used[j, k]]
+    root_sums = loops.count_roots(rows[: max(1, MOST_COUNTED // max(1, len(complete)))], complete, layout.sizes)
+    order = np.argsort(-root_sums, kind="stable")[:MOST_SETS]
+    selected = order[np.cumsum(layout.sizes[complete[order]].prod(axis=1)) * BYTES_A_CELL <= memory]
+    return complete[np.sort(selected)]
 
 
 def _every(attributes: int) -> Integers:
@@ -112,18 +112,18 @@ def _every(attributes: int) -> Integers:
 
 
 THREES = "targets.npz"
-BETAS = ((16.0, 16.0), (256.0, 64.0))  # of pairs, of threes
+BETAS = ((16.0, 16.0), (256.0, 64.0))  # strengths for pairs and triples
 
 
 @dataclass(frozen=True, eq=False)
 class ThreeWayTargets:
     """Released estimates over triples; `shares` of all rows in every cell of the triples, flat."""
 
-    threes: Threes
+    layout: TripleLayout
     shares: Floats
 
 
-def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> ThreeWayTargets:
+def three_way_targets(pairwise: PairwiseModel, model: LowOrder, release: str, memory: int) -> ThreeWayTargets:
     """Return the targets of the triples that fit the memory and have the largest sampling noise.
 
     Parameters
@@ -137,41 +137,43 @@ def told(learnt: Learnt, model: LowOrder, release: str, memory: int) -> ThreeWay
     memory : int
         Bytes.
     """
-    layout = learnt.wanted.layout
-    threes = Threes(layout.sizes, sets_of(layout, learnt.rows, memory))
-    named = [tuple(layout.names[i] for i in own) for own in threes.sets.tolist()]
-    completed = with_triples(model, learnt, [names for names in named if names not in model.tables], release)
-    tables, shares = completed.coarse_marginals(named), np.zeros(threes.cells)
+    layout = pairwise.targets.layout
+    triples = TripleLayout(layout.sizes, sets_of(layout, pairwise.rows, memory))
+    named = [tuple(layout.names[i] for i in own) for own in triples.sets.tolist()]
+    full_model = add_triples(model, pairwise, [names for names in named if names not in model.tables], release)
+    tables, shares = full_model.coarse_marginals(named), np.zeros(triples.cells)
     for number, names in enumerate(named):
-        threes.of(shares, number)[:] = np.maximum(tables[names], 0) / model.total
-    return ThreeWayTargets(threes, np.asarray(np.rint(shares / STEP) * STEP))
+        triples.of(shares, number)[:] = np.maximum(tables[names], 0) / model.total
+    return ThreeWayTargets(triples, np.asarray(np.rint(shares / STEP) * STEP))
 
 
 class Polisher(Sweeper):
     """Sweeper with additional feedback towards target counts of triples, `aims`."""
 
-    def __init__(self, threes: Threes, aims: Floats, *of: Any) -> None:
+    def __init__(self, triples: TripleLayout, aims: Floats, *of: Any) -> None:
         super().__init__(*of)
-        self._sets, self._aims, self._own = threes, aims, np.zeros(threes.cells)
-        self._around, self._sets_of = (array.view(np.uint64) for array in (threes.around, threes.degrees))
-        self._threes = np.zeros(6 * threes.cells + BEHIND, np.float32)
+        self._sets, self._aims, self._own = triples, aims, np.zeros(triples.cells)
+        self._around, self._sets_of = (array.view(np.uint64) for array in (triples.around, triples.degrees))
+        self._threes = np.zeros(6 * triples.cells + BEHIND, np.float32)
 
     def polish(self, beta: float, three_beta: float) -> None:
         """Redraw every value, with feedback of both strengths."""
         sets, ends, sizes = self._sets.sets, self._sets.ends, self._sets.sizes
         self._own[:] = 0
-        loops.count_threes(self.rows, sets, ends, sizes, self._own)
-        loops.weigh_threes(sets, ends, sizes, self._aims, self._own, FLOOR, three_beta, self._threes)
+        loops.count_triples(self.rows, sets, ends, sizes, self._own)
+        loops.weigh_triples(sets, ends, sizes, self._aims, self._own, FLOOR, three_beta, self._threes)
         self.sweep(beta)
 
 
-def write_targets(path: Path, kept: ThreeWayTargets) -> None:
+def write_targets(path: Path, selected: ThreeWayTargets) -> None:
     """Write targets exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
     with writing(path, durable=False) as file:
-        np.savez(file, allow_pickle=False, sizes=kept.threes.sizes, sets=kept.threes.sets, shares=kept.shares)
+        np.savez(
+            file, allow_pickle=False, sizes=selected.layout.sizes, sets=selected.layout.sets, shares=selected.shares
+        )
 
 
 def read_targets(path: Path) -> ThreeWayTargets:
     """Return the targets in a file."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
-        return ThreeWayTargets(Threes(arrays["sizes"], arrays["sets"]), arrays["shares"])
+        return ThreeWayTargets(TripleLayout(arrays["sizes"], arrays["sets"]), arrays["shares"])

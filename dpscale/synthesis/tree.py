@@ -20,13 +20,13 @@ import numpy as np
 from dpscale.base.arrays import Floats, Integers32
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT
-from dpscale.reconstruction.pairwise.pairs import STEP, Wanted
+from dpscale.reconstruction.pairwise.pairs import STEP, PairTargets
 
 Edge = tuple[int, int]
 INFORMATION_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
 
 
-def tree_start(wanted: Wanted, count: int, chance: Chance) -> tuple[Integers32, Floats]:
+def tree_start(targets: PairTargets, count: int, chance: Chance) -> tuple[Integers32, Floats]:
     """Return rows of the tree and the θ under which they are stationary.
 
     Parameters
@@ -45,18 +45,18 @@ def tree_start(wanted: Wanted, count: int, chance: Chance) -> tuple[Integers32, 
     theta : ndarray
         Logits of every pair's cells, 0 off the tree.
     """
-    edges = spanning_tree(wanted)
-    theta = np.zeros(wanted.layout.cells)
+    edges = spanning_tree(targets)
+    theta = np.zeros(targets.layout.cells)
     for i, j in edges:
-        wanted.layout.of(theta, i, j)[:] = _logits(wanted, i, j)
-    return _tree_rows(wanted, edges, count, chance), theta
+        targets.layout.of(theta, i, j)[:] = _logits(targets, i, j)
+    return _tree_rows(targets, edges, count, chance), theta
 
 
-def spanning_tree(wanted: Wanted) -> list[Edge]:
+def spanning_tree(targets: PairTargets) -> list[Edge]:
     """Return the spanning forest of largest mutual information (Kruskal), strongest edge first."""
-    pairs = [(i, j) for i, j in wanted.layout.pairs if wanted.known[i, j]]
-    strongest = sorted((-_information(wanted, i, j), i, j) for i, j in pairs)
-    component, edges = list(range(len(wanted.layout.sizes))), list[Edge]()
+    pairs = [(i, j) for i, j in targets.layout.pairs if targets.known[i, j]]
+    strongest = sorted((-_information(targets, i, j), i, j) for i, j in pairs)
+    component, edges = list(range(len(targets.layout.sizes))), list[Edge]()
     for negative, i, j in strongest:
         if negative < 0 and component[i] != component[j]:
             edges.append((i, j))
@@ -64,35 +64,35 @@ def spanning_tree(wanted: Wanted) -> list[Edge]:
     return edges
 
 
-def _information(wanted: Wanted, i: int, j: int) -> float:
+def _information(targets: PairTargets, i: int, j: int) -> float:
     """Return the mutual information of a pair in nats, rounded so that the order is machine-independent."""
-    value = float((wanted.layout.of(wanted.shares, i, j) * _logits(wanted, i, j)).sum())
+    value = float((targets.layout.of(targets.shares, i, j) * _logits(targets, i, j)).sum())
     return round(value * INFORMATION_UNIT) / INFORMATION_UNIT
 
 
-def _logits(wanted: Wanted, i: int, j: int) -> Floats:
+def _logits(targets: PairTargets, i: int, j: int) -> Floats:
     """Return log p_ij / (p_i p_j), with shares of at least LEAST_WEIGHT."""
-    layout = wanted.layout
-    alone = np.multiply.outer(layout.one(wanted.ones, i), layout.one(wanted.ones, j))
-    ratio = np.maximum(layout.of(wanted.shares, i, j), LEAST_WEIGHT) / np.maximum(alone, LEAST_WEIGHT)
+    layout = targets.layout
+    alone = np.multiply.outer(layout.one(targets.ones, i), layout.one(targets.ones, j))
+    ratio = np.maximum(layout.of(targets.shares, i, j), LEAST_WEIGHT) / np.maximum(alone, LEAST_WEIGHT)
     return np.asarray(np.rint(np.log(ratio) * LOG_UNIT) / LOG_UNIT)
 
 
-def _tree_rows(wanted: Wanted, edges: list[Edge], count: int, chance: Chance) -> Integers32:
+def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, chance: Chance) -> Integers32:
     """Draw every attribute after its parent, by systematic rounding of its conditional shares."""
-    layout = wanted.layout
+    layout = targets.layout
     rows = np.zeros((count, len(layout.sizes)), np.int32)
     for child, parent in _in_order(edges, len(layout.sizes)):
         if parent is None:
-            rows[:, child] = chance.systematic(layout.one(wanted.ones, child), count)
+            rows[:, child] = chance.systematic(layout.one(targets.ones, child), count)
             continue
-        pair = layout.of(wanted.shares, *sorted((parent, child)))
+        pair = layout.of(targets.shares, *sorted((parent, child)))
         conditional = pair if parent < child else pair.T
         order = np.argsort(rows[:, parent], kind="stable")
         ends = np.cumsum(np.bincount(rows[:, parent], minlength=len(conditional)))
         for value, own in enumerate(np.split(order, ends[:-1])):
             if len(own):
-                shares = np.maximum(conditional[value], 0) + STEP * layout.one(wanted.ones, child)
+                shares = np.maximum(conditional[value], 0) + STEP * layout.one(targets.ones, child)
                 rows[own, child] = chance.systematic(shares, len(own))
     return rows
 

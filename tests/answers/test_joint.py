@@ -5,7 +5,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.reconstruction import joint_intervals
-from dpscale.reconstruction.joint_intervals import half_width, joint_width
+from dpscale.reconstruction.joint_intervals import half_width, simultaneous_width
 from tests.answers.exact import estimates, planned
 
 DOMAIN = dp.Domain({"a": 4, "b": 3, "c": 2})
@@ -23,21 +23,21 @@ def covariance(plan, queries):
 def test_all_cells_are_inside_as_often_as_the_level_says(mechanism):
     plan = planned(DOMAIN, ASKED, mechanism)
     found = estimates(plan, np.zeros((4, 3, 2)))
-    width = joint_width(found, plan.workload.parts[0], ("a", "b"), 0.95, "release")
+    width = simultaneous_width(found, plan.workload.parts[0], ("a", "b"), 0.95, "release")
     cov = covariance(plan, np.eye(12).reshape(12, 4, 3))
     errors = np.random.default_rng(0).multivariate_normal(np.zeros(12), cov, 40_000, check_valid="ignore")
-    most = np.abs(errors / np.sqrt(np.diag(cov))).max(axis=1)
-    assert abs((most <= width).mean() - 0.95) < 0.015
-    assert (most <= 0.85 * width).mean() < 0.9
-    assert (most <= half_width(0.95, "gaussian")).mean() < 0.8  # what single intervals would do
+    maxima = np.abs(errors / np.sqrt(np.diag(cov))).max(axis=1)
+    assert abs((maxima <= width).mean() - 0.95) < 0.015
+    assert (maxima <= 0.85 * width).mean() < 0.9
+    assert (maxima <= half_width(0.95, "gaussian")).mean() < 0.8  # what single intervals would do
 
 
 def test_the_width_is_one_of_the_release_and_of_nothing_else():
     plan = planned(DOMAIN, ASKED)
     here, there = (estimates(plan, np.full((4, 3, 2), count)) for count in (0, 50))
     part, names = plan.workload.parts[0], ("a", "b")
-    assert joint_width(here, part, names, 0.9, "x") == joint_width(there, part, names, 0.9, "x")
-    assert joint_width(here, part, names, 0.9, "x") != joint_width(here, part, names, 0.9, "y")
+    assert simultaneous_width(here, part, names, 0.9, "x") == simultaneous_width(there, part, names, 0.9, "x")
+    assert simultaneous_width(here, part, names, 0.9, "x") != simultaneous_width(here, part, names, 0.9, "y")
 
 
 def test_laplace_intervals_are_those_of_one_variable_or_wider():
@@ -48,6 +48,6 @@ def test_laplace_intervals_are_those_of_one_variable_or_wider():
 def test_batches_draw_the_same_law(monkeypatch):
     found = estimates(planned(DOMAIN, ASKED), np.zeros((4, 3, 2)))
     part = found.workload.parts[0]
-    whole = joint_width(found, part, ("a", "b"), 0.95, "release")
+    whole = simultaneous_width(found, part, ("a", "b"), 0.95, "release")
     monkeypatch.setattr(joint_intervals, "BATCH", 1000)
-    assert joint_width(found, part, ("a", "b"), 0.95, "release") == pytest.approx(whole, rel=0.05)
+    assert simultaneous_width(found, part, ("a", "b"), 0.95, "release") == pytest.approx(whole, rel=0.05)

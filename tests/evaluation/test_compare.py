@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 import dpscale as dp
-from dpscale.evaluation import compare
-from dpscale.evaluation import comparison as room
+from dpscale.evaluation import compare, comparison
 from dpscale.evaluation.comparison import PRIVATE
 from tests.audit.leaks import leaks_under, planted_frame
 from tests.evaluation.small import compared, frame, state, write_job
@@ -32,7 +31,7 @@ def learner() -> None:
 @pytest.fixture
 def no_learner_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refusals come before it is used."""
-    monkeypatch.setattr(room, "check_learner", lambda: None)
+    monkeypatch.setattr(comparison, "check_learner", lambda: None)
 
 
 def refused(*arguments: Any, code: int = 2) -> str:
@@ -144,19 +143,19 @@ class TestWhere:
         assert f"lies in the run directory {other}" in refused(
             reference / "run", reference / "data", "--out", other / "out"
         )
-        assert "holds a run directory" in refused(reference / "run", reference / "data", "--out", tmp_path)
+        assert "contains a run directory" in refused(reference / "run", reference / "data", "--out", tmp_path)
         assert not (other / "out").exists()
 
     def test_only_in_a_folder_that_is_new_or_empty(self, reference: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         (tmp_path / "full").mkdir()
         (tmp_path / "full/kept").write_text("mine")
-        for name, says in (("file", "no folder"), ("full", "not empty"), ("file/under", "File exists")):
+        for name, says in (("file", "not a folder"), ("full", "not empty"), ("file/under", "File exists")):
             said = refused(reference / "run", reference / "data", "--out", tmp_path / name)
             assert f"--out: {tmp_path / name}" in said
             assert says in said
         assert (tmp_path / "full/kept").read_text() == "mine"
-        assert "in a store" in refused(reference / "run", reference / "data", "--out", "memory://a/b")
+        assert "in an object store" in refused(reference / "run", reference / "data", "--out", "memory://a/b")
 
     def test_what_is_mounted_twice_is_one_folder(
         self, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,9 +196,7 @@ class TestRefused:
     def test_a_run_without_rows(self, reference: Path, tmp_path: Path) -> None:
         run = dp.run(write_job(tmp_path, synthesize=None), tmp_path / "run").path
         said = refused(run, reference / "data", "--out", tmp_path / "out")
-        assert (
-            f"has no synthetic rows; it takes a run that ended with rows; draw them: dpscale synthesize {run}" in said
-        )
+        assert f"has no synthetic rows; it takes a run with synthetic rows; draw them: dpscale synthesize {run}" in said
         assert "is not one" in refused(tmp_path / "none", reference / "data", "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
@@ -250,7 +247,7 @@ def test_what_fails_tells_no_value_and_leaves_no_file(
         raise ValueError("could not convert 'Xochimilco-7' of 200111 records")
 
     out = tmp_path / "out"
-    monkeypatch.setattr(room, "by_degree", fails)
+    monkeypatch.setattr(comparison, "summarise_by_degree", fails)
     said = refused(reference / "run", reference / "data", "--out", out, code=75)
     assert "ValueError" in said
     assert "Xochimilco" not in said
@@ -281,7 +278,7 @@ def test_data_that_change_while_they_are_read_are_refused(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame(300).to_parquet(tmp_path / "data.parquet")
-    monkeypatch.setattr(room, "_learnt", lambda *_: ((tmp_path / "data.parquet").touch(), ({}, {}))[1])
+    monkeypatch.setattr(comparison, "_evaluate_models", lambda *_: ((tmp_path / "data.parquet").touch(), ({}, {}))[1])
     said = refused(reference / "run", tmp_path / "data.parquet", "--out", tmp_path / "out")
     assert said.startswith("dpscale: DATA: its files changed")
 

@@ -20,17 +20,17 @@ from dpscale.domain.domain_schema import from_table
 from dpscale.engine import LocalEngine
 from dpscale.evaluation import marginals as compared_sets
 from dpscale.evaluation.inputs import (
-    Side,
-    as_drawn,
+    ComparedTable,
     codes_of,
-    folded,
+    fold_counts,
     names_of,
-    numbered,
+    number_partitions,
     open_data,
     open_rows,
+    row_attribute,
     size_of,
 )
-from dpscale.evaluation.marginals import by_degree, chosen, count_ways, score_all, scored
+from dpscale.evaluation.marginals import choose_sets, compare_set, count_ways, score_all, summarise_by_degree
 from dpscale.privacy.streams import Chance
 from dpscale.runs.run import Run
 from dpscale.synthesis.decode import column
@@ -54,11 +54,11 @@ def shares(table: pd.DataFrame, names: tuple[str, ...]) -> pd.Series:
     return table.value_counts(list(names), normalize=True)
 
 
-def apart(one: pd.Series, other: pd.Series) -> float:
+def distance(one: pd.Series, other: pd.Series) -> float:
     return float(one.sub(other, fill_value=0).abs().sum())
 
 
-def sides(reference: Path) -> tuple[Side, Side]:
+def sides(reference: Path) -> tuple[ComparedTable, ComparedTable]:
     run = Run(reference / "run")
     rows = open_rows(run)
     return open_data(run, [str(reference / "data")], names_of(rows)), rows
@@ -66,7 +66,7 @@ def sides(reference: Path) -> tuple[Side, Side]:
 
 def scores(reference: Path, memory: int = GIB, engine: str = "synchronous") -> dict[tuple[str, ...], object]:
     data, rows = sides(reference)
-    every = [one for degree in chosen(rows.domain, names_of(rows), "r").values() for one in degree.sets]
+    every = [one for degree in choose_sets(rows.domain, names_of(rows), "r").values() for one in degree.sets]
     return {one.attributes: one for one in score_all(LocalEngine(engine), data, rows, every, memory, "r")}
 
 
@@ -75,7 +75,7 @@ def test_errors_of_counts_are_those_of_brute_force(reference: Path) -> None:
     found = scores(reference)
     assert len(found) == 5 + 10 + 10
     for names, one in found.items():
-        assert one.rows == pytest.approx(apart(shares(data, names), shares(drawn, names)), abs=1e-12)
+        assert one.rows == pytest.approx(distance(shares(data, names), shares(drawn, names)), abs=1e-12)
         ones = [data[name].value_counts(normalize=True) for name in names]
         joint = {
             cell: n / len(data) for cell, n in Counter(data[list(names)].itertuples(index=False, name=None)).items()
@@ -94,25 +94,25 @@ def test_halves_are_halves_of_the_counts(reference: Path) -> None:
     data, _ = sides(reference)
     names = ("age", "ill")
     program = Program.of(plan_cover(data.domain, [names], 3000))
-    halves = count_ways(data.domain, program, numbered(data, data.table.partitions), 2, "r")
+    halves = count_ways(data.domain, program, number_partitions(data, data.table.partitions), 2, "r")
     whole = count_marginals(data.table, [names])[names]
     assert (sum(halves) == whole.ravel()).all()
     assert [half.sum() for half in halves] == pytest.approx([1500, 1500], abs=5 * np.sqrt(750))
-    again = count_ways(data.domain, program, numbered(data, data.table.partitions), 2, "r")
+    again = count_ways(data.domain, program, number_partitions(data, data.table.partitions), 2, "r")
     assert all((one == other).all() for one, other in zip(halves, again, strict=True))
 
 
 def test_figures_of_a_set_by_hand() -> None:
-    one = scored(("a",), np.array([3, 1]), np.array([1, 3]), np.array([9, 3]))
+    one = compare_set(("a",), np.array([3, 1]), np.array([1, 3]), np.array([9, 3]))
     assert (one.rows, one.independent, one.halves) == (0.5, 0.0, 1.0)
-    none = scored(("a",), np.array([3, 1]), np.array([0, 0]), np.array([0, 0]))
+    none = compare_set(("a",), np.array([3, 1]), np.array([0, 0]), np.array([0, 0]))
     assert np.isnan([none.rows, none.halves]).all()
 
 
 def test_by_degree_the_mean_the_most_and_the_worst(reference: Path) -> None:
     _, rows = sides(reference)
     found = list(scores(reference).values())
-    told = by_degree(found, chosen(rows.domain, names_of(rows), "r"))
+    told = summarise_by_degree(found, choose_sets(rows.domain, names_of(rows), "r"))
     pairs = [one for one in found if len(one.attributes) == 2]
     assert told["2"]["mean"] == pytest.approx(sum(one.rows for one in pairs) / 10)
     assert told["2"]["max"] == max(one.rows for one in pairs)
@@ -122,14 +122,14 @@ def test_by_degree_the_mean_the_most_and_the_worst(reference: Path) -> None:
 
 def test_beyond_a_number_sets_are_drawn_and_the_same_ones_again(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain({f"x{i:02}": 2 for i in range(30)})
-    found = chosen(domain, domain.names, "r")
+    found = choose_sets(domain, domain.names, "r")
     assert [len(one.sets) for one in found.values()] == [30, comb(30, 2), compared_sets.MOST]
     assert set(found[2].sets) == set(combinations(domain.names, 2))
     assert len(set(found[3].sets)) == compared_sets.MOST
-    assert found == chosen(domain, domain.names, "r")
-    assert found[3] != chosen(domain, domain.names, "another")[3]
+    assert found == choose_sets(domain, domain.names, "r")
+    assert found[3] != choose_sets(domain, domain.names, "another")[3]
     monkeypatch.setattr(compared_sets, "MOST_CELLS", 4)
-    assert chosen(domain, domain.names, "r")[3].too_large == compared_sets.MOST
+    assert choose_sets(domain, domain.names, "r")[3].too_large == compared_sets.MOST
 
 
 def test_rows_that_a_type_of_fewer_digits_moves_over_the_edge_stay_in_the_bin() -> None:
@@ -138,7 +138,7 @@ def test_rows_that_a_type_of_fewer_digits_moves_over_the_edge_stay_in_the_bin() 
 
     attribute = from_table("a", {"kind": "bins", "edges": [0.7, 0.8, 0.9000000000001]})
     values = pa.array([0.7, 0.85, np.float32(0.9) + np.float32(1e-7)], pa.float32())
-    codes, _ = codes_of(Domain([as_drawn(attribute)]), {"a": values}, ["a"])
+    codes, _ = codes_of(Domain([row_attribute(attribute)]), {"a": values}, ["a"])
     assert codes[:, 0].tolist() == [0, 1, 1]
 
 
@@ -160,11 +160,11 @@ def test_rows_are_read_into_the_cells_that_they_were_made_of(policy: dict[str, o
     attribute: Attribute = from_table("a", policy)
     cells = np.repeat(np.arange(attribute.size, dtype=np.int32), 20)
     values = column(attribute, cells, Chance("r", "values"), pa.float32() if kind else None)
-    domain = Domain([as_drawn(attribute)])
+    domain = Domain([row_attribute(attribute)])
     codes, kept = codes_of(domain, {"a": values}, ["a"])
     assert kept.all()
     wanted = np.minimum(cells, size_of(attribute) - 1)
     assert size_of(domain["a"]) == size_of(attribute)
     assert (codes[:, 0] == wanted).mean() == 1 if not kind or attribute.kind != "bins" else True
     counts = np.bincount(cells, minlength=attribute.size)
-    assert folded(counts, [attribute]).tolist() == np.bincount(wanted, minlength=size_of(attribute)).tolist()
+    assert fold_counts(counts, [attribute]).tolist() == np.bincount(wanted, minlength=size_of(attribute)).tolist()

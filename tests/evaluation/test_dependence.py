@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.stats import chi2_contingency
 
-from dpscale.evaluation.marginals import cramers_v, of_pairs
+from dpscale.evaluation.marginals import cramers_v, summarise_dependence
 
 CASES = [
     ([[50, 0], [0, 50]], 1.0),
@@ -44,7 +44,7 @@ def test_chance_alone_is_no_dependence() -> None:
 
 
 def test_the_worst_pairs_are_named() -> None:
-    told = of_pairs([(("a", "b"), 0.5, 0.4), (("a", "c"), 0.9, 0.2), (("b", "c"), float("nan"), 0.0)])
+    told = summarise_dependence([(("a", "b"), 0.5, 0.4), (("a", "c"), 0.9, 0.2), (("b", "c"), float("nan"), 0.0)])
     assert told["pairs"] == 2
     assert told["mean_difference"] == pytest.approx(0.4)
     assert told["max_difference"] == pytest.approx(0.7)

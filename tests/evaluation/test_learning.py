@@ -8,7 +8,7 @@ import pytest
 import dpscale as dp
 from dpscale.domain import Domain
 from dpscale.domain.domain_schema import from_table
-from dpscale.evaluation.models import auc, check_learner, propensity, target_of, taught, usefulness
+from dpscale.evaluation.models import auc, check_learner, propensity, target_of, tstr_scores, usefulness
 
 RNG = np.random.default_rng(0)
 DOMAIN = Domain({"a": 10, "b": 6, "c": 2})
@@ -47,29 +47,29 @@ def test_of_one_class_there_is_no_area() -> None:
 
 def test_rows_of_the_same_law_are_not_told_from_data() -> None:
     told = propensity(DOMAIN.attributes, table(4000, 0.8, 1), table(4000, 0.8, 2))
-    assert told.told["auc"] == pytest.approx(0.5, abs=0.04)
+    assert told.results["auc"] == pytest.approx(0.5, abs=0.04)
 
 
 def test_the_same_rows_are_not_told_apart() -> None:
-    assert propensity(DOMAIN.attributes, table(2000, 0.8, 1), table(2000, 0.8, 1)).told["auc"] == 0.5
+    assert propensity(DOMAIN.attributes, table(2000, 0.8, 1), table(2000, 0.8, 1)).results["auc"] == 0.5
 
 
 def test_planted_rows_are_told_and_by_what() -> None:
     other = table(4000, 0.8, 2)
     other[:, 1] = 5
-    told = propensity(DOMAIN.attributes, table(4000, 0.8, 1), other).told
+    told = propensity(DOMAIN.attributes, table(4000, 0.8, 1), other).results
     assert told["auc"] > 0.9  # a sixth of the data has the planted value
     assert told["telling"][0]["attribute"] == "b"
     assert told["telling"][0]["drop"] > 0.3
     other[:, 1], data = 0, table(4000, 0.8, 1)
     data[:, 1] = np.maximum(data[:, 1], 1)
-    assert propensity(DOMAIN.attributes, data, other).told["auc"] == 1.0
+    assert propensity(DOMAIN.attributes, data, other).results["auc"] == 1.0
 
 
 def test_rows_teach_what_they_hold() -> None:
     """By c = [a ≥ 5] in a share s of records, the best AUC is (1 + s) / 2; of independent rows nothing is learnt."""
     target, data = target_of(DOMAIN.attributes, None), table(8000, 0.8, 1)
-    good, bad = (usefulness(DOMAIN.attributes, target, data, table(8000, s, 2)).told for s in (0.8, 0.0))
+    good, bad = (usefulness(DOMAIN.attributes, target, data, table(8000, s, 2)).results for s in (0.8, 0.0))
     assert good["attribute"] == "c"
     assert good["data"]["auc"] == pytest.approx(0.9, abs=0.02)
     assert good["rows"]["auc"] == pytest.approx(0.9, abs=0.02)
@@ -81,12 +81,12 @@ def test_several_classes_and_classes_that_rows_lack() -> None:
     target, data = target_of(DOMAIN.attributes, "b"), table(4000, 1, 1)
     data[:, 1] = data[:, 0] // 2
     lacking = data[data[:, 1] != 2]
-    told = taught(DOMAIN.attributes, target, {"data": data[:2000], "rows": lacking[:1500]}, data[2000:]).told
+    told = tstr_scores(DOMAIN.attributes, target, {"data": data[:2000], "rows": lacking[:1500]}, data[2000:]).results
     assert told["classes"] == 5
     assert told["data"]["auc"] == pytest.approx(1.0)
     assert 0.85 < told["rows"]["auc"] <= 0.9  # of five classes one is guessed, as its neighbours
     constant = np.where([True, False, True], data, 1)[:2000]
-    assert taught(DOMAIN.attributes, target, {"rows": constant}, data[2000:]).told["rows"]["auc"] == 0.5
+    assert tstr_scores(DOMAIN.attributes, target, {"rows": constant}, data[2000:]).results["rows"]["auc"] == 0.5
 
 
 def test_nulls_of_the_target_are_left_out_and_of_inputs_are_missing() -> None:
@@ -97,7 +97,7 @@ def test_nulls_of_the_target_are_left_out_and_of_inputs_are_missing() -> None:
     codes = np.stack([RNG.integers(0, 11, 900), RNG.integers(0, 3, 900), RNG.integers(0, 300, 900)], 1).astype(np.int32)
     target = target_of(attributes, None)
     assert target.attribute.name == "t"
-    told = usefulness(attributes, target, codes, codes).told
+    told = usefulness(attributes, target, codes, codes).results
     assert told["tested_on"] == (codes[450:, 1] < 2).sum()
 
 

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpscale.reconstruction.consistency import agreeing, disagreement, margin
+from dpscale.reconstruction.consistency import disagreement, make_consistent, margin
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 2}
 NAMES = tuple(SIZES)
@@ -23,7 +23,7 @@ TRIPLES = list(combinations(NAMES, 3))
 def test_targets_agree_afterwards_and_did_not_before():
     tables = made(TRIPLES)
     before = disagreement(tables.__getitem__, TRIPLES)
-    after = agreeing(tables, rounds=2000)
+    after = make_consistent(tables, rounds=2000)
     told = disagreement(after.__getitem__, TRIPLES)
     assert before.most > 0.2
     assert told.most < 1e-5
@@ -45,7 +45,7 @@ def test_they_are_the_nearest_that_agree(sets):
         limits.append(summing(one, kept) @ own[one] == summing(other, kept) @ own[other])
     apart = [w * cp.sum(cp.kl_div(own[n], tables[n].ravel())) for n, w in weights.items()]
     cp.Problem(cp.Minimize(cp.sum(apart)), limits).solve(solver="CLARABEL")
-    found = agreeing(tables, weights, rounds=3000, tolerance=1e-9)
+    found = make_consistent(tables, weights, rounds=3000, tolerance=1e-9)
     for names in sets:
         np.testing.assert_allclose(found[names].ravel(), own[names].value, atol=5e-3)
 
@@ -60,18 +60,18 @@ def summing(names, kept):
 def test_what_agrees_stays_and_negative_counts_go():
     joint = made([NAMES])[NAMES]
     tables = {names: margin(joint, NAMES, names) for names in TRIPLES}
-    for names, own in agreeing(tables).items():
+    for names, own in make_consistent(tables).items():
         np.testing.assert_allclose(own, tables[names], rtol=1e-9)
     tables["a", "b", "c"] = tables["a", "b", "c"] - 1.0
-    found = agreeing(tables, rounds=1000)
+    found = make_consistent(tables, rounds=1000)
     assert min(own.min() for own in found.values()) >= 0
     assert disagreement(found.__getitem__, TRIPLES).most < 1e-4
 
 
 def test_a_dear_target_moves_little():
     tables = made(TRIPLES)
-    even = agreeing(tables)
-    dear = agreeing(tables, dict.fromkeys(TRIPLES, 1.0) | {TRIPLES[0]: 1000.0})
+    even = make_consistent(tables)
+    dear = make_consistent(tables, dict.fromkeys(TRIPLES, 1.0) | {TRIPLES[0]: 1000.0})
     moved = [np.abs(found[TRIPLES[0]] - tables[TRIPLES[0]]).sum() for found in (even, dear)]
     assert moved[1] < 0.1 * moved[0]
 
@@ -83,4 +83,4 @@ def test_many_targets_are_sampled_and_targets_apart_have_nothing_to_agree_on():
     assert disagreement(tables.__getitem__, TRIPLES, most=3) == some
     alone = made([("a", "b"), ("c",)])
     assert disagreement(alone.__getitem__, list(alone)).farthest is None
-    np.testing.assert_allclose(agreeing(alone)["c",], alone["c",])
+    np.testing.assert_allclose(make_consistent(alone)["c",], alone["c",])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpscale.plans.factor import cumulative_factor
-from dpscale.reconstruction.fitting_loops import nearest, projected
+from dpscale.reconstruction.fitting_loops import non_negative_least_squares, project_to_simplex
 from dpscale.reconstruction.junction_tree.fit import Observed
 from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts, least_squares
 from dpscale.workload.residual import center
@@ -34,8 +34,10 @@ def test_the_nearest_counts_are_those_of_brute_force(seed):
     rows = cumulative_factor(6, bool(seed % 2)).matrix / 4096
     weights, pull = rows.T @ rows, rng.normal(20, 60, 6)
     start = np.linalg.solve(weights, pull)
-    np.testing.assert_allclose(nearest(weights, pull, 100.0, start, 5000, 0.0), brute(weights, pull, 100.0), atol=1e-6)
-    np.testing.assert_allclose(projected(pull, 100.0), brute(np.eye(6), pull, 100.0), atol=1e-9)
+    np.testing.assert_allclose(
+        non_negative_least_squares(weights, pull, 100.0, start, 5000, 0.0), brute(weights, pull, 100.0), atol=1e-6
+    )
+    np.testing.assert_allclose(project_to_simplex(pull, 100.0), brute(np.eye(6), pull, 100.0), atol=1e-9)
 
 
 def counts_of(size, seed=0, deviation=60.0):
@@ -60,7 +62,7 @@ def test_noise_drawn_anew_has_the_covariance_that_sums_and_groups_are_told_by():
 
 def test_what_is_told_is_least_squares_again():
     exact, noisy, _ = counts_of(8)
-    rows, values, variance = noisy.told()
+    rows, values, variance = noisy.linear_form()
     np.testing.assert_allclose(np.linalg.lstsq(rows, values, rcond=None)[0], noisy.values, rtol=1e-9)
     assert (rows**2).sum(axis=0).max() == pytest.approx(1)
     observed = Observed(("a",), (every_cell(8),), (rows,), values, variance)
@@ -83,14 +85,14 @@ def test_a_measurement_of_the_groups_is_taken_in_by_its_precision():
     exact, noisy, _ = counts_of(30)
     total, groups = float(exact.values.sum()), Groups(30, (0, 2, 10, 20))
     residual = center(coarsened(exact.values, [groups]), (0,))
-    known = coarsened(noisy.refined(groups, residual, 1e2, total), [groups])
+    known = coarsened(noisy.refine(groups, residual, 1e2, total), [groups])
     np.testing.assert_allclose(known, coarsened(exact.values, [groups]), atol=5)
-    np.testing.assert_allclose(noisy.refined(groups, residual, 0.0, total), noisy.non_negative(total))
+    np.testing.assert_allclose(noisy.refine(groups, residual, 0.0, total), noisy.non_negative(total))
 
 
 def test_two_measurements_are_averaged_by_their_precisions():
     _, noisy, _ = counts_of(8)
-    both = noisy.averaged(noisy.at(noisy.values + 6))
+    both = noisy.average(noisy.at(noisy.values + 6))
     np.testing.assert_allclose(both.values, noisy.values + 3)
     assert both.unit == pytest.approx(noisy.unit / 2)
 

@@ -56,7 +56,7 @@ def test_a_model_too_large_is_refused_before_anything_is_read(tmp_path):
                        r"\(the largest: a, b, c\); it takes at most 30 cells .*; leave out a, c"):  # fmt: skip
         dp.run(path, tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
-    with pytest.raises(dp.PlanError, match=r"leave out .*a, d.* or take maxent"):
+    with pytest.raises(dp.PlanError, match=r"leave out .*a, d.* or use maxent"):
         check_size(dict.fromkeys("abcd", 10), [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d")], 500)
 
 

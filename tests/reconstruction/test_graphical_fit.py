@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpscale.reconstruction.junction_tree.fit import Effort, Observed, fit, total_of
+from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit, total_of
 from dpscale.workload.residual.in_axis import Groups, every_cell
 from tests.reconstruction.explicit import (
     NAMES,
@@ -19,7 +19,7 @@ from tests.reconstruction.explicit import (
     scaled,
 )
 
-CLOSE = Effort(close=0.0, patience=3, least=1e-5)
+CLOSE = FitOptions(close=0.0, patience=3, least=1e-5)
 TOTAL = 300.0
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import junction_tree, model_cells
 from dpscale.workload.residual.in_axis import Groups, every_cell
 from tests.reconstruction.explicit import NAMES, SHAPES, SIZES, axes_of
@@ -26,7 +26,7 @@ def model_of(sets, seed=0, groups=GROUPS):
     rng = np.random.default_rng(seed)
     factors = {names: 2 * rng.standard_normal([groups[name].count for name in names])
                for names in dict.fromkeys(map(ordered, sets)) if len(names) > 1}  # fmt: skip
-    return Model(groups, factors, {name: rng.standard_normal(size) for name, size in SIZES.items()}, 50.0)
+    return GraphicalModel(groups, factors, {name: rng.standard_normal(size) for name, size in SIZES.items()}, 50.0)
 
 
 def explicit(model):
@@ -70,7 +70,7 @@ def test_a_junction_tree_is_one(sets):
     graph.add_edges_from(chain.from_iterable(combinations(clique, 2) for clique in tree.cliques))
     assert nx.is_chordal(graph)
     assert {frozenset(clique) for clique in tree.cliques} == set(map(frozenset, nx.find_cliques(graph)))
-    assert all(tree.home(names) >= 0 for names in sets)
+    assert all(tree.smallest_clique(names) >= 0 for names in sets)
     ways = nx.Graph()
     ways.add_nodes_from(range(len(tree.cliques)))
     ways.add_edges_from((i, parent) for i, parent in enumerate(tree.parents) if parent >= 0)
@@ -83,7 +83,7 @@ def test_a_junction_tree_is_one(sets):
 
 def test_messages_survive_potentials_far_apart():
     model = model_of(SHAPES["a circle of five"])
-    far = Model(GROUPS, {names: 60 * table for names, table in model.factors.items()}, model.cells, 1.0)
+    far = GraphicalModel(GROUPS, {names: 60 * table for names, table in model.factors.items()}, model.cells, 1.0)
     logs, _ = explicit(far)
     law = np.exp(logs - logs.max())
     assert far.marginal(NAMES) == pytest.approx(law / law.sum(), abs=1e-9)
@@ -101,7 +101,7 @@ def test_entropy_likelihood_and_conditions_are_those_of_the_joint():
     assert given_two.total == pytest.approx(model.total * sliced.sum())
     assert given_two.marginal(("a", "b", "d")) == pytest.approx(model.total * sliced)
     assert given_two.marginal(("c",)) == pytest.approx(model.total * sliced.sum() * np.eye(4)[2])
-    with pytest.raises(dp.JobError, match=r"given: c = 4; it takes a cell from 0 to 3; mend it"):
+    with pytest.raises(dp.JobError, match=r"given: c = 4; it takes a cell from 0 to 3; correct it"):
         model.given(c=4)
     with pytest.raises(dp.JobError, match=r"attributes: 'f'; it takes a, b, c, d, e"):
         model.marginal(("f",))

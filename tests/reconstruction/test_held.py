@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from dpscale.domain.structural_zeros import Follows, Rule, closed, possible
 from dpscale.reconstruction import constraints
 from dpscale.reconstruction.constraints import (
-    agreed,
     coarse_possible,
     constrained_pairs,
-    determined_alone,
+    determined_by_one,
+    determined_over_groups,
     edges,
     possible_cells,
-    settled,
+    reconcile_one_ways,
 )
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
 from dpscale.reconstruction.model_answers import read_model, write_model
@@ -80,7 +80,7 @@ def ones(seed=0, total=1000.0):
 def test_the_counts_of_towns_and_regions_tell_of_each_other():
     """A region is the mean of both by inverse variance (before the sum of all is met); its towns share as before."""
     before, variances = ones(), {"town": 2.0, "region": 3.0, "x": 1.0}
-    found = agreed(before, variances, (REGION,))
+    found = reconcile_one_ways(before, variances, (REGION,))
     sums = np.array([before["town"][[i for i in range(6) if REGION.of[i] == r]].sum() for r in range(3)])
     weights = 1 / 3.0, 1 / (2.0 * np.array([3, 2, 1]))
     joint = (before["region"] * weights[0] + sums * weights[1]) / (weights[0] + weights[1])
@@ -88,12 +88,12 @@ def test_the_counts_of_towns_and_regions_tell_of_each_other():
     assert np.bincount(REGION.of, found["town"]) == pytest.approx(found["region"])
     assert found["town"][0] / found["town"][1] == pytest.approx(before["town"][0] / before["town"][1])
     assert found["x"] is before["x"]
-    assert agreed(before, variances, ()) == before
+    assert reconcile_one_ways(before, variances, ()) == before
 
 
 def test_two_parents_agree_with_their_child():
     coast = Follows("town", "x", (0, 1, 2, 3, 0, 1))
-    found = agreed(ones(), dict.fromkeys(SIZES, 1.0), (REGION, coast))
+    found = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), (REGION, coast))
     for rule in (REGION, coast):
         assert np.bincount(rule.of, found["town"]) == pytest.approx(found[rule.what])
     assert found["town"].sum() == pytest.approx(1000)
@@ -102,13 +102,13 @@ def test_two_parents_agree_with_their_child():
 def test_who_decides_the_same_agrees():
     """Two that decide one, and a chain in whatever order its rules are told."""
     other = Follows("x", "region", (2, 0, 1, 0))
-    found = agreed(ones(), dict.fromkeys(SIZES, 1.0), (REGION, other))
+    found = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), (REGION, other))
     assert np.bincount(REGION.of, found["town"]) == pytest.approx(found["region"])
     assert np.bincount(other.of, found["x"]) == pytest.approx(found["region"])
     assert [one.sum() for one in found.values()] == pytest.approx([1000] * 3)
     coarser = Follows("region", "x", (0, 1, 1))
     for rules in ((REGION, coarser), (coarser, REGION)):
-        found = agreed(ones(), dict.fromkeys(SIZES, 1.0), closed(rules))
+        found = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), closed(rules))
         assert np.bincount(REGION.of, found["town"]) == pytest.approx(found["region"])
         assert np.bincount(coarser.of, found["region"], 4) == pytest.approx(found["x"], abs=1e-3)
 
@@ -118,10 +118,10 @@ def test_what_follows_by_way_of_another_and_beside_another():
     assert through == Follows("town", "x", (3, 3, 3, 0, 0, 0))
     assert closed((NEVER,)) == (NEVER,)
     coast = Follows("town", "x", (0, 1, 2, 3, 0, 1))
-    assert determined_alone(closed((REGION, coast)), ("town", "region", "x"))
-    assert not determined_alone((REGION, coast), ("region", "x"))
+    assert determined_by_one(closed((REGION, coast)), ("town", "region", "x"))
+    assert not determined_by_one((REGION, coast), ("region", "x"))
     for groups in (WHOLE, {"town": Groups(6, (0, 4)), "region": Groups(3, (0, 2)), "x": Groups(4, (0, 1))}):
-        own = agreed(ones(), dict.fromkeys(SIZES, 1.0), (REGION, coast))
+        own = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), (REGION, coast))
         model = low_order(
             own, groups, {}, rules=(REGION, coast, Rule((("region", frozenset({0})), ("x", frozenset({3})))))
         )
@@ -135,7 +135,7 @@ def test_what_follows_by_way_of_another_and_beside_another():
 
 
 def test_values_that_never_occur_have_next_to_nothing():
-    found = agreed(ones(), dict.fromkeys(SIZES, 1.0), (Rule((("x", frozenset({1})),)),))
+    found = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), (Rule((("x", frozenset({1})),)),))
     assert found["x"][1] < 1e-3
     assert found["x"].sum() == pytest.approx(1000)
 
@@ -151,7 +151,7 @@ def fitted(table, margins, rounds=3000):
 
 
 def model_of(rules, groups=None, measured=None):
-    own = agreed(ones(), dict.fromkeys(SIZES, 1.0), rules)
+    own = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), rules)
     whole = {name: every_cell(size) for name, size in SIZES.items()}
     return low_order(own, groups or whole, measured or {}, list(combinations(SIZES, 2)), rules=rules)
 
@@ -198,7 +198,7 @@ def test_a_group_keeps_what_it_has():
 def test_what_was_measured_keeps_to_the_rules_and_links_pass_through_them():
     """Towns and x depend on each other; regions and x were not measured, and follow by the towns' regions."""
     rng = np.random.default_rng(3)
-    own = agreed(ones(total=1e5), dict.fromkeys(SIZES, 1.0), (REGION,))
+    own = reconcile_one_ways(ones(total=1e5), dict.fromkeys(SIZES, 1.0), (REGION,))
     table = fitted(rng.random((6, 4)) ** 4, [own["town"], own["x"]])
     measured = {("town", "x"): NoisyResidual(center(table, (0, 1)), 1.0),
                 ("town", "region"): NoisyResidual(rng.normal(0, 500, (6, 3)), 500.0)}  # fmt: skip
@@ -215,13 +215,13 @@ def test_what_was_measured_keeps_to_the_rules_and_links_pass_through_them():
 def test_sets_that_smaller_ones_tell():
     apart, mixed = WHOLE | {"town": Groups(6, (0, 3, 5))}, WHOLE | {"town": Groups(6, (0, 4))}
     for groups in (WHOLE, apart):
-        assert settled((REGION,), ("town", "region"), groups)
-        assert settled((REGION,), ("region", "town", "x"), groups)
-    assert not settled((REGION,), ("town", "region", "x"), mixed)  # a group of towns in two regions
-    assert settled((REGION,), ("town", "region", "x"), mixed | {"region": Groups(3, (0,))})
-    assert not settled((REGION,), ("region", "x"), WHOLE)
-    assert not settled((Follows("town", "region", (0, 0, 0, 1, 1, -1)),), ("town", "region"), WHOLE)
-    assert not settled((NEVER,), ("region", "x"), WHOLE)
+        assert determined_over_groups((REGION,), ("town", "region"), groups)
+        assert determined_over_groups((REGION,), ("region", "town", "x"), groups)
+    assert not determined_over_groups((REGION,), ("town", "region", "x"), mixed)  # a group of towns in two regions
+    assert determined_over_groups((REGION,), ("town", "region", "x"), mixed | {"region": Groups(3, (0,))})
+    assert not determined_over_groups((REGION,), ("region", "x"), WHOLE)
+    assert not determined_over_groups((Follows("town", "region", (0, 0, 0, 1, 1, -1)),), ("town", "region"), WHOLE)
+    assert not determined_over_groups((NEVER,), ("region", "x"), WHOLE)
 
 
 @pytest.mark.parametrize("of", [(0, 0, 0, 1, 1, 2), (2, 0, 1, 0, 0, 1)])
@@ -229,7 +229,7 @@ def test_sets_that_smaller_ones_tell():
 @given(runs)
 def test_what_follows_is_known_whatever_the_groups(of, groups):
     rules = (Follows("town", "region", of),)
-    own = agreed(ones(), dict.fromkeys(SIZES, 1.0), rules)
+    own = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), rules)
     model = low_order(own, groups, {}, rules=rules)
     expected = np.where(np.array(of)[:, None] == np.arange(3), own["town"][:, None], 0)
     assert model.marginal(("town", "region")) == pytest.approx(expected)

@@ -14,9 +14,9 @@ from dpscale.reconstruction import shrinkage
 from dpscale.reconstruction.entropy import LowOrder, product_of, proportional_fit
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.low_order import NoisyResidual, _residual, from_estimates, low_order
-from dpscale.reconstruction.one_way import NoisyCounts, drawn, non_negative_counts, total_of, with_groups
+from dpscale.reconstruction.one_way import NoisyCounts, james_stein, non_negative_counts, total_of, with_groups
 from dpscale.reconstruction.pair_loops import middles
-from dpscale.reconstruction.set_arrays import Links, Ones, Paired
+from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.workload.residual import center
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 
@@ -202,9 +202,9 @@ def test_a_chain_helps_a_pair_measured_too_noisily():
 def test_links_know_every_middle():
     for pairs, chains in (list(combinations(NAMES, 2)), 1), ([("a", "b")], 0):
         model = exact(table(), pairs)
-        ones = Ones.of(model.coarse, model.total)
-        links = Links.of(Paired(ones, pairs), np.concatenate([model.tables[names].ravel() for names in pairs]))
-        assert len(links.strongest(Paired(ones, [("c", "d")]))) == chains
+        ones = OneWayArrays.of(model.coarse, model.total)
+        links = PairLinks.of(PairArrays(ones, pairs), np.concatenate([model.tables[names].ravel() for names in pairs]))
+        assert len(links.strongest(PairArrays(ones, [("c", "d")]))) == chains
     assert middles(np.array([-1, 3, 2.0, -1]), np.array([9, 2, 2.0, -1]), best := np.zeros(2, int), np.zeros(2)) == 2
     assert best.tolist() == [1, 2], "the first where equal"
 
@@ -334,13 +334,13 @@ def test_group_sums_are_drawn_towards_what_their_cells_come_to_as_far_as_noise_t
     noisy = true + rng.normal(size=(4000, 12)) * np.sqrt(variance)
 
     def missed(target):
-        found = [drawn(one, target, variance) for one in noisy]
+        found = [james_stein(one, target, variance) for one in noisy]
         return np.mean([((one - true) ** 2 / variance).sum() for one in found])
 
     assert missed(true) < 0.25 * 12  # without the positive part 2 of 12 would be left
     assert missed(true + 3) < 12
     assert 11.8 < missed(true + 1000) < 12.2
-    np.testing.assert_array_equal(drawn(true + 0.01, true, variance), true)
+    np.testing.assert_array_equal(james_stein(true + 0.01, true, variance), true)
 
 
 def missed_of_noise(rng, deviation=40.0):

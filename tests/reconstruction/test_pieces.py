@@ -10,7 +10,7 @@ from scipy.stats import norm
 from dpscale.reconstruction import shrinkage
 from dpscale.reconstruction.entropy import LowOrder, proportional_fit
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
-from dpscale.reconstruction.set_arrays import Links, Ones, Paired
+from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
 from dpscale.reconstruction.shrinkage import (
     DEPARTURES,
     NEIGHBOUR_REACHES,
@@ -175,7 +175,7 @@ def test_many_triples_at_once_are_each_on_its_own():
     for names in sets:
         np.testing.assert_allclose(found[names], model.coarse_marginal(names), rtol=1e-12)
     noisy = {names: table * rng.gamma(4, 0.25, table.shape) for names, table in found.items()}
-    fitted, exactly = (model.fitted(noisy, *to) for to in ((20, 1e-3), (100, 0.0)))
+    fitted, exactly = (model.fit_tables(noisy, *to) for to in ((20, 1e-3), (100, 0.0)))
     for number, (names, table) in enumerate(noisy.items()):
         margins = [((axis,), model.coarse[name]) for axis, name in enumerate(names)] + model.inside(names)
         np.testing.assert_allclose(fitted[names], proportional_fit(table, margins, 20, 1e-3), rtol=1e-12)
@@ -186,13 +186,13 @@ def test_many_triples_at_once_are_each_on_its_own():
 def test_the_strongest_chain_and_the_nearest_are_those_of_all_products():
     rng = np.random.default_rng(2)
     ones = {name: one_way * 5000 for name, one_way in ((n, rng.dirichlet(np.ones(s))) for n, s in SIZES.items())}
-    laid = Ones.of(ones, 5000.0)
-    known, asked = Paired(laid, list(combinations(SIZES, 2))), Paired(laid, [("x3", "x5"), ("x0", "x9")])
+    laid = OneWayArrays.of(ones, 5000.0)
+    known, asked = PairArrays(laid, list(combinations(SIZES, 2))), PairArrays(laid, [("x3", "x5"), ("x0", "x9")])
     tables = {names: rng.random([SIZES[n] for n in names]) for names in known.names}
-    links = Links.of(known, np.concatenate([table.ravel() for table in tables.values()]))
+    links = PairLinks.of(known, np.concatenate([table.ravel() for table in tables.values()]))
     others = rng.random(asked.starts[-1])
-    strongest, nearest = links.strongest(asked), asked.apart(links.nearest(asked, others))
-    for names, other in asked.apart(others).items():
+    strongest, nearest = links.strongest(asked), asked.split(links.nearest(asked, others))
+    for names, other in asked.split(others).items():
         middles = [name for name in SIZES if name not in names]  # ten, which is fewer than are looked at
         turned = [[tables[a, m] if (a, m) in tables else tables[m, a].T for a in names] for m in middles]
         chains = [left / ones[m] @ right.T for m, (left, right) in zip(middles, turned, strict=True)]
@@ -242,8 +242,8 @@ def test_a_pair_of_ten_million_cells_is_shrunk_and_fitted():
 
 def neighbours(table, reach):
     """`near` of one pair."""
-    ones = Ones.of({"a": np.ones(table.values.shape[0]), "b": np.ones(table.values.shape[1])}, 1.0)
-    return near(Paired(ones, [("a", "b")]), NoisyTables.of([table]), reach)
+    ones = OneWayArrays.of({"a": np.ones(table.values.shape[0]), "b": np.ones(table.values.shape[1])}, 1.0)
+    return near(PairArrays(ones, [("a", "b")]), NoisyTables.of([table]), reach)
 
 
 @pytest.mark.parametrize("shape", [(7, 1), (6, 9), (1, 5)])

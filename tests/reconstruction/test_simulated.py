@@ -12,7 +12,7 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
-from dpscale.reconstruction.simulated_errors import CONTAINS, dispersion, simulated
+from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, dispersion, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
@@ -49,7 +49,7 @@ def one_run(rng, interaction=0.0, deviation=9.0, rows=20_000):
     values = chained(rows, rng, interaction)
     counts, residuals = measured(values, deviation, CHAIN, rng)
     model = model_of(counts, GROUPS, residuals, WANTED)
-    return values, model, simulated(model, counts, residuals, WANTED, draws=12)
+    return values, model, simulate_errors(model, counts, residuals, WANTED, draws=12)
 
 
 def test_intervals_hold_what_the_model_can_tell():
@@ -85,7 +85,7 @@ def test_what_was_measured_and_drowned_is_in_it():
         values = rng.multinomial(20_000, (law / law.sum()).ravel()).reshape(4, 5, 3).astype(float)
         counts, residuals = measured(values, 40.0, CHAIN, rng)
         model = model_of(counts, GROUPS, residuals)
-        errors = simulated(model, counts, residuals, draws=12)
+        errors = simulate_errors(model, counts, residuals, draws=12)
         off = np.abs(model.marginal(("a", "b")) - margin(values, ("a", "b")))
         assert 0.1 < errors.known["a", "b"] < 0.7
         whole = replace(errors, known=dict.fromkeys(errors.known, 1.0))
@@ -105,7 +105,7 @@ def sparse(rng, law):
     residuals = Residuals(sizes).updated(told)
     model = model_of(counts, groups, residuals)
     workload = Workload(Domain(sizes)).add("marginal", attributes=(NAMES, ("a",)))
-    return values, model, simulated(model, counts, residuals, draws=8), workload.parts[0]
+    return values, model, simulate_errors(model, counts, residuals, draws=8), workload.parts[0]
 
 
 def test_where_cells_are_sparse_all_hold_at_once_and_would_not_by_the_normal_law():
@@ -115,11 +115,13 @@ def test_where_cells_are_sparse_all_hold_at_once_and_would_not_by_the_normal_law
     for _ in range(25):
         values, model, errors, part = sparse(rng, law / law.sum())
         off, own = np.abs(model.marginal(NAMES) - values), errors.part_errors(part, NAMES)
-        half = errors.at_once(part, NAMES, own, 0.95)
+        half = errors.simultaneous_widths(part, NAMES, own, 0.95)
         held.append((off <= half).all())
         plain.append((off <= bonferroni(0.95, off.size) * own).all())
         wide.append(half.max() / off.max())
-        assert np.array_equal(half.transpose(2, 0, 1), errors.at_once(part, NAMES, own.transpose(2, 0, 1), 0.95))
+        assert np.array_equal(
+            half.transpose(2, 0, 1), errors.simultaneous_widths(part, NAMES, own.transpose(2, 0, 1), 0.95)
+        )
     assert np.mean(plain) < 0.5 < 0.9 < np.mean(held)
     assert np.median(wide) < 5
 
@@ -127,9 +129,9 @@ def test_where_cells_are_sparse_all_hold_at_once_and_would_not_by_the_normal_law
 def test_of_one_attribute_a_cell_is_held_as_far_off_as_any():
     rng = np.random.default_rng(13)
     *_, errors, part = sparse(rng, np.full((12, 10, 9), 1 / 1080))
-    half = errors.at_once(part, ("a",), np.array([1.0, 3.0, 2.0]), 0.95)
+    half = errors.simultaneous_widths(part, ("a",), np.array([1.0, 3.0, 2.0]), 0.95)
     assert half == pytest.approx(np.full(3, 3 * bonferroni(0.95, 3)))
-    assert np.isnan(errors.at_once(part, NAMES, np.full(4, np.nan), 0.95)).all()
+    assert np.isnan(errors.simultaneous_widths(part, NAMES, np.full(4, np.nan), 0.95)).all()
 
 
 def test_the_longer_a_query_s_entries_the_wider_it_is_at_once():
@@ -138,7 +140,7 @@ def test_the_longer_a_query_s_entries_the_wider_it_is_at_once():
     queries = np.zeros((2, 12, 10))
     queries[:, 0, :4] = [[1], [-5]]
     part = Workload(Domain({"a": 12, "b": 10, "c": 9})).add_queries(("a", "b"), queries).parts[0]
-    one, other = errors.at_once(part, ("a", "b"), errors.part_errors(part, ("a", "b")), 0.95)
+    one, other = errors.simultaneous_widths(part, ("a", "b"), errors.part_errors(part, ("a", "b")), 0.95)
     assert other == pytest.approx(5 * one, rel=1e-6)
 
 
@@ -149,8 +151,8 @@ def test_an_interaction_that_nobody_measured_is_not_in_it_and_the_label_says_so(
         values, model, errors = one_run(rng, interaction=1.0)
         held.append((np.abs(model.marginal(NAMES) - values) <= 1.96 * errors.cell_errors(NAMES)).mean())
     assert np.mean(held) < 0.6
-    assert "not in it" in CONTAINS
-    assert "less often than 95" in CONTAINS
+    assert "not included" in SIMULATION_NOTE
+    assert "less often than 95" in SIMULATION_NOTE
 
 
 def test_a_cell_and_its_query_agree_in_any_order_of_axes():
@@ -196,7 +198,10 @@ def test_draws_may_be_tasks():
         seen.extend(items)
         return [function(item) for item in items[::-1]][::-1]
 
-    one, other = simulated(model, counts, residuals, each=each, draws=3), simulated(model, counts, residuals, draws=3)
+    one, other = (
+        simulate_errors(model, counts, residuals, each=each, draws=3),
+        simulate_errors(model, counts, residuals, draws=3),
+    )
     assert seen == [(0, 0), (0, 1), (0, 2)]
     np.testing.assert_array_equal(one.cell_errors(NAMES), other.cell_errors(NAMES))
 

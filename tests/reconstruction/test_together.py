@@ -19,7 +19,7 @@ def estimates(workload, seed=0, mechanism="residual-planner"):
 
 
 def check(found, part, sets):
-    pairs = list(found.several(part, sets))
+    pairs = list(found.iter_part_answers(part, sets))
     assert len(pairs) == len(sets)
     for names, (answers, errors) in zip(sets, pairs, strict=True):
         alone = found.part_answers(part, names)
@@ -33,7 +33,7 @@ def test_sets_of_every_shape_in_batches_of_any_size(monkeypatch, family, cells):
     monkeypatch.setattr(module, "MOST_CELLS", cells)
     workload = Workload(DOMAIN).add(family, degree=3).add("marginal", degree=2)
     found = estimates(workload)
-    assert found._together is not None
+    assert found._batched is not None
     check(found, workload.parts[0], workload.parts[0].sets)
     check(found, workload.parts[1], workload.parts[1].sets[::-1])
 
@@ -57,17 +57,17 @@ def test_other_strategies_and_weights_of_the_axes(mechanism):
     if mechanism == "query-smasher":
         workload.add("affine", attributes=[("b", "e")])
     found = estimates(workload, mechanism=mechanism)
-    assert found._together is not None
+    assert found._batched is not None
     assert bool(found.accuracy.weights) == (mechanism == "weighted-residuals")
     for part in workload.parts:
         check(found, part, part.sets)
-    told = list(found._together.answers(workload.parts[0], workload.parts[0].sets))
-    assert sum(one is None for one in told) == (mechanism == "query-smasher"), "that of the joint strategy alone"
+    measured = list(found._batched.answers(workload.parts[0], workload.parts[0].sets))
+    assert sum(one is None for one in measured) == (mechanism == "query-smasher"), "that of the joint strategy alone"
 
 
 @pytest.mark.parametrize(("mechanism", "family"), [("identity", "range"), ("hdmm", "prefix")])
 def test_plans_of_whole_tables_take_their_own_way(mechanism, family):
     workload = Workload(DOMAIN).add(family, degree=2)
     found = estimates(workload, mechanism=mechanism)
-    assert found._together is None
+    assert found._batched is None
     check(found, workload.parts[0], workload.parts[0].sets)

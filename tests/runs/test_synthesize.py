@@ -138,10 +138,10 @@ def test_a_part_that_is_drawn_again_has_the_same_bytes(reference: Path) -> None:
     from dpscale.runs.estimates import model_folder
     from dpscale.runs.run import Run
     from dpscale.runs.stages.synthesize import write_part
-    from dpscale.synthesis.draw import parts_of
+    from dpscale.synthesis.draw import split_rows
 
     run, before = Run(reference / "run"), digests(reference / "run")
-    [part] = parts_of(900, 3)
+    [part] = split_rows(900, 3)
     write_part(str(run.path), str(model_folder(run)), "polished", run.synthesis, part)
     assert digests(reference / "run") == before
 
@@ -198,8 +198,8 @@ def test_what_a_damaged_manifest_asks_for_is_told(reference: Path, tmp_path: Pat
 
 def test_the_number_of_files_is_bounded() -> None:
     for rows, parts in ((1, 1), (100_001, 2), (10**9, 10_000), (10**12, 10_000)):
-        assert dp_sections.SynthesizeTable().parts_of(rows) == parts
-    assert dp_sections.SynthesizeTable(parts=7).parts_of(10**12) == 7
+        assert dp_sections.SynthesizeTable().split_rows(rows) == parts
+    assert dp_sections.SynthesizeTable(parts=7).split_rows(10**12) == 7
 
 
 def test_a_job_of_more_rows_than_memory_allows_spends_nothing(tmp_path: Path) -> None:

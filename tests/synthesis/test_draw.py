@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.pairwise.learn import Learnt, learn
-from dpscale.reconstruction.pairwise.pairs import Spread, wanted
-from dpscale.synthesis.cells import spread
-from dpscale.synthesis.draw import Part, draw, raked
-from dpscale.synthesis.quality import apart, counted
+from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
+from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
+from dpscale.synthesis.cells import refine_to_cells
+from dpscale.synthesis.draw import RowPart, draw, rake_weights
+from dpscale.synthesis.quality import count_sampled_sets, distances_by_degree
 from dpscale.workload.residual.in_axis import Groups
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, counts, joint, model
 
@@ -21,8 +21,8 @@ SIZE_LIST = list(SIZES.values())
 
 
 @pytest.fixture(scope="module")
-def learnt() -> Learnt:
-    return learn(wanted(model(joint()), MEMORY), "release", 4000)
+def learnt() -> PairwiseModel:
+    return learn(pair_targets(model(joint()), MEMORY), "release", 4000)
 
 
 def off(rows: np.ndarray, table: np.ndarray) -> float:
@@ -35,37 +35,37 @@ def off(rows: np.ndarray, table: np.ndarray) -> float:
     return float(np.mean(found))
 
 
-def test_pairs_of_rows_are_what_is_wanted_far_nearer_than_by_chance(learnt: Learnt) -> None:
-    table, rows = joint(), draw(learnt, Part(5000, 1, 0), "release")
+def test_pairs_of_rows_are_what_is_wanted_far_nearer_than_by_chance(learnt: PairwiseModel) -> None:
+    table, rows = joint(), draw(learnt, RowPart(5000, 1, 0), "release")
     chance = np.random.default_rng(0).choice(table.size, 5000, p=table.ravel())
     sampled = np.stack(np.unravel_index(chance, table.shape), axis=1)
     assert off(rows, table) < 0.006
     assert off(rows, table) < 0.15 * off(sampled, table)
 
 
-def test_one_row_and_none(learnt: Learnt) -> None:
-    assert draw(learnt, Part(1, 1, 0), "release").shape == (1, 4)
-    assert [len(draw(learnt, Part(1, 3, number), "release")) for number in range(3)] == [0, 0, 1]
+def test_one_row_and_none(learnt: PairwiseModel) -> None:
+    assert draw(learnt, RowPart(1, 1, 0), "release").shape == (1, 4)
+    assert [len(draw(learnt, RowPart(1, 3, number), "release")) for number in range(3)] == [0, 0, 1]
 
 
-def test_parts_together_have_the_counts_of_the_whole(learnt: Learnt) -> None:
-    parts = [draw(learnt, Part(8000, 8, number), "release") for number in range(8)]
+def test_parts_together_have_the_counts_of_the_whole(learnt: PairwiseModel) -> None:
+    parts = [draw(learnt, RowPart(8000, 8, number), "release") for number in range(8)]
     assert sum(map(len, parts)) == 8000
     assert off(np.concatenate(parts), joint()) < 0.006
 
 
-def test_a_part_follows_from_its_numbers_alone(learnt: Learnt) -> None:
-    part = Part(2000, 2, 1)
+def test_a_part_follows_from_its_numbers_alone(learnt: PairwiseModel) -> None:
+    part = RowPart(2000, 2, 1)
     assert (draw(learnt, part, "release") == draw(learnt, part, "release")).all()
     assert (draw(learnt, part, "release") != draw(learnt, part, "another")).any()
-    assert (draw(learnt, Part(2000, 2, 0), "release") != draw(learnt, part, "release")).any()
+    assert (draw(learnt, RowPart(2000, 2, 0), "release") != draw(learnt, part, "release")).any()
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0, 30), min_size=1, max_size=20), st.integers(1, 9))
 def test_targets_of_parts_are_whole_and_add_up(cells: list[float], parts: int) -> None:
     whole = np.array(cells)
-    shares = [Part(100, parts, number).share(whole, Chance("r", "dither")) for number in range(parts)]
+    shares = [RowPart(100, parts, number).share(whole, Chance("r", "dither")) for number in range(parts)]
     total = np.sum(shares, axis=0)
     assert (np.abs(total - whole) < 1 + 1e-9).all()
     if parts > 1:
@@ -81,24 +81,26 @@ def test_what_was_not_measured_is_what_the_model_implies() -> None:
     given_b = rng.dirichlet(np.full(2, 0.3), 4)
     table = np.einsum("a,ab,bc,d->abcd", a, given_a, given_b, np.full(6, 1 / 6))
     full = model(table)
-    told = {("a", "b"), ("b", "c")}
-    tables = {names: full.tables[names] for names in told}
-    known = LowOrder(full.ones, full.groups, tables, full.total, frozenset(told))
-    chained = learn(wanted(known, MEMORY), "r", 20_000)
-    layout = chained.wanted.layout
+    measured = {("a", "b"), ("b", "c")}
+    tables = {names: full.tables[names] for names in measured}
+    known = LowOrder(full.ones, full.groups, tables, full.total, frozenset(measured))
+    chained = learn(pair_targets(known, MEMORY), "r", 20_000)
+    layout = chained.targets.layout
     truth = table.sum(axis=(1, 3))
     product = np.outer(truth.sum(axis=1), truth.sum(axis=0))
-    found = layout.of(chained.wanted.shares, 0, 2)
+    found = layout.of(chained.targets.shares, 0, 2)
     assert np.abs(found - truth).sum() < 0.5 * np.abs(product - truth).sum()
     assert found.sum(axis=0) == pytest.approx(truth.sum(axis=0), abs=1e-6)
 
 
 def test_cells_inside_groups_share_by_their_one_way() -> None:
     grouped = model(joint(), groups={"d": Groups(6, (0, 2, 3)), "b": Groups(4, (0, 3))})
-    asked = learn(wanted(grouped, MEMORY), "release", 4000)
-    part = Part(5000, 1, 0)
+    asked = learn(pair_targets(grouped, MEMORY), "release", 4000)
+    part = RowPart(5000, 1, 0)
     groups = draw(asked, part, "release")
-    cells = spread(asked.wanted, Spread(grouped.groups, grouped.ones), groups, Chance("release", "cells", 0))
+    cells = refine_to_cells(
+        asked.targets, CellDistribution(grouped.groups, grouped.ones), groups, Chance("release", "cells", 0)
+    )
     for i, name in enumerate(SIZES):
         own = np.bincount(cells[:, i], minlength=SIZE_LIST[i]) / 5000
         assert own == pytest.approx(grouped.ones[name] / grouped.total, abs=0.002)
@@ -113,9 +115,9 @@ def test_cells_inside_groups_share_by_their_one_way() -> None:
     assert np.abs(joint_cells - implied).sum() < 0.012
 
 
-def test_fewer_rows_with_weights_have_the_counts_of_many(learnt: Learnt) -> None:
-    rows = draw(learnt, Part(400, 1, 0), "release")
-    weights = raked(learnt.wanted, rows, Part(400, 1, 0), 5000.0)
+def test_fewer_rows_with_weights_have_the_counts_of_many(learnt: PairwiseModel) -> None:
+    rows = draw(learnt, RowPart(400, 1, 0), "release")
+    weights = rake_weights(learnt.targets, rows, RowPart(400, 1, 0), 5000.0)
     assert weights.sum() == pytest.approx(5000)
     table = joint()
 
@@ -132,23 +134,23 @@ def test_fewer_rows_with_weights_have_the_counts_of_many(learnt: Learnt) -> None
 def test_one_attribute_and_too_little_memory_for_pairs() -> None:
     whole = model(joint())
     alone = LowOrder({"d": whole.ones["d"]}, {"d": whole.groups["d"]}, {}, whole.total)
-    asked = learn(wanted(alone, MEMORY), "r", 100)
-    rows = draw(asked, Part(1000, 1, 0), "r")
+    asked = learn(pair_targets(alone, MEMORY), "r", 100)
+    rows = draw(asked, RowPart(1000, 1, 0), "r")
     assert np.bincount(rows[:, 0], minlength=6) / 1000 == pytest.approx(alone.ones["d"] / alone.total, abs=0.001)
-    few = wanted(whole, 64 * 20)  # bytes: room for 20 cells
+    few = pair_targets(whole, 64 * 20)  # bytes: room for 20 cells
     assert 0 < few.layout.cells <= 20
-    assert draw(learn(few, "r", 100), Part(50, 1, 0), "r").shape == (50, 4)
+    assert draw(learn(few, "r", 100), RowPart(50, 1, 0), "r").shape == (50, 4)
 
 
-def test_rows_that_are_far_from_the_estimates_are_told_to_be(learnt: Learnt) -> None:
+def test_rows_that_are_far_from_the_estimates_are_told_to_be(learnt: PairwiseModel) -> None:
     whole, names = model(joint()), list(SIZES)
 
     def off_by(rows: np.ndarray) -> dict[str, float]:
-        return apart(counted(rows, SIZE_LIST), names, SIZE_LIST, whole.marginal)
+        return distances_by_degree(count_sampled_sets(rows, SIZE_LIST), names, SIZE_LIST, whole.marginal)
 
-    drawn = off_by(draw(learnt, Part(5000, 1, 0), "release"))
+    drawn = off_by(draw(learnt, RowPart(5000, 1, 0), "release"))
     rng = np.random.default_rng(0)
-    shuffled = np.stack([rng.permutation(column) for column in draw(learnt, Part(5000, 1, 0), "release").T], axis=1)
+    shuffled = np.stack([rng.permutation(column) for column in draw(learnt, RowPart(5000, 1, 0), "release").T], axis=1)
     assert drawn["1"] == pytest.approx(off_by(shuffled)["1"])
     assert drawn["2"] < 0.1 * off_by(shuffled)["2"]
     assert drawn["3"] < off_by(shuffled)["3"]

@@ -13,11 +13,11 @@ import tomli_w
 import dpscale as dp
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise import learn as learning
-from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.runs import estimates
 from dpscale.runs.stages.synthesize import RowsWarning
-from dpscale.synthesis.one_way_rounding import apportioned, balanced
-from dpscale.synthesis.quality import expected_by_chance
+from dpscale.synthesis.one_way_rounding import apportion, balance_rows
+from dpscale.synthesis.quality import expected_distance
 from dpscale.synthesis.tree import spanning_tree, tree_start
 from tests.reconstruction.pairwise.small import MEMORY, joint, model
 
@@ -72,10 +72,10 @@ def test_rows_of_linked_attributes_are_near_the_estimates(tmp_path, frame, epsil
 
 def test_rows_that_start_from_independent_attributes_are_warned_of(tmp_path, monkeypatch):
     """The planted fault: the start that single-site sampling cannot leave."""
-    monkeypatch.setattr(estimates, "tree_start", learning.independent)
-    monkeypatch.setattr("dpscale.synthesis.draw.balanced", lambda wanted, rows, chance: rows)
-    monkeypatch.setattr("dpscale.synthesis.draw.settled", lambda wanted, cells, rows: rows)
-    with pytest.warns(RowsWarning, match="from their own estimates over"):
+    monkeypatch.setattr(estimates, "tree_start", learning.independent_start)
+    monkeypatch.setattr("dpscale.synthesis.draw.balance_rows", lambda targets, rows, chance: rows)
+    monkeypatch.setattr("dpscale.synthesis.draw.match_one_ways", lambda targets, cells, rows: rows)
+    with pytest.warns(RowsWarning, match="from the estimates over"):
         release = released(tmp_path, equal_columns(), 10.0)
     index = json.loads((tmp_path / "run" / "synthetic" / "_rows.json").read_text())
     assert index["apart"]["3"] > 0.1
@@ -85,7 +85,7 @@ def test_rows_that_start_from_independent_attributes_are_warned_of(tmp_path, mon
 
 def test_the_tree_has_the_largest_mutual_information():
     """Against every spanning tree of four attributes."""
-    asked, table = wanted(model(joint()), MEMORY), joint()
+    asked, table = pair_targets(model(joint()), MEMORY), joint()
 
     def information(i, j):
         pair = table.sum(axis=tuple(k for k in range(4) if k not in (i, j)))
@@ -108,7 +108,7 @@ def test_the_tree_has_the_largest_mutual_information():
 
 
 def test_the_start_has_the_released_ones_and_the_pairs_of_the_tree():
-    asked = wanted(model(joint()), MEMORY)
+    asked = pair_targets(model(joint()), MEMORY)
     rows, theta = tree_start(asked, 20_000, Chance("r", "start"))
     layout = asked.layout
     for i, size in enumerate(layout.sizes):
@@ -125,11 +125,11 @@ def test_the_start_has_the_released_ones_and_the_pairs_of_the_tree():
 
 def test_balanced_rows_have_the_released_shares_of_modes():
     """Two modes in the wrong proportion, which no single value can change."""
-    asked = wanted(model(joint()), MEMORY)
+    asked = pair_targets(model(joint()), MEMORY)
     rng = np.random.default_rng(0)
     rows = np.stack([rng.choice(size, 5000, p=np.roll(asked.layout.one(asked.ones, i), 1)) for i, size
                      in enumerate(asked.layout.sizes)], axis=1).astype(np.int32)  # fmt: skip
-    found = balanced(asked, rows, Chance("r", "balance"))
+    found = balance_rows(asked, rows, Chance("r", "balance"))
     assert found.shape == rows.shape
     assert {tuple(row) for row in found} <= {tuple(row) for row in rows}
     for i, size in enumerate(asked.layout.sizes):
@@ -141,7 +141,7 @@ def test_apportioned_numbers_add_up_and_are_rounded_down_or_up():
     rng = np.random.default_rng(0)
     for count in (1, 7, 1000):
         shares = rng.dirichlet(np.ones(9))
-        found = apportioned(shares, count)
+        found = apportion(shares, count)
         assert found.sum() == count
         assert (np.abs(found - shares * count) < 1).all()
 
@@ -151,4 +151,4 @@ def test_the_distance_of_independent_draws_is_that_of_a_simulation():
     for shares in (np.full(10, 0.1), rng.dirichlet(np.full(200, 0.1))):
         draws = rng.multinomial(500, shares, 400) / 500
         simulated = np.abs(draws - shares).sum(axis=1).mean() / 2
-        assert expected_by_chance(shares, 500) == pytest.approx(simulated, rel=0.1)
+        assert expected_distance(shares, 500) == pytest.approx(simulated, rel=0.1)

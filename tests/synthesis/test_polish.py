@@ -12,12 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscale.privacy.streams import Chance
-from dpscale.reconstruction.pairwise.learn import Learnt, learn
+from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
 from dpscale.reconstruction.pairwise.loops import BEHIND
-from dpscale.reconstruction.pairwise.pairs import Layout, wanted
+from dpscale.reconstruction.pairwise.pairs import PairLayout, pair_targets
 from dpscale.synthesis import loops, three_way
-from dpscale.synthesis.draw import Part, draw
-from dpscale.synthesis.three_way import Polisher, Threes, ThreeWayTargets, read_targets, sets_of, told, write_targets
+from dpscale.synthesis.draw import RowPart, draw
+from dpscale.synthesis.three_way import (
+    Polisher,
+    ThreeWayTargets,
+    TripleLayout,
+    read_targets,
+    sets_of,
+    three_way_targets,
+    write_targets,
+)
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, joint, model
 
 SIZE_LIST = list(SIZES.values())
@@ -25,13 +33,13 @@ SETS = list(combinations(range(4), 3))
 
 
 @pytest.fixture(scope="module")
-def learnt() -> Learnt:
-    return learn(wanted(model(joint()), MEMORY), "release")
+def learnt() -> PairwiseModel:
+    return learn(pair_targets(model(joint()), MEMORY), "release")
 
 
 @pytest.fixture(scope="module")
-def model_of_threes(learnt: Learnt) -> ThreeWayTargets:
-    return told(learnt, model(joint()), "release", MEMORY)
+def model_of_threes(learnt: PairwiseModel) -> ThreeWayTargets:
+    return three_way_targets(learnt, model(joint()), "release", MEMORY)
 
 
 def pairwise_model(table: np.ndarray) -> np.ndarray:
@@ -48,7 +56,7 @@ def margin(table: np.ndarray, kept: tuple[int, ...]) -> np.ndarray:
     return table.sum(axis=tuple(k for k in range(4) if k not in kept))
 
 
-def counted(rows: np.ndarray, kept: tuple[int, ...]) -> np.ndarray:
+def count_rows(rows: np.ndarray, kept: tuple[int, ...]) -> np.ndarray:
     """By brute force."""
     found = np.zeros([SIZE_LIST[i] for i in kept])
     for row in rows:
@@ -58,11 +66,11 @@ def counted(rows: np.ndarray, kept: tuple[int, ...]) -> np.ndarray:
 
 def off(rows: np.ndarray, table: np.ndarray, degree: int) -> float:
     sets = list(combinations(range(4), degree))
-    return float(np.mean([np.abs(counted(rows, kept) / len(rows) - margin(table, kept)).sum() for kept in sets]))
+    return float(np.mean([np.abs(count_rows(rows, kept) / len(rows) - margin(table, kept)).sum() for kept in sets]))
 
 
 def test_what_is_wanted_of_three_attributes_is_what_the_pairwise_model_has(model_of_threes: ThreeWayTargets) -> None:
-    explicit, layout = pairwise_model(joint()), model_of_threes.threes
+    explicit, layout = pairwise_model(joint()), model_of_threes.layout
     assert layout.sets.tolist() == [list(kept) for kept in SETS]
     for number, kept in enumerate(SETS):
         found = layout.of(model_of_threes.shares, number)
@@ -74,40 +82,44 @@ def test_what_is_wanted_of_three_attributes_is_what_the_pairwise_model_has(model
             assert found.sum(axis=axis) == pytest.approx(margin(joint(), pair), abs=1e-3)
 
 
-def test_a_released_table_of_three_attributes_is_the_target(learnt: Learnt) -> None:
+def test_a_released_table_of_three_attributes_is_the_target(learnt: PairwiseModel) -> None:
     """`joint` has an effect of three attributes that no pair shows."""
     names, total = tuple(SIZES)[:3], model(joint()).total
     table = margin(joint(), (0, 1, 2)) * total
-    made = told(learnt, replace(model(joint()), tables={**model(joint()).tables, names: table}), "release", MEMORY)
-    assert made.threes.of(made.shares, 0) * total == pytest.approx(table, abs=1e-3)
-    rows = draw(learnt, Part(5000, 1, 0), "release", made)
-    assert np.abs(counted(rows, (0, 1, 2)) / 5000 - table / total).sum() < 0.02
+    made = three_way_targets(
+        learnt, replace(model(joint()), tables={**model(joint()).tables, names: table}), "release", MEMORY
+    )
+    assert made.layout.of(made.shares, 0) * total == pytest.approx(table, abs=1e-3)
+    rows = draw(learnt, RowPart(5000, 1, 0), "release", made)
+    assert np.abs(count_rows(rows, (0, 1, 2)) / 5000 - table / total).sum() < 0.02
 
 
 def test_polished_rows_are_nearer_over_three_and_as_near_over_two(
-    learnt: Learnt, model_of_threes: ThreeWayTargets
+    learnt: PairwiseModel, model_of_threes: ThreeWayTargets
 ) -> None:
-    table, part = pairwise_model(joint()), Part(5000, 1, 0)
+    table, part = pairwise_model(joint()), RowPart(5000, 1, 0)
     plain, polished = draw(learnt, part, "release"), draw(learnt, part, "release", model_of_threes)
     assert polished.shape == (5000, 4)
     assert off(polished, table, 3) < 0.5 * off(plain, table, 3)
     assert off(polished, table, 2) < 1.5 * off(plain, table, 2) < 0.01
 
 
-def test_polished_parts_together_have_the_counts_of_the_whole(learnt: Learnt, model_of_threes: ThreeWayTargets) -> None:
+def test_polished_parts_together_have_the_counts_of_the_whole(
+    learnt: PairwiseModel, model_of_threes: ThreeWayTargets
+) -> None:
     table = pairwise_model(joint())
-    parts = [draw(learnt, Part(20_000, 4, number), "release", model_of_threes) for number in range(4)]
-    plain = [draw(learnt, Part(20_000, 4, number), "release") for number in range(4)]
+    parts = [draw(learnt, RowPart(20_000, 4, number), "release", model_of_threes) for number in range(4)]
+    plain = [draw(learnt, RowPart(20_000, 4, number), "release") for number in range(4)]
     assert list(map(len, parts)) == [5000] * 4
     assert off(np.concatenate(parts), table, 3) < 0.6 * off(np.concatenate(plain), table, 3)
-    assert (parts[2] == draw(learnt, Part(20_000, 4, 2), "release", model_of_threes)).all()
+    assert (parts[2] == draw(learnt, RowPart(20_000, 4, 2), "release", model_of_threes)).all()
     assert (parts[2] != parts[1]).any()
 
 
-def polisher(model_of_threes: ThreeWayTargets, learnt: Learnt) -> Polisher:
-    asked, chance = learnt.wanted, Chance("test", "polisher")
+def polisher(model_of_threes: ThreeWayTargets, learnt: PairwiseModel) -> Polisher:
+    asked, chance = learnt.targets, Chance("test", "polisher")
     rows = learnt.rows[:600].copy()
-    return Polisher(model_of_threes.threes, model_of_threes.shares * 600, asked.layout, asked.ones, rows,
+    return Polisher(model_of_threes.layout, model_of_threes.shares * 600, asked.layout, asked.ones, rows,
                     asked.shares * 600, learnt.theta, asked.layout.used, chance)  # fmt: skip
 
 
@@ -115,7 +127,7 @@ def laid_out(made: Polisher, rows: np.ndarray, aims: np.ndarray, beta: float) ->
     """Weights and slopes from the definition: one line for each pair of values of the others, slopes behind."""
     lines = []
     for number, kept in enumerate(SETS):
-        count, aim = counted(rows, kept), made._sets.of(aims, number)
+        count, aim = count_rows(rows, kept), made._sets.of(aims, number)
         slope = beta / (aim + 1)
         for axis in range(3):
             both = [np.moveaxis(one, axis, -1) for one in (slope * (aim - count - 0.5), slope)]
@@ -124,7 +136,7 @@ def laid_out(made: Polisher, rows: np.ndarray, aims: np.ndarray, beta: float) ->
 
 
 def test_weights_are_the_gradient_of_the_energy_and_follow_every_change(
-    learnt: Learnt, model_of_threes: ThreeWayTargets
+    learnt: PairwiseModel, model_of_threes: ThreeWayTargets
 ) -> None:
     made, aims = polisher(model_of_threes, learnt), model_of_threes.shares * 600
     before = made.rows.copy()
@@ -135,57 +147,57 @@ def test_weights_are_the_gradient_of_the_energy_and_follow_every_change(
     assert np.abs(kept - laid_out(made, before, aims, 3.0)).max() > 0.5
 
 
-def test_counts_are_those_of_the_rows(learnt: Learnt, model_of_threes: ThreeWayTargets) -> None:
-    layout, counts = model_of_threes.threes, np.zeros(model_of_threes.threes.cells)
-    loops.count_threes(learnt.rows[:500], layout.sets, layout.ends, layout.sizes, counts)
+def test_counts_are_those_of_the_rows(learnt: PairwiseModel, model_of_threes: ThreeWayTargets) -> None:
+    layout, counts = model_of_threes.layout, np.zeros(model_of_threes.layout.cells)
+    loops.count_triples(learnt.rows[:500], layout.sets, layout.ends, layout.sizes, counts)
     for number, kept in enumerate(SETS):
-        assert (layout.of(counts, number) == counted(learnt.rows[:500], kept)).all()
+        assert (layout.of(counts, number) == count_rows(learnt.rows[:500], kept)).all()
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0, 30), min_size=1, max_size=20), st.integers(2, 9))
 def test_what_is_wanted_of_parts_is_whole_and_adds_up(cells: list[float], parts: int) -> None:
     whole = np.array(cells)
-    shares = [Part(100, parts, number).share(whole, Chance("r", "dither threes")) for number in range(parts)]
+    shares = [RowPart(100, parts, number).share(whole, Chance("r", "dither threes")) for number in range(parts)]
     assert all((share == np.rint(share)).all() for share in shares)
     assert (np.abs(np.sum(shares, axis=0) - whole) < 1 + 1e-9).all()
 
 
-def test_sets_that_chance_moves_most_are_kept_within_the_memory(learnt: Learnt, monkeypatch) -> None:
-    layout = learnt.wanted.layout
-    moved = [np.floor(np.sqrt(counted(learnt.rows[:2000], kept)) * 64).sum() for kept in SETS]
-    assert loops.moved(learnt.rows[:2000], np.array(SETS), layout.sizes).tolist() == moved
+def test_sets_that_chance_moves_most_are_kept_within_the_memory(learnt: PairwiseModel, monkeypatch) -> None:
+    layout = learnt.targets.layout
+    root_sums = [np.floor(np.sqrt(count_rows(learnt.rows[:2000], kept)) * 64).sum() for kept in SETS]
+    assert loops.count_roots(learnt.rows[:2000], np.array(SETS), layout.sizes).tolist() == root_sums
     monkeypatch.setattr(three_way, "MOST_SETS", 2)
-    best = sorted(sorted(range(4), key=lambda number: -moved[number])[:2])
+    best = sorted(sorted(range(4), key=lambda number: -root_sums[number])[:2])
     assert sets_of(layout, learnt.rows[:2000], MEMORY).tolist() == [list(SETS[number]) for number in best]
     assert sets_of(layout, learnt.rows, three_way.BYTES_A_CELL).shape == (0, 3)
     used = layout.used.copy()
     used[0, 1] = used[1, 0] = False
-    assert sets_of(Layout(layout.names, layout.sizes, used), learnt.rows, MEMORY).tolist() == [[0, 2, 3], [1, 2, 3]]
+    assert sets_of(PairLayout(layout.names, layout.sizes, used), learnt.rows, MEMORY).tolist() == [[0, 2, 3], [1, 2, 3]]
 
 
 def test_more_attributes_than_there_is_time_for() -> None:
     count = 250
     used = ~np.eye(count, dtype=np.bool_)
-    layout = Layout(tuple(map(str, range(count))), np.full(count, 2), used)
+    layout = PairLayout(tuple(map(str, range(count))), np.full(count, 2), used)
     rows = np.random.default_rng(0).integers(0, 2, (400, count)).astype(np.int32)
     kept = sets_of(layout, rows, MEMORY)
     assert len(kept) == three_way.MOST_SETS
     assert kept.max() < three_way.MOST_ATTRIBUTES
 
 
-def test_without_a_set_rows_are_held_to_pairs(learnt: Learnt) -> None:
-    none = told(learnt, model(joint()), "release", 1)
-    assert none.threes.cells == 0
-    assert off(draw(learnt, Part(5000, 1, 0), "release", none), joint(), 2) < 0.01
+def test_without_a_set_rows_are_held_to_pairs(learnt: PairwiseModel) -> None:
+    none = three_way_targets(learnt, model(joint()), "release", 1)
+    assert none.layout.cells == 0
+    assert off(draw(learnt, RowPart(5000, 1, 0), "release", none), joint(), 2) < 0.01
 
 
-def test_what_was_told_is_kept_byte_by_byte_and_made_the_same_again(learnt: Learnt, tmp_path: Path) -> None:
-    kept = told(learnt, model(joint()), "release", MEMORY)
+def test_what_was_told_is_kept_byte_by_byte_and_made_the_same_again(learnt: PairwiseModel, tmp_path: Path) -> None:
+    kept = three_way_targets(learnt, model(joint()), "release", MEMORY)
     write_targets(tmp_path / "threes.npz", kept)
     back = read_targets(tmp_path / "threes.npz")
-    again = told(learnt, model(joint()), "release", MEMORY)
+    again = three_way_targets(learnt, model(joint()), "release", MEMORY)
     assert kept.shares.tobytes() == back.shares.tobytes() == again.shares.tobytes()
-    assert isinstance(back.threes, Threes)
-    assert (back.threes.sets == kept.threes.sets).all()
-    assert (told(learnt, model(joint()), "another", MEMORY).shares != kept.shares).any()
+    assert isinstance(back.layout, TripleLayout)
+    assert (back.layout.sets == kept.layout.sets).all()
+    assert (three_way_targets(learnt, model(joint()), "another", MEMORY).shares != kept.shares).any()

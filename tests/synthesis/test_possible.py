@@ -14,7 +14,7 @@ from dpscale import Domain, DomainError, PlanError
 from dpscale.domain.structural_zeros import Follows, Rule
 from dpscale.domain.structural_zeros import possible as possible_cells
 from dpscale.privacy.streams import Chance
-from dpscale.synthesis.one_way_rounding import Possible
+from dpscale.synthesis.one_way_rounding import RuleRepair
 
 ATTRIBUTES: dict[str, Any] = {
     "age": {"kind": "integer", "low": 0, "high": 5},
@@ -48,11 +48,11 @@ def test_no_impossible_row_is_left_and_possible_ones_stay() -> None:
     ones = {name: rng.random(own[name].size) + 0.2 for name in own.names}
     rows = np.stack([rng.integers(0, own[name].size, 4000) for name in own.names], axis=1).astype(np.int32)
     wrong = np.array([impossible(dict(zip(own.names, row, strict=True))) for row in rows])
-    possible = Possible(own.rules, own.names, ones)
+    possible = RuleRepair(own.rules, own.names, ones)
     assert (possible.broken(rows) == wrong).all()
-    mended = possible.mended(rows, Chance("r", "possible"))
-    assert not any(impossible(dict(zip(own.names, row, strict=True))) for row in mended)
-    assert (mended[~wrong] == rows[~wrong]).all()
+    repaired = possible.repair(rows, Chance("r", "possible"))
+    assert not any(impossible(dict(zip(own.names, row, strict=True))) for row in repaired)
+    assert (repaired[~wrong] == rows[~wrong]).all()
     assert 0.3 < wrong.mean() < 0.9
 
 
@@ -72,20 +72,20 @@ def test_any_rules_are_kept_or_refused(data: st.DataObject) -> None:
     )
     rules = data.draw(st.lists(rule | of, max_size=4))
     rows = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, [3, 2, 4], (30, 3)).astype(np.int32)
-    possible = Possible(rules, names, {name: np.ones(size) for name, size in sizes.items()})
+    possible = RuleRepair(rules, names, {name: np.ones(size) for name, size in sizes.items()})
     cells = np.indices((3, 2, 4)).reshape(3, -1).T.astype(np.int32)
     assert (possible_cells(rules, names, (3, 2, 4)).reshape(-1) == ~possible.broken(cells)).all()
     try:
-        mended = possible.mended(rows, Chance("r", "possible"))
+        repaired = possible.repair(rows, Chance("r", "possible"))
     except PlanError:
         return
-    assert not possible.broken(mended).any()
+    assert not possible.broken(repaired).any()
 
 
 def test_rules_that_leave_nothing_are_refused() -> None:
     rules = [Rule((("a", frozenset({0, 1, 2})),))]
-    with pytest.raises(PlanError, match="rules that no row"):
-        Possible(rules, ["a"], {"a": np.ones(3)}).mended(np.zeros((4, 1), np.int32), Chance("r", "possible"))
+    with pytest.raises(PlanError, match="rules that exclude every row"):
+        RuleRepair(rules, ["a"], {"a": np.ones(3)}).repair(np.zeros((4, 1), np.int32), Chance("r", "possible"))
 
 
 @pytest.mark.parametrize(

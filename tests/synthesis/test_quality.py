@@ -5,22 +5,22 @@ from math import comb
 
 import pytest
 
-from dpscale.synthesis.quality import MOST_CELLS, SETS, sampled, unranked
+from dpscale.synthesis.quality import MOST_CELLS, SETS, combination_at, sample_sets
 
 
 @pytest.mark.parametrize(("count", "degree"), [(5, 1), (6, 2), (7, 3), (3, 3), (4, 5)])
 def test_sets_are_numbered_as_combinations_are(count: int, degree: int) -> None:
     every = list(combinations(range(count), degree))
-    assert [unranked(number, count, degree) for number in range(len(every))] == every
+    assert [combination_at(number, count, degree) for number in range(len(every))] == every
     assert len(every) == comb(count, degree)
 
 
 def test_of_a_thousand_attributes_few_sets_are_looked_at() -> None:
-    found = sampled([10] * 1000)
+    found = sample_sets([10] * 1000)
     assert {len(kept) for kept in found} == {1, 2, 3}
     assert len(found) <= 3 * (SETS + 1)
     assert len({kept[0] for kept in found if len(kept) == 2}) > SETS / 2
 
 
 def test_large_sets_are_left_out() -> None:
-    assert sampled([MOST_CELLS, 2]) == [(0,), (1,)]
+    assert sample_sets([MOST_CELLS, 2]) == [(0,), (1,)]

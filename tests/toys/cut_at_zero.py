@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dpscale.reconstruction.base import Plain, Reconstruction
-from dpscale.reconstruction.model_answers import Modelled
+from dpscale.reconstruction.base import NoOptions, Reconstruction
+from dpscale.reconstruction.model_answers import ModelEstimates
 
 
 class Cut:
@@ -18,9 +18,9 @@ class Cut:
 
 def estimates(evidence, options, folder):
     cut = Cut(evidence.least_squares())
-    return Modelled(evidence, cut, evidence.workload.domain.names)
+    return ModelEstimates(evidence, cut, evidence.workload.domain.names)
 
 
 RECONSTRUCTION = Reconstruction(
-    "cut-at-zero", Plain, "least_squares", lambda options: "Estimates are cut at zero.", estimates
+    "cut-at-zero", NoOptions, "least_squares", lambda options: "Estimates are cut at zero.", estimates
 )

@@ -28,7 +28,7 @@ from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.reconstruction.simulated_errors import Simulated, simulated
+from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 from dpscale.workload import Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
@@ -85,9 +85,11 @@ class Adaptive:
     def low_order(self) -> LowOrder:
         return self._belief.model
 
-    def simulated(self, model: LowOrder, seed: int, each: Each = plainly) -> Simulated:
+    def simulate_errors(self, model: LowOrder, seed: int, each: Each = plainly) -> SimulatedErrors:
         belief = self._belief
-        return simulated(model, belief.counts, belief.residuals, belief.candidates, belief.chains, seed=seed, each=each)
+        return simulate_errors(
+            model, belief.counts, belief.residuals, belief.candidates, belief.chains, seed=seed, each=each
+        )
 
     @cached_property
     def _belief(self) -> EntropyBelief:

@@ -18,7 +18,7 @@ from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.domain.structural_zeros import Excludes
 from dpscale.plans.measurement_plan import CurrentEstimates, Tables
-from dpscale.reconstruction.constraints import determined_alone, edges, settled
+from dpscale.reconstruction.constraints import determined_by_one, determined_over_groups, edges
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
@@ -49,7 +49,7 @@ class Beliefs(Protocol):
     def known(self, names: AttributeSet, /) -> bool:
         """Return whether the 1-ways and the domain determine a set completely, so it is no candidate."""
 
-    def settled(self, names: AttributeSet, groups: Mapping[str, Groups], /) -> bool:
+    def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups], /) -> bool:
         """Return whether smaller sets determine a set over groups."""
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
@@ -90,10 +90,10 @@ class MaximumEntropy:
     rules: tuple[Excludes, ...] = ()
 
     def known(self, names: AttributeSet) -> bool:
-        return determined_alone(self.rules, names)
+        return determined_by_one(self.rules, names)
 
-    def settled(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
-        return settled(self.rules, names, groups)
+    def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
+        return determined_over_groups(self.rules, names, groups)
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
         """Return groups so large that a typical cell of a pair exceeds the noise of measuring every pair once."""
@@ -156,7 +156,7 @@ class Grem:
     def known(self, names: AttributeSet) -> bool:
         return False
 
-    def settled(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
+    def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
         return False
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:

@@ -17,8 +17,8 @@ from dpscale.base.display import AttributeSet
 from dpscale.base.parallel import one_thread
 from dpscale.mechanisms.aim.beliefs import Belief, Counts, MaximumEntropy, Told
 from dpscale.plans.measurement_plan import Tables
-from dpscale.reconstruction.junction_tree.fit import Effort, Observed, fit
-from dpscale.reconstruction.junction_tree.model import Model
+from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit
+from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.in_axis import Groups, every_cell
 
@@ -41,7 +41,7 @@ class Graphical:
     def known(self, names: AttributeSet) -> bool:
         return False
 
-    def settled(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
+    def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
         return False
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
@@ -72,14 +72,14 @@ class GraphicalBelief:
     groups: Mapping[str, Groups]
     residuals: Residuals
     close: float
-    start: Model | None = None
+    start: GraphicalModel | None = None
 
     @cached_property
-    def model(self) -> Model:
+    def model(self) -> GraphicalModel:
         sizes = {name: len(noisy.values) for name, noisy in self.counts.items()}
         told = observed(self.counts, self.groups, self.residuals)
         with one_thread():
-            return fit(sizes, told, Effort(close=self.close), self.start)
+            return fit(sizes, told, FitOptions(close=self.close), self.start)
 
     def table(self, names: AttributeSet) -> Floats:
         """Return the marginal over the groups of the run.
@@ -95,7 +95,7 @@ class GraphicalBelief:
         return self.model.marginal(names)
 
 
-def _coarse(model: Model, groups: Mapping[str, Groups], names: AttributeSet) -> Floats:
+def _coarse(model: GraphicalModel, groups: Mapping[str, Groups], names: AttributeSet) -> Floats:
     """Return the model's marginal over some groups; coarser model groups are divided in proportion to its 1-ways."""
     table = model.coarse_marginal(names)
     for axis, name in enumerate(names):
@@ -115,7 +115,7 @@ def _of_cells(name: str, rows: Floats | None, values: Floats, variance: float) -
 
 def observed(counts: Counts, groups: Mapping[str, Groups], residuals: Residuals) -> list[Observed]:
     """Return the observations of 1-ways over cells, and of residuals over groups as centred marginals."""
-    found = [_of_cells(name, *noisy.told()) for name, noisy in counts.items()]
+    found = [_of_cells(name, *noisy.linear_form()) for name, noisy in counts.items()]
     for names, values in residuals.values.items():
         inside = tuple(groups[name] for name in names)
         centring = tuple(np.eye(one.count) - 1 / one.count for one in inside)

@@ -161,7 +161,7 @@ def begun(
     share = setting.schedule.cheaper(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
     offered = tuple(names for names in setting.candidates
                     if len(names) <= 2 or setting.schedule.offers(noise(names), share))  # fmt: skip
-    offered = tuple(names for names in offered if not setting.beliefs.settled(names, groups))
+    offered = tuple(names for names in offered if not setting.beliefs.determined_over_groups(names, groups))
     step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
     return State(setting, counts, groups, residuals, setting.beta - decision.spent, step, offered)
 
@@ -270,7 +270,7 @@ def absorbed(state: State, decision: Decision, values: Sequence[Floats]) -> Stat
         return replace(after, residuals=state.residuals.updated(measured))
     again = {order.names[0]: order.counts(value) for order, value in taken}
     told = state.setting.beliefs.begun(again)
-    counts = {name: noisy.averaged(again[name]) for name, noisy in state.counts.items()}
+    counts = {name: noisy.average(again[name]) for name, noisy in state.counts.items()}
     return replace(after, counts=counts, residuals=state.residuals.updated(told))
 
 

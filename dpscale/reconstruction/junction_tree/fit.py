@@ -26,8 +26,14 @@ import numpy as np
 
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
-from dpscale.reconstruction.junction_tree.model import Model, calibrate
-from dpscale.reconstruction.junction_tree.tree import JunctionTree, collected, junction_tree, largest, placed
+from dpscale.reconstruction.junction_tree.model import GraphicalModel, calibrate
+from dpscale.reconstruction.junction_tree.tree import (
+    JunctionTree,
+    assign_factors,
+    collect_messages,
+    junction_tree,
+    largest,
+)
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, expanded
 
 
@@ -85,7 +91,7 @@ class Observed:
             return [_explicit(self.operators[0], 0)]
         return [_explicit(one, grouping.count) for one, grouping in zip(self.operators, self.groups, strict=True)]
 
-    def of(self, marginal: Floats, runs: Sequence[Groups]) -> Floats:
+    def apply(self, marginal: Floats, runs: Sequence[Groups]) -> Floats:
         """Apply K to a marginal over finer groups; `runs` are the measurement's groups as runs of them (`runs_of`)."""
         table = coarsened(marginal, runs)
         if self.joint:
@@ -95,7 +101,7 @@ class Observed:
                 table = _along(operator, table, axis)
         return np.asarray(table)
 
-    def back(self, values: Floats, runs: Sequence[Groups]) -> Floats:
+    def apply_transpose(self, values: Floats, runs: Sequence[Groups]) -> Floats:
         """Apply Kᵀ to an array of the shape of `values`; return a number for every finer cell."""
         table = values
         if self.joint:
@@ -136,12 +142,12 @@ def runs_of(coarse: Sequence[Groups], fine: Sequence[Groups]) -> list[Groups]:
 
 def total_of(observed: Iterable[Observed]) -> float:
     """Return the number of records, at least 1: the inverse-variance average of the totals of all measurements."""
-    said = [one.total for one in observed]
-    precision = sum(one for _, one in said)
-    return max(sum(value * one for value, one in said) / precision, 1.0) if precision else 1.0
+    measured = [one.total for one in observed]
+    precision = sum(one for _, one in measured)
+    return max(sum(value * one for value, one in measured) / precision, 1.0) if precision else 1.0
 
 
-def refined(sizes: Iterable[tuple[str, int]], observed: Sequence[Observed]) -> dict[str, Groups]:
+def common_groups(sizes: Iterable[tuple[str, int]], observed: Sequence[Observed]) -> dict[str, Groups]:
     """Return, for every attribute, the common refinement of the groups of all measurements of several attributes."""
     found: dict[str, set[int]] = {}
     for one in observed:
@@ -155,7 +161,7 @@ Parts = dict[AttributeSet, Floats]
 
 
 @dataclass(frozen=True)
-class Effort:
+class FitOptions:
     """Options of the fit.
 
     Attributes
@@ -178,16 +184,16 @@ class Effort:
     inner: int = 200
 
 
-EFFORT = Effort()
+DEFAULT_OPTIONS = FitOptions()
 
 
 def fit(
     sizes: Mapping[str, int],
     observed: Sequence[Observed],
-    effort: Effort = EFFORT,
-    start: Model | None = None,
+    options: FitOptions = DEFAULT_OPTIONS,
+    start: GraphicalModel | None = None,
     total: float | None = None,
-) -> Model:
+) -> GraphicalModel:
     """Return the fitted model of the attributes in `sizes`.
 
     Parameters
@@ -203,12 +209,12 @@ def fit(
     """
     problem = _Problem(sizes, [one for one in observed if one.attributes], total or total_of(observed))
     potentials = problem.potentials(start)
-    (gap, loss), tau, vain = problem.gap(potentials), effort.first * problem.curved, 0
+    (gap, loss), tau, stalled = problem.gap(potentials), options.first * problem.curvature, 0
     best = potentials
-    while gap > effort.close and vain < effort.patience:
-        potentials = problem.stepped(potentials, tau, effort.inner)
-        (bound, found), tau = problem.gap(potentials), max(tau * effort.falling, effort.least * problem.curved)
-        vain = vain + 1 if found > loss - effort.close else 0
+    while gap > options.close and stalled < options.patience:
+        potentials = problem.step(potentials, tau, options.inner)
+        (bound, found), tau = problem.gap(potentials), max(tau * options.falling, options.least * problem.curvature)
+        stalled = stalled + 1 if found > loss - options.close else 0
         best, loss = (potentials, found) if found < loss else (best, loss)
         gap = min(gap, bound)
     return problem.model(best, gap)
@@ -224,7 +230,7 @@ class _Problem:
     groups: dict[str, Groups] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", refined(self.sizes.items(), self.observed))
+        object.__setattr__(self, "groups", common_groups(self.sizes.items(), self.observed))
 
     @cached_property
     def sets(self) -> list[AttributeSet]:
@@ -235,8 +241,8 @@ class _Problem:
         return junction_tree({name: one.count for name, one in self.groups.items()}, self.sets)
 
     @cached_property
-    def homes(self) -> dict[AttributeSet, int]:
-        return {names: self.tree.home(names) for names in [*self.sets, *((name,) for name in self.sizes)]}
+    def clique_numbers(self) -> dict[AttributeSet, int]:
+        return {names: self.tree.smallest_clique(names) for names in [*self.sets, *((name,) for name in self.sizes)]}
 
     @cached_property
     def _runs(self) -> list[list[Groups]]:
@@ -250,20 +256,20 @@ class _Problem:
         return [1 / math.sqrt(one.variance) for one in self.observed]
 
     @cached_property
-    def curved(self) -> float:
+    def curvature(self) -> float:
         """Approximate curvature of L: records times the largest squared column norm of any K/σ."""
         return self.total * max(one.column / one.variance for one in self.observed)
 
-    def potentials(self, start: Model | None) -> Parts:
+    def potentials(self, start: GraphicalModel | None) -> Parts:
         found: Parts = {names: np.zeros(self.tree.shape(names)) for names in self.sets}
-        found |= {(name,): self._alone(name) for name in self.sizes}
+        found |= {(name,): self._initial_cells(name) for name in self.sizes}
         if start is not None:
             found |= {(name,): table for name, table in start.cells.items() if name in self.sizes}
             found |= {names: table for names, table in start.factors.items()
                       if names in found and table.shape == found[names].shape}  # fmt: skip
         return found
 
-    def _alone(self, name: str) -> Floats:
+    def _initial_cells(self, name: str) -> Floats:
         """Return the initial potential of an attribute: the logarithm of its measured cells, or zero."""
         for one in self.observed:
             if one.attributes == (name,) and one.operators[0] is None and len(one.values) == self.sizes[name]:
@@ -274,67 +280,70 @@ class _Problem:
         """Return counts of every table's cells, and log Z."""
         factors = {names: potentials[names] for names in self.sets}
         cells = {name: potentials[name,] for name in self.sizes}
-        found = calibrate(self.tree, self.homes, self.groups, factors, cells)
+        found = calibrate(self.tree, self.clique_numbers, self.groups, factors, cells)
         counts: Parts = {}
         for names in [*self.sets, *((name,) for name in self.sizes)]:
-            clique = self.tree.cliques[self.homes[names]]
+            clique = self.tree.cliques[self.clique_numbers[names]]
             axes = tuple(axis for axis, name in enumerate(clique) if name not in names)
-            counts[names] = self.total * found.cliques[self.homes[names]].sum(axis=axes)
+            counts[names] = self.total * found.cliques[self.clique_numbers[names]].sum(axis=axes)
         for name in self.sizes:
             counts[name,] = counts[name,][self.groups[name].labels] * found.within[name]
         return counts, found.log_total
 
-    def missing(self, counts: Parts) -> list[Floats]:
+    def deviations(self, counts: Parts) -> list[Floats]:
         """Return (K μ − y)/σ of every measurement."""
         triples = zip(self.observed, self._runs, self._scales, strict=True)
-        return [(one.of(counts[one.attributes], runs) - one.values) * scale for one, runs, scale in triples]
+        return [(one.apply(counts[one.attributes], runs) - one.values) * scale for one, runs, scale in triples]
 
-    def back(self, scaled: Sequence[Floats]) -> Parts:
+    def apply_transpose(self, scaled: Sequence[Floats]) -> Parts:
         """Return Σ Kᵀ s/σ on every table."""
         found: Parts = {}
         for one, runs, scale, values in zip(self.observed, self._runs, self._scales, scaled, strict=True):
-            told = one.back(values * scale, runs)
-            found[one.attributes] = found[one.attributes] + told if one.attributes in found else told
+            contribution = one.apply_transpose(values * scale, runs)
+            found[one.attributes] = found[one.attributes] + contribution if one.attributes in found else contribution
         return found
 
     def gap(self, potentials: Parts) -> tuple[float, float]:
         """Return an upper bound of L(μ) − min L, and L(μ)."""
         counts, _ = self.marginals(potentials)
-        missing = self.missing(counts)
-        slope = self.back(missing)
+        deviations = self.deviations(counts)
+        slope = self.apply_transpose(deviations)
         here = sum(float((table * counts[names]).sum()) for names, table in slope.items())
         tables = {names: -table for names, table in slope.items()}
         for name in self.sizes:
             if (name,) in tables:
                 tables[name,] = np.maximum.reduceat(tables[name,], self.groups[name].starts)
-        _, best = collected(self.tree, placed(self.tree, tables, self.homes), largest)
-        return max(here + self.total * float(best), 0.0), sum(float((one**2).sum()) for one in missing) / 2
+        _, best = collect_messages(self.tree, assign_factors(self.tree, tables, self.clique_numbers), largest)
+        return max(here + self.total * float(best), 0.0), sum(float((one**2).sum()) for one in deviations) / 2
 
-    def stepped(self, potentials: Parts, tau: float, inner: int) -> Parts:
+    def step(self, potentials: Parts, tau: float, inner: int) -> Parts:
         """Return the potentials after one step of mirror descent, the maximum of the dual."""
         ends = np.cumsum([one.values.size for one in self.observed])
 
         def moved(scaled: Floats) -> Parts:
             pieces = np.split(scaled, ends[:-1])
             shaped = [piece.reshape(one.values.shape) for piece, one in zip(pieces, self.observed, strict=True)]
-            told = self.back(shaped)
-            return {names: table - told[names] if names in told else table for names, table in potentials.items()}
+            contribution = self.apply_transpose(shaped)
+            return {
+                names: table - contribution[names] if names in contribution else table
+                for names, table in potentials.items()
+            }
 
-        said = np.concatenate([(one.values / math.sqrt(one.variance)).reshape(-1) for one in self.observed])
+        measured = np.concatenate([(one.values / math.sqrt(one.variance)).reshape(-1) for one in self.observed])
 
         def dual(scaled: Floats) -> tuple[float, Floats]:
             counts, log_total = self.marginals(moved(scaled))
-            slope = tau * scaled - np.concatenate([one.reshape(-1) for one in self.missing(counts)])
-            return self.total * (log_total - level) + float(scaled @ said) + tau / 2 * float(scaled @ scaled), slope
+            slope = tau * scaled - np.concatenate([one.reshape(-1) for one in self.deviations(counts)])
+            return self.total * (log_total - level) + float(scaled @ measured) + tau / 2 * float(scaled @ scaled), slope
 
         counts, level = self.marginals(potentials)
-        begin = np.concatenate([one.reshape(-1) for one in self.missing(counts)]) / tau
-        from scipy.optimize import minimize  # as late as this: every reader of a release would wait for it
+        start_point = np.concatenate([one.reshape(-1) for one in self.deviations(counts)]) / tau
+        from scipy.optimize import minimize  # imported late: readers of a release do not need it
 
-        found = minimize(dual, begin, jac=True, method="L-BFGS-B",
+        found = minimize(dual, start_point, jac=True, method="L-BFGS-B",
                          options={"maxiter": inner, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9})  # fmt: skip
         return moved(found.x)
 
-    def model(self, potentials: Parts, gap: float) -> Model:
+    def model(self, potentials: Parts, gap: float) -> GraphicalModel:
         factors = {names: potentials[names] for names in self.sets}
-        return Model(self.groups, factors, {name: potentials[name,] for name in self.sizes}, self.total, gap)
+        return GraphicalModel(self.groups, factors, {name: potentials[name,] for name in self.sizes}, self.total, gap)

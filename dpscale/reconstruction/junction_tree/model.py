@@ -19,11 +19,18 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet, nearest
 from dpscale.base.errors import JobError, PlanError
-from dpscale.reconstruction.junction_tree.tree import JunctionTree, calibrated, junction_tree, others, over_tree, placed
+from dpscale.reconstruction.junction_tree.tree import (
+    JunctionTree,
+    assign_factors,
+    calibrate_cliques,
+    junction_tree,
+    others,
+    over_tree,
+)
 from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
 
 MOST_PGMPY_CELLS = 1 << 26
-IMPOSSIBLE = -1e4  # a log-potential below which nothing is: finite, so that no difference of two is undefined
+IMPOSSIBLE = -1e4  # log-potential of impossible cells; finite, so that differences are defined
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +53,7 @@ class Calibrated:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class GraphicalModel:
     """Graphical model.
 
     Attributes
@@ -73,18 +80,18 @@ class Model:
         return junction_tree({name: one.count for name, one in self.groups.items()}, self.factors)
 
     @cached_property
-    def homes(self) -> dict[AttributeSet, int]:
+    def clique_numbers(self) -> dict[AttributeSet, int]:
         """The clique of every factor and of every attribute's cells."""
-        return {names: self.tree.home(names) for names in [*self.factors, *((name,) for name in self.cells)]}
+        return {names: self.tree.smallest_clique(names) for names in [*self.factors, *((name,) for name in self.cells)]}
 
     @cached_property
     def calibrated(self) -> Calibrated:
-        return calibrate(self.tree, self.homes, self.groups, self.factors, self.cells)
+        return calibrate(self.tree, self.clique_numbers, self.groups, self.factors, self.cells)
 
     def coarse_marginal(self, names: Sequence[str]) -> Floats:
         """Return estimated counts over groups, one axis each in the domain's order."""
         ordered = self._ordered(names)
-        home = self.tree.home(ordered)
+        home = self.tree.smallest_clique(ordered)
         if home >= 0:
             table = self.calibrated.cliques[home].sum(axis=others(self.tree.cliques[home], ordered))
         else:
@@ -103,13 +110,13 @@ class Model:
             table = table * within.reshape([-1 if i == axis else 1 for i in range(len(ordered))])
         return table.transpose([ordered.index(name) for name in names])
 
-    def given(self, **cells: int) -> Model:
+    def given(self, **cells: int) -> GraphicalModel:
         """Return the model of the records with these cells; its `total` is approximately their number."""
         known = dict(self.cells)
         for name, cell in cells.items():
             self._ordered([name])
             if not 0 <= cell < len(known[name]):
-                raise JobError("given", f"{name} = {cell}", f"a cell from 0 to {len(known[name]) - 1}", "mend it")
+                raise JobError("given", f"{name} = {cell}", f"a cell from 0 to {len(known[name]) - 1}", "correct it")
             known[name] = np.where(np.arange(len(known[name])) == cell, known[name], IMPOSSIBLE)
         conditioned = replace(self, cells=known)
         vars(conditioned)["tree"] = self.tree
@@ -153,7 +160,7 @@ class Model:
 
 def calibrate(
     tree: JunctionTree,
-    homes: Mapping[AttributeSet, int],
+    clique_numbers: Mapping[AttributeSet, int],
     groups: Mapping[str, Groups],
     factors: Mapping[AttributeSet, Floats],
     cells: Mapping[str, Floats],
@@ -168,7 +175,7 @@ def calibrate(
         with np.errstate(divide="ignore"):
             sums[name,] = np.maximum(np.log(of_group), IMPOSSIBLE) + most
         within[name] = weights / expanded(np.maximum(of_group, np.finfo(float).tiny), [groups[name]])
-    cliques, log_total = calibrated(tree, placed(tree, {**factors, **sums}, homes))
+    cliques, log_total = calibrate_cliques(tree, assign_factors(tree, {**factors, **sums}, clique_numbers))
     return Calibrated(tuple(cliques), within, log_total)
 
 
@@ -206,7 +213,7 @@ def to_pgmpy(tree: JunctionTree, sizes: Mapping[str, int], law: Callable[[Attrib
         if cells > MOST_PGMPY_CELLS:
             raise PlanError("graphical", f"{cells:,} cells of {', '.join(clique)}",
                             f"at most {MOST_PGMPY_CELLS:,} cells per clique",
-                            "query the model itself: it has them over groups of cells")  # fmt: skip
+                            "query the model itself, which uses groups of cells")  # fmt: skip
         table = law(clique)
         below = table.sum(axis=others(clique, tree.separators[index]), keepdims=True)
         values = np.divide(table, below, out=np.zeros_like(table), where=below > 0)

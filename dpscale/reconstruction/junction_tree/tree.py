@@ -57,7 +57,7 @@ class JunctionTree:
     def shape(self, names: Sequence[str]) -> tuple[int, ...]:
         return tuple(self.sizes[name] for name in names)
 
-    def home(self, names: Iterable[str]) -> int:
+    def smallest_clique(self, names: Iterable[str]) -> int:
         """Return the index of the smallest clique that contains these attributes; −1 if none does."""
         wanted = set(names)
         holding = [i for i, clique in enumerate(self.cliques) if wanted <= set(clique)]
@@ -95,9 +95,11 @@ def _fill(sizes: Mapping[str, int]) -> Price:
     """Return a price: the cells of new neighbours' tables, then those of the clique."""
 
     def price(graph: Neighbours, name: str) -> tuple[float, float]:
-        around = sorted(graph[name])
-        new = sum(sizes[a] * sizes[b] for i, a in enumerate(around) for b in around[i + 1 :] if b not in graph[a])
-        return new, cells_of(sizes, [name, *around])
+        neighbours = sorted(graph[name])
+        new = sum(
+            sizes[a] * sizes[b] for i, a in enumerate(neighbours) for b in neighbours[i + 1 :] if b not in graph[a]
+        )
+        return new, cells_of(sizes, [name, *neighbours])
 
     return price
 
@@ -109,38 +111,38 @@ def _weight(sizes: Mapping[str, int]) -> Price:
 
 def _cliques(sizes: Mapping[str, int], given: Neighbours, price: Price) -> list[AttributeSet]:
     """Return the maximal cliques of an elimination."""
-    graph = {name: set(around) for name, around in given.items()}
-    made: list[frozenset[str]] = []
+    graph = {name: set(neighbours) for name, neighbours in given.items()}
+    maximal: list[frozenset[str]] = []
     prices = {name: price(graph, name) for name in graph}
     while graph:
-        name = min(graph, key=prices.__getitem__)  # the first of equals, in the domain's order
-        around = graph.pop(name)
-        if not any({name, *around} <= clique for clique in made):
-            made.append(frozenset({name, *around}))
-        near = set(around)
-        for one in around:
-            graph[one] |= around - {one}
+        name = min(graph, key=prices.__getitem__)  # ties: the first in the domain's order
+        neighbours = graph.pop(name)
+        if not any({name, *neighbours} <= clique for clique in maximal):
+            maximal.append(frozenset({name, *neighbours}))
+        near = set(neighbours)
+        for one in neighbours:
+            graph[one] |= neighbours - {one}
             graph[one].discard(name)
             near |= graph[one]
         prices.update({one: price(graph, one) for one in near})
-    return [tuple(name for name in sizes if name in clique) for clique in made]
+    return [tuple(name for name in sizes if name in clique) for clique in maximal]
 
 
 def _spanning(sizes: Mapping[str, int], cliques: Sequence[AttributeSet]) -> JunctionTree:
     """Return a tree of largest separators (Prim's algorithm), starting from the largest clique."""
-    left = sorted(cliques, key=lambda clique: -cells_of(sizes, clique))
-    taken, parents = left[:1], [-1] if left else []
-    nearest = [(len(set(one) & set(taken[0])), 0) for one in left[1:]]
-    left = left[1:]
-    while left:
-        best = max(range(len(left)), key=lambda i: (nearest[i][0], -i))
-        one = left.pop(best)
+    remaining = sorted(cliques, key=lambda clique: -cells_of(sizes, clique))
+    ordered, parents = remaining[:1], [-1] if remaining else []
+    nearest = [(len(set(one) & set(ordered[0])), 0) for one in remaining[1:]]
+    remaining = remaining[1:]
+    while remaining:
+        best = max(range(len(remaining)), key=lambda i: (nearest[i][0], -i))
+        one = remaining.pop(best)
         parents.append(nearest.pop(best)[1])
-        taken.append(one)
-        for i, other in enumerate(left):
+        ordered.append(one)
+        for i, other in enumerate(remaining):
             if (shared := len(set(one) & set(other))) > nearest[i][0]:
-                nearest[i] = (shared, len(taken) - 1)
-    return JunctionTree(dict(sizes), tuple(taken), tuple(parents))
+                nearest[i] = (shared, len(ordered) - 1)
+    return JunctionTree(dict(sizes), tuple(ordered), tuple(parents))
 
 
 def log_sum(table: Floats, axes: tuple[int, ...]) -> Floats:
@@ -155,28 +157,30 @@ def largest(table: Floats, axes: tuple[int, ...]) -> Floats:
     return np.asarray(table.max(axis=axes)) if axes else table
 
 
-def others(names: AttributeSet, kept: Sequence[str]) -> tuple[int, ...]:
-    """Return the axes of a table over `names` that are not among `kept`."""
-    return tuple(axis for axis, name in enumerate(names) if name not in kept)
+def others(names: AttributeSet, subset: Sequence[str]) -> tuple[int, ...]:
+    """Return the axes of a table over `names` that are not among `subset`."""
+    return tuple(axis for axis, name in enumerate(names) if name not in subset)
 
 
-def aligned(table: Floats, names: AttributeSet, holder: AttributeSet) -> Floats:
-    """Return a table over `names` with an axis of length one for every other attribute of `holder`."""
+def aligned(table: Floats, names: AttributeSet, clique_names: AttributeSet) -> Floats:
+    """Return a table over `names` with an axis of length one for every other attribute of `clique_names`."""
     sizes = dict(zip(names, table.shape, strict=True))
-    return table.reshape([sizes.get(name, 1) for name in holder])
+    return table.reshape([sizes.get(name, 1) for name in clique_names])
 
 
-def placed(
-    tree: JunctionTree, factors: Mapping[AttributeSet, Floats], homes: Mapping[AttributeSet, int]
+def assign_factors(
+    tree: JunctionTree, factors: Mapping[AttributeSet, Floats], clique_numbers: Mapping[AttributeSet, int]
 ) -> list[Floats]:
     """Return the log-potential of every clique: the sum of the factors assigned to it."""
     tables = [np.zeros(tree.shape(clique)) for clique in tree.cliques]
     for names, table in factors.items():
-        tables[homes[names]] += aligned(table, names, tree.cliques[homes[names]])
+        tables[clique_numbers[names]] += aligned(table, names, tree.cliques[clique_numbers[names]])
     return tables
 
 
-def collected(tree: JunctionTree, potentials: list[Floats], reduced: object = log_sum) -> tuple[list[Floats], Floats]:
+def collect_messages(
+    tree: JunctionTree, potentials: list[Floats], reduced: object = log_sum
+) -> tuple[list[Floats], Floats]:
     """Return every clique's message to its parent, and log Z or the largest log-potential.
 
     `potentials` are updated in place; afterwards each includes all messages from its children.
@@ -191,21 +195,21 @@ def collected(tree: JunctionTree, potentials: list[Floats], reduced: object = lo
     return messages, messages[0]
 
 
-def calibrated(tree: JunctionTree, potentials: list[Floats]) -> tuple[list[Floats], float]:
+def calibrate_cliques(tree: JunctionTree, potentials: list[Floats]) -> tuple[list[Floats], float]:
     """Return the probabilities of every clique's cells, and log Z. `potentials` are overwritten.
 
     Cliques are processed after their parents, which send the probabilities of the separator divided by the message.
     """
-    messages, total = collected(tree, potentials)
+    messages, total = collect_messages(tree, potentials)
     for index, clique in enumerate(tree.cliques):
         parent, shared = tree.parents[index], tree.separators[index]
         table = potentials[index]
         if parent < 0:
             table -= total
-        else:  # the parent's table holds probabilities by now
-            above = potentials[parent].sum(axis=others(tree.cliques[parent], shared))
+        else:  # the parent's table now contains probabilities
+            has_parent = potentials[parent].sum(axis=others(tree.cliques[parent], shared))
             with np.errstate(divide="ignore"):
-                table += aligned(np.log(above) - messages[index], shared, clique)
+                table += aligned(np.log(has_parent) - messages[index], shared, clique)
         np.exp(table, out=table)
     return potentials, float(total)
 
@@ -219,15 +223,15 @@ def over_tree(tree: JunctionTree, cliques: Sequence[Floats], wanted: AttributeSe
     needed = _joining(tree, set(where.values()))
     messages: dict[int, list[Labelled]] = {index: [] for index in needed}
     for index in sorted(needed, reverse=True):
-        above = tree.parents[index] in needed
-        shared = tree.separators[index] if above else ()
-        arrived = messages[index]
-        table = _own(tree, cliques, index, shared, arrived, wanted)
-        kept = {*wanted, *shared} & {name for names, _ in [*arrived, table] for name in names}
-        told = _product([table, *arrived], tuple(name for name in tree.sizes if name in kept))
-        if not above:
-            return told[1]
-        messages[tree.parents[index]].append(told)
+        has_parent = tree.parents[index] in needed
+        shared = tree.separators[index] if has_parent else ()
+        received = messages[index]
+        table = _own(tree, cliques, index, shared, received, wanted)
+        subset = {*wanted, *shared} & {name for names, _ in [*received, table] for name in names}
+        message = _product([table, *received], tuple(name for name in tree.sizes if name in subset))
+        if not has_parent:
+            return message[1]
+        messages[tree.parents[index]].append(message)
     raise AssertionError("a tree without a root")
 
 
@@ -238,35 +242,35 @@ def _highest(tree: JunctionTree, name: str) -> int:
 
 def _joining(tree: JunctionTree, some: set[int]) -> set[int]:
     """Return the cliques on the paths between some cliques."""
-    ways = [_upwards(tree, index) for index in some]
-    common = set.intersection(*map(set, ways))
+    paths = [_upwards(tree, index) for index in some]
+    common = set.intersection(*map(set, paths))
     top = max(common)
-    return {index for way in ways for index in way if index not in common} | {top}
+    return {index for path in paths for index in path if index not in common} | {top}
 
 
 def _upwards(tree: JunctionTree, index: int) -> list[int]:
-    way = [index]
-    while tree.parents[way[-1]] >= 0:
-        way.append(tree.parents[way[-1]])
-    return way
+    path = [index]
+    while tree.parents[path[-1]] >= 0:
+        path.append(tree.parents[path[-1]])
+    return path
 
 
 def _own(tree: JunctionTree, cliques: Sequence[Floats], index: int, shared: AttributeSet,
-         arrived: Sequence[Labelled], wanted: AttributeSet) -> Labelled:  # fmt: skip
+         received: Sequence[Labelled], wanted: AttributeSet) -> Labelled:  # fmt: skip
     """Return a clique's probabilities of the relevant attributes, given the attributes shared with the parent."""
     clique = tree.cliques[index]
-    matter = {*wanted, *shared, *(name for names, _ in arrived for name in names)}
-    kept = tuple(name for name in clique if name in matter)
-    table = cliques[index].sum(axis=others(clique, kept))
-    below = table.sum(axis=others(kept, shared), keepdims=True)
-    return kept, np.divide(table, below, out=np.zeros_like(table), where=below > 0) if shared else table
+    relevant = {*wanted, *shared, *(name for names, _ in received for name in names)}
+    subset = tuple(name for name in clique if name in relevant)
+    table = cliques[index].sum(axis=others(clique, subset))
+    below = table.sum(axis=others(subset, shared), keepdims=True)
+    return subset, np.divide(table, below, out=np.zeros_like(table), where=below > 0) if shared else table
 
 
-def _product(tables: Sequence[Labelled], kept: AttributeSet) -> Labelled:
-    """Return the product of some tables, summed over all attributes except `kept`."""
+def _product(tables: Sequence[Labelled], subset: AttributeSet) -> Labelled:
+    """Return the product of some tables, summed over all attributes except `subset`."""
     letters = {name: number for number, name in enumerate({name: None for names, _ in tables for name in names})}
     operands: list[object] = []
     for names, table in tables:
         operands += [table, [letters[name] for name in names]]
-    table = np.einsum(*operands, [letters[name] for name in kept], optimize=len(tables) > 2)  # type: ignore[call-overload]
-    return kept, np.asarray(table)
+    table = np.einsum(*operands, [letters[name] for name in subset], optimize=len(tables) > 2)  # type: ignore[call-overload]
+    return subset, np.asarray(table)

@@ -27,11 +27,11 @@ from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit
 from dpscale.reconstruction.fitting_loops import fit_pair
 from dpscale.reconstruction.pairwise import loops
 from dpscale.reconstruction.pairwise.loops import count_triple
-from dpscale.reconstruction.pairwise.pairs import STEP, Layout, Spread, Wanted
+from dpscale.reconstruction.pairwise.pairs import STEP, CellDistribution, PairLayout, PairTargets
 from dpscale.storage.files import reading, writing
 from dpscale.workload.residual.in_axis import Groups
 
-FLOOR = 1.0  # rows added to what is wanted of a cell, where its count is weighed
+FLOOR = 1.0  # rows added to a cell's target when its error is scaled
 LEAST_WEIGHT = 1e-9
 LOG_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
 
@@ -61,22 +61,22 @@ class Sweeper:
         Current counts of every pair's cells.
     """
 
-    layout: Layout
+    layout: PairLayout
     ones: Floats
     rows: NDArray[np.int32]
-    targets: Floats
+    target_counts: Floats
     theta: Floats
-    held: NDArray[np.bool_]
+    active: NDArray[np.bool_]
     chance: Chance
     counts: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         layout, attributes = self.layout, len(self.layout.sizes)
-        self.scale = self.targets + FLOOR
+        self.scale = self.target_counts + FLOOR
         self.counts = np.zeros(layout.cells)
         self._alone = (np.rint(np.log(np.maximum(self.ones, LEAST_WEIGHT)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
-        self._degrees = self.held.sum(axis=1).astype(np.uint64)
-        self._near = near(layout, self.held)
+        self._degrees = self.active.sum(axis=1).astype(np.uint64)
+        self._neighbours = neighbours(layout, self.active)
         self._weights, self._slopes = (np.zeros(2 * layout.cells + loops.BEHIND, np.float32) for _ in range(2))
         self._around, self._sets_of = np.zeros((attributes, 1, 11), np.uint64), np.zeros(attributes, np.uint64)
         self._threes = np.zeros(loops.BEHIND, np.float32)
@@ -86,46 +86,46 @@ class Sweeper:
     def sweep(self, beta: float) -> None:
         """Redraw every value, with feedback of strength β."""
         layout = self.layout
-        loops.weigh(layout.starts, self.held, layout.sizes, self.targets, self.scale, self.theta, self.counts,
+        loops.weigh(layout.starts, self.active, layout.sizes, self.target_counts, self.scale, self.theta, self.counts,
                     float(beta), self._weights, self._slopes)  # fmt: skip
         order, turn = self.chance.permutation(len(self.rows)), self.chance.permutation(len(layout.sizes))
-        loops.sweep(self.rows, order, self._near, self._degrees, self._around, self._sets_of,
+        loops.sweep(self.rows, order, self._neighbours, self._degrees, self._around, self._sets_of,
                     layout.sizes.view(np.uint64), self._alone, layout.ones_at.view(np.uint64), self._weights,
                     self._slopes, self._threes, self._state, turn)  # fmt: skip
         self._count()
 
     def _count(self) -> None:
-        loops.count(self.rows, self.layout.starts, self.layout.used, self.layout.sizes, self.counts)
+        loops.count_pairs(self.rows, self.layout.starts, self.layout.used, self.layout.sizes, self.counts)
 
 
-def near(layout: Layout, held: NDArray[np.bool_]) -> NDArray[np.uint64]:
+def neighbours(layout: PairLayout, active: NDArray[np.bool_]) -> NDArray[np.uint64]:
     """Return the neighbours of every attribute, shape (d, d, 4).
 
     For each neighbour: its number, the start of the pair in both orientations, and its size.
     """
-    found = np.zeros((len(held), len(held), 4), np.uint64)
-    for i in range(len(held)):
-        others = np.flatnonzero(held[i])
+    found = np.zeros((len(active), len(active), 4), np.uint64)
+    for i in range(len(active)):
+        others = np.flatnonzero(active[i])
         begun = layout.starts[i, others, 1], layout.starts[others, i, 1]
         found[i, : len(others)] = np.stack([others, *begun, layout.sizes[others]], axis=1)
     return found
 
 
-def independent_rows(layout: Layout, ones: Floats, count: int, chance: Chance) -> NDArray[np.int32]:
+def independent_rows(layout: PairLayout, ones: Floats, count: int, chance: Chance) -> NDArray[np.int32]:
     """Return rows of independent attributes that match the 1-way marginals, shape (count, d)."""
     columns = [chance.systematic(layout.one(ones, i), count) for i in range(len(layout.sizes))]
     return np.ascontiguousarray(np.stack(columns, axis=1))
 
 
-Start = Callable[[Wanted, int, Chance], tuple[NDArray[np.int32], Floats]]
+Start = Callable[[PairTargets, int, Chance], tuple[NDArray[np.int32], Floats]]
 PROTOTYPES = 20_000
 BETAS = (0.5,) * 2 + (1.0,) * 6 + (2.0,) * 6
-KAPPA, KEPT, TOLD_BEFORE = 0.3, 6, 0.3
+KAPPA, LAST_SWEEPS, CHAIN_SHARE = 0.3, 6, 0.3
 FIT_ROUNDS, FIT_TOLERANCE, LEAST = 20, 1e-9, 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Learnt:
+class PairwiseModel:
     """Pairwise model.
 
     Attributes
@@ -138,17 +138,19 @@ class Learnt:
         Prototype rows over groups.
     """
 
-    wanted: Wanted
+    targets: PairTargets
     theta: Floats
     rows: NDArray[np.int32]
 
 
-def independent(wanted: Wanted, count: int, chance: Chance) -> tuple[NDArray[np.int32], Floats]:
+def independent_start(targets: PairTargets, count: int, chance: Chance) -> tuple[NDArray[np.int32], Floats]:
     """Return independent rows and θ = 0 as the start."""
-    return independent_rows(wanted.layout, wanted.ones, count, chance), np.zeros(wanted.layout.cells)
+    return independent_rows(targets.layout, targets.ones, count, chance), np.zeros(targets.layout.cells)
 
 
-def learn(wanted: Wanted, release: str, count: int = PROTOTYPES, start: Start = independent) -> Learnt:
+def learn(
+    targets: PairTargets, release: str, count: int = PROTOTYPES, start: Start = independent_start
+) -> PairwiseModel:
     """Return a pairwise model learnt by sweeps over rows; unmeasured pairs combine the model's counts and chains.
 
     Parameters
@@ -161,73 +163,75 @@ def learn(wanted: Wanted, release: str, count: int = PROTOTYPES, start: Start = 
     start : callable
         Returns the first rows and their θ.
     """
-    layout, chance = wanted.layout, Chance(release, "learn")
-    rows, theta = start(wanted, count, chance)
-    targets = wanted.shares * count
-    sweeper = Sweeper(layout, wanted.ones, rows, targets, theta, wanted.known, chance)
-    measured, seen = layout.within(wanted.known), np.zeros((2, layout.cells))
+    layout, chance = targets.layout, Chance(release, "learn")
+    rows, theta = start(targets, count, chance)
+    target_counts = targets.shares * count
+    sweeper = Sweeper(layout, targets.ones, rows, target_counts, theta, targets.known, chance)
+    measured, sampled = layout.within(targets.known), np.zeros((2, layout.cells))
     for number, beta in enumerate(BETAS):
         sweeper.sweep(beta)
-        sweeper.theta += np.where(measured, KAPPA * beta * (targets - sweeper.counts) / sweeper.scale, 0)
-        if (left := len(BETAS) - number) <= KEPT:
-            seen[int(2 * left <= KEPT)] += sweeper.counts / (KEPT // 2 * count)
+        sweeper.theta += np.where(measured, KAPPA * beta * (target_counts - sweeper.counts) / sweeper.scale, 0)
+        if (left := len(BETAS) - number) <= LAST_SWEEPS:
+            sampled[int(2 * left <= LAST_SWEEPS)] += sweeper.counts / (LAST_SWEEPS // 2 * count)
     shares = np.where(
-        measured, wanted.shares, (1 - TOLD_BEFORE) * _shrunk_target(wanted, *seen) + TOLD_BEFORE * wanted.shares
+        measured, targets.shares, (1 - CHAIN_SHARE) * _shrunk_target(targets, *sampled) + CHAIN_SHARE * targets.shares
     )
-    return Learnt(_fitted(replace(wanted, shares=shares)), sweeper.theta, rows)
+    return PairwiseModel(_fitted(replace(targets, shares=shares)), sweeper.theta, rows)
 
 
-def _shrunk_target(wanted: Wanted, one: Floats, other: Floats) -> Floats:
+def _shrunk_target(targets: PairTargets, one: Floats, other: Floats) -> Floats:
     """Return the mean of two halves of the sweeps, with its departure from independence shrunk by their agreement.
 
     Σ (s − p)(t − p)/p contains no sampling noise; Σ (m − p)²/p of the mean m does.
     """
-    layout, mean = wanted.layout, (one + other) / 2
+    layout, mean = targets.layout, (one + other) / 2
     for i, j in layout.pairs:
-        alone = np.multiply.outer(layout.one(wanted.ones, i), layout.one(wanted.ones, j))
+        alone = np.multiply.outer(layout.one(targets.ones, i), layout.one(targets.ones, j))
         halves, own = [layout.of(half, i, j) - alone for half in (one, other)], layout.of(mean, i, j)
         weight = 1 / np.maximum(alone, LEAST)
-        borne = float((weight * halves[0] * halves[1]).sum()) / max(float((weight * (own - alone) ** 2).sum()), LEAST)
-        own[:] = alone + round(min(max(borne, 0.0), 1.0) / STEP) * STEP * (own - alone)
+        agreement = float((weight * halves[0] * halves[1]).sum()) / max(
+            float((weight * (own - alone) ** 2).sum()), LEAST
+        )
+        own[:] = alone + round(min(max(agreement, 0.0), 1.0) / STEP) * STEP * (own - alone)
     return mean
 
 
-def effort(wanted: Wanted, count: int = PROTOTYPES) -> int:
+def learning_steps(targets: PairTargets, count: int = PROTOTYPES) -> int:
     """Return the approximate number of additions of `learn`; 10^9 take about a second."""
-    held = wanted.known.sum(axis=1) * wanted.layout.sizes
-    return int(held.sum()) * count * len(BETAS)
+    active = targets.known.sum(axis=1) * targets.layout.sizes
+    return int(active.sum()) * count * len(BETAS)
 
 
-def completed(model: LowOrder, learnt: Learnt) -> LowOrder:
+def complete_pairs(model: LowOrder, pairwise: PairwiseModel) -> LowOrder:
     """Return the low-order tables with every unmeasured pair taken from the pairwise model."""
-    layout, tables = learnt.wanted.layout, dict(model.tables)
+    layout, tables = pairwise.targets.layout, dict(model.tables)
     for i, j in layout.pairs:
         pair = {layout.names[i], layout.names[j]}
-        if not learnt.wanted.known[i, j] and not any(pair < set(names) for names in model.measured):
-            table = np.ascontiguousarray(layout.of(learnt.wanted.shares, i, j) * model.total)
+        if not pairwise.targets.known[i, j] and not any(pair < set(names) for names in model.measured):
+            table = np.ascontiguousarray(layout.of(pairwise.targets.shares, i, j) * model.total)
             names = layout.names[i], layout.names[j]
-            tables[names] = model.kept(names, table)
+            tables[names] = model.impose_rules(names, table)
     return replace(model, tables=tables)
 
 
-def _fitted(wanted: Wanted) -> Wanted:
+def _fitted(targets: PairTargets) -> PairTargets:
     """Fit the unmeasured pairs to the 1-way marginals, so that drawn rows can match both."""
-    layout = wanted.layout
+    layout = targets.layout
     for i, j in layout.pairs:
-        if not wanted.known[i, j]:
-            table = np.maximum(layout.of(wanted.shares, i, j), LEAST)
-            rows, columns = (np.ascontiguousarray(layout.one(wanted.ones, k)) for k in (i, j))
+        if not targets.known[i, j]:
+            table = np.maximum(layout.of(targets.shares, i, j), LEAST)
+            rows, columns = (np.ascontiguousarray(layout.one(targets.ones, k)) for k in (i, j))
             fit_pair(table, rows, columns, FIT_ROUNDS, FIT_TOLERANCE)
-            layout.of(wanted.shares, i, j)[:] = table
-    return wanted
+            layout.of(targets.shares, i, j)[:] = table
+    return targets
 
 
-LEARNT = "pairwise.npz"
+PAIRWISE = "pairwise.npz"
 
 
-def write_learnt(path: Path, learnt: Learnt, cells: Spread, total: float) -> None:
+def write_pairwise(path: Path, pairwise: PairwiseModel, cells: CellDistribution, total: float) -> None:
     """Write a model exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
-    wanted, names = learnt.wanted, learnt.wanted.layout.names
+    targets, names = pairwise.targets, pairwise.targets.layout.names
     index: dict[str, Any] = {
         "total": total,
         "names": names,
@@ -235,52 +239,53 @@ def write_learnt(path: Path, learnt: Learnt, cells: Spread, total: float) -> Non
     }
     if cells.rules:
         index["rules"] = [rule.to_dict() for rule in cells.rules]
-    arrays = {"sizes": wanted.layout.sizes, "used": wanted.layout.used, "ones": wanted.ones, "shares": wanted.shares,
-              "known": wanted.known, "theta": learnt.theta, "rows": learnt.rows}  # fmt: skip
+    arrays = {"sizes": targets.layout.sizes, "used": targets.layout.used, "ones": targets.ones,
+              "shares": targets.shares, "known": targets.known, "theta": pairwise.theta,
+              "rows": pairwise.rows}  # fmt: skip
     arrays |= {f"one{i}": cells.ones[name] for i, name in enumerate(names)}
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, index=np.array(json.dumps(index)), **arrays)
 
 
-def read_learnt(path: Path) -> tuple[Learnt, Spread, float]:
+def read_pairwise(path: Path) -> tuple[PairwiseModel, CellDistribution, float]:
     """Return the model in a file, equal to the last byte."""
     with reading(path) as file, np.load(file, allow_pickle=False) as arrays:
         index: dict[str, Any] = json.loads(str(arrays["index"]))
         names = tuple(index["names"])
-        layout = Layout(names, arrays["sizes"], arrays["used"])
-        wanted = Wanted(layout, arrays["ones"], arrays["shares"], arrays["known"])
-        learnt = Learnt(wanted, arrays["theta"], arrays["rows"])
+        layout = PairLayout(names, arrays["sizes"], arrays["used"])
+        targets = PairTargets(layout, arrays["ones"], arrays["shares"], arrays["known"])
+        pairwise = PairwiseModel(targets, arrays["theta"], arrays["rows"])
         groups = {name: Groups(starts[0], tuple(starts[1:])) for name, starts in index["groups"].items()}
         ones = {name: arrays[f"one{i}"] for i, name in enumerate(names)}
-        rules = tuple(restored(told) for told in index.get("rules", ()))
-        return learnt, Spread(groups, ones, rules), float(index["total"])
+        rules = tuple(restored(measured_departures) for measured_departures in index.get("rules", ()))
+        return pairwise, CellDistribution(groups, ones, rules), float(index["total"])
 
 
 SWEEPS, MOST_SETS, MOST_CELLS = 12, 1 << 12, 1 << 23
 ROUNDS, TOLERANCE, LEAST_TRIPLE, FEW = 12, 1e-5, 1e-3, 3
 
 
-def lacking(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
+def missing_triples(model: LowOrder, sets: Iterable[AttributeSet]) -> list[AttributeSet]:
     """Return the triples inside wanted sets that have no table, in the model's order; none if they are too many."""
     place, found = {name: number for number, name in enumerate(model.ones)}, set[AttributeSet]()
     for one in sets:
         found.update(combinations(sorted(one, key=place.__getitem__), 3))
         if len(found) > MOST_SETS + len(model.tables):
             return []
-    wanted = found - model.tables.keys()
-    few = len(wanted) <= MOST_SETS and sum(model.cells(names) for names in wanted) <= MOST_CELLS
-    return sorted(wanted, key=lambda names: [place[name] for name in names]) if few else []
+    missing = found - model.tables.keys()
+    few = len(missing) <= MOST_SETS and sum(model.cells(names) for names in missing) <= MOST_CELLS
+    return sorted(missing, key=lambda names: [place[name] for name in names]) if few else []
 
 
-def with_triples(model: LowOrder, learnt: Learnt, sets: Sequence[AttributeSet], release: str) -> LowOrder:
+def add_triples(model: LowOrder, pairwise: PairwiseModel, sets: Sequence[AttributeSet], release: str) -> LowOrder:
     """Return the model with a table for each of `sets`; the rows follow from `release`, its public name."""
     if not sets:
         return model
-    seen, by_pairs = _drawn(learnt, release), _of_pairs(model)
+    sampled, by_pairs = _sample_rows(pairwise, release), _pairs_only(model)
     measured = [names for names in model.tables if len(names) == 3][:MOST_SETS]
-    told = [(_departing(by_pairs, seen, names), model.tables[names]) for names in measured]
-    share = _followed(told)
-    implied = {names: _departing(by_pairs, seen, names) for names in sets} if share else {}
+    measured_departures = [(_departure(by_pairs, sampled, names), model.tables[names]) for names in measured]
+    share = _departure_share(measured_departures)
+    implied = {names: _departure(by_pairs, sampled, names) for names in sets} if share else {}
     tables = {names: one.expected + share * one.by for names, one in implied.items()}
     return replace(model, tables={**model.tables, **tables})
 
@@ -294,7 +299,7 @@ class Departure:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class SampledRows:
     """Sampled rows over groups in two halves, shape (d, n) each, with a row for every attribute in `names`."""
 
     names: tuple[str, ...]
@@ -308,36 +313,36 @@ class Seen:
         return counts / len(first)
 
 
-def _drawn(learnt: Learnt, release: str) -> Seen:
+def _sample_rows(pairwise: PairwiseModel, release: str) -> SampledRows:
     """Sweep the prototypes further with the model's own weights."""
-    wanted, rows = learnt.wanted, learnt.rows.copy()
-    sweeper = Sweeper(wanted.layout, wanted.ones, rows, wanted.shares * len(rows), learnt.theta, wanted.known,
+    targets, rows = pairwise.targets, pairwise.rows.copy()
+    sweeper = Sweeper(targets.layout, targets.ones, rows, targets.shares * len(rows), pairwise.theta, targets.known,
                       Chance(release, "triples"))  # fmt: skip
-    seen = []
+    sampled = []
     for _ in range(SWEEPS):
         sweeper.sweep(BETAS[-1])
-        seen.append(rows.T.copy())
+        sampled.append(rows.T.copy())
     half = len(rows) // 2
     first, second = (
-        np.concatenate([one[:, part] for one in seen], axis=1) for part in (slice(half), slice(half, None))
+        np.concatenate([one[:, part] for one in sampled], axis=1) for part in (slice(half), slice(half, None))
     )
-    return Seen(wanted.layout.names, (first, second))
+    return SampledRows(targets.layout.names, (first, second))
 
 
-def _of_pairs(model: LowOrder) -> LowOrder:
+def _pairs_only(model: LowOrder) -> LowOrder:
     return replace(model, tables={names: table for names, table in model.tables.items() if len(names) == 2})
 
 
-def _departing(by_pairs: LowOrder, seen: Seen, names: AttributeSet) -> Departure:
+def _departure(by_pairs: LowOrder, sampled: SampledRows, names: AttributeSet) -> Departure:
     """Return α ((s + t)/2 − p) of a set."""
     expected = by_pairs.coarse_marginal(names)
     margins = [((i, j), expected.sum(axis=3 - i - j)) for i, j in ((0, 1), (0, 2), (1, 2))]
     one, other = (
-        _fit_triples(seen.shares(half, names, expected.shape), expected, margins) - expected for half in (0, 1)
+        _fit_triples(sampled.shares(half, names, expected.shape), expected, margins) - expected for half in (0, 1)
     )
     mean, weight = (one + other) / 2, 1 / np.maximum(expected, 1)
-    believed = float((weight * one * other).sum()) / max(float((weight * mean**2).sum()), LEAST_TRIPLE)
-    return Departure(expected, min(max(believed, 0.0), 1.0) * mean)
+    agreement = float((weight * one * other).sum()) / max(float((weight * mean**2).sum()), LEAST_TRIPLE)
+    return Departure(expected, min(max(agreement, 0.0), 1.0) * mean)
 
 
 def _fit_triples(shares: Floats, expected: Floats, margins: Sequence[Margin]) -> Floats:
@@ -346,12 +351,12 @@ def _fit_triples(shares: Floats, expected: Floats, margins: Sequence[Margin]) ->
     return proportional_fit(np.maximum(shares * total, LEAST_TRIPLE * expected), margins, ROUNDS, TOLERANCE * total)
 
 
-def _followed(told: Sequence[tuple[Departure, Floats]]) -> float:
+def _departure_share(measured_departures: Sequence[tuple[Departure, Floats]]) -> float:
     """Return 2(w − s) − 1, with w the slope of measured departures on those of the model, and s its standard error."""
-    if len(told) < FEW:
+    if len(measured_departures) < FEW:
         return 1.0
-    along = np.array([((table - one.expected) * one.by).sum() for one, table in told])
-    squares = np.array([(one.by**2).sum() for one, _ in told])
+    along = np.array([((table - one.expected) * one.by).sum() for one, table in measured_departures])
+    squares = np.array([(one.by**2).sum() for one, _ in measured_departures])
     whole = max(float(squares.sum()), LEAST_TRIPLE)
     slope = float(along.sum()) / whole
     error = math.sqrt(((along - slope * squares) ** 2).sum()) / whole

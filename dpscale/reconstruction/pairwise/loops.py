@@ -6,23 +6,20 @@ with feedback, and vectorised by the compiler. They are a separate module so tha
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from dpscale.base.arrays import Flags, Floats, Floats32, Integers, Integers32, Words
 from dpscale.privacy.sampling_loops import compiled
 
-Floats = NDArray[np.float32]
 FAR, STEP, ONE = np.float32(-60.0), np.float32(1 / 1024), np.float32(1)
 UNIT = np.float32(1 / 16777216)
 U0, U1, U2, U3, U4, U5, U6, U7, U8, U9, U10 = (np.uint64(number) for number in range(11))
-BEHIND = 8  # entries behind the last weight that `gather` may look at
-BLOCK = 2048  # rows whose values stay in the cache while pairs are counted
+BEHIND = 8  # entries after the last weight that `gather` may read
+BLOCK = 2048  # rows that fit the CPU cache while pairs are counted
 
 
 @compiled("void(float32[::1], int64, float32[::1])", inline="always")
-def exponentials(logits: Floats, count: int, out: Floats) -> None:
+def exponentials(logits: Floats32, count: int, out: Floats32) -> None:
     """Write exp of each logit; logits are ≤ 0."""
     for a in range(count):
         x = max(logits[a], FAR) * STEP + ONE
@@ -32,7 +29,7 @@ def exponentials(logits: Floats, count: int, out: Floats) -> None:
 
 
 @compiled("float32(uint64[::1])", inline="always")
-def uniform(state: NDArray[np.uint64]) -> Any:
+def uniform(state: Words) -> np.float32:
     """Return the next number of a xorshift64* sequence, in [0, 1)."""
     x = state[0]
     x ^= x >> np.uint64(12)
@@ -43,7 +40,7 @@ def uniform(state: NDArray[np.uint64]) -> Any:
 
 
 @compiled("int64(float32[::1], int64, float32[::1], uint64[::1])", inline="always")
-def chosen(logits: Floats, count: int, weights: Floats, state: NDArray[np.uint64]) -> int:
+def sample_index(logits: Floats32, count: int, weights: Floats32, state: Words) -> int:
     """Return an index with probability proportional to exp(logit); `weights` is working memory."""
     top = logits[0]
     for a in range(1, count):
@@ -67,8 +64,8 @@ def chosen(logits: Floats, count: int, weights: Floats, state: NDArray[np.uint64
     " float64, float32[::1], float32[::1])"
 )
 def weigh(
-    starts: Any, used: Any, sizes: Any, wanted: Any, scale: Any, theta: Any, counts: Any, beta: float, weights: Any,
-    slopes: Any,
+    starts: Integers, used: Flags, sizes: Integers, targets: Floats, scale: Floats, theta: Floats, counts: Floats,
+    beta: float, weights: Floats32, slopes: Floats32,
 ) -> None:  # fmt: skip
     """Write W = θ − β (C + ½ − T) / S and its slope β / S for the pairs in use, in both orientations."""
     for i in range(len(sizes)):
@@ -80,7 +77,7 @@ def weigh(
                 for b in range(sizes[j]):
                     k = base + a * sizes[j] + b
                     slope = beta / scale[k]
-                    weight = theta[k] - slope * (counts[k] + 0.5 - wanted[k])
+                    weight = theta[k] - slope * (counts[k] + 0.5 - targets[k])
                     weights[by_i + b * sizes[i] + a] = weight
                     weights[by_j + a * sizes[j] + b] = weight
                     slopes[by_i + b * sizes[i] + a] = slope
@@ -88,7 +85,7 @@ def weigh(
 
 
 @compiled("void(int32[:, ::1], int64[:, :, ::1], boolean[:, ::1], int64[::1], float64[::1])")
-def count(rows: Any, starts: Any, used: Any, sizes: Any, counts: Any) -> None:
+def count_pairs(rows: Integers32, starts: Integers, used: Flags, sizes: Integers, counts: Floats) -> None:
     """Count the rows in each cell of the pairs in use."""
     counts[:] = 0
     for first in range(0, len(rows), BLOCK):
@@ -102,7 +99,7 @@ def count(rows: Any, starts: Any, used: Any, sizes: Any, counts: Any) -> None:
 
 
 @compiled("void(float32[::1], uint64[::1], uint64, uint64, float32[::1])", inline="always")
-def gather(weights: Any, lines: Any, count: Any, size: Any, logits: Any) -> None:
+def gather(weights: Floats32, lines: Words, count: np.uint64, size: np.uint64, logits: Floats32) -> None:
     """Add `count` lines of weights to the logits, eight values at a time; entries after `size` are unused."""
     for b in range(U0, size, U8):
         l0, l1, l2, l3 = logits[b], logits[b + U1], logits[b + U2], logits[b + U3]
@@ -125,7 +122,17 @@ def gather(weights: Any, lines: Any, count: Any, size: Any, logits: Any) -> None
     "void(int32[::1], uint64[:, ::1], uint64, uint64[::1], uint64, uint64, uint64, float32[::1], float32[::1])",
     inline="always",
 )
-def move(row: Any, near: Any, count: Any, lines: Any, size: Any, old: Any, new: Any, weights: Any, slopes: Any) -> None:
+def move(
+    row: Integers32,
+    near: Words,
+    count: np.uint64,
+    lines: Words,
+    size: np.uint64,
+    old: np.uint64,
+    new: np.uint64,
+    weights: Floats32,
+    slopes: Floats32,
+) -> None:
     """Update the weights of pairs after a value changes."""
     for t in range(count):
         back, line = near[t, U2] + np.uint64(row[near[t, U0]]), lines[t]
@@ -139,18 +146,27 @@ def move(row: Any, near: Any, count: Any, lines: Any, size: Any, old: Any, new: 
 @compiled(
     "void(int32[::1], uint64[:, ::1], uint64, uint64[::1], uint64, uint64, uint64, float32[::1])", inline="always"
 )
-def move_threes(row: Any, around: Any, count: Any, lines: Any, size: Any, old: Any, new: Any, threes: Any) -> None:
+def move_triples(
+    row: Integers32,
+    around: Words,
+    count: np.uint64,
+    lines: Words,
+    size: np.uint64,
+    old: np.uint64,
+    new: np.uint64,
+    triples: Floats32,
+) -> None:
     """Update the weights of triples after a value changes."""
     for t in range(count):
         j, k, line = np.uint64(row[around[t, U0]]), np.uint64(row[around[t, U1]]), lines[t]
         by_j, by_k = around[t, U5] + k * around[t, U7] + j, around[t, U8] + j * around[t, U10] + k
-        left, joined = threes[line + size + old], threes[line + size + new]
-        threes[line + old] += left
-        threes[by_j + old * around[t, U6]] += left
-        threes[by_k + old * around[t, U9]] += left
-        threes[line + new] -= joined
-        threes[by_j + new * around[t, U6]] -= joined
-        threes[by_k + new * around[t, U9]] -= joined
+        left, joined = triples[line + size + old], triples[line + size + new]
+        triples[line + old] += left
+        triples[by_j + old * around[t, U6]] += left
+        triples[by_k + old * around[t, U9]] += left
+        triples[line + new] -= joined
+        triples[by_j + new * around[t, U6]] -= joined
+        triples[by_k + new * around[t, U9]] -= joined
 
 
 @compiled(
@@ -159,8 +175,9 @@ def move_threes(row: Any, around: Any, count: Any, lines: Any, size: Any, old: A
     slp=True,
 )
 def sweep(
-    rows: Any, order: Any, near: Any, degrees: Any, around: Any, sets_of: Any, sizes: Any, alone: Any,
-    alone_at: Any, weights: Any, slopes: Any, threes: Any, state: Any, turn: Any,
+    rows: Integers32, order: Integers, near: Words, degrees: Words, around: Words, sets_of: Words, sizes: Words,
+    alone: Floats32, alone_at: Words, weights: Floats32, slopes: Floats32, triples: Floats32, state: Words, turn:
+    Integers,
 ) -> int:  # fmt: skip
     """Redraw every value of every row, given the others and the counts of all rows; return the number of changes.
 
@@ -178,11 +195,11 @@ def sweep(
     threes : ndarray of float32
         Weights of the cells of triples, each line followed by its slopes.
     """
-    most, held = U1, U1
-    for own_size, pairs_of, threes_of in zip(sizes, degrees, sets_of):  # noqa: B905
-        most, held = max(most, own_size), max(held, max(pairs_of, threes_of))
-    logits, room = np.zeros(most + U8, np.float32), np.empty(most, np.float32)
-    lines, three_lines = np.empty(held, np.uint64), np.empty(held, np.uint64)
+    most, widest = U1, U1
+    for own_size, pairs_of, triples_of in zip(sizes, degrees, sets_of):  # noqa: B905
+        most, widest = max(most, own_size), max(widest, max(pairs_of, triples_of))
+    logits, buffer = np.zeros(most + U8, np.float32), np.empty(most, np.float32)
+    lines, triple_lines = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
     changed = 0
     for place in range(len(order)):
         row = rows[order[place]]
@@ -197,22 +214,24 @@ def sweep(
                 own += slopes[lines[t] + old]
             for t in range(sets_of[i]):
                 j, k = np.uint64(row[sets[t, U0]]), np.uint64(row[sets[t, U1]])
-                three_lines[t] = sets[t, U2] + j * sets[t, U3] + k * sets[t, U4]
-                own += threes[three_lines[t] + size + old]
+                triple_lines[t] = sets[t, U2] + j * sets[t, U3] + k * sets[t, U4]
+                own += triples[triple_lines[t] + size + old]
             gather(weights, lines, degrees[i], size, logits)
-            gather(threes, three_lines, sets_of[i], size, logits)
+            gather(triples, triple_lines, sets_of[i], size, logits)
             logits[old] += own
-            new = np.uint64(chosen(logits, np.int64(size), room, state))
+            new = np.uint64(sample_index(logits, np.int64(size), buffer, state))
             if new != old:
                 changed += 1
                 row[i] = new
                 move(row, pairs, degrees[i], lines, size, old, new, weights, slopes)
-                move_threes(row, sets, sets_of[i], three_lines, size, old, new, threes)
+                move_triples(row, sets, sets_of[i], triple_lines, size, old, new, triples)
     return changed
 
 
 @compiled("void(int32[::1], int32[::1], int32[::1], int64, int64, float64[::1])")
-def count_triple(first: Any, second: Any, third: Any, seconds: int, thirds: int, counts: Any) -> None:
+def count_triple(
+    first: Integers32, second: Integers32, third: Integers32, seconds: int, thirds: int, counts: Floats
+) -> None:
     """Add rows to the cells of three attributes; `seconds` and `thirds` are the sizes of the last two."""
     for row in range(len(first)):
         counts[(first[row] * seconds + second[row]) * thirds + third[row]] += 1

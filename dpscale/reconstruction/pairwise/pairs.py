@@ -19,11 +19,11 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.workload.residual.in_axis import Groups
 
 STEP = 2.0**-30
-BYTES_A_CELL = 64  # of all vectors of a sweep together
+BYTES_A_CELL = 64  # all vectors of a sweep together
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class PairLayout:
     """Layout of pairs.
 
     Attributes
@@ -91,7 +91,7 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class PairTargets:
     """Targets of rows, as shares of all rows.
 
     Attributes
@@ -105,14 +105,14 @@ class Wanted:
         Pairs that were measured; the others are implied by a model.
     """
 
-    layout: Layout
+    layout: PairLayout
     ones: Floats
     shares: Floats
     known: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class CellDistribution:
     """Distribution of each attribute's groups over cells.
 
     Attributes
@@ -129,7 +129,7 @@ class Spread:
     rules: tuple[Excludes, ...] = ()
 
 
-def wanted(model: LowOrder, memory: int) -> Wanted:
+def pair_targets(model: LowOrder, memory: int) -> PairTargets:
     """Return the pairs of a model as targets; a pair without a table is independent.
 
     If not all pairs fit the memory, measured and small ones are preferred.
@@ -143,7 +143,7 @@ def wanted(model: LowOrder, memory: int) -> Wanted:
         independent = np.multiply.outer(layout.one(ones, i), layout.one(ones, j))
         layout.of(shares, i, j)[:] = _rounded(independent if table is None else np.asarray(table) / model.total)
         known[i, j] = known[j, i] = key in model.measured
-    return Wanted(layout, ones, shares, known)
+    return PairTargets(layout, ones, shares, known)
 
 
 def _rounded(shares: Floats) -> Floats:
@@ -151,14 +151,14 @@ def _rounded(shares: Floats) -> Floats:
     return np.asarray(np.rint(shares / STEP) * STEP)
 
 
-def _layout(model: LowOrder, memory: int) -> Layout:
+def _layout(model: LowOrder, memory: int) -> PairLayout:
     names = tuple(model.ones)
     sizes = np.array([model.groups[name].count for name in names], np.int64)
     used, left = np.zeros((len(names), len(names)), np.bool_), memory // BYTES_A_CELL
     for i, j in sorted(_every(len(names)), key=lambda pair: _order(model, names, sizes, pair)):
         left -= int(sizes[i] * sizes[j])
         used[i, j] = used[j, i] = left >= 0
-    return Layout(names, sizes, used)
+    return PairLayout(names, sizes, used)
 
 
 def _every(count: int) -> Iterator[tuple[int, int]]:

@@ -23,7 +23,7 @@ from dpscale.privacy.accounting import GAUSSIAN, LAPLACE
 from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import half_width
-from dpscale.reconstruction.model_answers import at_once
+from dpscale.reconstruction.model_answers import simultaneous_widths
 from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
 from dpscale.runs.estimates import estimates_of, keep_model
 from dpscale.runs.run import Run
@@ -163,7 +163,7 @@ def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, error
     """Half widths of a set's intervals."""
     level = run.job.output.level
     if run.job.output.joint:
-        return at_once(estimates, part, names, errors, level or LEVEL, str(run.manifest["release"]))
+        return simultaneous_widths(estimates, part, names, errors, level or LEVEL, str(run.manifest["release"]))
     return (HALF_WIDTH_95[estimates.noise] if level is None else half_width(level, estimates.noise)) * errors
 
 
@@ -176,7 +176,7 @@ def _groups(estimates: Estimates, part: Part, sets: NDArray[np.int64]) -> Iterat
     """The answers of the sets, as many at a time as are written together."""
     group, held = list[Answered](), 0
     asked = [part.sets[place] for place in sets.tolist()]
-    for names, (answers, errors) in zip(asked, estimates.several(part, asked), strict=True):
+    for names, (answers, errors) in zip(asked, estimates.iter_part_answers(part, asked), strict=True):
         if group and held + answers.size > GROUP_ROWS:
             yield group
             group, held = [], 0

@@ -201,7 +201,7 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "snippets": lambda: snippets(run, index()),
         "job_text": lambda: job_text(job),
         "cards": lambda: planned.cards(job.privacy.budget),
-        "explains": lambda: named.explains(job.estimating),
+        "explains": lambda: named.explain(job.estimating),
         "extrapolated": lambda: _extrapolated(index()),
         "disagreement": lambda: named.disagreement(planned, job.estimating, model_folder(run)),
         "saving": lambda: effort(run.domain, planned.counted, job.engine.bytes, workers).saving,

@@ -23,9 +23,9 @@ from dpscale.runs.run import Run
 from dpscale.runs.stages.preflight import check_rows
 from dpscale.storage.files import listed, present, write_whole, writing
 from dpscale.synthesis.decode import column, table_of, type_of
-from dpscale.synthesis.draw import Part, Sampler, Way, parts_of, sizes_of
-from dpscale.synthesis.one_way_rounding import Possible
-from dpscale.synthesis.quality import apart, counted, too_far
+from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes, split_rows
+from dpscale.synthesis.one_way_rounding import RuleRepair
+from dpscale.synthesis.quality import count_sampled_sets, distance_warning, distances_by_degree
 
 
 class RowsWarning(UserWarning):
@@ -45,20 +45,20 @@ def perform(run: Run, engine: Engine) -> None:
     rows = settings.rows or max(1, round(way.total))
     check_rows(settings, rows, columns, memory)
     _clear(run.path / "synthetic")
-    parts = parts_of(rows, settings.parts_of(rows))
+    parts = split_rows(rows, settings.parts_of(rows))
     written = engine.map(write_part, [(str(run.path), str(folder), name, settings, part) for part in parts], "rows")
     told = {"rows": rows, "parts": settings.parts_of(rows), "weights": settings.weights, "method": name, "tried": tried}
     _tell(run, way, told, written)
 
 
-def _tell(run: Run, way: Way, told: dict[str, Any], written: list[tuple[list[str], Counts]]) -> None:
+def _tell(run: Run, way: RowSampler, told: dict[str, Any], written: list[tuple[list[str], Counts]]) -> None:
     """Write what there is, and how near it is to the estimates."""
     counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts in written), strict=True)]
     content = told | {
         "files": [file for files, _ in written for file in files],
         "total": way.total,
-        "pairs": {"held": way.held, "of": comb(len(way.names), 2)},
-        "apart": apart(counts, way.names, sizes_of(way), estimates_of(run).marginal),
+        "pairs": {"held": way.matched_pairs, "of": comb(len(way.names), 2)},
+        "apart": distances_by_degree(counts, way.names, attribute_sizes(way), estimates_of(run).marginal),
     }
     if warning := _distance(run, way, counts, told["rows"]):
         content["warning"] = warning
@@ -66,14 +66,14 @@ def _tell(run: Run, way: Way, told: dict[str, Any], written: list[tuple[list[str
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
 
 
-def _distance(run: Run, way: Way, counts: Counts, rows: int) -> str:
+def _distance(run: Run, way: RowSampler, counts: Counts, rows: int) -> str:
     """A sentence where rows are too far from the estimates that they are drawn from; empty where they are not.
 
     Estimates by least squares may be negative and contradict each other. Then rows are drawn from low-order tables.
     """
     estimates = estimates_of(run)
     model = low_order_of(run) if estimates.extrapolates(()) is None else estimates
-    return too_far(counts, way.names, sizes_of(way), model.marginal, rows)
+    return distance_warning(counts, way.names, attribute_sizes(way), model.marginal, rows)
 
 
 def _settings(run: Run) -> SynthesizeTable:
@@ -86,14 +86,14 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink()
 
 
-def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: Part) -> tuple[list[str], Counts]:
+def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> tuple[list[str], Counts]:
     """Draw a part and write its files; their names, and the part's counts over some sets.
 
     `settings`: handed over, since a process that keeps a run open may know what was asked for before.
     """
     run, way = opened_way(path, folder, name)
     rows = drawn_rows(run, way, part)
-    weights = way.weights(rows, part) if settings.weights and isinstance(way, Sampler) else None
+    weights = way.weights(rows, part) if settings.weights and isinstance(way, PairwiseSampler) else None
     files, begun = [], 0
     for file in part.each:
         inside = slice(begun, begun + file.count)
@@ -102,19 +102,19 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
         files.append(f"part-{file.number:05d}.{settings.format}")
         _write(run.path / "synthetic" / files[-1], table)
         begun += file.count
-    return files, counted(rows, sizes_of(way), weights)
+    return files, count_sampled_sets(rows, attribute_sizes(way), weights)
 
 
-def drawn_rows(run: Run, way: Way, part: Part) -> Integers32:
+def drawn_rows(run: Run, way: RowSampler, part: RowPart) -> Integers32:
     """A part's rows over cells, those mended that the domain's rules exclude."""
     rows = way.rows(part, run.manifest["release"])
     if not run.domain.rules:
         return rows
     chance = Chance(run.manifest["release"], "possible", *part.key)
-    return Possible(run.domain.rules, way.names, way.ones).mended(rows, chance)
+    return RuleRepair(run.domain.rules, way.names, way.ones).repair(rows, chance)
 
 
-def _decoded(run: Run, way: Way, cells: Integers32, weights: np.ndarray | None, chance: Chance) -> Any:
+def _decoded(run: Run, way: RowSampler, cells: Integers32, weights: np.ndarray | None, chance: Chance) -> Any:
     """The columns in the input's order, of its types."""
     import pyarrow as pa
 

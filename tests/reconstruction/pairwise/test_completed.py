@@ -7,8 +7,8 @@ import pytest
 
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise import learn as learning
-from dpscale.reconstruction.pairwise.learn import completed, effort, learn, read_learnt, write_learnt
-from dpscale.reconstruction.pairwise.pairs import Spread, wanted
+from dpscale.reconstruction.pairwise.learn import complete_pairs, learn, learning_steps, read_pairwise, write_pairwise
+from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, model
 
 
@@ -31,8 +31,8 @@ def tables() -> tuple[LowOrder, LowOrder]:
 
 def test_a_pair_is_nearer_to_the_truth_than_independence_and_than_any_chain(tables: tuple[LowOrder, LowOrder]) -> None:
     full, partial = tables
-    learnt = learn(wanted(partial, MEMORY), "release")
-    done = completed(partial, learnt)
+    learnt = learn(pair_targets(partial, MEMORY), "release")
+    done = complete_pairs(partial, learnt)
     truth = full.tables["a", "d"]
     off = np.abs(done.tables["a", "d"] - truth).sum()
     chains = [
@@ -53,22 +53,22 @@ def test_chance_of_the_rows_is_no_dependence(monkeypatch: pytest.MonkeyPatch) ->
     bare = LowOrder(full.ones, full.groups, {("a", "b"): full.tables["a", "b"]}, full.total, full.measured)
 
     def departing() -> float:
-        done = completed(bare, learn(wanted(bare, MEMORY), "release", 1000))
+        done = complete_pairs(bare, learn(pair_targets(bare, MEMORY), "release", 1000))
         return sum(np.abs(done.tables[names] - full.tables[names]).sum() for names in full.tables)
 
     ours = departing()
-    monkeypatch.setattr(learning, "_shrunk_target", lambda wanted, one, other: (one + other) / 2)
+    monkeypatch.setattr(learning, "_shrunk_target", lambda pair_targets, one, other: (one + other) / 2)
     assert ours < 0.5 * departing()
 
 
 def test_what_was_learnt_comes_back_from_its_file(tables: tuple[LowOrder, LowOrder], tmp_path) -> None:
     _, partial = tables
-    learnt = learn(wanted(partial, MEMORY), "release", 500)
-    write_learnt(tmp_path / "learnt.npz", learnt, Spread(partial.groups, partial.ones), partial.total)
-    back, cells, total = read_learnt(tmp_path / "learnt.npz")
+    learnt = learn(pair_targets(partial, MEMORY), "release", 500)
+    write_pairwise(tmp_path / "learnt.npz", learnt, CellDistribution(partial.groups, partial.ones), partial.total)
+    back, cells, total = read_pairwise(tmp_path / "learnt.npz")
     assert (back.rows == learnt.rows).all()
     assert (back.theta == learnt.theta).all()
-    assert (back.wanted.shares == learnt.wanted.shares).all()
+    assert (back.targets.shares == learnt.targets.shares).all()
     assert (total, dict(cells.groups)) == (partial.total, dict(partial.groups))
 
 
@@ -77,12 +77,12 @@ def test_the_last_bits_of_tables_change_nothing(tables: tuple[LowOrder, LowOrder
     _, partial = tables
     near = {names: table * (1 + 1e-15) for names, table in partial.tables.items()}
     other = LowOrder(partial.ones, partial.groups, near, partial.total, partial.measured)
-    one, two = (learn(wanted(which, MEMORY), "release", 500) for which in (partial, other))
+    one, two = (learn(pair_targets(which, MEMORY), "release", 500) for which in (partial, other))
     assert (one.rows == two.rows).all()
-    assert (one.wanted.shares == two.wanted.shares).all()
+    assert (one.targets.shares == two.targets.shares).all()
 
 
 def test_the_effort_is_that_of_measured_pairs(tables: tuple[LowOrder, LowOrder]) -> None:
     full, partial = tables
-    assert effort(wanted(partial, MEMORY), 100) < effort(wanted(full, MEMORY), 100)
-    assert effort(wanted(full, MEMORY), 100) == 14 * 100 * 3 * (3 + 4 + 2 + 6)
+    assert learning_steps(pair_targets(partial, MEMORY), 100) < learning_steps(pair_targets(full, MEMORY), 100)
+    assert learning_steps(pair_targets(full, MEMORY), 100) == 14 * 100 * 3 * (3 + 4 + 2 + 6)

@@ -12,17 +12,17 @@ from scipy.stats import chisquare
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise import loops
 from dpscale.reconstruction.pairwise.learn import Sweeper, independent_rows
-from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.reconstruction.pairwise.pairs import pair_targets
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, counts, joint, model
 
 SIZE_LIST = list(SIZES.values())
 
 
-def sweeper(count: int = 400, theta: float = 0.0, held: bool = True) -> Sweeper:
-    asked, chance = wanted(model(joint()), MEMORY), Chance("test", "sweeper")
+def sweeper(count: int = 400, theta: float = 0.0, active: bool = True) -> Sweeper:
+    asked, chance = pair_targets(model(joint()), MEMORY), Chance("test", "sweeper")
     rows = independent_rows(asked.layout, asked.ones, count, chance)
     thetas = theta * np.random.default_rng(1).normal(size=asked.layout.cells)
-    return Sweeper(asked.layout, asked.ones, rows, asked.shares * count, thetas, asked.layout.used & held, chance)
+    return Sweeper(asked.layout, asked.ones, rows, asked.shares * count, thetas, asked.layout.used & active, chance)
 
 
 def test_counts_are_those_of_the_rows() -> None:
@@ -39,10 +39,10 @@ def test_weights_are_the_gradient_of_the_energy_and_lie_twice() -> None:
     made.sweep(0.0)
     layout, beta = made.layout, 3.0
     weights, slopes = np.zeros(2 * layout.cells, np.float32), np.zeros(2 * layout.cells, np.float32)
-    loops.weigh(layout.starts, made.held, layout.sizes, made.targets, made.scale, made.theta, made.counts, beta,
+    loops.weigh(layout.starts, made.active, layout.sizes, made.target_counts, made.scale, made.theta, made.counts, beta,
                 weights, slopes)  # fmt: skip
     for i, j in layout.pairs:
-        c, t, th = (layout.of(one, i, j) for one in (made.counts, made.targets, made.theta))
+        c, t, th = (layout.of(one, i, j) for one in (made.counts, made.target_counts, made.theta))
         expected = th - beta * (c + 0.5 - t) / (t + 1)
         by_i = weights[layout.starts[i, j, 1] :][: expected.size].reshape(expected.shape[::-1])
         by_j = weights[layout.starts[j, i, 1] :][: expected.size].reshape(expected.shape)
@@ -57,7 +57,7 @@ def test_the_weights_follow_every_change_of_a_sweep() -> None:
     kept = made._weights[: -loops.BEHIND].copy()
     layout = made.layout
     fresh, slopes = np.zeros(2 * layout.cells, np.float32), np.zeros(2 * layout.cells, np.float32)
-    loops.weigh(layout.starts, made.held, layout.sizes, made.targets, made.scale, made.theta, made.counts, 2.0,
+    loops.weigh(layout.starts, made.active, layout.sizes, made.target_counts, made.scale, made.theta, made.counts, 2.0,
                 fresh, slopes)  # fmt: skip
     assert kept == pytest.approx(fresh, abs=2e-3)
     assert np.abs(kept).max() > 0.1

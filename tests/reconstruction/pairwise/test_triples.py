@@ -10,8 +10,8 @@ import pytest
 
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise import learn as learning
-from dpscale.reconstruction.pairwise.learn import Departure, Learnt, lacking, learn, with_triples
-from dpscale.reconstruction.pairwise.pairs import wanted
+from dpscale.reconstruction.pairwise.learn import Departure, PairwiseModel, add_triples, learn, missing_triples
+from dpscale.reconstruction.pairwise.pairs import pair_targets
 from tests.reconstruction.pairwise.small import MEMORY, SIZES, model
 
 NAMES = tuple(SIZES)
@@ -30,9 +30,9 @@ def leaning(pairs: float, threes: float = 0.0, seed: int = 3) -> np.ndarray:
     return law / law.sum()
 
 
-def learnt_of(law: np.ndarray) -> tuple[LowOrder, Learnt]:
+def learnt_of(law: np.ndarray) -> tuple[LowOrder, PairwiseModel]:
     full = model(law)
-    return full, learn(wanted(full, MEMORY), "release")
+    return full, learn(pair_targets(full, MEMORY), "release")
 
 
 def truth(law: np.ndarray, names: tuple[str, ...], total: float) -> np.ndarray:
@@ -46,7 +46,7 @@ def off(told: LowOrder, law: np.ndarray) -> float:
 def test_what_follows_the_model_is_far_nearer():
     law = leaning(1.0)
     full, learnt = learnt_of(law)
-    done = with_triples(full, learnt, lacking(full, THREES), "release")
+    done = add_triples(full, learnt, missing_triples(full, THREES), "release")
     assert set(done.tables) == {*full.tables, *THREES}
     assert off(done, law) < 0.6 * off(full, law)
     for names in THREES:
@@ -60,10 +60,10 @@ def test_measured_sets_that_depart_otherwise_call_it_off():
     full, learnt = learnt_of(law)
     told = {names: np.ascontiguousarray(truth(law, names, full.total)) for names in THREES[:3]}
     departing = {names: 2 * full.coarse_marginal(names) - table for names, table in
-                 {n: with_triples(full, learnt, [n], "release").tables[n] for n in THREES[:3]}.items()}  # fmt: skip
+                 {n: add_triples(full, learnt, [n], "release").tables[n] for n in THREES[:3]}.items()}  # fmt: skip
     for measured, alone in ((told, None), (departing, True)):
         known = replace(full, tables={**full.tables, **measured}, measured=full.measured | set(measured))
-        done = with_triples(known, learnt, [THREES[3]], "release")
+        done = add_triples(known, learnt, [THREES[3]], "release")
         if alone:
             assert THREES[3] not in done.tables
         plain = np.abs(known.marginal(THREES[3]) - truth(law, THREES[3], full.total)).sum()
@@ -77,20 +77,22 @@ def told(slopes: list[float], sizes: list[float]) -> list[tuple[Departure, np.nd
 
 
 def test_sets_that_agree_are_followed_and_one_that_outweighs_the_others_is_not():
-    assert learning._followed(told([0.9] * 5, [1.0] * 5)) == pytest.approx(0.8)
-    assert learning._followed(told([16.0, 0.0, -0.1, 0.1, 0.0], [1.0] * 5)) == 0.0
-    assert learning._followed(told([0.4] * 5, [1.0] * 5)) == 0.0
-    assert learning._followed(told([9.0], [1.0])) == 1.0
+    assert learning._departure_share(told([0.9] * 5, [1.0] * 5)) == pytest.approx(0.8)
+    assert learning._departure_share(told([16.0, 0.0, -0.1, 0.1, 0.0], [1.0] * 5)) == 0.0
+    assert learning._departure_share(told([0.4] * 5, [1.0] * 5)) == 0.0
+    assert learning._departure_share(told([9.0], [1.0])) == 1.0
     two = np.array([0.8, 1.2] * 10)  # slope 1; its error Σ (0.2 · 2)² over 20 sets, under 40
-    assert learning._followed(told(list(two), [1.0] * 20)) == pytest.approx(2 * (1 - np.sqrt(20 * 0.4**2) / 40) - 1)
+    assert learning._departure_share(told(list(two), [1.0] * 20)) == pytest.approx(
+        2 * (1 - np.sqrt(20 * 0.4**2) / 40) - 1
+    )
 
 
 def test_chance_of_the_rows_is_no_departure():
     """Where the model has nothing to tell, its rows depart by chance alone, and nearly none of that is taken."""
     law = leaning(0.0)
     full, learnt = learnt_of(law)
-    done = with_triples(full, learnt, THREES, "release")
-    seen = learning._drawn(learnt, "release")
+    done = add_triples(full, learnt, THREES, "release")
+    seen = learning._sample_rows(learnt, "release")
     expected = {names: full.coarse_marginal(names) for names in THREES}
     raw = sum(np.abs(seen.shares(0, names, own.shape) * full.total - own).sum() for names, own in expected.items())
     assert sum(np.abs(done.tables[names] - own).sum() for names, own in expected.items()) < 0.4 * raw
@@ -106,7 +108,7 @@ def test_rows_that_never_move_are_chance_too():
                 law[a, b, c, 2 * a + c] = random.random()
     law = 0.999 * law / law.sum() + 0.001 / law.size
     full, learnt = learnt_of(law)
-    assert off(with_triples(full, learnt, THREES, "release"), law) < 1.05 * off(full, law) + 1
+    assert off(add_triples(full, learnt, THREES, "release"), law) < 1.05 * off(full, law) + 1
 
 
 @pytest.mark.parametrize(("most", "found"), [(4, 3), (2, 0)])
@@ -114,8 +116,8 @@ def test_those_that_lack_a_table(monkeypatch, most, found):
     full = model(leaning(1.0))
     known = replace(full, tables={**full.tables, THREES[0]: full.coarse_marginal(THREES[0])})
     monkeypatch.setattr(learning, "MOST_SETS", most)
-    assert lacking(known, [*THREES, ("b", "a")]) == THREES[1:][:found]
-    assert lacking(known, [("d", "a", "b")]) == [("a", "b", "d")]
-    assert lacking(known, [NAMES]) == lacking(known, THREES)
+    assert missing_triples(known, [*THREES, ("b", "a")]) == THREES[1:][:found]
+    assert missing_triples(known, [("d", "a", "b")]) == [("a", "b", "d")]
+    assert missing_triples(known, [NAMES]) == missing_triples(known, THREES)
     monkeypatch.setattr(learning, "MOST_CELLS", 10)
-    assert lacking(known, THREES) == []
+    assert missing_triples(known, THREES) == []
