@@ -49,7 +49,7 @@ class DpscaleError(Exception):
 
     def __init__(self, field: str, got: str, takes: str = "", remedy: str = "") -> None:
         self.field, self.got, self.takes, self.remedy = field, got, takes, remedy
-        parts = [f"{field}: {got}", f"it takes {takes}" if takes else "", remedy]
+        parts = [f"{field}: {got}", f"expected {takes}" if takes else "", remedy]
         super().__init__("; ".join(part for part in parts if part))
 
     def __reduce__(self) -> tuple[Any, ...]:

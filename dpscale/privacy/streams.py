@@ -55,7 +55,7 @@ def canonical(record: Mapping[str, Any]) -> bytes:
     TypeError for anything else, in particular floats.
     """
     if not isinstance(record, Mapping):
-        raise TypeError(f"record: got {type(record).__name__}; it takes a mapping with text keys")
+        raise TypeError(f"record: got {type(record).__name__}; expected a mapping with text keys")
     text = json.dumps(_plain(record, "record"), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return text.encode("ascii")
 
@@ -67,10 +67,10 @@ def _plain(value: Any, where: str) -> Any:
         return [x if isinstance(x, PLAIN) else _plain(x, f"{where}[{index}]") for index, x in enumerate(value)]
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise TypeError(f"{where}: a key is not text; it takes text keys only")
+            raise TypeError(f"{where}: a key is not text; expected text keys only")
         return {key: x if isinstance(x, PLAIN) else _plain(x, f"{where}.{key}") for key, x in value.items()}
     raise TypeError(
-        f"{where}: got {type(value).__name__}; it takes text, int, bool, None, list, tuple or mapping; "
+        f"{where}: got {type(value).__name__}; expected text, int, bool, None, list, tuple or mapping; "
         "write a real number as a fraction of two integers"
     )
 
@@ -82,9 +82,9 @@ def stream_key(secret: bytes, purpose: str, record: Mapping[str, Any]) -> bytes:
     answer.
     """
     if purpose not in PURPOSES:
-        raise ValueError(f"purpose: got {purpose!r}; it takes one of {', '.join(PURPOSES)}")
+        raise ValueError(f"purpose: got {purpose!r}; expected one of {', '.join(PURPOSES)}")
     if len(secret) != SECRET_BYTES:
-        raise ValueError(f"secret: got {len(secret)} bytes; it takes {SECRET_BYTES}; use new_secret()")
+        raise ValueError(f"secret: got {len(secret)} bytes; expected {SECRET_BYTES}; use new_secret()")
     text = canonical({"purpose": purpose, "record": record})
     return hmac.new(secret, text, hashlib.sha256).digest()
 
@@ -112,9 +112,9 @@ class KeyedStream:
 
     def __init__(self, key: bytes, segment_words: int = SEGMENT_WORDS) -> None:
         if len(key) != 32:
-            raise ValueError(f"key: got {len(key)} bytes; it takes 32")
+            raise ValueError(f"key: got {len(key)} bytes; expected 32")
         if not 0 < segment_words <= SEGMENT_WORDS or segment_words % 8:
-            raise ValueError(f"segment_words: got {segment_words}; it takes a multiple of 8, at most {SEGMENT_WORDS}")
+            raise ValueError(f"segment_words: got {segment_words}; expected a multiple of 8, at most {SEGMENT_WORDS}")
         self._key, self._segment_words, self._position = key, segment_words, 0
         self._cipher: CipherContext | None = None
 
@@ -126,7 +126,7 @@ class KeyedStream:
     def words(self, n: int) -> NDArray[np.uint64]:
         """Return the next `n` words, shape (n,), little-endian from the key stream on every machine."""
         if n < 0:
-            raise ValueError(f"n: got {n}; it takes a number of words >= 0")
+            raise ValueError(f"n: got {n}; expected a number of words >= 0")
         out = np.empty(n, dtype="<u8")
         done = 0
         while done < n:

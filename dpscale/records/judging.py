@@ -122,7 +122,7 @@ def _column_fault(partition: Partition, attribute: Attribute) -> str:
     try:
         encode(attribute, empty(partition.kind(attribute.column)))
     except DataError as error:
-        return f"{error.got}; it takes {error.takes}"
+        return f"{error.got}; expected {error.takes}"
     return ""
 
 

@@ -189,7 +189,7 @@ def sampled(parts: Iterable[tuple[Floats, Integers]], links: int, chance: Chance
     state = chance.state()
     sums, held = _merged(parts, state)
     if abs(sums.sum() - links) > OFF * max(links, 1):
-        raise ValueError(f"entries of sum {sums.sum()}: it takes {links}")
+        raise ValueError(f"entries of sum {sums.sum()}: expected {links}")
     return np.asarray(held[_chosen(sums, links, state)])
 
 

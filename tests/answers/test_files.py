@@ -55,7 +55,7 @@ def test_the_schema_says_which_intervals_they_are(releases):
 
 @pytest.mark.parametrize("change", [{"mechanism": {"name": "aim-grem"}}, {"reconstruct": {"method": "maxent"}}])
 def test_joint_intervals_need_errors_that_follow_from_noise(tmp_path, change):
-    with pytest.raises(JobError, match=r"output.joint: .* estimates; it takes least squares, or simulated errors"):
+    with pytest.raises(JobError, match=r"output.joint: .* estimates; expected least squares, or simulated errors"):
         dp.run(write_job(tmp_path, output={"joint": True}, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

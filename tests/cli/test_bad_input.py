@@ -23,8 +23,9 @@ def refused(place, path, *says, code=2, command="run"):
     extra = {"run": ["--run-dir", place / "run", "--quiet"], "plan": ["--quiet"]}.get(command, [])
     result = call(command, path, *extra)
     assert result.exit_code == code, result.output
-    assert result.stderr.startswith("dpscale: ")
-    assert result.stderr.count("\n") == 1
+    sentences = [line for line in result.stderr.splitlines() if not line.startswith("dpscale: warning: ")]
+    assert len(sentences) == 1
+    assert sentences[0].startswith("dpscale: ")
     assert "Traceback" not in result.output
     for part in says:
         assert part in result.stderr
@@ -118,7 +119,7 @@ def test_what_is_no_path(place, path):
 
 
 def test_nothing_is_no_run_directory_and_a_thousand_folders_are_too_many(place):
-    with pytest.raises(dp.JobError, match="run directory: None; it takes a path"):
+    with pytest.raises(dp.JobError, match="run directory: None; expected a path"):
         dp.Release.open(None)
     with pytest.raises(dp.JobError, match="cannot make"):
         dp.run(write_job(place), "a/" * 2000)
@@ -138,7 +139,7 @@ def test_figures_that_are_no_cap(place):
 @pytest.mark.parametrize("key", ["attribute", "by"])
 def test_what_determines_is_named(key, value):
     rule = {"attribute": "sex", "by": "code", "map": {"0": "F"}} | {key: value}
-    with pytest.raises(dp.DomainError, match=rf"determined\.{key}: .* it takes the name of an attribute"):
+    with pytest.raises(dp.DomainError, match=rf"determined\.{key}: .* expected the name of an attribute"):
         dp.Domain.from_dict(DOMAIN | {"determined": [rule]})
 
 
@@ -251,7 +252,7 @@ def test_a_stop_from_the_keyboard_says_how_to_go_on(place, monkeypatch):
         patch.setattr(measure, "run_pass", stopped)
         result = call("run", write_job(place), "--run-dir", place / "run")
     assert result.exit_code == 75
-    assert "goes on where it left" in result.stderr
+    assert "(without --fresh) resumes" in result.stderr
     assert call("run", place / "job.toml", "--run-dir", place / "run").exit_code == 0
 
 

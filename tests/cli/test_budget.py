@@ -99,7 +99,7 @@ def test_pure_privacy_is_refused_for_adaptive_mechanisms_in_the_jobs_own_words(t
     job = write(tmp_path, mechanism={"name": mechanism}, privacy={"epsilon": 1.0, "dataset": "small"}, engine={})
     refused = command("plan", job)
     assert refused.exit_code == 2
-    assert "it takes epsilon with delta, rho or privacy_cost; add delta" in refused.stderr
+    assert "expected epsilon with delta, rho or privacy_cost; add delta" in refused.stderr
 
 
 def test_the_old_name_of_weak_privacy_works_with_a_warning(tmp_path):

@@ -58,9 +58,9 @@ def test_every_fault_is_listed_in_one_pass(tmp_path, domain, kind, scheduler):
         "3 of 4 columns have faults, in 4,000 rows",
         "'age': missing values, in 1 row",
         "'sex': missing values, in 1 row",
-        "'sex': values outside the domain, in 1 row, as 'pl4nted'",
+        "'sex': values outside the domain, in 1 row, for example 'pl4nted'",
         "'code': missing values, in 1 row",
-        "'code': values outside the domain, in 4 rows, as '918273'",
+        "'code': values outside the domain, in 4 rows, for example '918273'",
     ]
 
 
@@ -108,7 +108,7 @@ def test_data_without_any_column_of_the_domain_are_refused_in_a_sentence(tmp_pat
 
 
 WANTED = (
-    "data columns: 'age' (a null), 'sex' (a null), 'code' (a null); it takes only what the domain file says; "
+    "data columns: 'age' (a null), 'sex' (a null), 'code' (a null); expected only what the domain file says; "
     "set nulls of these attributes, or widen their domains "
     "(`dpscale domain check FILE DATA` shows the values; its output is private)"
 )
@@ -135,7 +135,7 @@ def test_columns_that_are_not_measured_are_not_named(place):
     data = {"path": "data2", "domain": "domain.toml"}
     path = write_job(place, data=data, workload=[{"family": "marginal", "attributes": [["sex", "income"]]}])
     result = call("run", path, "--run-dir", place / "run", "--quiet")
-    assert result.stderr.startswith("dpscale: data column 'sex': a null; it takes no nulls")
+    assert result.stderr.startswith("dpscale: data column 'sex': a null; expected no nulls")
 
 
 def test_counts_and_frames_name_all_columns_too(place):
@@ -145,10 +145,10 @@ def test_counts_and_frames_name_all_columns_too(place):
     with pytest.raises(RefusedValue) as caught:
         dp.count_marginals(dp.Table.open(data, dp.Domain.from_dict(DOMAIN)), names)
     reasons = "'sex' (a value outside the domain), 'code' (a value outside the domain)"
-    assert str(caught.value).startswith(f"data columns: {reasons}; it takes")
+    assert str(caught.value).startswith(f"data columns: {reasons}; expected")
     write_job(place)
     privacy = {"epsilon": 1.0, "ledger": str(place / "l.sqlite"), "dataset": "d"}
     asked = job(data={"domain": str(place / "domain.toml")}, privacy=privacy)
     with pytest.raises(dp.DataError) as caught:
         dp.run(asked, place / "run", data=frame)
-    assert str(caught.value).startswith(f"data columns: {reasons}; it takes")
+    assert str(caught.value).startswith(f"data columns: {reasons}; expected")

@@ -43,7 +43,7 @@ def test_a_run_stopped_from_the_keyboard_says_so_and_goes_on(tmp_path, scheduler
     assert told.startswith("dpscale: stopped; ")
     assert told.count("\n") == 1
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "stopped"
-    assert "measure: stopped, run the job again to go on" in command("status", run)[1]
+    assert "measure: stopped, run the job again to resume" in command("status", run)[1]
     left = measurements(run)
     assert left
     assert command("run", job, "--run-dir", run)[0] == 0

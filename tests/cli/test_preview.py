@@ -82,7 +82,7 @@ def test_what_chooses_as_it_goes_promises_no_errors(job):
 def test_the_words_tell_errors_and_a_remedy(job):
     text = CliRunner().invoke(main, ["plan", job(privacy="epsilon = 1.0\ndelta = 1e-9\npublic_rows = 2400"),
                                      "--error", "5"]).stdout  # fmt: skip
-    for words in ("marginal-2", "prefix-1", "over epsilon", "an error of 5 records needs epsilon", "Half the error",
+    for words in ("marginal-2", "prefix-1", "error by epsilon", "an error of 5 records needs epsilon", "Half the error",
                   "of the public_rows on average"):  # fmt: skip
         assert words in text
 

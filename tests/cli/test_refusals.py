@@ -59,7 +59,7 @@ JOBS = [  # what is wrong in a job file, and what the sentence says
     ({"privacy": "epsilon = '1'"}, "a number"),
     ({"privacy": "epsilon = true"}, "privacy.epsilon"),
     ({"privacy": "epsilon = 30.0\ndelta = 1e-9"}, "allow_weak_privacy = true"),
-    ({"privacy": "epsilon = 1.0\ndelta = 0.01"}, "one record in 100"),
+    ({"privacy": "epsilon = 1.0\ndelta = 0.01"}, "one whole record in 100"),
     ({"privacy": "epsilon = 1.0\ndelta = 1e-3\npublic_rows = 10000"}, "1 / public_rows"),
     ({"privacy": "rho = 0.1\nepsilon = 1.0"}, "or rho"),
     ({"privacy": "delta = 1e-9"}, "epsilon"),

@@ -122,10 +122,10 @@ def test_a_cancelled_run_stops_at_its_next_task_and_goes_on_when_it_is_submitted
     cli("cancel", run)
     code, _, told = cli("wait", run, "--seconds", 30)
     assert code == 75
-    assert told == "dpscale: run: cancelled; submit it again: it goes on where it stopped\n"
+    assert told == "dpscale: run: cancelled; submit it again to resume\n"
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "cancelled"
     assert driver_status.read(run)["state"] == "cancelled"
-    assert "measure: cancelled, submit it again to go on" in cli("status", run)[1]
+    assert "measure: cancelled, submit it again to resume" in cli("status", run)[1]
     assert "driver: cancelled" in cli("status", run)[1]
     assert "working" in submit(cluster, job)
     assert cli("wait", run, "--seconds", 500)[0] == 0
@@ -231,7 +231,7 @@ def test_silence_is_told_where_the_scheduler_is_gone_and_the_run_goes_on_elsewhe
         monkeypatch.setattr(driver_status, "SILENT_SECONDS", 4)
         code, _, told = cli("wait", run, "--seconds", 500)
     assert code == 75
-    assert "no sign of life" in told or "connection to the Dask scheduler was lost" in told, told
+    assert "no heartbeat" in told or "connection to the Dask scheduler was lost" in told, told
     assert eventually(
         lambda: driver_status.read_status(run)["state"] == "failed" or driver_status.read_status(run)["silent"]
     )

@@ -58,7 +58,7 @@ def test_submit_takes_addresses_and_says_no_more_than_that(tmp_path, address):
     result = CliRunner().invoke(main, ["submit", str(write(tmp_path)), "--scheduler", address,
                                        "--run-dir", str(tmp_path / "run")])  # fmt: skip
     assert result.exit_code == 2
-    assert result.stderr == (f"dpscale: engine.scheduler: {address!r}; it takes tcp://HOST:PORT or tls://HOST:PORT; "
+    assert result.stderr == (f"dpscale: engine.scheduler: {address!r}; expected tcp://HOST:PORT or tls://HOST:PORT; "
                              "mend it\n")  # fmt: skip
 
 
@@ -201,7 +201,7 @@ def test_a_set_that_is_counted_in_little_room_and_not_measured_or_answered(tmp_p
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=BASE_AND_SOME) as made,
         Client(made, set_as_default=False) as client,
         pytest.raises(
-            PlanError, match=rf"a, b, c \({stage}\) needs \d+ MiB; it takes at most the 95\.4 MiB that worker"
+            PlanError, match=rf"a, b, c \({stage}\) needs \d+ MiB; expected at most the 95\.4 MiB that worker"
         ),
     ):
         dp.run(job, tmp_path / "run", client=client)

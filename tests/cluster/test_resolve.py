@@ -60,9 +60,9 @@ def test_what_is_no_open_client_is_refused(cluster):
 
     with Client(cluster, set_as_default=False) as closed:
         pass
-    with pytest.raises(JobError, match="client: a closed client; it takes an open"):
+    with pytest.raises(JobError, match="client: a closed client; expected an open"):
         resolve(closed)
-    with pytest.raises(JobError, match="client: a LocalCluster; it takes"):
+    with pytest.raises(JobError, match="client: a LocalCluster; expected"):
         resolve(cluster)
 
 

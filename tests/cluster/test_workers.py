@@ -41,7 +41,7 @@ def test_the_wait_for_workers_is_what_dask_takes_for_a_time(told, seconds):
 def test_a_wait_that_is_no_time_is_refused(bare, told):
     with dask.config.set({"dpscale.worker-wait": told}), pytest.raises(JobError) as caught:
         resolve(scheduler=bare.address)
-    assert str(caught.value).startswith(f"dpscale.worker-wait: {told!r} in Dask's configuration; it takes seconds")
+    assert str(caught.value).startswith(f"dpscale.worker-wait: {told!r} in Dask's configuration; expected seconds")
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def test_a_private_report_is_written_and_nothing_else_happens(reference: Path, t
     before, out = state(reference), tmp_path / "deep" / "private"
     result = compared(reference / "run", reference / "data", "--out", out)
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"private report, not to be published: {out / 'compare.html'}\n"
+    assert result.stdout == f"private report, not for publication: {out / 'compare.html'}\n"
     assert result.stderr == ""
     assert state(reference) == before
     assert sorted(os.listdir(out)) == ["compare.html", "compare.json"]
@@ -186,7 +186,7 @@ def test_without_scikit_learn_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "sklearn", None)
     said = refused(tmp_path / "no-run", tmp_path / "no-data", "--out", tmp_path / "out")
     assert (
-        said == "dpscale: scikit-learn: not installed; it takes version 1.4 or later; pip install 'dpscale[compare]'\n"
+        said == "dpscale: scikit-learn: not installed; expected version 1.4 or later; pip install 'dpscale[compare]'\n"
     )
     assert not (tmp_path / "out").exists()
 
@@ -196,7 +196,7 @@ class TestRefused:
     def test_a_run_without_rows(self, reference: Path, tmp_path: Path) -> None:
         run = dp.run(write_job(tmp_path, synthesize=None), tmp_path / "run").path
         said = refused(run, reference / "data", "--out", tmp_path / "out")
-        assert f"has no synthetic rows; it takes a run with synthetic rows; draw them: dpscale synthesize {run}" in said
+        assert f"has no synthetic rows; expected a run with synthetic rows; draw them: dpscale synthesize {run}" in said
         assert "is not one" in refused(tmp_path / "none", reference / "data", "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 

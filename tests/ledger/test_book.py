@@ -176,7 +176,7 @@ def open_and_verify(path: Path) -> None:
 
 def test_states_do_not_go_backwards_nor_jump(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
-    with pytest.raises(BudgetError, match="reserved; it takes a release that is committed"):
+    with pytest.raises(BudgetError, match="reserved; expected a release that is committed"):
         ledger.publish("r1")
     ledger.commit("r1")
     ledger.publish("r1")
@@ -244,9 +244,9 @@ def test_what_is_no_cap_is_refused(ledger: Ledger, epsilon: float, delta: float)
 
 @pytest.mark.parametrize("protects", ["person", 5, ("person",)])
 def test_whom_it_protects_is_a_protection(ledger: Ledger, path: Path, protects: Any) -> None:
-    with pytest.raises(JobError, match=r"protects: got .* it takes a Protection"):
+    with pytest.raises(JobError, match=r"protects: got .* expected a Protection"):
         ledger.set_cap("adult", 1.0, 1e-9, protects=protects)
-    with pytest.raises(JobError, match=r"protects: got .* it takes a Protection"):
+    with pytest.raises(JobError, match=r"protects: got .* expected a Protection"):
         ledger.charge("adult", "r1", gaussian(1), DIGEST, protects=protects)
     assert rows(path) == {}
 

@@ -41,7 +41,7 @@ def test_what_protects_somebody_else_does_not_add_and_is_refused(
     ledger: Ledger, first: Protection, second: Protection
 ) -> None:
     ledger.charge("adult", "one", COST, DIGEST, protects=first)
-    with pytest.raises(BudgetError, match=r"protects .* on dataset 'adult'; it takes what its other releases protect"):
+    with pytest.raises(BudgetError, match=r"protects .* on dataset 'adult'; expected what its other releases protect"):
         ledger.charge("adult", "two", COST, DIGEST, protects=second)
     assert spent(ledger) == pytest.approx(0.01)
 

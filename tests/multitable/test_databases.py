@@ -273,7 +273,7 @@ def test_keys_that_are_no_good_are_refused_or_dropped_row_by_row(
 def test_too_many_links_of_a_row_are_refused_without_telling_how_many(tmp_path: Path) -> None:
     link = LINKS[1] | {"protects": "both", "max_degree": 2}
     tables = {"persons": table("persons", "id"), "products": table("products", "code")}
-    with pytest.raises(dp.DataError, match="a row with more links than max_degree; it takes at most 2 links"):
+    with pytest.raises(dp.DataError, match="a row with more links than max_degree; expected at most 2 links"):
         dp.run(write(tmp_path, tables=tables, link=[link]), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists() or not charges(tmp_path)
 

@@ -1,4 +1,4 @@
-"""The search of the axes' weights: what it takes for granted of sums that are nearly alike, and of the curve."""
+"""The search of the axes' weights: what expected for granted of sums that are nearly alike, and of the curve."""
 
 from dataclasses import replace
 

@@ -53,7 +53,7 @@ def test_strategies_are_fitted_as_they_were_measured(tmp_path):
 def test_a_model_too_large_is_refused_before_anything_is_read(tmp_path):
     path = write(tmp_path, reconstruct=GRAPHICAL | {"most_cells": 30})
     with pytest.raises(dp.PlanError, match=r"reconstruct.method: graphical, for sets whose cliques have 60 cells, .*"
-                       r"\(the largest: a, b, c\); it takes at most 30 cells .*; leave out a, c"):  # fmt: skip
+                       r"\(the largest: a, b, c\); expected at most 30 cells .*; leave out a, c"):  # fmt: skip
         dp.run(path, tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
     with pytest.raises(dp.PlanError, match=r"leave out .*a, d.* or use maxent"):

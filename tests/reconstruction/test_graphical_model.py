@@ -101,9 +101,9 @@ def test_entropy_likelihood_and_conditions_are_those_of_the_joint():
     assert given_two.total == pytest.approx(model.total * sliced.sum())
     assert given_two.marginal(("a", "b", "d")) == pytest.approx(model.total * sliced)
     assert given_two.marginal(("c",)) == pytest.approx(model.total * sliced.sum() * np.eye(4)[2])
-    with pytest.raises(dp.JobError, match=r"given: c = 4; it takes a cell from 0 to 3; correct it"):
+    with pytest.raises(dp.JobError, match=r"given: c = 4; expected a cell from 0 to 3; correct it"):
         model.given(c=4)
-    with pytest.raises(dp.JobError, match=r"attributes: 'f'; it takes a, b, c, d, e"):
+    with pytest.raises(dp.JobError, match=r"attributes: 'f'; expected a, b, c, d, e"):
         model.marginal(("f",))
 
 

@@ -111,7 +111,7 @@ def test_types_that_hold_neither_numbers_nor_texts_are_refused(column, table):
 
 
 def test_numbers_do_not_pass_for_texts():
-    with pytest.raises(DataError, match="type int64; it takes texts"):
+    with pytest.raises(DataError, match="type int64; expected texts"):
         encode(attribute(kind="categories", values=["1", "2"]), pa.array([1, 2]))
 
 

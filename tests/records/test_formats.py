@@ -142,9 +142,9 @@ def test_text_of_another_encoding_is_told_without_it(tmp_path):
 
 
 @pytest.mark.parametrize(("wrong", "told"), [
-    ({"delimiter": "||"}, r"data.delimiter: '\|\|'; it takes one ASCII character"),
+    ({"delimiter": "||"}, r"data.delimiter: '\|\|'; expected one ASCII character"),
     ({"delimiter": ""}, "data.delimiter"),
-    ({"encoding": "klingon"}, "data.encoding: 'klingon'; it takes an encoding of texts"),
+    ({"encoding": "klingon"}, "data.encoding: 'klingon'; expected an encoding of texts"),
     ({"encoding": "base64"}, "data.encoding"),
     ({"header": False}, "header = false and names go together"),
     ({"names": ["a"]}, "header = false and names go together"),
@@ -158,7 +158,7 @@ def test_a_wrong_option_is_one_sentence(tmp_path, wrong, told):
 
 
 def test_options_of_text_are_refused_for_what_is_none(tmp_path):
-    with pytest.raises(dp.DataError, match=r"data.encoding: given for Parquet files; it takes CSV files; leave it out"):
+    with pytest.raises(dp.DataError, match=r"data.encoding: given for Parquet files; expected CSV files; leave it out"):
         dp.run(write(tmp_path, data={"path": "data", "domain": "domain.toml", "encoding": "latin-1"}), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 

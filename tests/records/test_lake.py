@@ -163,7 +163,7 @@ def test_a_commit_that_is_another_is_seen(lake):
         file.write(b"\n")
     assert stamps(table) != before
     os.remove(table.lake.commit)
-    with pytest.raises(dp.DataError, match="is gone; it takes a version that is kept"):
+    with pytest.raises(dp.DataError, match="is gone; expected a version that is kept"):
         stamps(table)
 
 
@@ -178,7 +178,7 @@ def test_what_delta_asks_of_readers_is_refused(tmp_path):
     features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"],
                 "writerFeatures": ["deletionVectors"]}  # fmt: skip
     committed(path, 2, {"protocol": features})
-    with pytest.raises(dp.DataError, match="a Delta table with deleted rows beside its files; it takes one that plain"):
+    with pytest.raises(dp.DataError, match="a Delta table with deleted rows beside its files; expected one that plain"):
         Origin(format="delta").table(path, DOMAIN)
     check(Origin(format="delta", version=1).table(path, DOMAIN), [rows(1), rows(2, new=True)])
 
@@ -229,7 +229,7 @@ def test_what_is_no_table_is_one_sentence(tmp_path, kind, said):
 
 def test_wrong_versions_and_missing_packages_are_one_sentence(lake, monkeypatch):
     kind, path, *_ = lake
-    with pytest.raises(dp.DataError, match=r"data\.version: (no snapshot )?99; it takes"):
+    with pytest.raises(dp.DataError, match=r"data\.version: (no snapshot )?99; expected"):
         Origin(format=kind, version=99).table(path, DOMAIN)
     monkeypatch.setitem(__import__("sys").modules, {"delta": "deltalake", "iceberg": "pyiceberg"}[kind], None)
     with pytest.raises(dp.DataError, match=rf"data\.format: '{kind}', for which .* pip install 'dpscale\[{kind}\]'"):

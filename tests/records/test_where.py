@@ -146,16 +146,16 @@ def test_what_is_written_is_read_again(conditions):
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("year == 2025", "'==' at character 6; it takes =, !=, <, <=, >, >= or in (…); write a single ="),
-    ("year = 2025 or a = 1", "'or' at character 13; it takes and; for several values of a column write in (…)"),
+    ("year == 2025", "'==' at character 6; expected =, !=, <, <=, >, >= or in (…); write a single ="),
+    ("year = 2025 or a = 1", "'or' at character 13; expected and; for several values of a column write in (…)"),
     ("year = 'x", '"\'" at character 8;'),
-    ("year", "it ends too early; it takes =, !=, <, <=, >, >= or in (…)"),
-    ("year in (1, 'x')", "number and text together at character 10; it takes values of one kind in a list"),
-    ("year = 2025-02-30", "'2025-02-30' at character 8; it takes a day of the calendar"),
-    ("2025 = year", "'2025' at character 1; it takes a column's name"),
-    ("not a = 1", "'not' at character 1; it takes a column's name, in `…` where it has blanks; write !="),
-    ("__import__('os')", "'(' at character 11; it takes =, !="),
-    ("x = 1e999", "'1e999' at character 5; it takes numbers below 1e308"),
+    ("year", "it ends too early; expected =, !=, <, <=, >, >= or in (…)"),
+    ("year in (1, 'x')", "number and text together at character 10; expected values of one kind in a list"),
+    ("year = 2025-02-30", "'2025-02-30' at character 8; expected a day of the calendar"),
+    ("2025 = year", "'2025' at character 1; expected a column's name"),
+    ("not a = 1", "'not' at character 1; expected a column's name, in `…` where it has blanks; write !="),
+    ("__import__('os')", "'(' at character 11; expected =, !="),
+    ("x = 1e999", "'1e999' at character 5; expected numbers below 1e308"),
 ])  # fmt: skip
 def test_a_wrong_text_is_one_sentence_with_its_place(text, said):
     with pytest.raises(dp.DataError) as error:
@@ -169,10 +169,10 @@ def test_a_wrong_text_is_one_sentence_with_its_place(text, said):
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("aa = 2", "no column 'aa'; it takes columns of the data; did you mean 'a'?"),
-    ("year = '2025'", "a text for column 'year' of type int64; it takes a number; write numbers and dates without"),
-    ("day = 20250101", "a number for column 'day' of type timestamp[us]; it takes a date; write texts in quotes, and"),
-    ("share = 2025-01-01", "a date for column 'share' of type double; it takes a number; write numbers plainly"),
+    ("aa = 2", "no column 'aa'; expected columns of the data; did you mean 'a'?"),
+    ("year = '2025'", "a text for column 'year' of type int64; expected a number; write numbers and dates without"),
+    ("day = 20250101", "a number for column 'day' of type timestamp[us]; expected a date; write texts in quotes, and"),
+    ("share = 2025-01-01", "a date for column 'share' of type double; expected a number; write numbers plainly"),
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["parquet", "frame"])
 def test_what_does_not_fit_the_columns_is_one_sentence(text, said, kind, places):

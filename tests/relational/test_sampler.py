@@ -116,7 +116,7 @@ def test_runs_of_equal_entries_are_as_entries_one_by_one() -> None:
 
 
 def test_a_sum_that_is_no_total_is_refused() -> None:
-    with pytest.raises(ValueError, match="it takes 3"):
+    with pytest.raises(ValueError, match="expected 3"):
         sampled([(np.array([0.5, 0.5]), np.ones(2, np.int64))], 3, chance(0))
 
 

@@ -270,7 +270,7 @@ def test_a_job_that_has_no_use_for_a_frame(tmp_path, changes, told):
 
 
 @pytest.mark.parametrize(("given", "told"), [
-    ([1, 2], "a list; it takes a pandas, Polars or Dask DataFrame"),
+    ([1, 2], "a list; expected a pandas, Polars or Dask DataFrame"),
     (frame()[["a", "b"]], "no column 'c'"),
     (frame().assign(c=[1, "SECRET"] * 200), "values of several kinds"),
     (frame().assign(c=[["SECRET"]] * 400), "type list"),

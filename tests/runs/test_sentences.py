@@ -7,7 +7,7 @@ from tests.runs.small import write_job
 
 
 @pytest.mark.parametrize(("privacy", "says"), [
-    ({"epsilon": 1.0, "delta": 0.0}, "privacy.delta: 0; it takes a number above 0 and below 1; leave delta out"),
+    ({"epsilon": 1.0, "delta": 0.0}, "privacy.delta: 0; expected a number above 0 and below 1; leave delta out"),
     ({"epsilon": float("nan"), "delta": 1e-9}, "privacy.epsilon: nan: it should be a finite number"),
     ({"epsilon": float("inf"), "delta": 1e-9}, "privacy.epsilon: inf: it should be a finite number"),
 ])  # fmt: skip
