@@ -132,7 +132,7 @@ class Estimates(Protocol):
     @property
     def noise(self) -> str: ...
     def extrapolates(self, attributes: Sequence[str], /) -> bool | None:
-        """Whether some cell of the marginal lies outside the row space of the measurements; None: such are refused."""
+        """Return whether part of the marginal is outside the row space of the measurements; None if refused."""
 
     def marginal(self, attributes: Sequence[str], /) -> Floats:
         """Return estimated counts over the attributes, one axis each in the given order."""
@@ -153,8 +153,8 @@ class Estimates(Protocol):
         """Yield `part_answers` for each of several sets."""
 
 
-class NoOptions(Settings):
-    """Options of a reconstruction without settings; only default values are accepted."""
+class BasicOptions(Settings):
+    """Options of a reconstruction without simulated errors and consistent targets: only defaults are valid."""
 
     errors: Literal["auto"] = setting("auto", "auto (or simulated, with method maxent of an adaptive mechanism)",
                                       "exact if they follow from the noise alone, else none")  # fmt: skip

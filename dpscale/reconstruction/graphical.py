@@ -20,7 +20,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import setting
 from dpscale.plans.measurement_plan import Planned
-from dpscale.reconstruction.base import Estimates, Evidence, NoOptions, Reconstruction
+from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
 from dpscale.reconstruction.junction_tree.fit import FitOptions, fit
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import JunctionTree, cells_of, junction_tree
@@ -33,7 +33,7 @@ BYTES = 40  # per cell of a clique: potentials, probabilities, gradients and tem
 SHOWN = 3
 
 
-class Options(NoOptions):
+class Options(BasicOptions):
     """Options of graphical models."""
 
     close: float = setting(1.0, "a number from 1e-6 to 1000", "the fit ends when a step gains at most this, in nats "

@@ -11,12 +11,12 @@ from pathlib import Path
 from dpscale.base.display import AttributeSet
 from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import setting
-from dpscale.reconstruction.base import Estimates, Evidence, NoOptions, Reconstruction
+from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
 from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, ModelEstimates, read_residuals, write_residuals
 from dpscale.workload.residual.grem import non_negative
 
 
-class Options(NoOptions):
+class Options(BasicOptions):
     """Options of GReM."""
 
     non_negative: bool = setting(

@@ -6,8 +6,8 @@ at a level is the half width (max-|Z| intervals, Westfall and Young 1993). No co
 used, and these random streams are not part of any privacy argument.
 
 Simulated errors of models have too few draws for this. With m queries each interval covers with probability
-1 − (1 − level)/m, so all cover together under any dependence (Bonferroni), if their distribution is normal; `simulated`
-handles the heavier tail.
+1 − (1 − level)/m, so all cover together under any dependence (Bonferroni), if their distribution is normal;
+`simulated_errors` handles the heavier tail.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpscale.reconstruction.base import Estimates, Evidence, NoOptions, Reconstruction
+from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
 
 
-def estimates(evidence: Evidence, options: NoOptions, folder: Path) -> Estimates:
+def estimates(evidence: Evidence, options: BasicOptions, folder: Path) -> Estimates:
     """Return unbiased estimates of everything that was measured."""
     return evidence.least_squares()
 
 
-RECONSTRUCTION = Reconstruction("least-squares", NoOptions, "least_squares", lambda options: "", estimates)
+RECONSTRUCTION = Reconstruction("least-squares", BasicOptions, "least_squares", lambda options: "", estimates)

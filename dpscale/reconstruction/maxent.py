@@ -131,13 +131,13 @@ def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, relea
     )
     from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
 
-    asked, threes = pair_targets(model, LEARNING_BYTES), missing_triples(model, sets)
-    whole = not threes and all(asked.known[i, j] for i, j in asked.layout.pairs)
-    if whole or learning_steps(asked) > LEARNING_STEPS:
+    targets, triples = pair_targets(model, LEARNING_BYTES), missing_triples(model, sets)
+    whole = not triples and all(targets.known[i, j] for i, j in targets.layout.pairs)
+    if whole or learning_steps(targets) > LEARNING_STEPS:
         return model
-    pairwise = learn(asked, release)
+    pairwise = learn(targets, release)
     write_pairwise(folder / PAIRWISE, pairwise, CellDistribution(model.groups, model.ones, model.rules), model.total)
-    return add_triples(complete_pairs(model, pairwise), pairwise, threes, release)
+    return add_triples(complete_pairs(model, pairwise), pairwise, triples, release)
 
 
 def _model(evidence: Evidence) -> LowOrder:

@@ -41,7 +41,7 @@ class NoisyCounts:
         return replace(self, values=values)
 
     def noise(self, random: np.random.Generator) -> Floats:
-        """Draw such noise for `simulated` only; no release takes noise from here."""
+        """Draw such noise for `simulated_errors` only; no release takes noise from here."""
         return random.normal(0, self.variance**0.5, self.values.shape)
 
     def linear_form(self) -> tuple[Floats | None, Floats, float]:

@@ -169,7 +169,7 @@ def weigh_every(
     values: Floats, reference: Floats, first: int, step: int, count: int, deviation: float, ratios: Floats, widths:
     Floats, densities: Floats, tops: Floats,
 ) -> None:  # fmt: skip
-    """Write the densities of `count` cells, `step` cells apart, starting with `first`."""
+    """Write the densities of `count` cells at intervals of `step` cells from `first`."""
     spreads = np.empty(len(ratios))
     for number in range(count):
         cell, expected = first + number * step, max(reference[first + number * step], 1e-6)

@@ -149,14 +149,14 @@ def _to_steps(ends: Floats) -> Integers:
     return np.asarray((found + STEPS * np.arange(len(found))[:, None]).ravel())
 
 
-def write_ancestral(path: Path, kept: AncestralSampler) -> None:
+def write_ancestral(path: Path, sampler: AncestralSampler) -> None:
     """Write a sampler exactly into one file; it is not flushed to disk, because it can be recomputed for free."""
-    steps = [[step.given, step.new, step.shape] for step in kept.steps]
-    index = {"names": kept.names, "sizes": kept.sizes, "steps": steps, "total": kept.total}
+    steps = [[step.given, step.new, step.shape] for step in sampler.steps]
+    index = {"names": sampler.names, "sizes": sampler.sizes, "steps": steps, "total": sampler.total}
     arrays = {"index": np.array(json.dumps(index))}
-    arrays |= {f"step{i}": step.ends for i, step in enumerate(kept.steps)}
-    arrays |= {f"within{i}": ends for i, ends in enumerate(kept.within)}
-    arrays |= {f"one{i}": kept.ones[name] for i, name in enumerate(kept.names)}
+    arrays |= {f"step{i}": step.ends for i, step in enumerate(sampler.steps)}
+    arrays |= {f"within{i}": ends for i, ends in enumerate(sampler.within)}
+    arrays |= {f"one{i}": sampler.ones[name] for i, name in enumerate(sampler.names)}
     with writing(path, durable=False) as file:
         np.savez(file, allow_pickle=False, **arrays)
 

@@ -198,8 +198,8 @@ def test_what_a_damaged_manifest_asks_for_is_told(reference: Path, tmp_path: Pat
 
 def test_the_number_of_files_is_bounded() -> None:
     for rows, parts in ((1, 1), (100_001, 2), (10**9, 10_000), (10**12, 10_000)):
-        assert dp_sections.SynthesizeTable().split_rows(rows) == parts
-    assert dp_sections.SynthesizeTable(parts=7).split_rows(10**12) == 7
+        assert dp_sections.SynthesizeTable().parts_of(rows) == parts
+    assert dp_sections.SynthesizeTable(parts=7).parts_of(10**12) == 7
 
 
 def test_a_job_of_more_rows_than_memory_allows_spends_nothing(tmp_path: Path) -> None:

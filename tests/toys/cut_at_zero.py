@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpscale.reconstruction.base import NoOptions, Reconstruction
+from dpscale.reconstruction.base import BasicOptions, Reconstruction
 from dpscale.reconstruction.model_answers import ModelEstimates
 
 
@@ -22,5 +22,5 @@ def estimates(evidence, options, folder):
 
 
 RECONSTRUCTION = Reconstruction(
-    "cut-at-zero", NoOptions, "least_squares", lambda options: "Estimates are cut at zero.", estimates
+    "cut-at-zero", BasicOptions, "least_squares", lambda options: "Estimates are cut at zero.", estimates
 )

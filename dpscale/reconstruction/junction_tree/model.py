@@ -91,9 +91,9 @@ class GraphicalModel:
     def coarse_marginal(self, names: Sequence[str]) -> Floats:
         """Return estimated counts over groups, one axis each in the domain's order."""
         ordered = self._ordered(names)
-        home = self.tree.smallest_clique(ordered)
-        if home >= 0:
-            table = self.calibrated.cliques[home].sum(axis=others(self.tree.cliques[home], ordered))
+        clique = self.tree.smallest_clique(ordered)
+        if clique >= 0:
+            table = self.calibrated.cliques[clique].sum(axis=others(self.tree.cliques[clique], ordered))
         else:
             table = over_tree(self.tree, self.calibrated.cliques, ordered)
         return np.asarray(self.total * table)
