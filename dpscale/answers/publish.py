@@ -1,4 +1,4 @@
-"""Published tables as files: CSV, Parquet or one Excel book, with a codebook and a readme that says what they are."""
+"""Published tables: integer tables that add up, as CSV, Parquet or one Excel workbook, with a codebook and a readme."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_SETS = 2000
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """Whole tables by set, their standard errors (nan: none told), and the sets that were left out, with why."""
+    """Integer tables by attribute set, standard errors (nan if unknown), and omitted sets with reasons."""
 
     total: int
     tables: Mapping[AttributeSet, Integers]
@@ -40,7 +40,7 @@ class Published:
 
 
 def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
-    """Whole numbers for the sets; PlanError where not even the total is told."""
+    """Return integer tables for the sets. Raises PlanError if not even the total is estimated."""
     total = max(round(statistics.total(answered, 0.95).estimate), 0)
     whole: dict[AttributeSet, Integers] = {(): np.array(total)}
     errors, left = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
@@ -52,21 +52,21 @@ def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
         try:
             estimate, errors[names] = answered.cells(names)
         except PlanError:
-            left[names] = "its cells were not asked for"
+            left[names] = "the workload does not determine its cells"
             continue
         found = adjust_to_constraints(
             estimate, names, below(names, whole), possible(domain.rules, names, domain.shape(names))
         )
         if found is None:
-            left[names] = "no whole numbers of it add up with the other tables"
+            left[names] = "no integer table with the margins of the other tables was found"
         else:
             whole[names] = found
-    kept = {names: whole[names] for names in requested if names in whole and names}
-    return Published(total, kept, errors, {names: why for names, why in left.items() if names in requested})
+    tables = {names: whole[names] for names in requested if names in whole and names}
+    return Published(total, tables, errors, {names: why for names, why in left.items() if names in requested})
 
 
 def closed(requested: Iterable[AttributeSet]) -> list[AttributeSet]:
-    """The sets, their attributes alone and what any two have in common, small ones first."""
+    """Return the sets, their single attributes and the pairwise intersections, smallest first."""
     found = dict.fromkeys(names for names in requested if names)
     for one, other in combinations(list(found), 2):
         found[tuple(name for name in one if name in other)] = None
@@ -75,13 +75,19 @@ def closed(requested: Iterable[AttributeSet]) -> list[AttributeSet]:
 
 
 def below(names: AttributeSet, whole: Mapping[AttributeSet, Integers]) -> dict[AttributeSet, Integers]:
-    """The largest settled tables over parts of a set."""
+    """Return the largest integer tables over subsets of a set."""
     inside = [own for own in whole if set(own) < set(names)]
     return {own: whole[own] for own in inside if not any(set(own) < set(other) for other in inside)}
 
 
 def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None) -> list[AttributeSet]:
-    """The sets named, else all asked, or those of some degree; JobError for too many, or where none is small enough."""
+    """Return the named sets, or all sets of the workload with a degree.
+
+    Raises
+    ------
+    JobError
+        For too many sets, or if none is small enough.
+    """
     domain = answered.estimates.workload.domain
     named = [domain.ordered(names) for names in sets] or [
         names for names in answered.estimates.workload.sets if names and degree in (None, len(names))
@@ -90,23 +96,26 @@ def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None
     fit = sum(domain.cells(names) <= MOST_CELLS for names in named)
     if not fit or len(named) > MOST_SETS:
         got = f"{len(named):,} sets, {fit:,} of them of up to {MOST_CELLS:,} cells"
-        raise JobError("publish", got, f"1 to {MOST_SETS:,} of them", "name some by --set age,sex or --degree 2")
+        raise JobError("publish", got, f"1 to {MOST_SETS:,} sets", "select some with --set age,sex or --degree 2")
     return named
 
 
 README, CODEBOOK, BOOK = "README.txt", "codebook.csv", "tables.xlsx"
-WHAT = ("Free post-processing of a differentially private release: made of its noisy answers alone, without the data, "
-        "and at no further cost of privacy. Counts are estimates, not the true numbers.")  # fmt: skip
+DESCRIPTION = ("Post-processing of a differentially private release: computed from its noisy answers alone, without the"
+               " data and without further privacy cost. Counts are estimates, not the true numbers.")  # fmt: skip
 UNRELIABLE = "unreliable"
 MOST_NAME = 60
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what starts a formula where a spreadsheet opens the file
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a formula in a spreadsheet
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
 def write_published(
     folder: Path, domain: Domain, published: Published, release: str, limit: float, formats: Sequence[str]
 ) -> list[str]:
-    """All files of a publication; their names. One that was there before is replaced, anything else is refused."""
+    """Write all files of a publication and return their names.
+
+    An older publication is replaced; a folder with other files is refused.
+    """
     _emptied(folder)
     tables = {name: labelled(domain, published, names, limit) for name, names in _names(published.tables)}
     for kind in formats:
@@ -117,8 +126,10 @@ def write_published(
 
 
 def labelled(domain: Domain, published: Published, names: AttributeSet, limit: float) -> Any:
-    """An Arrow table: labels, `count`, `std_error` and `flag`, which says `unreliable` where the error is more than
-    `limit` times the count."""
+    """Return an Arrow table of labels, `count`, `std_error` and `flag`.
+
+    The flag is `unreliable` if the error is more than `limit` times the count.
+    """
     import pyarrow as pa
 
     counts = published.tables[names].reshape(-1)
@@ -132,7 +143,7 @@ def labelled(domain: Domain, published: Published, names: AttributeSet, limit: f
 
 
 def codebook(domain: Domain, tables: Mapping[AttributeSet, Any]) -> Any:
-    """An Arrow table: every attribute that is published, its kind, its cells and their labels."""
+    """Return an Arrow table of every published attribute: kind, cells and labels."""
     import pyarrow as pa
 
     names = [name for name in domain.names if any(name in own for own in tables)]
@@ -141,33 +152,33 @@ def codebook(domain: Domain, tables: Mapping[AttributeSet, Any]) -> Any:
 
 
 def readme(published: Published, release: str, limit: float, files: Mapping[str, AttributeSet]) -> str:
-    """What the tables are, how they were made, and which were left out."""
+    """Return the text that describes the tables, their computation, and the omitted sets."""
     listed = [f"  {name}: {', '.join(names)}" for name, names in files.items()]
     out = [f"  {', '.join(names)}: {why}" for names, why in published.left_out.items()] or ["  none"]
     return "\n".join([
-        f"Tables of release {release}", "", WHAT, "",
-        f"Total: {published.total:,}. All counts are whole and not negative, and tables add up: what two of them have",
-        "in common is the same in both. Combinations that the domain declares impossible are 0. To get there estimates",
-        "were cut at zero, fitted to the margins of smaller tables and rounded, so small counts are not unbiased;",
-        "for sums of many cells use the release's answers.", "",
+        f"Tables of release {release}", "", DESCRIPTION, "",
+        f"Total: {published.total:,}. All counts are non-negative integers, and tables add up: common margins of two",
+        "tables are equal. Combinations that the domain declares impossible are 0. For this, estimates are",
+        "truncated at zero, fitted to the margins of smaller tables and rounded, so small counts are biased.",
+        "For sums of many cells use the answers of the release.", "",
         "count      the published number",
-        "std_error  standard error of the estimate that it was made of; empty: not told",
-        f"flag       '{UNRELIABLE}' where the standard error is more than {limit:g} times the count (or than {limit:g},"
-        " for a count of 0)", "", "Labels are in codebook.csv.", "", "Tables", *listed, "", "Left out", *out, "",
+        "std_error  standard error of the underlying estimate; empty: unknown",
+        f"flag       '{UNRELIABLE}' if the standard error is more than {limit:g} times the count (or than {limit:g},"
+        " for a count of 0)", "", "Labels are in codebook.csv.", "", "Tables", *listed, "", "Omitted", *out, "",
     ])  # fmt: skip
 
 
 def _names(tables: Mapping[AttributeSet, Any]) -> Iterator[tuple[str, AttributeSet]]:
-    """File names without an ending: a number and the attributes, as far as every file system takes them."""
+    """Yield file names without an ending: a number and the attributes, in characters that every file system accepts."""
     for number, names in enumerate(tables, start=1):
         yield f"{number:03d}-" + re.sub(r"[^A-Za-z0-9]+", "-", "-".join(names))[:MOST_NAME].strip("-"), names
 
 
 def _emptied(folder: Path) -> None:
-    """A new folder, or one that holds a publication, which goes; JobError for any other that is not empty."""
+    """Create the folder, or remove an older publication in it. Raises JobError for any other folder with files."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / README).is_file() or not (folder / CODEBOOK).is_file():
-            raise JobError("--out", f"{folder} holds other files", "a new or empty folder, or an older publication",
+            raise JobError("--out", f"{folder} contains other files", "a new or empty folder, or an older publication",
                            "choose another folder")  # fmt: skip
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -191,12 +202,12 @@ def _all_parquet(folder: Path, tables: Mapping[str, Any], release: str) -> None:
 
     for name, table in tables.items():
         out = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata({"description": WHAT, "release": release}), out)
+        pq.write_table(table.replace_schema_metadata({"description": DESCRIPTION, "release": release}), out)
         write_whole(_place(folder, "parquet") / f"{name}.parquet", out.getvalue())
 
 
 def _excel(folder: Path, tables: Mapping[str, Any], release: str) -> None:
-    """One book: a sheet that says what it is, and one a table."""
+    """Write one workbook: a sheet with a description, and one for each table."""
     try:
         from openpyxl import Workbook
     except ImportError:
@@ -204,7 +215,7 @@ def _excel(folder: Path, tables: Mapping[str, Any], release: str) -> None:
                        "pip install 'dpscale[excel]'") from None  # fmt: skip
     book = Workbook(write_only=True)
     first = book.create_sheet("about")
-    for line in (f"Tables of release {release}", WHAT, *tables):
+    for line in (f"Tables of release {release}", DESCRIPTION, *tables):
         first.append([line])
     for name, table in tables.items():
         sheet = book.create_sheet(name[:31])
@@ -218,7 +229,7 @@ def _excel(folder: Path, tables: Mapping[str, Any], release: str) -> None:
 
 
 def _escaped(table: Any) -> Any:
-    """Headers and texts that a spreadsheet would read as formulas, behind an apostrophe; numbers stay numbers."""
+    """Put an apostrophe before headers and texts that a spreadsheet would read as formulas; numbers stay numbers."""
     import pyarrow as pa
 
     columns = [
@@ -229,12 +240,12 @@ def _escaped(table: Any) -> Any:
 
 
 def _text(value: str | None) -> str | None:
-    """A text as it is, unless it starts like a formula; one that is a number, as -5, is read as a number."""
+    """Escape a text that starts like a formula, unless it is a number such as -5."""
     return f"'{value}" if value and value[0] in FORMULA and not NUMBER.fullmatch(value) else value
 
 
 def _plain(table: Any) -> Any:
-    """With texts instead of dictionaries of them."""
+    """Return the table with texts instead of dictionaries."""
     import pyarrow as pa
 
     fields = [pa.field(one.name, pa.string()) if pa.types.is_dictionary(one.type) else one for one in table.schema]
@@ -253,17 +264,30 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, Any], str], None]] = {
 }
 
 
-FURTHER = (0, 1, 4, np.inf)  # units beyond rounding down or up, one after the other
-SEED = 1e-3  # of what margins expect of a cell: what is cut off may come back
+FURTHER = (0, 1, 4, np.inf)  # units beyond rounding down or up, tried in this order
+SEED = 1e-3  # share of a cell's mean that truncated cells start with, so that they can grow again
 SWEEPS, CLOSE, NODES = 2000, 1e-7, 500
 
 
 def adjust_to_constraints(
     estimate: Floats, names: AttributeSet, margins: Mapping[AttributeSet, Integers], possible: NDArray[np.bool_]
 ) -> Integers | None:
-    """The table over `names`, an axis each; None where no table has these margins, or none was found.
+    """Return integers near an estimate with given margins.
 
-    `margins`: whole tables over subsets of the names, of which () is the total; `possible`: False for cells that are 0.
+    Parameters
+    ----------
+    estimate : ndarray
+        One axis for each of `names`.
+    names : AttributeSet
+    margins : mapping of AttributeSet to ndarray of int
+        Integer tables over subsets of `names`; () is the total.
+    possible : ndarray of bool
+        False for cells that must be 0.
+
+    Returns
+    -------
+    ndarray of int, or None
+        None if no table has these margins, or none was found.
     """
     groups = [(_groups(estimate.shape, names, own), table.reshape(-1)) for own, table in margins.items()]
     fitted = proportional(estimate, groups, possible)
@@ -274,29 +298,29 @@ Groups = Sequence[tuple[NDArray[np.int64], Integers]]
 
 
 def proportional(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Floats:
-    """A table ≥ 0 near the estimate cut at zero, with these margins as far as the sweeps come."""
+    """Return a non-negative table near the truncated estimate whose margins are fitted by up to `SWEEPS` sweeps."""
     table = np.maximum(estimate, 0.0).reshape(-1)
     table = (table + SEED * max(table.mean(), 1.0)) * possible.reshape(-1)
     for _ in range(SWEEPS):
         off = 0.0
-        for group, wanted in groups:
-            has = np.bincount(group, table, len(wanted))
-            off = max(off, float(np.abs(has - wanted).max()))
-            table = table * np.divide(wanted, has, out=np.zeros(len(wanted)), where=has > 0)[group]
+        for group, target in groups:
+            sums = np.bincount(group, table, len(target))
+            off = max(off, float(np.abs(sums - target).max()))
+            table = table * np.divide(target, sums, out=np.zeros(len(target)), where=sums > 0)[group]
         if off < CLOSE:
             break
     return table.reshape(estimate.shape)
 
 
 def _groups(shape: tuple[int, ...], names: AttributeSet, own: AttributeSet) -> NDArray[np.int64]:
-    """Of every cell of a table the cell of the margin that it counts in, both row-major."""
+    """Return for every cell of a table the cell of the margin to which it belongs, both row-major."""
     cells = np.arange(int(np.prod([shape[names.index(name)] for name in own], dtype=int)))
     sizes = [shape[i] if name in own else 1 for i, name in enumerate(names)]
     return np.ascontiguousarray(np.broadcast_to(cells.reshape(sizes), shape)).reshape(-1)
 
 
 def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: float) -> Integers | None:
-    """Whole numbers at most so many units beyond rounding down or up; None where there are none."""
+    """Return integers at most `more` units beyond rounding down or up; None if there are none."""
     flat = fitted.reshape(-1)
     near = np.where(np.abs(flat - np.rint(flat)) < CLOSE, np.rint(flat), flat)
     low = np.maximum(np.floor(near) - more, 0)
@@ -312,6 +336,6 @@ def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: 
 
 
 def _margins(groups: Groups, cells: int) -> csr_array:
-    """The sums that margins are, a row a margin's cell."""
+    """Return the matrix of the margins, with one row for each cell of a margin."""
     one = np.ones(cells)
     return vstack([csr_array((one, (group, np.arange(cells))), shape=(len(own), cells)) for group, own in groups])

@@ -22,13 +22,20 @@ from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.joint_intervals import half_width
 
 NUMBERS = ("integer", "coded", "bins")
-ALL_CELLS = 1 << 12  # up to so many, every cell's error is looked at: as many queries, over as many cells
+ALL_CELLS = 1 << 12  # up to this size, the error of every cell is computed: as many queries, over as many cells
 MOST_CELLS = 1 << 22
-LOOKED_AT = 33  # cells of wider attributes
+SAMPLED = 33  # cells of wider attributes
 
 
 class Estimate(NamedTuple):
-    """An estimate with an interval; `low` and `high` are nan where no error is told."""
+    """Estimate with a confidence interval.
+
+    Attributes
+    ----------
+    estimate : float
+    low, high : float
+        Ends of the interval; nan if the estimate has no standard error.
+    """
 
     estimate: float
     low: float
@@ -36,7 +43,18 @@ class Estimate(NamedTuple):
 
     @classmethod
     def around(cls, estimate: float, half: float) -> Estimate:
-        """An interval that is as wide on both sides."""
+        """Return an estimate with a symmetric interval.
+
+        Parameters
+        ----------
+        estimate : float
+        half : float
+            Half width of the interval.
+
+        Returns
+        -------
+        Estimate
+        """
         return cls(float(estimate), float(estimate - half), float(estimate + half))
 
 
@@ -45,7 +63,7 @@ class TooFewRecords(PlanError):
 
 
 def total(answered: Answered, level: float) -> Estimate:
-    """The estimated number of records, by any attribute set of the workload."""
+    """Return the estimated number of records from the smallest attribute set of the workload."""
     check_level(level)
     names = min(answered.estimates.workload.sets, key=len)[:1] or answered.estimates.workload.domain.names[:1]
     estimate, error = answered.estimates.answer(names, np.ones(answered.estimates.workload.domain.shape(names)))
@@ -54,12 +72,12 @@ def total(answered: Answered, level: float) -> Estimate:
 
 
 def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[str, int] | None = None) -> Estimate:
-    """The q-quantile: the smallest value that so large a part of the records does not go beyond; inside a bin by its
-    edges, as if records lay evenly in it.
+    """Return the q-quantile: the smallest value x such that at least a share q of the records is at most x.
 
-    The estimate is read off the isotonic regression of the estimated cumulative counts. The interval inverts the test
-    (Woodruff 1952): all values x for which neither G(x) is significantly negative nor G of the value before positive,
-    each at (1 − level)/2; so it holds with at least that probability. `by`: an attribute and its cell, of which alone.
+    Inside a bin, records are assumed to be uniform between its edges. The estimate is computed from the isotonic
+    regression of the estimated cumulative counts. The interval inverts a test (Woodruff 1952): it contains all values x
+    for which neither G(x) is significantly negative nor G of the preceding value significantly positive, each at (1 −
+    level)/2, so its coverage is at least `level`. `by` is an attribute and a cell; only records in that cell count.
     """
     if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
         raise JobError("quantile", shown(q), "a number between 0 and 1", "0.5 is the median")
@@ -76,19 +94,20 @@ def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[st
 
 
 def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None = None) -> Estimate:
-    """The mean m = Σ v · count(v) / Σ count(v), v the middle of a bin, with an interval that covers the values inside.
+    """Return the mean Σ v · count(v) / Σ count(v) with bins at midpoints, and an interval that covers their width.
 
     Records lie anywhere in their bins, so the true mean is between that of the lower edges, m₁, and that of the upper
-    edges, m₂. The interval goes from the lower limit of m₁ to the upper limit of m₂, each at (1 − level)/2. The limits
-    are Fieller's: with S = Σ v · count(v), N = Σ count(v) and w the quantile, all m with
+    edges, m₂. The interval extends from the lower limit of m₁ to the upper limit of m₂, each at (1 − level)/2. The
+    limits are Fieller's: with S = Σ v · count(v), N = Σ count(v) and w the quantile, all m with
 
         (S − mN)² ≤ w² Var(S − mN),
 
-    which is bounded where N is more than w standard errors. The interval and the estimate stay inside the domain.
+    which is bounded if N is more than w standard errors. The interval and the estimate stay inside the domain.
 
     Raises
     ------
-    TooFewRecords: where the number of records is not distinguishable from zero.
+    TooFewRecords
+        If the number of records is not distinguishable from zero.
 
     References
     ----------
@@ -104,7 +123,7 @@ def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None
     if records <= 0 or records <= width * errors[0]:
         raise TooFewRecords("mean", f"{name}: the number of records is not distinguishable from zero"
                         + (f" where {by[0]} has cell {by[1]}" if by else ""),
-                        "a group of more records than noise", "ask for a larger group or its table")  # fmt: skip
+                        "a group with more records than noise", "use a larger group, or its table")  # fmt: skip
     estimate = summed / records
     if not np.isfinite(errors).all():
         return Estimate.around(float(np.clip(estimate, lower[0], upper[-1])), math.nan)
@@ -115,7 +134,7 @@ def mean(answered: Answered, name: str, level: float, by: tuple[str, int] | None
 
 
 def _ends(attribute: Attribute) -> tuple[Floats, Floats]:
-    """The least and the largest value that a record of each cell may have: bins, and integers that are rounded."""
+    """Return the smallest and the largest value of a record in each cell, for bins and rounded integers."""
     lower, upper = (
         np.array([_value(attribute, cell, part) for cell in range(attribute.listed)]) for part in (0.0, 1.0)
     )
@@ -126,7 +145,7 @@ def _ends(attribute: Attribute) -> tuple[Floats, Floats]:
 
 
 def _fieller(estimates: tuple[float, float], errors: tuple[float, float, float], width: float) -> tuple[float, float]:
-    """The interval of S/N from estimates of N and S and the standard errors of N, S and S + N."""
+    """Return the interval of S/N from estimates of N and S and the standard errors of N, S and S + N."""
     (records, summed), (first, second, both) = estimates, errors
     covariance = (both**2 - first**2 - second**2) / 2
     square = records**2 - (width * first) ** 2
@@ -137,44 +156,56 @@ def _fieller(estimates: tuple[float, float], errors: tuple[float, float, float],
 
 
 def ordered(answered: Answered, name: str) -> Attribute:
-    """An attribute of numbers; JobError for others, PlanError for too many cells."""
+    """Return an attribute of numbers.
+
+    Raises
+    ------
+    JobError
+        For other attributes.
+    PlanError
+        For too many cells.
+    """
     attribute = answered.estimates.workload.domain[name]
     if attribute.kind not in NUMBERS:
-        raise JobError("attribute", f"{name} has {attribute.kind}", "an attribute of numbers", "ask for its table")
+        raise JobError("attribute", f"{name} has {attribute.kind}", "an attribute of numbers", "use Release.table")
     if attribute.listed > MOST_CELLS:
         raise PlanError("attribute", f"{name} has {attribute.listed:,} cells", f"at most {MOST_CELLS:,}",
-                        "ask for single queries by Release.answer")  # fmt: skip
+                        "use Release.answer for single queries")  # fmt: skip
     return attribute
 
 
 def _counts(answered: Answered, attribute: Attribute, by: tuple[str, int] | None) -> Floats:
-    """Estimated counts of the listed cells, of all records or of one cell of `by`."""
+    """Return estimated counts of the listed cells, for all records or for one cell of `by`."""
     if by is None:
         return answered.estimates.marginal((attribute.name,))[: attribute.listed]
     return answered.estimates.marginal((by[0], attribute.name))[by[1], : attribute.listed]
 
 
 def _errors(answered: Answered, attribute: Attribute, q: float, by: tuple[str, int] | None) -> Floats:
-    """Standard errors of #{≤ x} − q · #{all} for every listed cell x.
+    """Return standard errors of #{≤ x} − q · #{all} for every listed cell x.
 
-    Of an attribute of many cells those of a few, evenly taken; between two of them the largest of the four nearest.
+    For an attribute with many cells, errors are computed at evenly spaced cells; between two of them the largest of
+    the four nearest is used.
     """
     n = attribute.listed
     if n <= ALL_CELLS:
         return _requested_attributes(answered, attribute, np.tri(n) - q, by)[1]
-    at = np.linspace(0, n - 1, LOOKED_AT).astype(int)
+    at = np.linspace(0, n - 1, SAMPLED).astype(int)
     some = np.concatenate(
         [_requested_attributes(answered, attribute, (np.arange(n) <= x)[None] - q, by)[1] for x in at]
     )
     padded = np.concatenate([some[:1], some, some[-1:]])
     near = np.lib.stride_tricks.sliding_window_view(padded, 4).max(axis=1)
-    return np.asarray(near[np.minimum(np.searchsorted(at, np.arange(n), side="right") - 1, LOOKED_AT - 2)])
+    return np.asarray(near[np.minimum(np.searchsorted(at, np.arange(n), side="right") - 1, SAMPLED - 2)])
 
 
 def _requested_attributes(
     answered: Answered, attribute: Attribute, queries: Floats, by: tuple[str, int] | None
 ) -> tuple[Floats, Floats]:
-    """Estimates and errors of queries on the listed cells, shape (m, listed), of all records or of one cell of `by`."""
+    """Return estimates and errors of queries on the listed cells, shape (m, listed).
+
+    With `by`, an attribute and a cell, only records in that cell count.
+    """
     padded = np.zeros((len(queries), attribute.size))
     padded[:, : attribute.listed] = queries
     if by is None:
@@ -186,7 +217,7 @@ def _requested_attributes(
 
 
 def _place(cumulative: Floats, q: float) -> tuple[int, float]:
-    """The cell of a quantile in growing counts, and how far in it."""
+    """Return the cell of a quantile in increasing cumulative counts, and the relative position inside it."""
     wanted = q * cumulative[-1]
     cell = min(int(np.searchsorted(cumulative, wanted, side="left")), len(cumulative) - 1)
     before = cumulative[cell - 1] if cell else min(0.0, wanted)
@@ -195,14 +226,14 @@ def _place(cumulative: Floats, q: float) -> tuple[int, float]:
 
 
 def _possible(values: Floats, half: Floats, cell: int) -> tuple[int, int]:
-    """The first and the last cell that may be the quantile's; that of the estimate is one."""
+    """Return the first and the last cell that may contain the quantile, including that of the estimate."""
     reached, before = values + half >= 0, np.concatenate([[True], (values - half <= 0)[:-1]])
     found = [*np.flatnonzero(reached & before).tolist(), cell]
     return min(found), max(found)
 
 
 def _value(attribute: Attribute, cell: int, within: float) -> float:
-    """The number of a cell; of a bin so far between its edges."""
+    """Return the number of a cell; for a bin the point at the relative position `within`."""
     if attribute.kind == "bins":
         left, right = attribute.edges[cell], attribute.edges[cell + 1]
         return left + within * (right - left)

@@ -129,11 +129,11 @@ class Answered:
             asked = self._cells(names, family, mine)
         if not asked:
             known = sorted({part.name for part in mine} | set(FAMILIES))
-            raise JobError("family", f"{shown(family)} over {', '.join(names)}", "a family that was asked over them",
+            raise JobError("family", f"{shown(family)} over {', '.join(names)}", "a family of the workload over them",
                            nearest(str(family), known))  # fmt: skip
         if asked[0].count(names) > MOST_ROWS:
             raise JobError("family", f"{asked[0].count(names):,} queries", f"at most {MOST_ROWS:,} rows of a table",
-                           "ask for single ones by Release.answer")  # fmt: skip
+                           "use Release.answer for single queries")  # fmt: skip
         return asked[0]
 
     def cells(self, names: AttributeSet) -> tuple[Floats, Floats]:
@@ -163,11 +163,11 @@ class Answered:
         if not joint:
             return half_width(level, self.estimates.noise) * errors
         if not has_simultaneous_intervals(self.estimates):
-            raise PlanError("joint", "estimates whose errors are not told", "least squares, or simulated errors",
+            raise PlanError("joint", "estimates without standard errors", "least squares, or simulated errors",
                             'leave it out, or set reconstruct.errors = "simulated" in an aim-grem job')  # fmt: skip
         if isinstance(self.estimates, LeastSquaresEstimates) and part.count(names) > MOST_JOINT:
-            raise JobError("joint", f"{part.count(names):,} queries", f"at most {MOST_JOINT:,} that hold at once",
-                           "leave it out, or ask for a smaller set")  # fmt: skip
+            raise JobError("joint", f"{part.count(names):,} queries", f"at most {MOST_JOINT:,} jointly",
+                           "leave it out, or use a smaller set")  # fmt: skip
         return simultaneous_widths(self.estimates, part, names, errors, level, self.release)
 
     def linear(self, names: Sequence[str], queries: Floats) -> tuple[Floats, Floats]:
@@ -253,11 +253,11 @@ def singles(answered: Answered, most: int) -> list[Shown]:
 def pairs(answered: Answered, most: int) -> list[Shown]:
     """Return the two-way tables that differ most from independence, those of attributes not yet shown first."""
     found = _best(answered, _pairs(answered), LOOKED_AT)
-    fresh, held = list[Shown](), set[str]()
+    fresh, shown = list[Shown](), set[str]()
     for one in found:
-        if not held & set(one.names):
+        if not shown & set(one.names):
             fresh.append(one)
-            held |= set(one.names)
+            shown |= set(one.names)
     return [*fresh, *(one for one in found if one not in fresh)][:most]
 
 
@@ -268,10 +268,10 @@ def sentence(shown: Shown) -> str:
     cell = np.unravel_index(int(np.argmax(beyond)), shown.values.shape)
     named = " and ".join(f"{name} = {own[at]}" for name, own, at in zip(shown.names, shown.labels, cell, strict=True))
     half = f" ± {whole(float(shown.half[cell]))}" if np.isfinite(shown.half[cell]) else ""
-    told = f"{named}: {whole(float(shown.values[cell]))}{half} records"
+    text = f"{named}: {whole(float(shown.values[cell]))}{half} records"
     if shown.values.ndim == 1:
-        return f"{told}, {percent(float(shown.values[cell]) / total)} of all"
-    return f"{told}, where chance alone would have {whole(float(expected(shown.values)[cell]))}"
+        return f"{text}, {percent(float(shown.values[cell]) / total)} of all"
+    return f"{text}; independence would give {whole(float(expected(shown.values)[cell]))}"
 
 
 def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[Shown]:
@@ -280,8 +280,8 @@ def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[S
 
 def _requested_sets(answered: Answered, longest: int) -> list[str]:
     domain = answered.estimates.workload.domain
-    held = dict.fromkeys(name for names in answered.estimates.workload.sets for name in names)
-    return [name for name in held if domain[name].size <= longest]
+    requested = dict.fromkeys(name for names in answered.estimates.workload.sets for name in names)
+    return [name for name in requested if domain[name].size <= longest]
 
 
 def _pairs(answered: Answered) -> list[AttributeSet]:

@@ -1,4 +1,4 @@
-"""What a finished run of several tables gives to its readers."""
+"""Release of several tables."""
 
 from __future__ import annotations
 
@@ -20,17 +20,31 @@ from dpscale.storage.files import read_text
 
 
 class DatabaseRelease:
-    """Private tables and links. Reading it costs nothing: everything here is post-processing."""
+    """Answers and synthetic rows of a finished run of several tables. Reading it costs no budget."""
 
     def __init__(self, run: DatabaseRun) -> None:
         if not run.done("synthesize"):
             raise JobError("run directory", f"{run.path} is not finished", "a run of several tables that is done",
-                           "run its job again: it goes on where it stopped")  # fmt: skip
+                           "run its job again to resume")  # fmt: skip
         self._run = run
 
     @classmethod
     def open(cls, run_dir: str | Path) -> DatabaseRelease:
-        """Open a run directory of several tables that is done."""
+        """Open a finished run directory of several tables.
+
+        Parameters
+        ----------
+        run_dir : str or Path
+
+        Returns
+        -------
+        DatabaseRelease
+
+        Raises
+        ------
+        JobError
+            If the directory is not a finished run of several tables.
+        """
         return cls(DatabaseRun(run_dir))
 
     @property
@@ -43,14 +57,14 @@ class DatabaseRelease:
 
     @cached_property
     def tables(self) -> dict[str, Release]:
-        """Of every private table its own release: marginals and answers."""
+        """Release of each private table, by name."""
         return {name: Release(table) for name, table in self._run.tables.items()}
 
     def __repr__(self) -> str:
         return f"DatabaseRelease({self.manifest['release'][:8]}, {', '.join(self._run.job.tables)}, {self.path})"
 
     def synthetic(self) -> dict[str, Any]:
-        """Of every table and every table of pairs a dask DataFrame."""
+        """Return synthetic rows as a dask DataFrame for each table and each pair table, by name."""
         import dask.dataframe as dd
 
         folder = self.path / "synthetic"
@@ -65,7 +79,7 @@ def run(
     scheduler: str | None = None,
     progress: Progress = silent,
 ) -> DatabaseRelease:
-    """Run all stages of a job of several tables and open its release; one that is done is opened as it is."""
+    """Run all stages of a job of several tables and open its release; a finished run is only opened."""
     opened = DatabaseRun.create(job if isinstance(job, DatabaseJob) else DatabaseJob.read(job), run_dir)
     with leaving_nothing(opened, charged):
         run_database(opened, client, scheduler, progress)

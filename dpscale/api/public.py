@@ -1,4 +1,4 @@
-"""What `import dpscale` gives: a job is run, and a release opened, whether it is of one table or of several."""
+"""Run of a job of one or several tables, as `import dpscale` exports it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,40 @@ def run(
     fresh: bool = False,
     data: Any = None,
 ) -> Any:
-    """Run all stages of a job (a path, or the job's content as a dict) and open its release.
+    """Run all stages of a job and open its release.
 
-    A Release of one table, or a DatabaseRelease of several. A job that is done is opened as it is; DataError where its
-    files have changed since. `fresh` makes a new release, of one table.
-    `data`: a pandas, Polars or Dask DataFrame or a pyarrow Table, for a job of one table without a path.
+    A finished job is opened without running it again.
+
+    Parameters
+    ----------
+    job : str, Path or mapping
+        Path of a job file, or its content.
+    run_dir : str or Path, optional
+        Run directory; default: runs/ and the digest of the job.
+    client : distributed.Client, optional
+        Cluster to use.
+    scheduler : str, optional
+        threads, processes, synchronous, tcp://HOST:PORT or tls://HOST:PORT.
+    progress : callable, optional
+        Called with a label, the number of finished tasks and their total.
+    fresh : bool
+        Make a new release, with a new charge, for a job of one table.
+    data : DataFrame or pyarrow Table, optional
+        pandas, Polars, Dask or pyarrow data for a job of one table without a path.
+
+    Returns
+    -------
+    Release or DatabaseRelease
+        A DatabaseRelease for a job of several tables.
+
+    Raises
+    ------
+    JobError, DomainError, DataError, PlanError, BudgetError
+        If the job is refused. DataError also if the data of a finished job have changed.
+    ReportError
+        If a section of the report failed; the answers are complete.
+    TransientError
+        If a retry may succeed.
     """
     read = read_job(job) if data is None else framed_job(job)
     if isinstance(read, Job):
@@ -44,32 +73,32 @@ def run(
 
 
 def read_job(job: str | Path | Mapping[str, Any]) -> Job | DatabaseJob:
-    """A job file, or its content as a dict, read once: of one table or of several."""
+    """Return the job of one or of several tables from a file or its content."""
     content, folder = job_content(job)
     if "tables" not in content:
         return Job.parse(content, folder)
-    from dpscale.multitable.job import DatabaseJob  # and the loops of links, which one table has no use for
+    from dpscale.multitable.job import DatabaseJob  # loads the compiled loops of links
 
     return DatabaseJob.parse(content, folder)
 
 
 def framed_job(job: str | Path | Mapping[str, Any]) -> Job:
-    """A job whose data a call gives: its [data] has no path, nor what says how files are read."""
+    """Return a job whose data are a frame: its [data] has neither a path nor keys of file formats."""
     content, folder = job_content(job)
-    told = content.get("data", {})
-    if "tables" in content or not isinstance(told, Mapping):
+    given = content.get("data", {})
+    if "tables" in content or not isinstance(given, Mapping):
         raise JobError("data", "a frame for a job of several tables", "a job of one table", "write it to files")
     for name in ("path", *FILES_ONLY):
-        if name in told and (name, told[name]) != ("path", FRAME):
-            raise JobError(f"data.{name}", "given beside a frame", "a frame, or files", "leave one out")
-    read = Job.parse({**content, "data": {**told, "path": FRAME}}, folder)
+        if name in given and (name, given[name]) != ("path", FRAME):
+            raise JobError(f"data.{name}", "given together with a frame", "a frame or files", "leave one out")
+    read = Job.parse({**content, "data": {**given, "path": FRAME}}, folder)
     if read.privacy.dataset is None:
-        raise JobError("privacy.dataset", "missing", "the name that the ledger keeps a frame under", "give one")
+        raise JobError("privacy.dataset", "missing", "the name of the frame's data in the ledger", "add it")
     return read
 
 
 def check_not_fresh(fresh: bool) -> None:
-    """JobError where a new release of several tables is asked for beside the old one."""
+    """Raise JobError if a new release of several tables is requested in the same directory."""
     if fresh:
-        raise JobError("fresh", "given for a job of several tables", "a run directory of its own for a new release",
-                       "name a new one by --run-dir")  # fmt: skip
+        raise JobError("fresh", "given for a job of several tables", "a new run directory for a new release",
+                       "set another --run-dir")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Release: what a finished run gives to its readers."""
+"""Release of one table: answers, statistics, plots and synthetic rows of a finished run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.job import Job
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
 from dpscale.runs.stages.resume import begin, check_frame, check_repeat
@@ -29,7 +29,7 @@ from dpscale.storage.files import read_text
 
 
 class Release:
-    """The private answers of a run. Reading it costs nothing: everything here is post-processing."""
+    """Private answers of a run. Reading it costs no budget: everything is post-processing."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -37,7 +37,21 @@ class Release:
 
     @classmethod
     def open(cls, run_dir: str | Path) -> Release:
-        """Open a run directory whose measure stage is done."""
+        """Open a run directory whose measure stage is done.
+
+        Parameters
+        ----------
+        run_dir : str or Path
+
+        Returns
+        -------
+        Release
+
+        Raises
+        ------
+        JobError
+            If the directory is not such a run.
+        """
         return cls(Run(run_dir))
 
     @property
@@ -50,39 +64,76 @@ class Release:
 
     @cached_property
     def plan(self) -> Any:
-        """What was planned: a `Plan` of a matrix mechanism, else what was chosen among and at what cost."""
-        planned: Planned = self._run.planned
-        return planned.shown
+        """Measurement plan: a `Plan` for a matrix mechanism, otherwise a summary of candidates and costs."""
+        planned: MeasurementPlan = self._run.planned
+        return planned.public_plan
 
     @property
     def manifest(self) -> dict[str, Any]:
         return self._run.manifest
 
     def marginal(self, attributes: Sequence[str]) -> NDArray[np.float64]:
-        """Estimated counts over the attributes, an axis each in the order asked.
+        """Return estimated counts of all cells of an attribute set.
 
-        Unbiased, so maybe negative, by least squares; non-negative and biased by maximum entropy.
+        Estimates of least squares are unbiased and may be negative; those of maximum entropy are non-negative and
+        biased.
+
+        Parameters
+        ----------
+        attributes : sequence of str
+
+        Returns
+        -------
+        ndarray of float
+            One axis per attribute in the given order, in records.
+
+        Raises
+        ------
+        PlanError
+            If some cells lie outside the row space of the measurements.
         """
         return self._estimates.marginal(attributes)
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
-        """(estimate, standard error) of a linear query, given as an array over the attributes' cells.
+        """Return the estimate and the standard error of a linear query.
 
-        The error is nan where none is known: by maximum entropy, unless the job asks to simulate errors.
+        Parameters
+        ----------
+        attributes : sequence of str
+        query : array_like, one axis per attribute
+            Coefficient of each cell.
+
+        Returns
+        -------
+        estimate, standard error : float
+            In records. The error is nan if it is unknown: for maximum entropy without simulated errors.
+
+        Raises
+        ------
+        PlanError
+            If the query lies outside the row space of the measurements.
         """
         return self._estimates.answer(attributes, query)
 
     def extrapolates(self, attributes: Sequence[str]) -> bool:
-        """Whether answers over these attributes are a model's, beyond the row space of what was measured.
+        """Return whether a model answers queries over these attributes beyond the row space of the measurements.
 
-        Least squares refuses such answers. A model (maximum entropy, graphical, adaptive) gives them without an error,
-        or with a simulated one.
+        Least squares refuses such queries. A model (maximum entropy, graphical, adaptive) answers them without an
+        error, or with a simulated one.
+
+        Parameters
+        ----------
+        attributes : sequence of str
+
+        Returns
+        -------
+        bool
         """
         return bool(self._estimates.extrapolates(attributes))
 
     @cached_property
     def answered(self) -> Answered:
-        """Its estimates under its public name: what tables and statistics are made of."""
+        """Estimates with the public id of the release, from which tables and statistics are computed."""
         return Answered(self._estimates, str(self.manifest["release"]))
 
     def table(
@@ -94,57 +145,130 @@ class Release:
         joint: bool = False,
         frame: str = "pandas",
     ) -> Any:
-        """Answers with labels: a row a query, with estimate, std_error and the interval from low to high, in records.
+        """Return answers with labels, standard errors and intervals, one row per query.
 
-        `family`: the cells where they are told, if none is named, else the first family that was asked over the set.
-        Columns before the figures tell what a row asks: `age`; `age_at_most` of prefixes; `age_from`, `age_to` of
-        ranges. `level`: of each interval; with `joint` that all hold at once (needs least squares). `frame`: pandas,
-        arrow or polars. Errors are nan where none is told. A table from a model has the column `extrapolated`
-        (see `extrapolates`).
+        Parameters
+        ----------
+        attributes : sequence of str
+        family : str, optional
+            Query family; default: the cells if they are estimated, otherwise the workload's first family over the set.
+        level : float
+            Probability that an interval covers the true value.
+        joint : bool
+            Make all intervals of the table cover simultaneously; requires least squares or simulated errors.
+        frame : {"pandas", "arrow", "polars"}
+
+        Returns
+        -------
+        DataFrame or pyarrow Table
+            Columns that identify the query (`age`; `age_at_most` for prefixes; `age_from`, `age_to` for ranges), then
+            `estimate`, `std_error`, `low`, `high` in records (nan if unknown), and `extrapolated` for a model.
+
+        Raises
+        ------
+        PlanError
+            If the queries lie outside the row space of the measurements.
         """
         return framed(self.answered.table(attributes, family, level, joint), frame)
 
     def total(self, level: float = 0.95) -> Estimate:
-        """The estimated number of records: (estimate, low, high)."""
+        """Return the estimated number of records.
+
+        Parameters
+        ----------
+        level : float
+            Probability that the interval covers the true value.
+
+        Returns
+        -------
+        Estimate
+        """
         return statistics.total(self.answered, level)
 
     def quantile(self, attribute: str, q: float, by: str | None = None, level: float = 0.95) -> Any:
-        """The q-quantile of an attribute of numbers: (estimate, low, high); the interval inverts a test.
+        """Return the q-quantile of an attribute of numbers; its interval inverts a test.
 
-        `by`: one for each value of another attribute, as a pandas DataFrame.
+        Parameters
+        ----------
+        attribute : str
+            An attribute of kind integer, coded or bins.
+        q : float
+            Between 0 and 1.
+        by : str, optional
+            Another attribute; the result then has a row for each of its values.
+        level : float
+            Probability that the interval covers the true value.
+
+        Returns
+        -------
+        Estimate, or pandas.DataFrame with `by`
         """
         return self._each(partial(statistics.quantile, self.answered, attribute, q, level), by)
 
     def mean(self, attribute: str, by: str | None = None, level: float = 0.95) -> Any:
-        """The mean of an attribute of numbers: (estimate, low, high).
+        """Return the mean of an attribute of numbers.
 
-        The estimate takes a bin at its middle; the interval covers the noise and any place of records inside their
-        bins (`answered.statistics.mean`).
+        The estimate uses the midpoints of bins. The interval covers the noise and any position of records inside their
+        bins (`answers.statistics.mean`).
 
         Parameters
         ----------
         attribute : str
             An attribute of kind integer, coded or bins.
         by : str, optional
-            Another attribute. Then the result is a pandas DataFrame with a row for each of its values. A group without
-            a mean has missing values, and the column `reason` says why.
+            Another attribute; the result then has a row for each of its values. A group without a mean has missing
+            values and a reason in the column `reason`.
         level : float
             Probability that the interval covers the true mean.
+
+        Returns
+        -------
+        Estimate, or pandas.DataFrame with `by`
 
         Raises
         ------
         PlanError
-            Where the number of records is not distinguishable from zero.
+            If the number of records is not distinguishable from zero.
         """
         return self._each(partial(statistics.mean, self.answered, attribute, level), by)
 
     def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas") -> Any:
-        """Records with at most each value of an attribute of numbers; missing and outside values are left out."""
+        """Return the number of records with at most each value of an attribute of numbers.
+
+        Missing values and values outside the domain are not counted.
+
+        Parameters
+        ----------
+        attribute : str
+        level : float
+            Probability that an interval covers the true value.
+        joint : bool
+            Make all intervals cover simultaneously.
+        frame : {"pandas", "arrow", "polars"}
+
+        Returns
+        -------
+        DataFrame or pyarrow Table
+        """
         listed = statistics.ordered(self.answered, attribute).listed
         return framed(self.answered.table([attribute], "prefix", level, joint).slice(0, listed), frame)
 
     def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Any:
-        """A matplotlib figure of the cells of one attribute (bars with intervals) or of two (a heat map)."""
+        """Plot the cells of one attribute as bars with intervals, or of two as a heat map.
+
+        Parameters
+        ----------
+        attributes : sequence of str
+            One or two.
+        level : float
+            Probability that an interval covers the true value.
+        joint : bool
+            Make all intervals cover simultaneously.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
         table = self.answered.table(attributes, "marginal", level, joint)
         return table_figure(table, self._run.domain, tuple(attributes))
 
@@ -169,19 +293,25 @@ class Release:
         })  # fmt: skip
 
     def synthetic(self) -> Any:
-        """Synthetic rows, a dask DataFrame. JobError where none were drawn."""
+        """Return synthetic rows as a dask DataFrame.
+
+        Raises
+        ------
+        JobError
+            If the run has no synthetic rows.
+        """
         import dask.dataframe as dd
 
         folder = self.path / "synthetic"
         if not self._run.done("synthesize"):
-            raise JobError("synthesize", f"no rows in {self.path}", "a job with a [synthesize] table, or rows since",
-                           f"draw them: dpscale synthesize {self.path}")  # fmt: skip
+            raise JobError("synthesize", f"no rows in {self.path}", "a run with synthetic rows",
+                           f"sample them: dpscale synthesize {self.path}")  # fmt: skip
         files = [str(folder / name) for name in json.loads(read_text(folder / "_rows.json"))["files"]]
         return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)
 
 
 def _row(statistic: Callable[[], Estimate]) -> tuple[Estimate, str | None]:
-    """A statistic of one group; missing values with the reason where the group is too small for one."""
+    """Return the statistic of one group; missing values and the reason if the group is too small."""
     try:
         return statistic(), None
     except statistics.TooFewRecords as error:
@@ -197,11 +327,12 @@ def run(
     fresh: bool = False,
     data: Any = None,
 ) -> Release:
-    """Run all stages of a job (a path, or the job's content as a dict) and open its release.
+    """Run all stages of a job of one table and open its release; see `dpscale.run`.
 
-    A job that is done is opened as it is. DataError where its files have changed since, or where `data` is another
-    frame than the one that was measured or cannot be compared with it. `fresh` makes a new release, which is charged.
-    `data`: the frame of a job that has one instead of files.
+    Raises
+    ------
+    DataError
+        Also if `data` is another frame than the measured one, or cannot be compared with it.
     """
     opened = begin(job if isinstance(job, Job) else Job.read(job), run_dir, fresh)
     opened.frame = data

@@ -128,7 +128,7 @@ def test_sets_are_those_asked_or_named():
     source = answered(np.ones(tuple(SIZES.values())), PAIRS)
     assert chosen(source, [], None) == PAIRS
     assert chosen(source, [["b", "a"]], None) == [("a", "b")]
-    with pytest.raises(Exception, match="name some by --set"):
+    with pytest.raises(Exception, match="select some with --set"):
         chosen(source, [], 3)
 
 
@@ -140,5 +140,5 @@ def test_a_set_of_too_many_cells_is_named_and_not_dropped(monkeypatch):
     assert set(published.left_out) == set(PAIRS) - set(published.tables)
     assert "more than 6 cells" in published.left_out["a", "b"]
     monkeypatch.setattr("dpscale.answers.publish.MOST_CELLS", 1)
-    with pytest.raises(Exception, match="name some by --set"):
+    with pytest.raises(Exception, match="select some with --set"):
         chosen(source, [], None)

@@ -37,7 +37,7 @@ def test_a_run_becomes_tables_with_readme_and_codebook(run, tmp_path):
     assert ages.groupby("age")["count"].sum().equals(incomes.groupby("age")["count"].sum())
     assert "(missing)" in set(incomes["income"])
     assert "without the data" in (out / "README.txt").read_text()
-    assert b"post-processing" in pq.read_schema(out / "parquet/001-age-sex.parquet").metadata[b"description"]
+    assert b"Post-processing" in pq.read_schema(out / "parquet/001-age-sex.parquet").metadata[b"description"]
     assert set(pd.read_csv(out / "codebook.csv")["attribute"]) == {"age", "sex", "income", "code"}
     sheet = pd.read_excel(out / "tables.xlsx", sheet_name="001-age-sex")
     assert sheet["count"].tolist() == ages["count"].tolist()
@@ -59,7 +59,7 @@ def test_a_publication_is_replaced_and_nothing_else_is(run, tmp_path):
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     told = publish(run, "--out", tmp_path / "mine")
     assert told.exit_code == 2
-    assert "holds other files" in told.output
+    assert "contains other files" in told.output
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 
@@ -73,7 +73,7 @@ def test_the_run_itself_stays_what_it_was(run):
 
 def test_what_is_not_there_is_refused_in_a_sentence(run, tmp_path):
     assert "did you mean 'age'" in publish(run, "--set", "aeg", "--out", tmp_path / "a").output
-    assert "name some by --set" in publish(run, "--degree", 7, "--out", tmp_path / "b").output
+    assert "select some with --set" in publish(run, "--degree", 7, "--out", tmp_path / "b").output
     assert publish(tmp_path).exit_code == 2
 
 

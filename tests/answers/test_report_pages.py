@@ -154,7 +154,7 @@ def test_what_is_left_under_a_cap_is_told(tmp_path):
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.set_cap("small", 3.0, 1e-9)
     page = (dp.run(job, tmp_path / "run").path / "report.html").read_text()
-    assert "is left for small under its cap" in page
+    assert "remains for small under its cap" in page
     shutil.move(tmp_path / "ledger.sqlite", tmp_path / "elsewhere")
     (tmp_path / "run" / "report.html").unlink()
     assert "under its cap" not in (dp.run(job, tmp_path / "run").path / "report.html").read_text()

@@ -18,7 +18,7 @@ def command(*arguments):
     return result.exit_code, result.stderr
 
 
-@pytest.mark.parametrize(("planted", "title"), [("strategies", "The plan"), ("headline_tables", "What it says")])
+@pytest.mark.parametrize(("planted", "title"), [("strategies", "Measurement plan"), ("headline_tables", "Key results")])
 def test_answers_and_the_other_sections_are_written(place, monkeypatch, planted, title):
     run = place / "run"
     with monkeypatch.context() as patch:
@@ -29,8 +29,8 @@ def test_answers_and_the_other_sections_are_written(place, monkeypatch, planted,
     assert said.count("\n") == 1
     page = (run / "report.html").read_text()
     assert "a text that is not shown" not in page + said
-    assert f"The section “{title}” of this report could not be made" in page
-    assert '<h2 id="cost">What it cost</h2>' in page
+    assert f"The section “{title}” of this report failed" in page
+    assert '<h2 id="cost">Privacy cost</h2>' in page
     assert dp.Release.open(run).total()[0] > 0
     assert (run / "answers" / "index.parquet").exists()
     assert command("status", run)[0] == command("publish", run)[0] == 0

@@ -211,7 +211,7 @@ def test_a_seed_is_marked_as_not_private(place):
 
 def test_a_run_without_answer_files_has_a_report(place, plots):
     release = dp.run(write_job(place, output={"max_rows": 0}), place / "run")
-    assert "answers queries on demand" in (release.path / "report.html").read_text()
+    assert "computes answers on demand" in (release.path / "report.html").read_text()
     assert [path.name for path in (release.path / "answers").rglob("*.parquet")] == ["index.parquet"]
     assert np.isfinite(release.answer(("age",), np.ones(release.domain.shape(("age",))))).all()
 

@@ -1,4 +1,4 @@
-"""The HTML report: what was asked, what it cost, how large the errors are. It is handed plans, never counts."""
+"""HTML report: results, errors and cost of a release. It receives plans and estimates, never counts."""
 
 from dpscale.answers.report.figures import (
     error_plot,

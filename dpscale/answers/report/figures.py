@@ -19,9 +19,9 @@ COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
 
 def error_plot(errors_by_set: Mapping[str, tuple[Any, Any]]) -> str:
-    """Root mean square standard errors of the answered sets against their numbers of queries, by family; "" for none.
+    """Plot root mean square standard errors of sets against their numbers of queries, by family; "" without any.
 
-    Points that would hide each other are drawn once.
+    Points that would cover each other are drawn once.
     """
     if not errors_by_set:
         return ""
@@ -35,7 +35,7 @@ def error_plot(errors_by_set: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
-    """The part of the budget that goes to measurements of each number of attributes; "" where it is not known."""
+    """Plot the budget share of measurements by number of attributes; "" if it is unknown."""
     shares: dict[int, float] = {}
     for attributes, share in measured.items():
         shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
@@ -52,17 +52,17 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
 
 
 def weight_plot(profiles: Mapping[str, Any]) -> str:
-    """The weights by which attributes are averaged, times their number of cells, beside the plain mean's 1.
+    """Plot the weights of each attribute's average, times the number of cells; the plain mean is 1.
 
-    Those of one kind are one line; "" where all take the plain mean.
+    Attributes with equal weights share a line; "" if all attributes use the plain mean.
     """
-    alike: dict[bytes, list[str]] = {}
+    groups: dict[bytes, list[str]] = {}
     for name, profile in profiles.items():
-        alike.setdefault(profile.tobytes(), []).append(name)
-    if not alike:
+        groups.setdefault(profile.tobytes(), []).append(name)
+    if not groups:
         return ""
     figure, axes = new_figure(height=2.6)
-    for colour, names in zip(COLOURS * len(alike), list(alike.values())[:LINES], strict=False):
+    for colour, names in zip(COLOURS * len(groups), list(groups.values())[:LINES], strict=False):
         profile = profiles[names[0]]
         cells = np.unique(np.linspace(0, len(profile) - 1, min(len(profile), MOST_POINTS)).astype(np.int64))
         places = [(cell + 0.5) / len(profile) for cell in cells.tolist()]
@@ -75,7 +75,7 @@ def weight_plot(profiles: Mapping[str, Any]) -> str:
 
 
 def trace_plot(trace: list[dict[str, Any]]) -> str:
-    """How far each measurement moved the estimates, beside what its noise alone would do, by round; "" without any."""
+    """Plot the change of the estimates by each measurement and its expected noise, by round; "" without any."""
     trace = [row for row in trace if row["attributes"]]
     if not trace:
         return ""
@@ -83,9 +83,9 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
     many = Counter(row["round"] for row in trace)
     places = [row["round"] - 0.3 + 0.6 * (row["rank"] + 0.5) / many[row["round"]] for row in trace]
     axes.scatter(places, [max(row["moved"], 1e-3) for row in trace], s=12, color=COLOURS[0], linewidths=0,
-                 label="the estimate of the chosen marginal moved by")  # fmt: skip
+                 label="change of the selected marginal's estimate")  # fmt: skip
     axes.scatter(places, [row["expected_noise"] for row in trace], s=12, color=COLOURS[1], marker="_",
-                 label="noise of its measurement")  # fmt: skip
+                 label="expected noise of its measurement")  # fmt: skip
     axes.set(yscale="log", xlabel="round", ylabel="L1 distance (records)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False, fontsize=8)
@@ -93,7 +93,7 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
 
 
 def new_figure(height: float = 3.4, columns: int = 1) -> Any:
-    """A figure as wide as the page and its axes, an array of them for several columns."""
+    """Return a figure with the width of the page and its axes; an array of axes for several columns."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, height), layout="constrained")
@@ -104,7 +104,7 @@ def new_figure(height: float = 3.4, columns: int = 1) -> Any:
 
 
 def svg(figure: Any) -> str:
-    """As text that a page holds: texts stay texts, and colours are the page's own, light or dark."""
+    """Return the figure as SVG text whose texts are not outlined and whose colours follow the page, light or dark."""
     from matplotlib import rc_context
 
     out = io.StringIO()
@@ -120,21 +120,22 @@ SIDE = 220  # of a strategy's picture, in pixels
 
 
 def single(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats, half: Floats) -> dict[str, Any]:
-    """What the page needs of a one-way table: ends of intervals (None: not told), a line and a band for many cells."""
-    told = bool(np.isfinite(half).all())
-    low, high = (values - half, values + half) if told else (values, values)
+    """Return the template values of a one-way table: ends of intervals (None without errors), line and band."""
+    known = bool(np.isfinite(half).all())
+    low, high = (values - half, values + half) if known else (values, values)
     most = max(float(high.max()), 1e-9)
     places = np.arange(len(values)) + 0.5
     there, back = _points(places, high, most), _points(places[::-1], low[::-1], most)
     return {
         "names": names, "labels": labels, "counts": values.tolist(), "ends": high.tolist() if most > 1e-9 else [],
-        "low": low.tolist() if told else [None] * len(values), "high": high.tolist() if told else [None] * len(values),
+        "low": low.tolist() if known else [None] * len(values),
+        "high": high.tolist() if known else [None] * len(values),
         "line": _points(places, values, most), "band": f"{there} {back}",
     }  # fmt: skip
 
 
 def pair(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats) -> dict[str, Any]:
-    """What the page needs of a two-way table."""
+    """Return the template values of a two-way table."""
     return {"names": names, "labels": labels, "counts": values.tolist(), "most": max(float(values.max()), 1e-9)}
 
 
@@ -144,7 +145,7 @@ def _points(places: Any, values: Floats, most: float) -> str:
 
 
 def strategy_picture(matrix: Floats) -> str:
-    """A matrix as squares: blue what is added, red what is taken away, the stronger the larger."""
+    """Return a matrix as an SVG of squares: blue for positive entries, red for negative, darker for larger ones."""
     rows, cells = matrix.shape
     strength = np.abs(matrix) / max(float(np.abs(matrix).max()), 1e-300)
     squares = [
@@ -162,9 +163,15 @@ MOST_BARS, MOST_TICKS, MOST_SIDE = 60, 16, 64
 
 
 def table_figure(table: Any, domain: Domain, names: Sequence[str]) -> Any:
-    """The figure of an Arrow table of cells, row-major in the order of `names`; JobError for three attributes."""
+    """Return the figure of an Arrow table of cells, row-major in the order of `names`.
+
+    Raises
+    ------
+    JobError
+        For more than two attributes.
+    """
     if len(names) not in (1, 2):
-        raise JobError("attributes", f"{len(names)} of them", "one or two", "ask for the table of more")
+        raise JobError("attributes", f"{len(names)} attributes", "one or two", "use Release.table for more")
     figure, axes = new_figure(3.0 if len(names) == 1 else 3.6)
     values = table["estimate"].to_numpy()
     labels = [table[name].to_pylist() for name in table.column_names[: len(names)]]
@@ -172,8 +179,8 @@ def table_figure(table: Any, domain: Domain, names: Sequence[str]) -> Any:
         _bars(axes, names[0], [str(one) for one in labels[0]], values, values - table["low"].to_numpy())
         return figure
     shape = domain.shape(names)
-    told = [[str(one) for one in own] for own in (labels[0][:: shape[1]], labels[1][: shape[1]])]
-    _heat(figure, axes, names, told, values.reshape(shape))
+    shown = [[str(one) for one in own] for own in (labels[0][:: shape[1]], labels[1][: shape[1]])]
+    _heat(figure, axes, names, shown, values.reshape(shape))
     return figure
 
 

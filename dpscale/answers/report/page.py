@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML text from what a run tells of itself."""
+"""HTML page of a report: sections rendered from templates into one self-contained text."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 FILTERS = {"figure": figure, "whole": whole, "percent": percent, "power": power}
 
 
-def render(content: Mapping[str, Any], room: str = "dpscale.answers.report", name: str = "report.html") -> str:
-    """The page as text, in the one look that all have; `content` holds what the page `name` of a room names."""
-    page = page_environment().from_string(shared_file(name, room))
+def render(content: Mapping[str, Any], package: str = "dpscale.answers.report", name: str = "report.html") -> str:
+    """Return the page `name` of a package as text; `content` has the values of its template."""
+    page = page_environment().from_string(shared_file(name, package))
     return page.render(style=shared_file("style.css"), script=shared_file("sort.js"), **content)
 
 
 @cache
 def page_environment() -> Environment:
-    """The environment that templates of pages are compiled in; a name that has no value is an error."""
+    """Return the environment of page templates; an undefined name is an error."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     loader = FunctionLoader(lambda name: shared_file(name))
@@ -38,22 +38,22 @@ def page_environment() -> Environment:
 
 
 def shared_file(name: str, package: str = "dpscale.answers.report") -> str:
-    """A file that pages share, or one of another package's."""
+    """Return the text of a file of a package, by default one that all pages share."""
     return files(package).joinpath(name).read_text()
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page.
+    """Section of a page.
 
-    Parameters
+    Attributes
     ----------
     name : str
-        Its anchor, and the name of its template.
+        Anchor, and name of the template.
     title : str
-        Its heading.
+        Heading.
     listed : bool
-        Whether the page's navigation lists it.
+        Whether the navigation of the page lists it.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A section as HTML. `failure`: the kind of the error that it failed with and its place; empty for none."""
+    """Section as HTML. `failure` is the type and place of the error with which it failed; empty if it succeeded."""
 
     name: str
     title: str
@@ -83,13 +83,13 @@ def render_sections(
     Parameters
     ----------
     frame : mapping
-        What the page names beside its sections.
+        Values of the page template outside the sections.
     sections : sequence of Section
-        In the order of the page. One that renders to nothing is left out.
+        In the order of the page. Empty sections are omitted.
     values : mapping of str to callable
-        What the templates name, each computed once, and only where a section names it.
+        Values of the section templates; each is computed at most once, and only if a section uses it.
     package : str
-        Where the templates are, and that of the page, `report.html`.
+        Package of the templates, including the page `report.html`.
     """
     computed = {name: cache(compute) for name, compute in values.items()}
     rendered = [one for section in sections if (one := _rendered(section, computed, package)).html.strip()]
@@ -97,14 +97,14 @@ def render_sections(
 
 
 def check_rendered(failed: Sequence[Rendered], folder: Path) -> None:
-    """Raise ReportError where sections of a run's report failed."""
+    """Raise ReportError if sections of a run's report failed."""
     if failed:
         raise ReportError(
             "report",
             "; ".join(f"section {one.title!r} failed with {one.failure}" for one in failed),
             "",
             f"this is a fault of dpscale: the answers in {folder} and the other sections are complete, Release.open "
-            "reads them, and to run the same command again makes the report again and charges nothing",
+            "reads them, and the same command makes the report again without a charge",
         )
 
 
@@ -131,25 +131,25 @@ def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: st
 
 HIDDEN = "(not shown)"
 PLACES = ("path", "domain", "ledger", "file", "via", "scheduler")
-TOLD = ("threads", "processes", "synchronous")  # schedulers that are no address
+LOCAL = ("threads", "processes", "synchronous")  # schedulers that are not addresses
 
 
 def redacted(content: Any, name: str = "") -> Any:
-    """The content of a job file without what tells where things are."""
+    """Return the content of a job file without locations."""
     if isinstance(content, Mapping):
         return {key: redacted(value, key) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [redacted(one, name) for one in content]
-    if isinstance(content, str) and content not in TOLD and (name in PLACES or is_place(content)):
+    if isinstance(content, str) and content not in LOCAL and (name in PLACES or is_place(content)):
         return HIDDEN
     return content
 
 
 def is_place(text: str) -> bool:
-    """Whether a text looks like a path or an address."""
+    """Return whether a text looks like a path or an address."""
     return "://" in text or text.startswith(("/", "~", "\\\\", "./", "../")) or text[1:3] in (":\\", ":/")
 
 
 def public_name(dataset: str | None) -> str:
-    """The name of a dataset, unless it is the path that stands for one."""
+    """Return the name of a dataset, unless it is a path."""
     return "the dataset" if dataset is None or is_place(dataset) else dataset

@@ -87,10 +87,10 @@ def remaining(run: Run) -> dict[str, Any]:
     if not Path(ledger).is_file():
         return none
     with suppress(DpscaleError, OSError), Ledger.open(ledger, create=False) as opened:
-        told = next(iter(opened.summary(run.manifest["privacy"]["dataset"])["datasets"].values()))
-        if told["remaining"] is None:
-            return {"remaining": None, "capless": told["cap"] is None}
-        cap, left = told["cap"], told["remaining_epsilon"]
+        summary = next(iter(opened.summary(run.manifest["privacy"]["dataset"])["datasets"].values()))
+        if summary["remaining"] is None:
+            return {"remaining": None, "capless": summary["cap"] is None}
+        cap, left = summary["cap"], summary["remaining_epsilon"]
         left = left if left >= SENSIBLE * cap["epsilon"] else 0.0  # a rounding error
         return {"remaining": {"epsilon": left, "delta": cap["delta"]}, "capless": False}
     return none
@@ -144,22 +144,22 @@ SHOWN = 25  # number of worst and of best sets in the report
 
 SECTIONS = (
     Section("summary", "Summary", listed=False),
-    Section("says", "What it says"),
-    Section("sure", "How sure it is"),
-    Section("cost", "What it cost"),
-    Section("rounds", "What was chosen, round by round"),
+    Section("says", "Key results"),
+    Section("sure", "Accuracy"),
+    Section("cost", "Privacy cost"),
+    Section("rounds", "Selections by round"),
     Section("rows", "Synthetic rows"),
     Section("sets", "Errors by attribute set"),
-    Section("plan", "The plan"),
-    Section("limits", "What is not protected"),
+    Section("plan", "Measurement plan"),
+    Section("limits", "Limits of the protection"),
     Section("read", "Read the answers"),
-    Section("job", "The job"),
-    Section("made", "How it was made", listed=False),
+    Section("job", "Job"),
+    Section("made", "Provenance", listed=False),
 )
 
 
 def perform(run: Run, engine: Engine) -> None:
-    """Write report.html; ReportError, after it is written, where a section could not be made."""
+    """Write report.html, then raise ReportError if a section failed."""
     with one_thread():
         page, failed = render_sections(_frame(run), SECTIONS, values(run, engine.workers))
         write_whole(run.path / "report.html", page.encode())
@@ -167,18 +167,18 @@ def perform(run: Run, engine: Engine) -> None:
 
 
 def _frame(run: Run) -> dict[str, Any]:
-    """What the page has beside its sections: all of it in the manifest."""
+    """Return the values of the page outside its sections; all come from the manifest."""
     return {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
 
 
 def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
-    """What sections name, each as a function that computes it."""
+    """Return the values that sections use, each as a function that computes it."""
     planned, job, named = run.planned, run.job, run.job.reconstruction
     trace, index = (
         cache(lambda: read_trace(run.path / "trace.parquet")),
         cache(lambda: read_index(run.path / "answers")),
     )
-    says, left = cache(lambda: headline_tables(run)), cache(lambda: remaining(run))
+    results, left = cache(lambda: headline_tables(run)), cache(lambda: remaining(run))
     sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
     fixed = _frame(run) | {
         "unit": job.data.privacy_unit or "row",
@@ -189,15 +189,15 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "refuses": [one.name for one in run.domain.attributes if "reject" in (one.outside, one.nulls, one.foreign)],
     }
     return {name: partial(_same, value) for name, value in fixed.items()} | {
-        "total": lambda: says()["total"],
-        "singles": lambda: says()["singles"],
-        "pairs": lambda: says()["pairs"],
+        "total": lambda: results()["total"],
+        "singles": lambda: results()["singles"],
+        "pairs": lambda: results()["pairs"],
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "sure": sure,
-        "told": lambda: overall_errors(sure()),
-        "asked": lambda: _words(sure()),
-        "strategies": lambda: strategies(planned.shown),
+        "errors": lambda: overall_errors(sure()),
+        "workload": lambda: _words(sure()),
+        "strategies": lambda: strategies(planned.public_plan),
         "snippets": lambda: snippets(run, index()),
         "job_text": lambda: job_text(job),
         "cards": lambda: planned.cards(job.privacy.budget),
@@ -205,7 +205,7 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "extrapolated": lambda: _extrapolated(index()),
         "disagreement": lambda: named.disagreement(planned, job.estimating, model_folder(run)),
         "saving": lambda: effort(run.domain, planned.counted, job.engine.bytes, workers).saving,
-        "measurements": lambda: sum(len(decision.orders) for decision in run.released.decisions()),
+        "measurements": lambda: sum(len(decision.requests) for decision in run.released.decisions()),
         "epsilon": lambda: _epsilon(run, run.released.spent),
         "rows": lambda: answered(run, SHOWN),
         "index": lambda: len(index()),
@@ -224,18 +224,18 @@ def _same(value: Any) -> Any:
 
 
 def _extrapolated(index: Any) -> int | None:
-    """How many sets a model answers beyond what was measured; None of answers by least squares."""
+    """Return the number of sets that a model answers beyond the row space; None for least squares."""
     named = "extrapolated" in index.column_names
     return int(index["extrapolated"].to_numpy(zero_copy_only=False).sum()) if named else None
 
 
 def _drawn(run: Run) -> dict[str, Any] | None:
-    """What there is of synthetic rows, and how near they are to the estimates."""
+    """Return the description of the synthetic rows and their distance from the estimates; None without rows."""
     return dict(json.loads(read_text(run.path / "synthetic" / "_rows.json"))) if run.done("synthesize") else None
 
 
 def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line a round: what it chose, what each choice cost, and how far estimates moved beside the noise's part."""
+    """Return one line per round: its selections, their cost, the change of the estimates and the expected noise."""
     lines: dict[int, dict[str, Any]] = {}
     for row in trace:
         line = lines.setdefault(
@@ -249,7 +249,7 @@ def _by_round(trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _named(chosen: list[str], most: int = 4) -> str:
-    """The first sets that a round chose, and how often it chose nothing."""
+    """Return the first sets that a round selected, and how often it selected nothing."""
     sets = [names for names in chosen if names]
     first = [*sets[:most], *["…"] * (len(sets) > most)]
     nothing = len(chosen) - len(sets)
@@ -257,8 +257,10 @@ def _named(chosen: list[str], most: int = 4) -> str:
 
 
 def answered(run: Run, most: int | None = None) -> list[dict[str, Any]]:
-    """The index of the answers, the largest root mean square standard error first; all of it, or so many of either
-    end."""
+    """Return the index of the answers by decreasing root mean square standard error.
+
+    With `most`, return only that number of rows from both ends.
+    """
     index = read_index(run.path / "answers")
     order = np.argsort(-index["rms_error"].fill_null(0.0).to_numpy(), kind="stable")
     if most is not None and len(order) > 2 * most:
@@ -274,13 +276,13 @@ def _errors(index: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _epsilon(run: Run, cost: Cost) -> list[tuple[float, float]]:
-    """(ε, δ) pairs that the cost comes to: at the job's own δ first, then at usual ones."""
+    """Return (ε, δ) pairs of a cost, at the job's δ first, then at common ones."""
     deltas = [0.0] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
     return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]
 
 
 def _words(sure: list[dict[str, Any]]) -> list[str]:
-    """What was asked, a family each: questions, sets, attributes."""
+    """Return a description of each family of the workload: queries, sets, attributes."""
     words = []
     for family in dict.fromkeys(line["family"] for line in sure):
         lines = [line for line in sure if line["family"] == family]
