@@ -70,7 +70,7 @@ class Case:
 
 def record_of(index: int, block: Block, draw: Draw) -> dict[str, Any]:
     """A record that no two measurements of a case share."""
-    return {"index": index, "attributes": list(block.attributes), **draw.law}
+    return {"index": index, "attributes": list(block.attributes), **draw.noise_spec}
 
 
 def applied(factors: tuple[Factor, ...], counts: Integers) -> Floats:

@@ -25,7 +25,7 @@ from dpscale.base.errors import DEBUG, DEBUG_WARNING, DataError, DpscaleError, T
 
 FIELD = "engine"
 HOUSE = Path(__file__).parents[1]
-AGAIN = "run again: it goes on where it stopped"
+AGAIN = "run it again to resume"
 NO_ROOM = ("can't start new thread", "Failed to launch worker thread", "Cannot allocate memory")  # of Python and Arrow
 
 
@@ -129,7 +129,7 @@ def _redacted(error: Exception, what: str) -> DpscaleError:
     if isinstance(error, OSError):
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
         more = "" if error.errno else hint()
-        return TransientError(FIELD, f"{what} failed: {reason}", "", f"mend it and run again: it goes on there{more}")
+        return TransientError(FIELD, f"{what} failed: {reason}", "", f"fix it and run again to resume{more}")
     return unexpected(error, what)
 
 

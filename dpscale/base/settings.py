@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dpscale.base.display import nearest, shown
 from dpscale.base.errors import JobError
 
-MEND = "mend it, or leave it out"
+FIX = "fix it, or leave it out"
 WORDS = {
     "greater_than": "above ", "greater_than_equal": "at least ", "less_than": "below ", "less_than_equal": "at most ",
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "list_type": "a list",
@@ -87,14 +87,14 @@ def _refused(where: str, fault: Any, takes: str) -> JobError:
     if isinstance(refused, JobError):  # raised by a validator
         return refused
     named = fault["type"] == "literal_error" and isinstance(fault["input"], str)
-    remedy = nearest(fault["input"], takes.split(", ")) if named else MEND
+    remedy = nearest(fault["input"], takes.split(", ")) if named else FIX
     return JobError(where, shown(fault["input"]), takes or message_of(fault), remedy)
 
 
 def check_texts(content: Any, where: str) -> None:
     """Raise JobError for a text that cannot be stored in a file: with a NUL or a lone surrogate."""
     if isinstance(content, str) and ("\0" in content or any("\ud800" <= letter <= "\udfff" for letter in content)):
-        raise JobError(where or "job", "a text with a letter that no file can hold", "a text", "mend it")
+        raise JobError(where or "job", "a text with a character that cannot be stored in a file", "a text", "remove the character")
     if isinstance(content, Mapping):
         for name, value in content.items():
             check_texts(name, where)

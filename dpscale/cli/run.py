@@ -187,7 +187,7 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
     from dpscale.runs.stages.runner import leaving_nothing, run_stages
 
     if run_dir is None:
-        return make_plan(read, read.question(read.build_workload(read.read_domain())), engine)
+        return make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine)
     directory = Run.create(read, run_dir)
     with leaving_nothing(directory):
         run_stages(directory, scheduler=scheduler, progress=progress, only="plan")

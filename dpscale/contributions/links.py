@@ -129,7 +129,7 @@ def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Integers
     first[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
     if duplicates == "reject" and not first.all():
         raise DataError("data.path", "a key that two rows have", "a key for every row",
-                        'mend them, or keep one of them by duplicates = "keep"')  # fmt: skip
+                        'fix them, or keep one of them by duplicates = "keep"')  # fmt: skip
     return order[first]
 
 

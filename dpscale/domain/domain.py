@@ -94,7 +94,7 @@ class Domain:
             raise DomainError("domain", got, "a domain file", "check the path") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             got = f"{called(path)} is not TOML{toml_fault(error)}"
-            raise DomainError("domain", got, "a domain file", "mend the syntax") from None
+            raise DomainError("domain", got, "a domain file", "fix the syntax") from None
         return cls.from_dict(content)
 
     @classmethod
@@ -271,6 +271,6 @@ def _check_names(names: Sequence[Any]) -> None:
         if not isinstance(name, str) or not name:
             raise DomainError("attributes", f"the name {shown(name)}", "texts for names", "name every attribute")
         if any("\ud800" <= letter <= "\udfff" for letter in name):  # not encodable in UTF-8
-            raise DomainError("attributes", f"the name {name!a}", "texts of whole letters", "mend its encoding")
+            raise DomainError("attributes", f"the name {name!a}", "texts of whole letters", "fix its encoding")
     if len(set(names)) != len(names):
         raise DomainError("attributes", "a name twice", "distinct names", "drop the repeat")

@@ -149,7 +149,7 @@ def _read_integer(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 def _read_coded(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     size = _is_integer(name, "size", table["size"])
     if size < 1:
-        raise DomainError(f"attributes.{name}.size", f"{size}", "a positive number", "mend it")
+        raise DomainError(f"attributes.{name}.size", f"{size}", "a positive number", "fix it")
     return {"low": 0, "high": size - 1}
 
 
@@ -171,11 +171,11 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 def _check_values(field: str, values: Any) -> None:
     """Raise DomainError unless the values are a list of distinct texts, distinct numbers, or booleans."""
     if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str | int | float) for v in values):
-        raise DomainError(field, "not a list of texts or numbers", "such a list", "mend it")
+        raise DomainError(field, "not a list of texts or numbers", "such a list", "fix it")
     if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
         raise DomainError(field, "texts, numbers and true or false mixed", "one of them", "quote the numbers")
     if not isinstance(values[0], str) and not all(abs(v) < EXACT for v in values):
-        raise DomainError(field, "a number too large or not finite", "numbers between -2^53 and 2^53", "mend it")
+        raise DomainError(field, "a number too large or not finite", "numbers between -2^53 and 2^53", "fix it")
     if len(set(values)) != len(values):
         raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
 
@@ -184,7 +184,7 @@ def _read_map(field: str, table: Any, length: int) -> dict[str, Any]:
     """Return the values of a map and the column values that each represents."""
     if not isinstance(table, Mapping) or not table or not all(isinstance(one, list | tuple) for one in table.values()):
         raise DomainError(field, "not a table of lists", 'for each value what it stands for, as north = ["a", "b"]',
-                          "mend it")  # fmt: skip
+                          "fix it")  # fmt: skip
     if empty := [name for name, values in table.items() if not values]:
         raise DomainError(f"{field}.{empty[0]}", "an empty list", "what it stands for", "fill it, or leave it out")
     _check_values(field, [value for values in table.values() for value in values])
@@ -199,7 +199,7 @@ def _read_map(field: str, table: Any, length: int) -> dict[str, Any]:
 def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     length = _is_integer(name, "length", table["length"])
     if length < 1:
-        raise DomainError(f"attributes.{name}.length", f"{length}", "a number of letters above 0", "mend it")
+        raise DomainError(f"attributes.{name}.length", f"{length}", "a number of letters above 0", "fix it")
     if "map" in table:
         return {**_read_map(f"attributes.{name}.map", table["map"], length), "length": length}
     _check_prefixes(f"attributes.{name}.values", table["values"], length)
@@ -208,13 +208,13 @@ def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_prefixes(field: str, values: Any, length: int) -> None:
     if not isinstance(values, list) or not values or not all(isinstance(v, str) and len(v) <= length for v in values):
-        raise DomainError(field, "not a list of prefixes", f"texts of {length} letters at most", "mend it, or length")
+        raise DomainError(field, "not a list of prefixes", f"texts of {length} letters at most", "fix it, or length")
 
 
 def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     edges, field = table["edges"], f"attributes.{name}.edges"
     if not isinstance(edges, list) or not all(_is_finite(edge) for edge in edges):
-        raise DomainError(field, "not a list of numbers", "finite numbers", "mend it")
+        raise DomainError(field, "not a list of numbers", "finite numbers", "fix it")
     edges = [_raised(name, table["log"], edge) if "log" in table else float(edge) for edge in edges]
     if any(b <= a for a, b in pairwise(edges)) or len(edges) < 2:
         raise DomainError(field, "not increasing", "two or more increasing numbers", "sort them, drop repeats")
@@ -224,7 +224,7 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 def _raised(name: str, base: Any, edge: float) -> float:
     """Return the number whose logarithm is `edge`: bins of logarithms are bins of numbers."""
     if not _is_finite(base) or base <= 1:
-        raise DomainError(f"attributes.{name}.log", shown(base), "a base above 1, such as 10", "mend it")
+        raise DomainError(f"attributes.{name}.log", shown(base), "a base above 1, such as 10", "fix it")
     with suppress(OverflowError):
         power = float(base) ** edge
         if 0 < power < math.inf:
@@ -254,7 +254,7 @@ def _period(name: str, by: str, key: str, value: Any) -> int:
     except ValueError as error:
         takes = str(error) if str(error).startswith("a ") else "a date of the calendar"
         raise DomainError(f"attributes.{name}.{key}", shown(value), takes,
-                          "mend it") from None  # fmt: skip
+                          "fix it") from None  # fmt: skip
 
 
 def _zone(name: str, zone: Any) -> str:
@@ -264,7 +264,7 @@ def _zone(name: str, zone: Any) -> str:
         return zone and str(ZoneInfo(zone))
     except (KeyError, ValueError, TypeError, OSError):
         raise DomainError(f"attributes.{name}.zone", shown(zone), 'a time zone, as "Europe/Berlin" or "UTC"',
-                          "mend it, or leave it out") from None  # fmt: skip
+                          "fix it, or leave it out") from None  # fmt: skip
 
 
 _READ = {"integer": _read_integer, "coded": _read_coded, "categories": _read_categories, "bins": _read_bins,

@@ -260,7 +260,7 @@ def _cells(attribute: Attribute, values: Any, field: str) -> frozenset[int]:
     if isinstance(values, Mapping):
         return _between(attribute, values, field)
     if not isinstance(values, list) or not values:
-        raise DomainError(field, "no list of values", "a list, or { low = …, high = … }", "mend it")
+        raise DomainError(field, "no list of values", "a list, or { low = …, high = … }", "fix it")
     return frozenset(_cell(attribute, value, field) for value in values)
 
 
@@ -277,7 +277,7 @@ def _between(attribute: Attribute, bounds: Mapping[str, Any], field: str) -> fro
     low, high = bounds.get("low", -float("inf")), bounds.get("high", float("inf"))
     numbers = all(isinstance(end, int | float) for end in (low, high))
     if not set(bounds) <= {"low", "high"} or not numbers or attribute.values or attribute.by:
-        raise DomainError(field, f"{dict(bounds)}", "low and high, numbers, of an attribute of numbers", "mend it")
+        raise DomainError(field, f"{dict(bounds)}", "low and high, numbers, of an attribute of numbers", "fix it")
     if attribute.kind == "bins":
         inside = [low <= a and b <= high for a, b in zip(attribute.edges, attribute.edges[1:], strict=False)]
     else:

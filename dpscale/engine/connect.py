@@ -179,7 +179,7 @@ ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^][:/@\s]
 def connect(address: str, seconds: float, takes: str = ADDRESSES) -> Any:
     """A client of the scheduler at an address. `takes`: what a sentence about a wrong one says may stand there."""
     if not _is_address(address):
-        raise JobError(SCHEDULER_FIELD, f"{address!r}", takes, "mend it")
+        raise JobError(SCHEDULER_FIELD, f"{address!r}", takes, "fix it")
     from distributed import Client  # first: it adds its defaults to Dask's configuration
 
     _check_encryption(address)
@@ -187,7 +187,7 @@ def connect(address: str, seconds: float, takes: str = ADDRESSES) -> Any:
     try:
         return Client(address, timeout=seconds, security=security, set_as_default=False)
     except ValueError:
-        raise JobError(SCHEDULER_FIELD, f"{address!r}", takes, "mend it") from None
+        raise JobError(SCHEDULER_FIELD, f"{address!r}", takes, "fix it") from None
     except (OSError, TimeoutError) as error:
         raise _refused(address, error) from None
 

@@ -20,7 +20,7 @@ from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.measurement import Measurements, measure_all
-from dpscale.measurement.adaptive import Distances, Shard, packed, packed_bytes
+from dpscale.measurement.adaptive import Distances, MarginalShard, packed, packed_bytes
 from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.privacy.secret import SecretPlace
 from dpscale.workload.residual.in_axis import Groups
@@ -132,15 +132,15 @@ def pack(
     rows: int,
     whole: frozenset[AttributeSet],
     *flats: Integers,
-) -> Shard:
+) -> MarginalShard:
     """The shard of some counted layouts."""
     counted = zip(layouts, flats, strict=True)
     return packed(chain.from_iterable(layout.marginals(flat) for layout, flat in counted), sets, groups, rows, whole)
 
 
-def shard_distances(shard: Shard, estimates: CurrentEstimates, sets: list[AttributeSet]) -> Distances:
+def shard_distances(shard: MarginalShard, estimates: CurrentEstimates, sets: list[AttributeSet]) -> Distances:
     return shard.distances(estimates, sets)
 
 
-def shard_measures(shard: Shard, wanted: list[Measurements], place: SecretPlace) -> int:
+def shard_measures(shard: MarginalShard, wanted: list[Measurements], place: SecretPlace) -> int:
     return measure_all(shard.marginal, wanted, place)

@@ -32,7 +32,7 @@ def worker_seconds() -> float:
         return float(parse_timedelta(configured))
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError):  # whichever it meets
         raise JobError("dpscale.worker-wait", f"{configured!r} in Dask's configuration",
-                       "seconds, or a number and a unit such as 90s, 30m or 1h", "mend it") from None  # fmt: skip
+                       "seconds, or a number and a unit such as 90s, 30m or 1h", "fix it") from None  # fmt: skip
 
 
 class Watch:

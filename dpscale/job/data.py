@@ -1,4 +1,4 @@
-"""The table [data] of a job file: where the records are, how they are kept, and which of them are there."""
+"""Table [data] of a job file: location, format and filter of the records, and the privacy unit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAKES = ("delta", "iceberg")
 
 
 def _address(value: str) -> str:
-    """A path, or an address without keys in it."""
+    """Return a path or an address; refuse an address that contains credentials."""
     try:
         check_url(value)
     except DataError as error:
@@ -33,7 +33,7 @@ Address = Annotated[str, AfterValidator(_address)]
 
 
 class Filed(Settings):
-    """How a table's files are written, and which of their rows are there."""
+    """Format of a table's files and the filter of its rows."""
 
     path: Address
     delimiter: str | None = None
@@ -49,8 +49,8 @@ class Filed(Settings):
     @classmethod
     def _one_letter(cls, value: str | None) -> str | None:
         if value is not None and (len(value) != 1 or not value.isascii() or value in '"\r\n\0'):
-            raise ValueError(JobError("data.delimiter", shown(value), "one ASCII character, as ; or a tab",
-                                      "convert the files where they have a longer one"))  # fmt: skip
+            raise ValueError(JobError("data.delimiter", shown(value), "one ASCII character, for example ; or a tab",
+                                      "convert files with a longer delimiter"))  # fmt: skip
         return value
 
     @field_validator("encoding")
@@ -61,13 +61,13 @@ class Filed(Settings):
         except (LookupError, ValueError):
             text = False
         if not text:
-            raise ValueError(JobError("data.encoding", shown(value), "an encoding of texts, as latin-1", "mend it"))
+            raise ValueError(JobError("data.encoding", shown(value), "a text encoding, for example latin-1", "fix it"))
         return value
 
     @field_validator("where")
     @classmethod
     def _filter(cls, value: str | None) -> str | None:
-        """In the one way to write it, by which jobs are the same."""
+        """Return the canonical form of the filter, which identifies the job."""
         try:
             return None if value is None else str(read_where(value))
         except DataError as error:
@@ -75,76 +75,76 @@ class Filed(Settings):
 
     @model_validator(mode="after")
     def _named(self) -> Filed:
-        """Names are of files without a header, and they have to have them."""
+        """Refuse names without `header = false`, and the reverse."""
         if (self.header is False) != (self.names is not None):
-            raise ValueError("header = false and names go together")
+            raise ValueError("header = false and names require each other")
         if self.names is not None and (not all(self.names) or len(set(self.names)) < len(self.names) or not self.names):
-            raise ValueError("names takes a name for every column, each once")
+            raise ValueError("names must contain one distinct name per column")
         if self.version is not None and not self.lake:
-            raise ValueError('version goes with format = "delta" or "iceberg"')
+            raise ValueError('version requires format = "delta" or "iceberg"')
         return self
 
     @property
     def lake(self) -> str:
-        """The kind of a table with a log; empty for plain files."""
+        """Format of a table with a log; empty for plain files."""
         return self.format if self.format in LAKES else ""
 
     @property
     def dialect(self) -> Dialect:
-        """How files are written."""
+        """Dialect of the files."""
         encoding = codecs.lookup(self.encoding or "utf-8").name
         return Dialect(self.delimiter or "", encoding, tuple(self.null_values or ()), tuple(self.names or ()),
                        "" if self.lake else self.format or "")  # fmt: skip
 
     @property
     def matching(self) -> Where:
-        """Which rows are there."""
+        """Filter of the rows."""
         return read_where(self.where) if self.where else EVERYTHING
 
     @property
     def origin(self) -> Origin:
-        """How they are kept, and which rows of them are there."""
+        """Format, version and filter of the table."""
         return Origin(False, self.dialect, self.matching, self.lake, self.version)
 
     @property
     def noise_record(self) -> dict[str, Any]:
-        """What is said beside the path, as a job file has it."""
+        """All settings except the path, as a job file contains them."""
         return self.model_dump(include=set(Filed.model_fields) - {"path"}, exclude_none=True)
 
 
 class Hop(Filed):
-    """A table that says whose the ids in a column are: its key, and the column of what that belongs to."""
+    """Table that maps the ids of a column to privacy units: its key column, and the column of the unit."""
 
     key: str
     unit: str
 
 
 class Data(Filed):
-    """Where the records are and what one privacy unit is."""
+    """Location of the records and definition of the privacy unit."""
 
     domain: str
     privacy_unit: Annotated[str, Field(min_length=1)] | None = None
     max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
     snapshot: Literal["content", "footers"] = "content"
-    unit_nulls: Literal["reject", "drop"] | None = None  # None: as before there was the key, also in a job's digest
+    unit_nulls: Literal["reject", "drop"] | None = None  # None: omitted from the digest of a job
     unit_through: list[Hop] | None = None
     links: bool | None = None
 
     @model_validator(mode="after")
     def _both(self) -> Data:
         if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
-            raise ValueError("privacy_unit and max_rows_per_unit go together")
+            raise ValueError("privacy_unit and max_rows_per_unit require each other")
         if (self.unit_nulls or self.unit_through) and self.privacy_unit is None:
-            raise ValueError("unit_nulls and unit_through go with privacy_unit")
+            raise ValueError("unit_nulls and unit_through require privacy_unit")
         return self
 
     @property
     def origin(self) -> Origin:
-        """The same; files of two names may be told to count twice."""
+        """Format, version and filter of the table, and whether hard and symbolic links count as separate files."""
         return replace(super().origin, links=bool(self.links))
 
     @property
     def protects(self) -> Protection:
-        """Whom a release of these data protects."""
+        """Privacy unit of a release of these data."""
         unit = self.unit_through[-1].unit if self.unit_through else self.privacy_unit
         return Protection(unit, bound=self.max_rows_per_unit or 1)

@@ -1,4 +1,4 @@
-"""The job file: read, checked, and turned into a domain, a workload and a question (docs/jobs.md)."""
+"""Job file: validation, and construction of domain, workload and planning problem (docs/jobs.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dpscale.job.sections import (
 )
 from dpscale.ledger.location import resolved
 from dpscale.mechanisms import mechanism
-from dpscale.mechanisms.contract import Mechanism, Question
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem
 from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, reconstructions_for
 from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
@@ -39,7 +39,7 @@ from dpscale.workload import Part as AnyPart
 
 
 class Job(Settings):
-    """A whole job. Paths are absolute once read."""
+    """Job of one table. Paths are absolute after reading."""
 
     data: Data
     privacy: Privacy
@@ -64,89 +64,89 @@ class Job(Settings):
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
-        """Check the content; relative paths start at `folder`."""
+        """Validate the content of a job file; relative paths start at `folder`."""
         if "tables" in content:
-            raise JobError("tables", "several tables", "a job with [data]", "run it by `dpscale run` or dp.run")
+            raise JobError("tables", "several tables", "a job with [data]", "use `dpscale run` or dp.run")
         check_texts(content, "")
         try:
             job = cls.model_validate(dict(content))
         except ValidationError as error:
             raise job_sentence(error, _keys) from None
-        _ = job.options, job.estimating  # refused here, before anything is made
+        _ = job.options, job.estimating  # validate them before anything is created
         job.check_way()
         job.check_joint()
         job = job._resolved(folder)
-        check_texts(job.to_dict(), "")  # the folder may have a name that nobody can write
+        check_texts(job.to_dict(), "")  # the name of the folder may not be valid text
         return job
 
     @property
     def dataset(self) -> str:
-        """The name under which the ledger keeps this data: as given, or the path without its links."""
+        """Name of the data in the ledger: as given, or the resolved path."""
         return self.privacy.dataset or real(self.data.path)
 
     @cached_property
     def method(self) -> Mechanism:
-        """The mechanism that is named; JobError where there is none such."""
+        """Mechanism of the job. Raises JobError for an unknown name."""
         return mechanism(self.mechanism.name)
 
     @cached_property
     def options(self) -> Settings:
-        """Its options; JobError for one that it does not take."""
+        """Options of the mechanism. Raises JobError for an invalid one."""
         checked_options: Settings = checked(self.method.Options, self.mechanism.given, "mechanism", self.method.name)
         return checked_options
 
     @cached_property
     def reconstruction(self) -> Reconstruction:
-        """How estimates are made: as asked, or the best that the mechanism has. JobError for what it lacks."""
+        """Reconstruction of the job, or the mechanism's preferred one. Raises JobError if it is not supported."""
         has = reconstructions_for(self.method.forms(self.options))
-        asked = self.method.same.get(self.reconstruct.method, self.reconstruct.method)
-        if asked != "auto" and asked not in has:
-            raise JobError("reconstruct.method", f"{asked!r} for {self.method.name} as it runs here",
-                           " or ".join(["auto", *has, *self.method.same]), self._remedy(asked))  # fmt: skip
-        return reconstruction(has[0] if asked == "auto" else asked)
+        name = self.method.aliases.get(self.reconstruct.method, self.reconstruct.method)
+        if name != "auto" and name not in has:
+            raise JobError("reconstruct.method", f"{name!r} for {self.method.name} with these options",
+                           " or ".join(["auto", *has, *self.method.aliases]), self._remedy(name))  # fmt: skip
+        return reconstruction(has[0] if name == "auto" else name)
 
     def _remedy(self, requested: str) -> str:
-        setting = self.method.otherwise.get(requested)
+        setting = self.method.requires.get(requested)
         if setting:
             return f"leave it out, or set {setting}"
         return "leave it out" if requested in RECONSTRUCTIONS else nearest(requested, ["auto", *RECONSTRUCTIONS])
 
     @cached_property
     def estimating(self) -> Settings:
-        """The options of the reconstruction; JobError for one that it does not take."""
+        """Options of the reconstruction. Raises JobError for an invalid one."""
         named = self.reconstruction
         options: Settings = checked(named.Options, self.reconstruct.given, "reconstruct", f"{named.name} estimates")
         return options
 
     def check_way(self) -> None:
-        """JobError for rows of a junction tree where there is none, or with what only the sampler does."""
-        asked, named = self.synthesize, self.reconstruction
-        if asked is None or asked.method != "ancestral":
+        """Raise JobError for rows of a junction tree without one, or with options of the other sampler."""
+        rows, named = self.synthesize, self.reconstruction
+        if rows is None or rows.method != "ancestral":
             return
         if named.joint is None:
             raise JobError("synthesize.method", f"'ancestral' with {named.name} estimates", "auto or sampler",
                            'leave it out, or set reconstruct.method = "graphical"')  # fmt: skip
-        if asked.weights or asked.polish is True:
-            other = "weights" if asked.weights else "polish"
+        if rows.weights or rows.polish is True:
+            other = "weights" if rows.weights else "polish"
             raise JobError("synthesize.method", f"'ancestral' with {other}", "auto or sampler", "leave one out")
 
     def check_joint(self) -> None:
-        """JobError for intervals that hold at once where no errors are told."""
-        told = self.reconstruction.form == "least_squares" or getattr(self.estimating, "errors", None) == "simulated"
-        if self.output.joint and not told:
+        """Raise JobError for simultaneous intervals of estimates without errors."""
+        known = self.reconstruction.form == "least_squares" or getattr(self.estimating, "errors", None) == "simulated"
+        if self.output.joint and not known:
             raise JobError("output.joint", f"true with {self.reconstruction.name} estimates",
                            "least squares, or simulated errors", "leave it out, or set reconstruct.method ="
                            ' "least-squares" (an adaptive job: reconstruct.errors = "simulated")')  # fmt: skip
 
-    def question(self, workload: Workload) -> Question:
-        """What is asked, at what budget, for units of how many rows."""
-        return Question(workload, self.privacy.budget, self.data.max_rows_per_unit or 1)
+    def planning_problem(self, workload: Workload) -> PlanningProblem:
+        """Return workload, budget and rows per unit."""
+        return PlanningProblem(workload, self.privacy.budget, self.data.max_rows_per_unit or 1)
 
     def read_domain(self) -> Domain:
         return Domain.read(self.data.domain)
 
     def build_workload(self, domain: Domain) -> Workload:
-        """The workload over a domain."""
+        """Return the workload over a domain."""
         workload = Workload(domain)
         for part in self.workload:
             _add(workload, part)
@@ -156,7 +156,7 @@ class Job(Settings):
         return workload
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as the content of a job file."""
+        """Return the job as the content of a job file."""
         return self.model_dump(exclude_none=True, exclude_defaults=False)
 
     def _resolved(self, folder: Path) -> Job:
@@ -177,7 +177,7 @@ class Job(Settings):
 
 
 def _check_joint(part: AnyPart, most: int) -> None:
-    """JobError for a set with too many queries to draw its noise anew."""
+    """Raise JobError for a set with too many queries to simulate their noise."""
     for names, count in zip(part.sets, counts_of(part), strict=True):
         if MOST_JOINT < count <= most:
             raise JobError("output.joint", f"{count:,} queries of family {part.name} over {', '.join(names)}",
@@ -194,7 +194,7 @@ def job_content(source: str | Path | Mapping[str, Any], stored: bool = False) ->
 
 def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
     if not is_path(source):
-        raise JobError("job", shown(source), "a job file's path, or its content as a dict", "give one of them")
+        raise JobError("job", shown(source), "the path of a job file, or its content as a dict", "pass one of them")
     path = place(source, "job")
     try:
         content = tomllib.loads(read_text(path))
@@ -203,7 +203,7 @@ def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
         raise JobError("job", f"cannot read {called(path)} ({reason})", "a job file", "check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise JobError(
-            "job", f"{called(path)} is not TOML{toml_fault(error)}", "a job file", "mend the syntax"
+            "job", f"{called(path)} is not TOML{toml_fault(error)}", "a job file", "fix the syntax"
         ) from None
     return content, (path.resolve() if is_local(path) else path).parent
 
@@ -221,25 +221,32 @@ def _add(workload: Workload, part: Part) -> None:
 
 
 def _add_predicates(workload: Workload, part: Part) -> None:
-    """Queries from a .npy file of shape (m, n_a, n_b, …), over one attribute set."""
+    """Add queries from a .npy file of shape (m, n_a, n_b, …), over one attribute set."""
     if part.file is None or part.attributes is None or len(part.attributes) != 1 or part.degree is not None:
-        raise JobError("workload", "predicates without its settings", "file and attributes = [[one set]]", "add them")
+        raise JobError("workload", "predicates without required keys", "file and attributes = [[one set]]", "add them")
     try:
         queries = np.load(part.file, allow_pickle=False)
     except (OSError, ValueError):
         raise JobError(
-            "workload.file", f"{part.file} cannot be read", "an array file (.npy)", "save it by numpy"
+            "workload.file", f"{part.file} cannot be read", "an array file (.npy)", "save it with numpy"
         ) from None
     each = part.weight if isinstance(part.weight, list) else np.full(len(queries), part.weight)
     workload.add_queries(part.attributes[0], queries, each)
 
 
 def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]], list[str]]) -> JobError:
-    """The first fault of a job as one sentence; `keys`: the settings that a place in it has."""
-    unknown = [one for one in error.errors() if one["type"] == "extra_forbidden"]  # a slip makes what is meant missing
+    """Return the first fault of a job as an error.
+
+    Parameters
+    ----------
+    error : pydantic.ValidationError
+    keys : callable
+        Returns the accepted keys at a location of the job.
+    """
+    unknown = [one for one in error.errors() if one["type"] == "extra_forbidden"]  # a misspelt key is also missing
     fault = (unknown or error.errors())[0]
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
-    if isinstance(refused, JobError):  # a validator's own sentence, which knows no table's name
+    if isinstance(refused, JobError):  # raised by a validator, which does not know the name of the table
         table = ".".join(map(str, fault["loc"][:2])) if fault["loc"][0] == "tables" else "data"
         return JobError(refused.field.replace("data", table, 1), refused.got, refused.takes, refused.remedy)
     named = [str(part) for part in fault["loc"] if "[" not in str(part) and "constrained" not in str(part)]

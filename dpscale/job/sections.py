@@ -1,4 +1,4 @@
-"""The tables of a job file, each a pydantic model: what is not known is refused, and nothing is converted."""
+"""Tables of a job file as pydantic models: unknown keys are refused, and values are not converted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dpscale.base.settings import OldNameWarning, Settings
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 
 BELOW_ONE = 1 - 1e-15
-PART_ROWS, MOST_PARTS = 100_000, 10_000  # where the number of files is left out
-POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows a record, and rows, above which chance no longer shows
+PART_ROWS, MOST_PARTS = 100_000, 10_000  # default number of files
+POLISHED, MOST_POLISHED = 1.5, 1_000_000  # rows per record, and rows, above which sampling error is negligible
 MOST_EPSILON, MOST_DELTA = 20, 1 / 1000  # larger budgets need allow_weak_privacy = true
 OLD_NAMES = {"allow_weak_privacy": "careless"}  # of [privacy]; digests of a job contain the old names
-NO_DOUBT = 10.0  # a squared mu well within both
+SAFE_AMOUNT = 10.0  # a squared mu well below both limits
 MEMORY = re.compile(r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kKMGT]?i?B)\s*$")
 UNITS = {
     "B": 1,
@@ -30,7 +30,7 @@ UNITS = {
 
 def _name(value: str) -> str:
     if not (value.strip() and value.isprintable()):
-        raise ValueError("write a name of printable characters")
+        raise ValueError("it must consist of printable characters")
     return value
 
 
@@ -41,16 +41,14 @@ def _not_zero(value: Any) -> Any:
     return value
 
 
-Amount = Annotated[
-    float, Field(gt=0, le=1e12, allow_inf_nan=False)
-]  # of a budget: more would overflow on its way, and protects nobody
+Amount = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]  # larger budgets overflow
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Delta = Annotated[float, BeforeValidator(_not_zero), Field(ge=1e-300, lt=1, allow_inf_nan=False)]
-LEAST_AMOUNT = 1e-12  # of μ²: below it a single count has noise of more than a million records
+LEAST_AMOUNT = 1e-12  # in μ²: below it the noise of a single count exceeds a million records
 
 
 class Privacy(Settings):
-    """The budget: epsilon and delta, or rho, or privacy_cost; and the ledger that remembers it."""
+    """Privacy budget (epsilon and delta, or rho, or privacy_cost) and the ledger that records it."""
 
     epsilon: Amount | None = None
     delta: Delta | None = None
@@ -70,7 +68,7 @@ class Privacy(Settings):
         content = dict(content)
         for new, old in OLD_NAMES.items():
             if old in content and new in content:
-                raise ValueError(JobError(f"privacy.{old}", f"given beside {new}", f"{new} alone", "remove it"))
+                raise ValueError(JobError(f"privacy.{old}", f"given together with {new}", f"{new} alone", "remove it"))
             if old in content:
                 content[new] = content.pop(old)
         return content
@@ -79,15 +77,15 @@ class Privacy(Settings):
     def _one(self) -> Privacy:
         given = [name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None]
         if len(given) != 1 or (self.delta is not None and self.epsilon is None):
-            raise ValueError("give epsilon with delta, or epsilon alone (pure), or rho, or privacy_cost")
+            raise ValueError("set epsilon and delta, or epsilon alone (pure), or rho, or privacy_cost")
         return self
 
     @model_validator(mode="after")
     def _useful(self) -> Privacy:
         """Warn of a budget whose noise hides every count."""
         if self.budget.amount < LEAST_AMOUNT:
-            warnings.warn(f"this budget gives each count noise of more than {LEAST_AMOUNT**-0.5:,.0f} records: answers"
-                          " have no information about smaller tables", UserWarning, stacklevel=2)  # fmt: skip
+            warnings.warn(f"with this budget the noise of each count exceeds {LEAST_AMOUNT**-0.5:,.0f} records: answers"
+                          " carry no information about smaller tables", UserWarning, stacklevel=2)  # fmt: skip
         return self
 
     @model_validator(mode="after")
@@ -108,13 +106,13 @@ class Privacy(Settings):
             from dpscale.privacy.conversion import delta_of_mu
 
             amount = self.budget.amount
-            if amount < NO_DOUBT or delta_of_mu(math.sqrt(amount), MOST_EPSILON) <= MOST_DELTA:
+            if amount < SAFE_AMOUNT or delta_of_mu(math.sqrt(amount), MOST_EPSILON) <= MOST_DELTA:
                 return None
         elif self.epsilon <= MOST_EPSILON:
             return None
         name = next(name for name in ("epsilon", "rho", "privacy_cost") if getattr(self, name) is not None)
         return JobError(f"privacy.{name}", f"{getattr(self, name):g}: the odds of a guess about a record"
-                        f" may grow by a factor of e^{MOST_EPSILON}", f"at most the equivalent of epsilon {MOST_EPSILON}",
+                        f" may grow by a factor of e^{MOST_EPSILON}", f"at most a cost of epsilon {MOST_EPSILON}",
                         "reduce it, or set allow_weak_privacy = true")  # fmt: skip
 
     @property
@@ -125,18 +123,18 @@ class Privacy(Settings):
                             " record", f"at most 1 / public_rows, {1 / rows:.3g}",
                             "reduce delta, or set allow_weak_privacy = true")  # fmt: skip
         if delta > MOST_DELTA:
-            return JobError("privacy.delta", f"{delta:g} permits the publication of one whole record in {round(1 / delta)}",
-                            f"at most {MOST_DELTA:g}", "reduce delta, or set allow_weak_privacy = true")  # fmt: skip
+            return JobError("privacy.delta", f"{delta:g} permits the publication of one whole record in"
+                            f" {round(1 / delta)}", f"at most {MOST_DELTA:g}", "reduce delta, or set allow_weak_privacy = true")  # fmt: skip
         return None
 
     @property
     def noise(self) -> str:
-        """Laplace for pure differential privacy (epsilon alone), else Gaussian."""
+        """Laplace for pure differential privacy (epsilon alone), otherwise Gaussian."""
         return LAPLACE if self.epsilon is not None and self.delta is None else GAUSSIAN
 
     @property
     def budget(self) -> Budget:
-        """What the draws may come to: squared Gaussian-DP μ, which as zCDP is half of it, or pure ε."""
+        """Upper limit of the cost of all draws: squared Gaussian-DP μ (twice the zCDP ρ), or pure ε."""
         from dpscale.privacy.conversion import gdp_mu
 
         if self.epsilon is not None and self.delta is None:
@@ -176,30 +174,30 @@ class Part(Settings):
 
 
 class Named(Settings):
-    """A table whose other keys are the options of what it names, which that checks itself."""
+    """Table that names a method; its other keys are the options of the method, which validates them."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options as they were given."""
+        """Options as given."""
         return dict(self.model_extra or {})
 
 
 class MechanismTable(Named):
-    """The mechanism and its options."""
+    """Mechanism and its options."""
 
     name: str = "weighted-residuals"
 
 
 class ReconstructTable(Named):
-    """How estimates are made, and the options of that. auto: the best that the mechanism has."""
+    """Reconstruction and its options; "auto" selects the mechanism's preferred one."""
 
     method: str = "auto"
 
 
 class EngineSettings(Settings):
-    """Where tasks run and how much memory they may hold. A seed marks the run as not private."""
+    """Scheduler and memory limit. A seed marks the run as not private."""
 
     scheduler: str | None = None
     memory: str = "4GiB"
@@ -209,7 +207,7 @@ class EngineSettings(Settings):
     @classmethod
     def _memory(cls, value: str) -> str:
         if not MEMORY.match(value):
-            raise ValueError("write a size, such as 4GiB")
+            raise ValueError("it must be a size such as 4GiB")
         return value
 
     @property
@@ -219,7 +217,7 @@ class EngineSettings(Settings):
 
 
 class SynthesizeTable(Settings):
-    """Rows: how many (left out: about as many as there are records), in how many files, of which kind."""
+    """Synthetic rows: their number (default: about the number of records), files and format."""
 
     rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
     method: Literal["auto", "sampler", "ancestral"] = "auto"
@@ -230,19 +228,25 @@ class SynthesizeTable(Settings):
     format: Literal["parquet", "csv"] = "parquet"
 
     def parts_of(self, rows: int) -> int:
-        """In how many files so many rows are."""
+        """Return the number of files."""
         return self.parts or min(MOST_PARTS, -(-rows // PART_ROWS))
 
     def polishes(self, total: float) -> bool:
-        """Whether rows are polished; `auto`: where chance still shows. `total`: the released number of records."""
+        """Return whether rows are polished.
+
+        With "auto" they are if sampling error is visible for a released number of records `total`.
+        """
         if self.polish == "auto":
             return not self.weights and (self.rows or total) <= min(POLISHED * total, MOST_POLISHED)
         return self.polish
 
 
 class Output(Settings):
-    """Answer files: sets with more queries than `max_rows` get none, the Release answers them on demand. Intervals hold
-    with probability `level` (0.95), each by itself or, `joint`, all of a set at once."""
+    """Answer files.
+
+    Sets with more queries than `max_rows` get no file; a release answers them on demand. Intervals have the confidence
+    level `level` (0.95), each separately or, with `joint`, all intervals of a set simultaneously.
+    """
 
     max_rows: Annotated[int, Field(ge=0)] = 10_000_000
     level: Annotated[float, Field(gt=0, lt=1)] | None = None

@@ -43,7 +43,7 @@ def connection(ledger: str) -> dict[str, Any]:
         port, strict = parts.port, bool(parts.query)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=strict))
     except ValueError:  # the text of the error would repeat the address
-        raise _refused("an address that cannot be read", "mend it") from None
+        raise _refused("an address that cannot be read", "fix it") from None
     _check(ledger, parts.scheme, "@" in parts.netloc or bool(parts.fragment), options)
     database = unquote(parts.path.removeprefix("/"))
     if not database or "/" in database or NUL in database or "=" in database:
@@ -61,7 +61,7 @@ def _check(ledger: str, scheme: str, credentials: bool, options: dict[str, str])
         raise _refused(f"an address with {len(strangers)} options that are not known",
                        f"keep to {', '.join(OPTIONS)}; libpq takes the others from the environment")  # fmt: skip
     if not ledger.isprintable():
-        raise _refused("an address with a letter that is none", "mend it")
+        raise _refused("an address with a letter that is none", "fix it")
 
 
 def _refused(got: str, remedy: str) -> JobError:

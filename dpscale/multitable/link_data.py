@@ -201,7 +201,7 @@ def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
     there = (at >= 0).all(axis=1)
     if not there.all() and link.dangling != "drop":
         raise DataError(f"link {link.called}", "a key that no row has", "the key of a row at both ends",
-                        'mend it, or leave such links out by dangling = "drop"')  # fmt: skip
+                        'fix it, or leave such links out by dangling = "drop"')  # fmt: skip
     return np.asarray(there)
 
 

@@ -65,7 +65,7 @@ def _rmse(job: Job, mechanism: str) -> float | None:
     tried = Job.parse(content, Path())
     engine = resolve(scheduler="synchronous")
     try:
-        plan = make_plan(tried, tried.question(tried.build_workload(tried.read_domain())), engine)
+        plan = make_plan(tried, tried.planning_problem(tried.build_workload(tried.read_domain())), engine)
         error = plan.summary(tried.privacy.budget).get("rmse")
     except DpscaleError:
         return None

@@ -52,9 +52,9 @@ def _check(content: Any) -> None:
     for one in content.get("relationships", []):
         if any(not isinstance(one.get(end), str) for end in ENDS):
             raise JobError("metadata.relationships", "a key of several columns, or an end that lacks", ", ".join(ENDS),
-                           "mend it, or leave it out")  # fmt: skip
+                           "fix it, or leave it out")  # fmt: skip
         if left := next((one[end] for end in ENDS[::2] if one[end] not in content["tables"]), None):
-            raise JobError("metadata.relationships", f"a table {left!r}", ", ".join(content["tables"]), "mend it")
+            raise JobError("metadata.relationships", f"a table {left!r}", ", ".join(content["tables"]), "fix it")
 
 
 def draft(content: Content, data: str | Path) -> str:

@@ -53,7 +53,7 @@ def check_public(job: DatabaseJob) -> None:
             words, has = key_words({column: rows.column(column).combine_chunks() for column in key}, key, "drop")
             if not has.all() or len(np.unique(words, axis=0)) < len(words):
                 raise DataError(f"tables.{name}.key", "a null, or a key that two rows have",
-                                "a key for every row of a public table", "mend the table")  # fmt: skip
+                                "a key for every row of a public table", "fix the table")  # fmt: skip
 
 
 def write_tables(run: DatabaseRun, public: Mapping[str, Any], pairs: Mapping[str, Integers]) -> None:

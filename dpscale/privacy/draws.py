@@ -64,7 +64,7 @@ class GaussianDraw:
         return self.variance / self.multiplier**2
 
     @property
-    def law(self) -> dict[str, str]:
+    def noise_spec(self) -> dict[str, str]:
         """Noise parameters for the measurement record, which enters the noise key."""
         return {"variance": str(self.variance)}
 
@@ -100,7 +100,7 @@ class LaplaceDraw:
         return self.variance / self.multiplier**2
 
     @property
-    def law(self) -> dict[str, str]:
+    def noise_spec(self) -> dict[str, str]:
         return {"laplace": str(self.scale)}
 
     @property

@@ -82,7 +82,7 @@ def _first_line(path: str, dialect: Dialect) -> list[str]:
         for line in csv.reader(text, delimiter=dialect.of(path)):
             if line:
                 return line
-    raise DataError("data.path", f"{path} is empty", "a CSV file with a header", "mend or remove it")
+    raise DataError("data.path", f"{path} is empty", "a CSV file with a header", "fix or remove it")
 
 
 def _tidy(column: pa.DictionaryArray, nothing: pa.Array) -> pa.DictionaryArray:

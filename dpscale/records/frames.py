@@ -114,7 +114,7 @@ def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:
         raise DataError(FIELD, "a column of values of several kinds", "columns of one type each",
                         "convert it") from None  # fmt: skip
     except KeyError:
-        raise DataError(FIELD, "a partition that lacks a column", "the same columns in all", "mend it") from None
+        raise DataError(FIELD, "a partition that lacks a column", "the same columns in all", "fix it") from None
 
 
 def _columns(frame: Any, names: list[str]) -> pa.Table:

@@ -159,7 +159,7 @@ def why_broken(path: str, error: Any = None, named: str = "") -> str:
         return 'it is not UTF-8: set its encoding in [data], as encoding = "latin-1"'
     if "Expected" in str(error) and "columns" in str(error):
         return "some line has more or fewer fields than the header: set delimiter in [data], or quote its texts"
-    return "mend or remove it"
+    return "fix or remove it"
 
 
 def other_delimiter(path: str, named: str = "") -> str:

@@ -264,7 +264,7 @@ class Table:
         parts = tuple(replace(part, where=own) for part, own in rest if own is not None)
         if not parts:
             raise DataError(
-                FIELD, f"{where}, which no folder's name or partition matches", "a filter that leaves a file", "mend it"
+                FIELD, f"{where}, which no folder's name or partition matches", "a filter that leaves a file", "fix it"
             )
         first = parts[0]
         known = [*self.domain.names, *dict(first.fixed)]

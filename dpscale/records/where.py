@@ -191,7 +191,7 @@ def _number(token: _Token) -> int | float:
     """Return an int if the value is an integer in the int64 range, else a float."""
     value = float(token.text)
     if not math.isfinite(value):
-        raise DataError(FIELD, f"{shown(token.text)} at character {token.at + 1}", "numbers below 1e308", "mend it")
+        raise DataError(FIELD, f"{shown(token.text)} at character {token.at + 1}", "numbers below 1e308", "fix it")
     exact = Fraction(token.text) if abs(value) < 2 * MOST and abs(value) > 1e-300 else Fraction(value)
     return int(exact) if exact.denominator == 1 and abs(exact) < MOST else value
 
@@ -201,7 +201,7 @@ def _date(token: _Token) -> datetime:
         return datetime.fromisoformat(token.text)
     except ValueError:
         raise DataError(FIELD, f"{shown(token.text)} at character {token.at + 1}", "a day of the calendar",
-                        "mend it, or write a text in quotes") from None  # fmt: skip
+                        "fix it, or write a text in quotes") from None  # fmt: skip
 
 
 def _named(column: str) -> str:

@@ -23,7 +23,7 @@ DENIED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 @contextmanager
 def disk_errors(place: Path) -> Iterator[None]:
-    """Turn what a disk says into one sentence: where it is full or fails to try again, where it denies to mend that."""
+    """Turn what a disk says into one sentence: where it is full or fails to try again, where it denies to fix that."""
     try:
         yield
     except OSError as error:
@@ -38,10 +38,10 @@ def disk_errors(place: Path) -> Iterator[None]:
 def _told(error: OSError, place: Path) -> DpscaleError | None:
     if error.errno in FAILING:
         return TransientError("run directory", f"cannot write in {place} ({os.strerror(error.errno)})", "",
-                              "mend that and run again: it goes on where it stopped")  # fmt: skip
+                              "fix that and run again to resume")  # fmt: skip
     if error.errno in DENIED and f"{error.filename}/".startswith(f"{place}/"):  # data and sockets may be denied as well
         return JobError("run directory", f"cannot work in {place} ({os.strerror(error.errno)})",
-                        "a directory that this user can read and write", "mend that or choose another")  # fmt: skip
+                        "a directory that this user can read and write", "fix that or choose another")  # fmt: skip
     return None
 
 

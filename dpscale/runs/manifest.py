@@ -83,7 +83,7 @@ def later_request(folder: Path, content: Any) -> SynthesizeTable:
     except ValidationError:
         raise JobError("run directory", f"synthesize in {MANIFEST} in {folder} is damaged",
                        "the settings of [synthesize], which `dpscale job schema` lists",
-                       "mend it there, or take it out: rows cost nothing") from None  # fmt: skip
+                       "fix it there, or take it out: rows cost nothing") from None  # fmt: skip
 
 
 def left_by(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:

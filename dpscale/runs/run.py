@@ -26,9 +26,9 @@ from dpscale.base.parallel import Each, plainly
 from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.job.sections import SynthesizeTable, with_old_names
-from dpscale.measurement import Released
-from dpscale.mechanisms.contract import Question
-from dpscale.plans.measurement_plan import Planned
+from dpscale.measurement import MeasurementStore
+from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.secret import SecretPlace, read_secret, secret_tag
 from dpscale.records.origin import Origin
 from dpscale.runs.create import following, latest, led_to, make, making, unmeasured
@@ -75,7 +75,10 @@ class Run:
                 raise JobError("run directory", got, "one table's, as under its tables/",
                                "run its job again to go on, or open it as a DatabaseRelease")  # fmt: skip
             check_version(self.path, self.manifest)
-            self.job, self.domain = known or (Job.read(self.path / "job.toml", stored=True), Domain.read(self.path / "domain.toml"))
+            self.job, self.domain = known or (
+                Job.read(self.path / "job.toml", stored=True),
+                Domain.read(self.path / "domain.toml"),
+            )
             if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
                 raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
                                "the files as the run wrote them (memory and scheduler may change)",
@@ -153,14 +156,14 @@ class Run:
         return self.job.build_workload(self.domain)
 
     @cached_property
-    def question(self) -> Question:
+    def planning_problem(self) -> PlanningProblem:
         """The planning problem: workload, budget and privacy unit of the job."""
-        return self.job.question(self.workload)
+        return self.job.planning_problem(self.workload)
 
     @cached_property
-    def planned(self) -> Planned:
+    def planned(self) -> MeasurementPlan:
         """The measurement plan that the plan stage wrote."""
-        planned = self.job.method.read(self.path / "plan", self.question, self.job.options)
+        planned = self.job.method.read(self.path / "plan", self.planning_problem, self.job.options)
         if planned.noise != self.job.privacy.noise:
             raise JobError("run directory", "its plan has another noise than its job asks for",
                            "the plan as it was made", "start a new run")  # fmt: skip
@@ -181,13 +184,13 @@ class Run:
             stages = {name: entry for name, entry in self.manifest["stages"].items() if name != "synthesize"}
             self.update(synthesize=asked.model_dump(), stages=stages)
 
-    def keep_plan(self, planned: Planned) -> None:
+    def keep_plan(self, planned: MeasurementPlan) -> None:
         """Write the plan and cache it in this object."""
         planned.write(self.path / "plan")
         vars(self)["planned"] = planned
 
     @property
-    def released(self) -> Released:
+    def released(self) -> MeasurementStore:
         """The measurements of this release.
 
         Raises JobError if the measure stage has not recorded a snapshot of the data yet.
@@ -197,16 +200,16 @@ class Run:
             raise self._undone("measure")
         return self.releasing(manifest["release"], manifest["snapshot"])
 
-    def releasing(self, release: str, snapshot: str) -> Released:
+    def releasing(self, release: str, snapshot: str) -> MeasurementStore:
         """Return the measurements of a release id and a snapshot of the data; cached."""
         if (release, snapshot) not in self._releases:
-            rows, folder = self.question.rows_per_unit, self.measurements_path
-            opened = Released(folder, release, snapshot, self.planned, rows, self.read_matching_key)
+            rows, folder = self.planning_problem.rows_per_unit, self.measurements_path
+            opened = MeasurementStore(folder, release, snapshot, self.planned, rows, self.read_matching_key)
             self._releases[release, snapshot] = opened
         return self._releases[release, snapshot]
 
     @cached_property
-    def _releases(self) -> dict[tuple[str, str], Released]:
+    def _releases(self) -> dict[tuple[str, str], MeasurementStore]:
         return {}
 
     def read_matching_key(self) -> bytes | None:

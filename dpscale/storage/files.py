@@ -45,7 +45,7 @@ def place(path: str | Path, field: str = FIELD) -> Path:
                        "pip install 'dpscale[store]' and the store's own fsspec package") from None  # fmt: skip
     except ValueError:
         raise JobError(FIELD, f"{path}, of no known kind of store", "a folder, or a URL that fsspec knows",
-                       "mend it") from None  # fmt: skip
+                       "fix it") from None  # fmt: skip
 
 
 def is_path(value: Any) -> bool:
@@ -65,7 +65,7 @@ def checked_path(path: Any, field: str) -> Any:
     except UnicodeEncodeError:
         writable = False
     if not writable:
-        raise JobError(field, "a path with a letter that no file system writes", "a path", "mend it")
+        raise JobError(field, "a path with a letter that no file system writes", "a path", "fix it")
     return path
 
 
@@ -198,7 +198,7 @@ def read_bytes(path: Path) -> bytes:
             pass
         except OSError as error:
             raise TransientError(FIELD, f"{path} cannot be read ({error.strerror or type(error).__name__})",
-                                 "a file that this user can read", "mend that and run again") from None  # fmt: skip
+                                 "a file that this user can read", "fix that and run again") from None  # fmt: skip
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
@@ -252,7 +252,7 @@ def check_conditional(folder: Path) -> None:
             probe.write_bytes(b"first")
         except FileNotFoundError:
             raise JobError(FIELD, f"{folder}, in a bucket that is not there", "a bucket that is",
-                           "make it, or mend the address") from None  # fmt: skip
+                           "make it, or fix the address") from None  # fmt: skip
     try:
         overwritten = create(probe, b"second")
     finally:

@@ -139,7 +139,7 @@ def telling(url: str, done: str) -> Iterator[None]:
                          "check address and rights") from None  # fmt: skip
     except Exception as error:
         if isinstance(error, ValueError) and "rotocol" in str(error):
-            raise DataError(FIELD, f"{url}, of no known kind of store", SEVERAL, "mend it") from None
+            raise DataError(FIELD, f"{url}, of no known kind of store", SEVERAL, "fix it") from None
         raise TransientError(FIELD, f"{url} cannot be {done} ({type(error).__name__})", "a store that can be",
                              "check address, keys and rights, and run again") from None  # fmt: skip
 

@@ -224,7 +224,7 @@ def weighted(part: ProductPart | JointPart, each: Floats) -> ExplicitPart:
     count, cells = part.count(attributes), part.domain.cells(attributes)
     if each.shape != (count,):
         got = f"{each.size} weights for {', '.join(attributes)}"
-        raise JobError("workload.weight", got, f"one for each of its {count} queries", "mend it")
+        raise JobError("workload.weight", got, f"one for each of its {count} queries", "fix it")
     if count * cells > MOST_ENTRIES:
         raise JobError("workload.weight", f"a weight each for {count} queries on {cells} cells",
                        f"at most {MOST_ENTRIES} entries", "give one weight for the set")  # fmt: skip

@@ -205,14 +205,14 @@ def _names(names: Sequence[str]) -> Sequence[str]:
 
 def _weight(weight: float) -> float:
     if isinstance(weight, bool) or not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
-        raise JobError("workload.weight", f"{weight!r}", "a finite number, 0 or more", "mend it")
+        raise JobError("workload.weight", f"{weight!r}", "a finite number, 0 or more", "fix it")
     return float(weight)
 
 
 def _weights(weight: Sequence[Any], sets: int) -> tuple[float | Floats, ...]:
     """Return one weight per attribute set, or an array where the queries of a set have individual weights."""
     if len(weight) != sets:
-        raise JobError("workload.weight", f"{len(weight)} weights", f"one, or one for each of {sets} sets", "mend it")
+        raise JobError("workload.weight", f"{len(weight)} weights", f"one, or one for each of {sets} sets", "fix it")
     return tuple(_weight(value) if isinstance(value, int | float) else _each(value) for value in weight)
 
 
@@ -221,7 +221,7 @@ def _each(values: Any) -> Floats:
     try:
         array = np.asarray(values, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
-        raise JobError("workload.weight", "no numbers", "one weight for each query", "mend it") from None
+        raise JobError("workload.weight", "no numbers", "one weight for each query", "fix it") from None
     for value in array:
         _weight(float(value))
     return array
@@ -229,7 +229,7 @@ def _each(values: Any) -> Floats:
 
 def _probability(p: float | None) -> float:
     if p is not None and not 0 < p < 1:
-        raise JobError("workload.p", f"{p!r}", "a number between 0 and 1", "mend it")
+        raise JobError("workload.p", f"{p!r}", "a number between 0 and 1", "fix it")
     return RANDOM_P if p is None else float(p)
 
 
@@ -261,7 +261,7 @@ def targets_of(workload: Workload) -> dict[AttributeSet, float]:
             if weight > 0 and names:
                 targets[names] = targets.get(names, 0.0) + weight
     if not all(math.isfinite(weight) for weight in targets.values()):
-        raise JobError("workload.weight", "weights whose sum over a set is not finite", "smaller ones", "mend them")
+        raise JobError("workload.weight", "weights whose sum over a set is not finite", "smaller ones", "fix them")
     if not targets:
         raise JobError("workload", "no attribute set that weighs", "one marginal at least", "add a family")
     return targets

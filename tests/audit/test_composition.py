@@ -91,8 +91,8 @@ def test_a_draw_by_a_strategy_is_held_against_the_strategys_own_columns(tmp_path
 def first_drawn(run):
     """The record of a run's first measurement, and its value."""
     released = Run(run).released
-    first = released.planned.first()
-    return released.record(first.orders[0]), released.values(first)[0]
+    first = released.planned.first_decision()
+    return released.record(first.requests[0]), released.values(first)[0]
 
 
 def test_a_planted_uncharged_draw_is_found(tmp_path):

@@ -47,13 +47,13 @@ def noise_of_run(place, mechanism, noise, seed):
     release = dp.run(path, place / f"run-{mechanism}-{noise}-{seed}")
     table = Table.open(place / "data", release.domain)
     released = release._run.released
-    first, parts = released.planned.first(), []
-    for order, value in zip(first.orders, released.values(first), strict=True):
+    first, parts = released.planned.first_decision(), []
+    for order, value in zip(first.requests, released.values(first), strict=True):
         block, draw = order.block, order.draw
         counts = count_marginals(table, [block.attributes])[block.attributes]
         exact = applied(block.factors, counts) * draw.multiplier
         parts.append(value.reshape(-1) * draw.multiplier - exact)
-    return parts, [math.sqrt(order.draw.variance) for order in first.orders]
+    return parts, [math.sqrt(order.draw.variance) for order in first.requests]
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])

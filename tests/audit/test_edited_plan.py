@@ -11,7 +11,7 @@ import pytest
 import dpscale as dp
 from dpscale.audit.composition import records_of
 from dpscale.job import Job
-from dpscale.plans.attribute_sets import Sets
+from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
 from dpscale.runs.fingerprints import digest_left
 from dpscale.runs.run import Run
@@ -36,7 +36,7 @@ def other_attribute(run):
 
     edit_blocks(run, edited)
     with np.load(run / "plan" / "blocks.npz") as columns:
-        sets = Sets((), columns["members"], columns["ends"])
+        sets = AttributeSets((), columns["members"], columns["ends"])
         blocks = Blocks(sets, (), *(columns[name] for name in ("strategy", "share", "whole", "noise")))
     path = run / "plan" / "plan.json"
     content = json.loads(path.read_text())
@@ -101,7 +101,7 @@ def test_the_digest_of_a_plan_is_of_what_was_read(tmp_path):
     run = Run(tmp_path / "run")
     path = run.path / "plan" / "plan.json"
     read = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert run.planned.first().orders
+    assert run.planned.first_decision().requests
     path.write_text(path.read_text() + " ")
     assert run.planned.digest == read
 
@@ -115,5 +115,5 @@ def test_an_adaptive_run_that_was_charged_goes_on(tmp_path, monkeypatch, mechani
         patched.setattr(budget, "destroy_secret", lambda path: 1 / 0)
         with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
             dp.run(job, tmp_path / "run")
-    assert Run(tmp_path / "run").planned.law == ["aim-grem", "1", 1]
+    assert Run(tmp_path / "run").planned.noise_spec == ["aim-grem", "1", 1]
     dp.run(job, tmp_path / "run")

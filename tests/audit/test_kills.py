@@ -164,7 +164,7 @@ def test_torn_files_are_never_read(tmp_path):
     import numpy as np
 
     from dpscale import JobError
-    from dpscale.measurement.value_files import Shelf, write_values
+    from dpscale.measurement.value_files import ValueReader, write_values
 
     path, head = tmp_path / "m.parquet", {"release": "r"}
     write_values(path, head, [("{}", np.arange(20.0))])
@@ -172,7 +172,7 @@ def test_torn_files_are_never_read(tmp_path):
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         with pytest.raises(JobError):
-            Shelf(head).read(path, 0, 20, "{}")
+            ValueReader(head).read(path, 0, 20, "{}")
 
 
 def test_eight_processes_race_for_the_last_budget(tmp_path):

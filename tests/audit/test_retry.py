@@ -57,7 +57,7 @@ def crashing(monkeypatch, module, name):
 def every_measurement(released):
     """All of the first decision, whether there is a file or not."""
     elsewhere = replace(released, folder=released.folder / "none")
-    return [replace(one, folder=released.folder) for one in elsewhere.missing(released.planned.first())]
+    return [replace(one, folder=released.folder) for one in elsewhere.missing(released.planned.first_decision())]
 
 
 def test_a_task_run_again_changes_no_file(tmp_path):
@@ -329,5 +329,5 @@ def test_two_writers_of_one_measurement_leave_a_whole_file(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "replace", meanwhile)
     value_files.write_values(path, head, rows)
-    np.testing.assert_array_equal(value_files.Shelf(head).read(path, 0, 3, "{}"), np.arange(3.0))
+    np.testing.assert_array_equal(value_files.ValueReader(head).read(path, 0, 3, "{}"), np.arange(3.0))
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.parquet"]

@@ -44,7 +44,7 @@ def told(*arguments, code=0):
 def test_errors_by_family_are_the_variances_of_the_plan(job, privacy):
     read = Job.read(job(privacy=privacy))
     found = told(job(privacy=privacy))
-    planned = make_plan(read, read.question(read.build_workload(read.read_domain())), LocalEngine())
+    planned = make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), LocalEngine())
     cost = read.privacy.budget.privacy_cost
     for part, family in zip(planned.workload.parts, found["families"], strict=True):
         variances = np.concatenate([planned.plan.accuracy.part_variances(part, names).ravel() for names in part.sets])
@@ -111,12 +111,12 @@ def test_a_plan_is_made_once_and_made_anew_where_its_file_is_damaged(job, monkey
     del first["planning_seconds"], second["planning_seconds"]
     assert first == second
     read, engine = Job.read(job()), LocalEngine()
-    digest = make_plan(read, read.question(read.build_workload(read.read_domain())), engine).digest
+    digest = make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine).digest
     (Path(made[0]) / "blocks.npz").write_bytes(b"damaged")
-    assert make_plan(read, read.question(read.build_workload(read.read_domain())), engine).digest == digest
+    assert make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine).digest == digest
     assert len(made) == 2
     (Path(made[0]) / "digest.txt").write_text("of another plan")
-    assert make_plan(read, read.question(read.build_workload(read.read_domain())), engine).digest == digest
+    assert make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine).digest == digest
     assert len(made) == 3
     told(job(more="weight = 2.0\n"))
     assert len(made) == 4

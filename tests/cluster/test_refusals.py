@@ -59,7 +59,7 @@ def test_submit_takes_addresses_and_says_no_more_than_that(tmp_path, address):
                                        "--run-dir", str(tmp_path / "run")])  # fmt: skip
     assert result.exit_code == 2
     assert result.stderr == (f"dpscale: engine.scheduler: {address!r}; expected tcp://HOST:PORT or tls://HOST:PORT; "
-                             "mend it\n")  # fmt: skip
+                             "fix it\n")  # fmt: skip
 
 
 def test_nobody_there():

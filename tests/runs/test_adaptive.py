@@ -16,10 +16,10 @@ import dpscale as dp
 from dpscale.audit.composition import audit_run
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.measurement import Released, measurement, measurement_store
+from dpscale.measurement import MeasurementStore, measurement, measurement_store
 from dpscale.measurement.adaptive import run
-from dpscale.mechanisms.aim.beliefs import Grem, MaximumEntropy
 from dpscale.mechanisms.aim.decision import VERSION
+from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.privacy.streams import seeded_secret
 from dpscale.runs.run import Run
@@ -99,7 +99,7 @@ def test_the_charge_is_twice_rho_exactly_and_before_the_first_draw(reference):
     decisions = [json.loads(path.read_text()) for path in sorted((place / "whole/measurements").glob("*.json"))]
     chosen = sum(Fraction(one["beta"]) + bool(names) * Fraction(one["step"])
                  for one in decisions for names in one["chosen"])  # fmt: skip
-    assert chosen + Run(place / "whole").planned.first().spent == 1
+    assert chosen + Run(place / "whole").planned.first_decision().spent == 1
 
 
 @pytest.mark.parametrize("cost", [{"epsilon": 1.0, "delta": 1e-9}, {"rho": 0.1}, {"privacy_cost": 0.2}])
@@ -167,7 +167,7 @@ def test_rounds_that_go_back_to_the_1_ways(tmp_path, monkeypatch, own):
     assert all(len(names) == 1 for one in rounds if one["round"] in again for names in one["chosen"])
     spent_by = sum(Fraction(one["beta"]) + bool(names) * Fraction(one["step"])
                    for one in rounds for names in one["chosen"])  # fmt: skip
-    assert spent_by + planned.first().spent == Fraction(1, 128)
+    assert spent_by + planned.first_decision().spent == Fraction(1, 128)
     manifest = Run(whole.path).manifest
     head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": Run(whole.path).domain.digest}
     state = run(planned, exact, seeded_secret(5), head)
@@ -197,10 +197,10 @@ def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatc
     if way == "a copy":
         dp.run(job, tmp_path / "run")
     before = measurements(tmp_path / "other")
-    real = Released.decide
+    real = MeasurementStore.decide
     with monkeypatch.context() as patch:
-        patch.setattr(Released, "decide", lambda rounds, own: real(
-            rounds, replace(own, chosen=own.chosen[1:], orders=())
+        patch.setattr(MeasurementStore, "decide", lambda rounds, own: real(
+            rounds, replace(own, chosen=own.chosen[1:], requests=())
         ))  # fmt: skip
         with pytest.raises(dp.BudgetError, match="has decided round 1 otherwise"):
             dp.run(job, tmp_path / "other")
@@ -260,7 +260,7 @@ def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     first = dp.run(job, tmp_path / "first")
     (tmp_path / "ledger.sqlite").unlink()
-    real = Released.decide
+    real = MeasurementStore.decide
 
     def late(rounds, decision):
         if decision.round == 1:  # the other driver was here meanwhile
@@ -269,14 +269,14 @@ def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
             decision = replace(decision, chosen=(("b", "c"),))
         return real(rounds, decision)
 
-    monkeypatch.setattr(Released, "decide", late)
+    monkeypatch.setattr(MeasurementStore, "decide", late)
     assert everything(dp.run(job, tmp_path / "second").path) == everything(first.path)
 
 
 def other_groups(patch):
     """As a machine would choose them whose floats differ."""
-    for beliefs in (MaximumEntropy, Grem):
-        patch.setattr(beliefs, "groups", lambda own, counts, deviation: {
+    for estimator in (EntropyEstimator, GremEstimator):
+        patch.setattr(estimator, "groups", lambda own, counts, deviation: {
             name: by_mass(np.arange(1.0, 1 + len(told.values)), 4.0) for name, told in counts.items()
         })  # fmt: skip
 
@@ -299,7 +299,7 @@ def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     first = dp.run(job, tmp_path / "first")
     (tmp_path / "ledger.sqlite").unlink()
-    real = Released.decide
+    real = MeasurementStore.decide
 
     def late(rounds, decision):
         if decision.round == 1:
@@ -307,7 +307,7 @@ def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path
         return real(rounds, decision)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Released, "decide", late)
+        patch.setattr(MeasurementStore, "decide", late)
         other_groups(patch)
         with pytest.raises(dp.TransientError, match=r"another process wrote round-001\.json"):
             dp.run(job, tmp_path / "second")
@@ -336,7 +336,8 @@ def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, plots, ch
         {"family": "abs", "attributes": [["a", "c"]]},
     ]
     release = dp.run(
-        write(tmp_path, **(changes | {"workload": asked}), privacy={"rho": 200.0, "allow_weak_privacy": True}), tmp_path / "run"
+        write(tmp_path, **(changes | {"workload": asked}), privacy={"rho": 200.0, "allow_weak_privacy": True}),
+        tmp_path / "run",
     )
     index = index_of(release.path)
     assert len(index) == 6

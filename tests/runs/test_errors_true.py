@@ -6,8 +6,8 @@ from scipy import stats
 
 from dpscale import Domain, Workload, plan
 from dpscale.counting.count import Layout
-from dpscale.measurement import Released, carry_out
-from dpscale.mechanisms.contract import Question
+from dpscale.measurement import MeasurementStore, carry_out
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.privacy.accounting import Budget
 from dpscale.privacy.secret import SecretPlace, make_secret, read_secret, secret_tag
@@ -31,10 +31,10 @@ def asked(kind) -> Workload:
 def one_run(folder, settled, seed) -> np.ndarray:
     """Answers to all queries from one seeded measurement, by the path that a job takes."""
     folder.mkdir()
-    released = Released(folder, f"seed{seed}", "snapshot", settled)
+    released = MeasurementStore(folder, f"seed{seed}", "snapshot", settled)
     make_secret(folder / "secret.key", seed)
     secret = SecretPlace(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
-    wanted = released.missing(settled.first())
+    wanted = released.missing(settled.first_decision())
     layout = Layout(DOMAIN, tuple(dict.fromkeys(names for one in wanted for names in one.sources)))
     others = {s: tuple(i for i, n in enumerate(DOMAIN.names) if n not in s) for s in layout.sets}
     flat = np.concatenate([COUNTS.sum(axis=others[s]).reshape(-1) for s in layout.sets])
@@ -52,7 +52,7 @@ def test_answers_are_unbiased_and_their_errors_true(tmp_path, kind, mechanism):
     is wrong by 15 % is rejected; shown by testing it."""
     workload = asked(kind)
     queries, made = explicit_workload(workload)[0], plan(workload, mechanism)
-    settled = FixedPlan(made, Question(workload, Budget("gaussian", 0.5)))
+    settled = FixedPlan(made, PlanningProblem(workload, Budget("gaussian", 0.5)))
     variances = [draw.lattice_variance for draw in settled.schedule.draws]
     strategy = explicit_strategy(made, variances)
     covariance = queries @ np.linalg.pinv(strategy.T @ strategy, hermitian=True) @ queries.T

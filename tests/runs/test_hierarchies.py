@@ -12,7 +12,7 @@ import dpscale as dp
 from dpscale.base.errors import DomainError
 from dpscale.domain.structural_zeros import Follows, possible
 from dpscale.mechanisms.aim_grem import Options, plan
-from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 
 TOWNS = [f"t{i:02d}" for i in range(12)]
@@ -74,7 +74,7 @@ def test_nobody_is_estimated_where_nobody_can_be(people, tmp_path, mechanism, re
 
 def test_what_follows_is_no_candidate():
     domain = dp.Domain.from_dict(DOMAIN)
-    asked = Question(dp.Workload(domain).add("marginal", degree=3), Budget(GAUSSIAN, 1.0))
+    asked = PlanningProblem(dp.Workload(domain).add("marginal", degree=3), Budget(GAUSSIAN, 1.0))
     candidates = plan(asked, Options()).setting.candidates
     assert ("town", "age") in candidates
     assert ("town", "region") not in candidates

@@ -11,8 +11,8 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.measurement.value_files import Filing
-from dpscale.mechanisms.contract import Question
+from dpscale.measurement.value_files import FileLayout
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.privacy.accounting import Budget
 from dpscale.runs.stages import reconstruct
@@ -95,18 +95,22 @@ def plan_of(attributes):
     domain = dp.Domain({f"a{i:04d}": 4 for i in range(attributes)})
     workload = dp.Workload(domain).add("marginal", degree=2)
     made = dp.plan(workload, mechanism="residual-planner")
-    return FixedPlan(made, Question(workload, Budget("gaussian", 1.0)))
+    return FixedPlan(made, PlanningProblem(workload, Budget("gaussian", 1.0)))
 
 
 @pytest.mark.parametrize("attributes", [300, pytest.param(1000, marks=pytest.mark.slow)])
 def test_all_pairs_of_very_many_attributes_plan_and_go_into_few_files(attributes):
     settled = plan_of(attributes)
-    blocks, orders, pairs = settled.plan.blocks, settled.first().orders, list(combinations(range(attributes), 2))
-    assert len(blocks) == 1 + attributes + len(pairs) == len(orders)
+    blocks, requests, pairs = (
+        settled.plan.blocks,
+        settled.first_decision().requests,
+        list(combinations(range(attributes), 2)),
+    )
+    assert len(blocks) == 1 + attributes + len(pairs) == len(requests)
     assert settled.cost.gaussian <= 1
-    filed = Filing.of(orders)
+    filed = FileLayout.of(requests)
     assert len(filed.cuts) - 1 <= 130
-    pick = orders[int(filed.sequence[-1])]
+    pick = requests[int(filed.sequence[-1])]
     assert set(pick.block.attributes) <= set(pick.source)
     names = ("a0123", "a0287")
     assert settled.plan.accuracy.residuals[names].scale > 0

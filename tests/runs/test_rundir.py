@@ -75,7 +75,7 @@ def test_a_read_only_disk_is_told_and_can_be_read(place):
 
 
 def test_rights_are_told_of_the_run_directory_alone(tmp_path):
-    """Data and sockets may be denied as well, and to mend the run directory's rights would not help."""
+    """Data and sockets may be denied as well, and to fix the run directory's rights would not help."""
     for name in (tmp_path, tmp_path / "x" / ".lock"):
         with pytest.raises(dp.JobError, match=r"cannot work in .* \(Permission denied\)"), disk_errors(tmp_path):
             raise PermissionError(errno.EACCES, "Permission denied", str(name))

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.errors import JobError
-from dpscale.measurement import Released
+from dpscale.measurement import MeasurementStore
 from dpscale.measurement.value_files import file_name, records, spans
 from dpscale.plans.factor import Factor
-from dpscale.plans.measurement_plan import Decision, Order
+from dpscale.plans.measurement_plan import Decision, MeasurementRequest
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.privacy.selection import epsilon_below
@@ -39,13 +39,13 @@ Names = Mapping[str, tuple[str, Said]]
 def draws_and_factors(run: Run) -> tuple[Said, dict[str, Said], Counted]:
     """draws.json, the integer strategies that it names, each once, and what all costs by the run's own account."""
     decisions = list(run.released.decisions())
-    orders = [order for decision in decisions for order in decision.orders]
+    requests = [request for decision in decisions for request in decision.requests]
     _check_names(run.measurements_path, [decision.round for decision in decisions])
-    names = _named(factor for order in orders for factor in order.block.factors)
+    names = _named(factor for request in requests for factor in request.block.factors)
     drawn = [one for decision in decisions for one in _drawn(run.released, decision, names)]
-    told = {"release": run.manifest["release"], "rows_per_unit": run.question.rows_per_unit, "draws": drawn,
+    told = {"release": run.manifest["release"], "rows_per_unit": run.planning_problem.rows_per_unit, "draws": drawn,
             "selections": [one for decision in decisions for one in _selections(decision)]}  # fmt: skip
-    costs = Counter((_kind(order.draw), order.draw.cost) for order in orders)
+    costs = Counter((_kind(request.draw), request.draw.cost) for request in requests)
     for one in told["selections"]:
         kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
         costs[kind, Fraction(cost)] += one["count"]
@@ -64,9 +64,9 @@ def _check_names(folder: Path, rounds: Sequence[int]) -> None:
         raise _refused(f"{wrong[0]} is of no decision")
 
 
-def _drawn(released: Released, decision: Decision, names: Names) -> Iterator[Said]:
+def _drawn(released: MeasurementStore, decision: Decision, names: Names) -> Iterator[Said]:
     """The draws of a decision, each by its own record, and that the record is of what was ordered there."""
-    orders, sequence, place = decision.orders, released.filing(decision).sequence.tolist(), 0
+    requests, sequence, place = decision.requests, released.filing(decision).sequence.tolist(), 0
     for first, end in released.stored_spans(decision):
         name = file_name(decision.round, (first, end))
         if first != place:
@@ -74,10 +74,10 @@ def _drawn(released: Released, decision: Decision, names: Names) -> Iterator[Sai
                 f"{name} is {'of no decision' if first < place else 'not the next: one before is not there'}"
             )
         for record in records(released.folder / name):
-            order = orders[sequence[place]] if place < min(end, len(sequence)) else None
-            if order is None or canonical(record) != canonical(released.record(order)):
+            request = requests[sequence[place]] if place < min(end, len(sequence)) else None
+            if request is None or canonical(record) != canonical(released.record(request)):
                 raise _refused(f"{name} has another record than was ordered")
-            yield _factor_record(record, order, names) | {"file": name, "place": place, "round": decision.round}
+            yield _factor_record(record, request, names) | {"file": name, "place": place, "round": decision.round}
             place += 1
         if place != end:
             raise _refused(f"{name} has other places than its name")
@@ -85,9 +85,9 @@ def _drawn(released: Released, decision: Decision, names: Names) -> Iterator[Sai
         raise _refused(f"place {place} of round {decision.round} is not there")
 
 
-def _factor_record(record: Said, order: Order, names: Names) -> Said:
+def _factor_record(record: Said, request: MeasurementRequest, names: Names) -> Said:
     """A draw by its record."""
-    block = order.block
+    block = request.block
     return {
         "attributes": list(block.attributes),
         "factors": [names[factor.digest][0] for factor in block.factors],
@@ -106,14 +106,14 @@ def _refused(got: str) -> JobError:
 
 def _selections(decision: Decision) -> Iterator[Said]:
     """A round's selections; where it does not tell single ones, what all of them come to."""
-    if not decision.choosing:
+    if not decision.selection_cost:
         return
     told = decision.to_dict()
     beta, count = Fraction(told.get("beta") or 0), len(told.get("chosen") or ())
-    if beta and beta * count == decision.choosing:
+    if beta and beta * count == decision.selection_cost:
         yield {"round": decision.round, "count": count, "mu_squared": str(beta), "range": str(epsilon_below(beta))}
     else:
-        yield {"round": decision.round, "count": 1, "mu_squared": str(decision.choosing), "range": None}
+        yield {"round": decision.round, "count": 1, "mu_squared": str(decision.selection_cost), "range": None}
 
 
 def _named(factors: Iterable[Factor]) -> dict[str, tuple[str, Said]]:

@@ -16,7 +16,7 @@ from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import standing
 from dpscale.ledger.transfer import there
-from dpscale.measurement import Released
+from dpscale.measurement import MeasurementStore
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, secret_tag
@@ -38,7 +38,7 @@ def check_secret(run: Run) -> None:
     run.secret.read()
 
 
-def charge(run: Run, released: Released, reserve: bool = True) -> str:
+def charge(run: Run, released: MeasurementStore, reserve: bool = True) -> str:
     """Reserve the whole cost before the first draw; a repeat costs nothing. Returns the release's state.
 
     With `reserve` off the ledger is only asked, so that a job that it refuses reads no data.
@@ -66,7 +66,7 @@ def charge(run: Run, released: Released, reserve: bool = True) -> str:
     return state
 
 
-def _charge_whole(run: Run, released: Released, drawn: str, reserve: bool) -> str:
+def _charge_whole(run: Run, released: MeasurementStore, drawn: str, reserve: bool) -> str:
     """Of a table among several: the cost of all, under the whole's name; and what this one draws of what."""
     whole = run.manifest["within"]
     asked = (Cost.from_dict(whole["cost"]), whole["digest"], whole["epsilon"], whole["delta"], reserve)
@@ -89,14 +89,14 @@ def keep_decision(run: Run, release: str, number: int, digest: str) -> None:
         ledger.decide(release, number, digest)
 
 
-def keep_unmeasured(run: Run, released: Released) -> None:
+def keep_unmeasured(run: Run, released: MeasurementStore) -> None:
     """Tell the ledger again of rounds that measure nothing: no value that is there says that it knew of them."""
     for decision in released.decisions():
-        if decision.round and not decision.orders:
+        if decision.round and not decision.requests:
             keep_decision(run, released.release, decision.round, released.digest(decision))
 
 
-def publish(run: Run, released: Released) -> None:
+def publish(run: Run, released: MeasurementStore) -> None:
     """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
     state, alone = charge(run, released), not run.manifest.get("within")
     if state == "reserved":
@@ -150,7 +150,7 @@ def check_link(run: Any, ledger: Ledger) -> None:
         ledger.check_contains(link["release"], link["digest"])
 
 
-def _drawn(run: Run, released: Released) -> str:
+def _drawn(run: Run, released: MeasurementStore) -> str:
     """Digest of all that fixes the draws: plan, domain, data, noise and secret.
 
     With it the ledger refuses a second draw under a release id, as from a copy of a run directory.
@@ -159,7 +159,7 @@ def _drawn(run: Run, released: Released) -> str:
         run.planned.digest,
         run.domain.digest,
         released.snapshot,
-        released.planned.law,
+        released.planned.noise_spec,
         run.manifest["secret_tag"],
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -23,7 +23,7 @@ from dpscale.engine.counting import Pass, partition_groups, plan_passes, run_pas
 from dpscale.engine.faults import refused_everywhere
 from dpscale.engine.frames import frame_table
 from dpscale.engine.shards import Shards
-from dpscale.measurement import Measurements, Released, carry_out
+from dpscale.measurement import Measurements, MeasurementStore, carry_out
 from dpscale.measurement.adaptive import Scores, draw_chosen
 from dpscale.measurement.measurement import check_affordable, check_choosing
 from dpscale.plans.measurement_plan import Decision
@@ -169,10 +169,10 @@ def perform(run: Run, engine: Engine) -> None:
     publish(run, released)
 
 
-def measure(run: Run, engine: Engine, table: Table, released: Released, seen: Stamps) -> None:
+def measure(run: Run, engine: Engine, table: Table, released: MeasurementStore, seen: Stamps) -> None:
     """All decisions that are left."""
     state, waiting = released.replayed()
-    if waiting is not None or released.planned.selection(state) is not None:
+    if waiting is not None or released.planned.next_selection(state) is not None:
         check_secret(run)
         charge(run, released, reserve=False)
         columns = columns_of(run.domain, released.planned.counted)
@@ -188,7 +188,7 @@ def measure(run: Run, engine: Engine, table: Table, released: Released, seen: St
 class _Measuring:
     run: Run
     engine: Engine
-    released: Released
+    released: MeasurementStore
     reader: Reader
     scores: Scores = field(default_factory=Scores)
     taken: list[Decision] = field(default_factory=list)
@@ -210,7 +210,7 @@ class _Measuring:
             if planned.candidates:
                 counted.append((one, handles))
         if first is not None:
-            state, waiting = planned.begun(first, self.released.values(first)), None
+            state, waiting = planned.initial_state(first, self.released.values(first)), None
         return self._chosen(state, waiting, counted)
 
     def _passes(self, sources: Sequence[AttributeSet]) -> list[Pass]:
@@ -237,14 +237,14 @@ class _Measuring:
     def _chosen(self, state: Any, waiting: Decision | None, counted: Counted) -> Any:
         """Rounds of select, decide, measure, update."""
         planned = self.released.planned
-        if waiting is None and planned.selection(state) is None:
+        if waiting is None and planned.next_selection(state) is None:
             return state
         memory = self.run.job.engine.bytes
         whole = frozenset(planned.counted) - frozenset(planned.candidates)
         shards = Shards(self.engine, self.run.domain, memory, self.reader.count, state.groups, state.rows, whole)
         shards.hold(planned.counted, counted)
         counted.clear()
-        while waiting is not None or planned.selection(state) is not None:
+        while waiting is not None or planned.next_selection(state) is not None:
             state, waiting = self._round(state, waiting, shards), None
         return state
 
@@ -253,8 +253,8 @@ class _Measuring:
         decision = self._standing(waiting or self._decided(state, shards))
         shards.carry_out(self.released.missing(decision), self.run.secret)
         self.reader.check_unchanged()
-        after = planned.advanced(state, decision, self.released.values(decision))
-        self.scores.forget(planned.touched(state, after))
+        after = planned.next_state(state, decision, self.released.values(decision))
+        self.scores.forget(planned.changed_sets(state, after))
         return after
 
     def _standing(self, decision: Decision) -> Decision:
@@ -275,14 +275,14 @@ class _Measuring:
 
     def _decided(self, state: Any, shards: Shards) -> Decision:
         planned = self.released.planned
-        selection = planned.selection(state)
+        selection = planned.next_selection(state)
         assert selection is not None
-        for distances in shards.distances(state.believed, self.scores.missing(selection.candidates)):
+        for distances in shards.distances(state.estimates, self.scores.missing(selection.candidates)):
             self.scores.learn(distances)
         self.reader.check_unchanged()
         secret, head = self.run.secret.read(), self.released.head
         chosen = draw_chosen(selection, self.scores.of(selection), self.released.rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
-        decision = planned.decided(state, selection, chosen)
+        decision = planned.make_decision(state, selection, chosen)
         check_choosing(decision, selection)
         return decision

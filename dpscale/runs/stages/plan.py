@@ -5,10 +5,10 @@ from __future__ import annotations
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR
 from dpscale.job import Job
-from dpscale.mechanisms import plan_question
-from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms import plan_problem
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.run import Run
 from dpscale.runs.stages.plan_cache import plan_once
 from dpscale.runs.stages.preflight import check_room
@@ -16,7 +16,7 @@ from dpscale.runs.stages.preflight import check_room
 
 def perform(run: Run, engine: Engine) -> None:
     """Choose the strategy."""
-    run.keep_plan(make_plan(run.job, run.question, engine))
+    run.keep_plan(make_plan(run.job, run.planning_problem, engine))
 
 
 def most_cells(job: Job, engine: Engine) -> int:
@@ -24,11 +24,11 @@ def most_cells(job: Job, engine: Engine) -> int:
     return job.engine.bytes // (8 * (engine.workers + FACTOR))
 
 
-def make_plan(job: Job, question: Question, engine: Engine) -> Planned:
+def make_plan(job: Job, problem: PlanningProblem, engine: Engine) -> MeasurementPlan:
     """The plan of a job, refused where it cannot fit the memory setting or be reconstructed as asked."""
     most = most_cells(job, engine)
     tools = Tools(engine.each("solve"), user_store(), most)
-    planned = plan_once(job, question, most, lambda named: plan_question(named, question, job.options, tools))
+    planned = plan_once(job, problem, most, lambda named: plan_problem(named, problem, job.options, tools))
     check_room(planned, job, engine)
     job.reconstruction.check(planned, job.estimating, job.engine.bytes)
     if job.synthesize is not None:

@@ -24,9 +24,9 @@ import numpy as np
 
 from dpscale.base.errors import DpscaleError
 from dpscale.job import Job
-from dpscale.mechanisms.contract import Mechanism, Question
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem
 from dpscale.optimize.plan_store import user_store
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.storage.files import write_whole
 
 WORTH_SECONDS = 0.5
@@ -34,22 +34,24 @@ MOST = 32  # plans, of which those that were used last stay
 DIGEST = "digest.txt"
 
 
-def plan_once(job: Job, question: Question, most_cells: int, make: Callable[[Mechanism], Planned]) -> Planned:
+def plan_once(
+    job: Job, problem: PlanningProblem, most_cells: int, make: Callable[[Mechanism], MeasurementPlan]
+) -> MeasurementPlan:
     """The plan of a job's mechanism, from the cache where it was made before."""
-    return plan_once_by(job.method, job.mechanism.given, job.options, question, most_cells, make)
+    return plan_once_by(job.method, job.mechanism.given, job.options, problem, most_cells, make)
 
 
 def plan_once_by(
     named: Mechanism,
     given: Any,
     options: Any,
-    question: Question,
+    problem: PlanningProblem,
     most_cells: int,
-    make: Callable[[Mechanism], Planned],
-) -> Planned:
+    make: Callable[[Mechanism], MeasurementPlan],
+) -> MeasurementPlan:
     """The same of a mechanism with options."""
-    folder = _folder(named, given, question, most_cells)
-    if folder is not None and (found := _read(folder, named, question, options)) is not None:
+    folder = _folder(named, given, problem, most_cells)
+    if folder is not None and (found := _read(folder, named, problem, options)) is not None:
         return found
     began = time.perf_counter()
     made = make(named)
@@ -58,13 +60,13 @@ def plan_once_by(
     return made
 
 
-def _folder(named: Mechanism, given: Any, question: Question, most_cells: int) -> Path | None:
+def _folder(named: Mechanism, given: Any, problem: PlanningProblem, most_cells: int) -> Path | None:
     """Where a plan is kept; None where nothing is. Plans that are settled beforehand are the same at any budget."""
     store = user_store()
     if store is None:
         return None
-    budget = question.noise if named.beforehand else [question.noise, question.budget.amount, question.rows_per_unit]
-    known = [named.name, given, question.workload.digest, budget, most_cells]
+    budget = problem.noise if named.data_independent else [problem.noise, problem.budget.amount, problem.rows_per_unit]
+    known = [named.name, given, problem.workload.digest, budget, most_cells]
     return store.folder / "plans" / _name(known)
 
 
@@ -110,17 +112,17 @@ def _sign(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _read(folder: Path, named: Mechanism, question: Question, options: Any) -> Planned | None:
+def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Any) -> MeasurementPlan | None:
     """None where there is none, or not as it was written."""
     with suppress(OSError, ValueError, KeyError, EOFError, DpscaleError):
         written = (folder / DIGEST).read_text()
         if written == _content(folder):
             os.utime(folder)
-            return named.read(folder, question, options)
+            return named.read(folder, problem, options)
     return None
 
 
-def _keep(folder: Path, planned: Planned) -> None:
+def _keep(folder: Path, planned: MeasurementPlan) -> None:
     """Whole or not at all; the oldest give way."""
     partial = folder.with_name(f".{secrets.token_hex(8)}.partial")
     with suppress(OSError, DpscaleError):

@@ -21,7 +21,7 @@ from dpscale.job.sections import SynthesizeTable
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import is_address, standing
 from dpscale.ledger.transfer import there
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE, Cost
 from dpscale.records import Table
 from dpscale.records.encode import encode
@@ -86,7 +86,7 @@ VALUE = 16  # bytes of a value of a synthetic row: as a cell and decoded
 Need = tuple[int, str]
 
 
-def check_room(planned: Planned, job: Job, engine: Engine) -> None:
+def check_room(planned: MeasurementPlan, job: Job, engine: Engine) -> None:
     """PlanError when the largest attribute set fits neither the memory setting nor the smallest worker."""
     memory = counting_memory(planned, job)
     if job.synthesize is not None:
@@ -109,15 +109,15 @@ def check_rows(asked: SynthesizeTable, rows: int | None, columns: int, memory: i
                        "engine.memory")  # fmt: skip
 
 
-def counting_memory(planned: Planned, job: Job) -> int:
+def counting_memory(planned: MeasurementPlan, job: Job) -> int:
     """What counting may hold: a run that selects holds exact counts of candidates in the other half."""
     return job.engine.bytes // 2 if planned.candidates else job.engine.bytes
 
 
-def _needs(planned: Planned, job: Job, memory: int, workers: int) -> Iterator[Need]:
+def _needs(planned: MeasurementPlan, job: Job, memory: int, workers: int) -> Iterator[Need]:
     counting, what = largest_task(planned.domain, planned.counted, memory, workers)
     yield counting, f"{what} (counting)"
-    yield from planned.needs
+    yield from planned.memory_needs
     for part in planned.workload.parts:
         yield from _answering(part, job.output.max_rows)
 
@@ -131,7 +131,7 @@ def _answering(part: Part, most: int) -> Iterator[Need]:
             yield needed, f"{', '.join(names) or 'the total'} (answers)"
 
 
-def _check_memory(planned: Planned, memory: int, workers: int) -> None:
+def _check_memory(planned: MeasurementPlan, memory: int, workers: int) -> None:
     """PlanError when the largest attribute set does not fit the memory that counting has."""
     needed = 8 * (workers + FACTOR) * planned.domain.cells(planned.largest)
     if needed > memory:

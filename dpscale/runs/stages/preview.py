@@ -17,11 +17,11 @@ from dpscale.base.display import AttributeSet
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.engine import Engine
 from dpscale.job import Job
-from dpscale.mechanisms import MECHANISMS, mechanism, plan_question
+from dpscale.mechanisms import MECHANISMS, mechanism, plan_problem
 from dpscale.mechanisms.contract import Tools
 from dpscale.optimize.plan_store import user_store
 from dpscale.plans.factor import MOST as MOST_CELLS
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE, Budget
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
 from dpscale.runs.stages.plan_cache import plan_once_by
@@ -84,9 +84,9 @@ SHOWN, MOST = 5, 2000
 LARGE_SHARE = 0.5
 
 
-def expected(planned: Planned, job: Job) -> list[dict[str, Any]]:
+def expected(planned: MeasurementPlan, job: Job) -> list[dict[str, Any]]:
     """Of every family and degree: sets, queries, the root mean square error over all, and the best and worst sets."""
-    found = planned.expected(job.privacy.budget, MOST)
+    found = planned.expected_errors(job.privacy.budget, MOST)
     return [_family(name, [one for one in found if one["name"] == name]) for name in {one["name"]: 0 for one in found}]
 
 
@@ -135,29 +135,29 @@ def needed(job: Job, error: float, wanted: float) -> dict[str, float]:
             "rho": cost / 2, "privacy_cost": cost}  # fmt: skip
 
 
-def compared(job: Job, planned: Planned, engine: Engine, most_cells: int) -> list[dict[str, Any]]:
+def compared(job: Job, planned: MeasurementPlan, engine: Engine, most_cells: int) -> list[dict[str, Any]]:
     """The root mean square error of every mechanism with its defaults, the least first; of others why there is none."""
-    question = job.question(planned.workload)
+    problem = job.planning_problem(planned.workload)
     tools = Tools(engine.each("solve"), user_store(), most_cells)
-    lines = [_line(name, job, question, tools) for name in MECHANISMS if name != "auto"]
+    lines = [_line(name, job, problem, tools) for name in MECHANISMS if name != "auto"]
     return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
 
 
-def _line(name: str, job: Job, question: Any, tools: Tools) -> dict[str, Any]:
+def _line(name: str, job: Job, problem: Any, tools: Tools) -> dict[str, Any]:
     named = mechanism(name)
-    if not named.beforehand:
+    if not named.data_independent:
         return {"mechanism": name, "error": None, "why": "chooses as it goes: its errors depend on the data"}
     own, none = name == job.mechanism.name, dict[str, Any]()
     options, given = (job.options, job.mechanism.given) if own else (named.Options(), none)
     try:
-        made = plan_once_by(named, given, options, question, tools.most_cells,
-                            lambda one: plan_question(one, question, options, tools))  # fmt: skip
+        made = plan_once_by(named, given, options, problem, tools.most_cells,
+                            lambda one: plan_problem(one, problem, options, tools))  # fmt: skip
     except DpscaleError as error:
         return {"mechanism": name, "error": None, "why": f"does not take this job ({error})"}
     return {"mechanism": name, "error": made.summary(job.privacy.budget)["rmse"], "why": ""}
 
 
-def advice(job: Job, planned: Planned, families: Sequence[Mapping[str, Any]]) -> list[str]:
+def advice(job: Job, planned: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
     """What a reader would conclude from it, in words."""
     if not families:
         return ["What is measured is chosen as it goes, so errors are known only when it is done; `[reconstruct]"
@@ -174,7 +174,7 @@ def advice(job: Job, planned: Planned, families: Sequence[Mapping[str, Any]]) ->
     return said
 
 
-def _by_rows(job: Job, planned: Planned) -> list[str]:
+def _by_rows(job: Job, planned: MeasurementPlan) -> list[str]:
     """Against what a cell holds on average, where the number of rows is public."""
     rows = job.privacy.public_rows
     if not rows:
@@ -184,7 +184,7 @@ def _by_rows(job: Job, planned: Planned) -> list[str]:
             f" {rows / cells:.3g} of the public_rows on average."]  # fmt: skip
 
 
-def _by_share(planned: Planned) -> list[str]:
+def _by_share(planned: MeasurementPlan) -> list[str]:
     """Which degree takes most of the budget."""
     shares: dict[int, float] = {}
     for attributes, share in planned.shares.items():

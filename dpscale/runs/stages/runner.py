@@ -164,7 +164,7 @@ def _state_of(run: Run) -> tuple[Any, bool]:
     """The last state that the measurements give, and whether something is left to measure."""
     released = run.released
     state, waiting = released.replayed()
-    return state, waiting is not None or released.planned.selection(state) is not None
+    return state, waiting is not None or released.planned.next_selection(state) is not None
 
 
 SECRET = "secret.key"
