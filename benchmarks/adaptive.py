@@ -40,10 +40,10 @@ from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.adaptive import run
 from dpscale.measurement.measurement import measure_block
-from dpscale.mechanisms.aim.state import State
+from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
-from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.requests import make_schedule
 from dpscale.privacy import gdp_mu, zcdp_rho
 from dpscale.privacy.accounting import GAUSSIAN, Budget
@@ -84,18 +84,18 @@ def cost_of(epsilon: float) -> float:
     return float(gdp_mu(epsilon, DELTA)) ** 2
 
 
-def adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: bool = False) -> State:
+def adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: bool = False) -> AimState:
     """`alone`: 1-ways and nothing else."""
     asked = tuple((name,) for name in table.names) if alone else table.targets
     workload = Workload(Domain(dict(table.sizes))).add("marginal", attributes=asked)
-    question = Question(workload, Budget(GAUSSIAN, cost_of(epsilon)))
-    state: State = run(plan_adaptively(question, options), table.counts, seeded_secret(seed))
+    problem = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon)))
+    state: AimState = run(plan_adaptively(problem, options), table.counts, seeded_secret(seed))
     return state
 
 
 def released(table: Table, epsilon: float, seed: int) -> Answers:
     """As a job's `maxent` answers by default: what was not measured is as one model of all pairs has it."""
-    model = adaptive(table, epsilon, seed, Options()).belief.model
+    model = adaptive(table, epsilon, seed, Options()).fit.model
     asked = pair_targets(model, LEARNING_BYTES)
     if learning_steps(asked) > LEARNING_STEPS:
         return model.marginal

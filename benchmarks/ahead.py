@@ -23,10 +23,10 @@ from marginal_tables import DATA, KEPT, Table
 
 from dpscale import Domain, Workload, plan
 from dpscale.measurement.adaptive import run
-from dpscale.mechanisms.aim.state import State
+from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
-from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.runs.stages.preview import evenly
@@ -38,7 +38,7 @@ KINDS = ("cells", "cumulative")
 SETS, MOST_ATTRIBUTES = 60, 30  # all 3-way prefixes of more attributes take minutes to plan
 
 
-def error(table: Table, part: Part, state: State, seed: int) -> float:
+def error(table: Table, part: Part, state: AimState, seed: int) -> float:
     """Root mean square over the queries of some sets."""
     sets = list(part.sets)
     some = [sets[i] for i in np.random.default_rng(seed).permutation(len(sets))[:SETS]]
@@ -46,10 +46,10 @@ def error(table: Table, part: Part, state: State, seed: int) -> float:
     return float(np.sqrt(np.mean(np.concatenate(off) ** 2)))
 
 
-def looped(table: Table, workload: Workload, epsilon: float, seed: int) -> State:
+def looped(table: Table, workload: Workload, epsilon: float, seed: int) -> AimState:
     """One run of `aim-grem` asked for a workload."""
-    question = Question(workload, Budget(GAUSSIAN, cost_of(epsilon)))
-    state: State = run(plan_adaptively(question, Options()), table.counts, seeded_secret(seed))
+    problem = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon)))
+    state: AimState = run(plan_adaptively(problem, Options()), table.counts, seeded_secret(seed))
     return state
 
 

@@ -36,7 +36,7 @@ from dpscale.base.parallel import one_thread
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_grem, aim_pgm, mst
 from dpscale.mechanisms.aim.graphical import observed
-from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import Chance, seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
@@ -67,15 +67,15 @@ class Timed:
 def measured(table: Table, name: str, options: dict[str, Any], epsilon: float, seed: int) -> Any:
     """The last state of a run."""
     workload = Workload(Domain(dict(table.sizes))).add("marginal", degree=len(table.targets[0]))
-    question, module = Question(workload, Budget(GAUSSIAN, cost_of(epsilon))), MECHANISMS[name]
-    planned = module.plan(question, module.Options(**options))
+    problem, module = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon))), MECHANISMS[name]
+    planned = module.plan(problem, module.Options(**options))
     return planned, run(planned, table.counts, seeded_secret(seed))
 
 
 def outcome(table: Table, name: str, options: dict, epsilon: float, seed: int, peer: str) -> Figures:
     timed = Timed()
     planned, state = timed("run", lambda: measured(table, name, options, epsilon, seed))
-    low = state.belief.model if name == "aim-grem" else locally(planned, state)
+    low = state.fit.model if name == "aim-grem" else locally(planned, state)
     found = sampled(table, low, seed, timed)
     if name == "aim-grem":
         return {"estimates": table.error(low.marginal), **found, **timed.seconds}
@@ -91,8 +91,8 @@ def outcome(table: Table, name: str, options: dict, epsilon: float, seed: int, p
 
 def locally(planned: Any, state: Any) -> LowOrder:
     """Local maximum entropy of the same measurements: what the sampler draws from."""
-    beliefs = planned.estimating.beliefs
-    kept: LowOrder = beliefs.belief(state.counts, state.groups, state.residuals, planned.candidates).model
+    estimator = planned.estimating.estimator
+    kept: LowOrder = estimator.fit(state.counts, state.groups, state.residuals, planned.candidates).model
     return kept
 
 

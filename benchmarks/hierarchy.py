@@ -19,7 +19,7 @@ from dpscale import Domain, Workload
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.mechanisms.aim_grem import plan as plan_adaptively
-from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
@@ -51,8 +51,8 @@ def released(table: Table, epsilon: float, seed: int, of: list[int] | None) -> L
     told = [{"attribute": "region", "by": "town", "map": {str(i): r for i, r in enumerate(of)}}] if of else []
     domain = Domain(Domain(dict(table.sizes)).attributes, {"determined": told})
     workload = Workload(domain).add("marginal", attributes=table.targets)
-    question = Question(workload, Budget(GAUSSIAN, cost_of(epsilon)))
-    model = run(plan_adaptively(question, Options()), table.counts, seeded_secret(seed)).belief.model
+    problem = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon)))
+    model = run(plan_adaptively(problem, Options()), table.counts, seeded_secret(seed)).fit.model
     learnt = learn(pair_targets(model, LEARNING_BYTES), str(seed))
     return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), str(seed))
 

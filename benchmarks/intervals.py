@@ -9,7 +9,7 @@ import numpy as np
 from marginal_tables import Table
 
 from dpscale import Domain, Workload
-from dpscale.mechanisms.aim.state import State
+from dpscale.mechanisms.aim.state import AimState
 from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 
@@ -22,13 +22,11 @@ def prefixes(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
     return query
 
 
-def errors(table: Table, state: State, seed: int, sets: int = 40, queries: int = 8) -> None:
+def errors(table: Table, state: AimState, seed: int, sets: int = 40, queries: int = 8) -> None:
     """Coverage of 95 % intervals, and the ratio of mean square standard error to mean square error, by degree; and how
     often all cells of a set are inside those that are to hold at once."""
     setting, random = state.setting, np.random.default_rng(seed)
-    told = simulate_errors(
-        state.belief.model, state.counts, state.residuals, setting.candidates, setting.beliefs.chains
-    )
+    told = simulate_errors(state.fit.model, state.counts, state.residuals, setting.candidates, setting.estimator.chains)
     print(f"  widening {told.widening:.2f}, dispersion {told.dispersion:.2f}")
     for degree in (1, 2, 3):
         found: dict[str, list[tuple[float, float]]] = defaultdict(list)

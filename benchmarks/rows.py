@@ -98,7 +98,7 @@ def compare(table: Table, epsilon: float, seeds: range, parts: list[int]) -> dic
     found: dict[str, list[float]] = {}
     for seed in seeds:
         release = f"seed {seed}"
-        model = released_model(table, adaptive(table, epsilon, seed, Options()).belief.model, release)
+        model = released_model(table, adaptive(table, epsilon, seed, Options()).fit.model, release)
         began = time.process_time()
         learnt = learn(pair_targets(model, MEMORY), release, start=tree_start)
         found.setdefault("learning, CPU s", []).append(time.process_time() - began)
@@ -126,7 +126,7 @@ def speed() -> None:
     """Rows a second of drawing (sweeps over all pairs, counts and cells), on one core; what polish makes of it."""
     for shape in ("census", "loans"):
         table = generated(shape)
-        model = adaptive(table, 1.0, 100, Options()).belief.model
+        model = adaptive(table, 1.0, 100, Options()).fit.model
         began = time.process_time()
         learnt = learn(pair_targets(model, MEMORY), "speed", start=tree_start)
         learned, count = time.process_time(), 50_000

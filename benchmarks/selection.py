@@ -19,7 +19,7 @@ from time import perf_counter
 import numpy as np
 
 from dpscale.measurement.adaptive import Distances, Scores, draw_chosen
-from dpscale.mechanisms.aim.decision import Selection
+from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.privacy.selection import Urn
 from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
 from dpscale.reconstruction.one_way import NoisyCounts, non_negative_counts
@@ -71,7 +71,7 @@ def whole_round(candidates: int) -> None:
     """A round of aim-grem as it is by default: a ninth of all pairs of so many attributes, scores and labels too."""
     names = [f"x{number}" for number in range(math.isqrt(2 * candidates) + 1)]
     pairs, groups = tuple(combinations(names, 2)), dict.fromkeys(names, every_cell(4))
-    asked = Selection(1, pairs, dict.fromkeys(pairs, 1), groups, -(-len(pairs) // 9), Fraction(1, 10**6),
+    asked = AimSelection(1, pairs, dict.fromkeys(pairs, 1), groups, -(-len(pairs) // 9), Fraction(1, 10**6),
                       Fraction(1, 10**5), 0.375, 1)  # fmt: skip
     scores, rng = Scores(), np.random.default_rng(0)
     scores.learn(Distances(dict(zip(pairs, rng.integers(0, 10**8, len(pairs)).tolist(), strict=True))))

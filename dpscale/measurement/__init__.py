@@ -6,6 +6,6 @@ before it calls anything here.
 """
 
 from dpscale.measurement.measurement import Measurements, carry_out, measure_all, measure_block
-from dpscale.measurement.measurement_store import Released
+from dpscale.measurement.measurement_store import MeasurementStore
 
-__all__ = ["Measurements", "Released", "carry_out", "measure_all", "measure_block"]
+__all__ = ["MeasurementStore", "Measurements", "carry_out", "measure_all", "measure_block"]

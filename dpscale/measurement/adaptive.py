@@ -17,7 +17,7 @@ from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.measurement import measure_block
-from dpscale.plans.measurement_plan import SCALE, CurrentEstimates, Decision, Planned, Selection
+from dpscale.plans.measurement_plan import SCALE, CurrentEstimates, Decision, MeasurementPlan, Selection
 from dpscale.privacy.selection import Urn, scale_for
 from dpscale.privacy.staircase import Words
 from dpscale.privacy.streams import open_stream
@@ -82,7 +82,7 @@ def draw_chosen(
     chosen: list[AttributeSet] = []
     for rank in range(selection.count):
         if chosen:
-            urn.take(selection.lost(chosen))
+            urn.take(selection.excluded(chosen))
         place = urn.draw(stream_of(selection.label(rank)))
         chosen.append(selection.candidates[place])
         if chosen[-1]:
@@ -157,7 +157,7 @@ class Distances:
 
 
 @dataclass(frozen=True, eq=False)
-class Shard:
+class MarginalShard:
     """Exact counts of some candidates over groups, and of 1-way marginals over cells if they may be measured again."""
 
     tables: Mapping[AttributeSet, Integers | SparseMarginal] = field(repr=False)
@@ -184,7 +184,7 @@ def packed(
     groups: Mapping[str, Groups],
     rows: int,
     whole: Collection[AttributeSet] = (),
-) -> Shard:
+) -> MarginalShard:
     """Return the shard of the marginals among `sets`, over groups except for those in `whole`.
 
     Parameters
@@ -206,7 +206,7 @@ def packed(
             tables[one.attributes] = (
                 _sparse_marginal(counts) if sparse(counts.size, rows) else np.array(counts, dtype=np.int64)
             )
-    return Shard(tables)
+    return MarginalShard(tables)
 
 
 def _sparse_marginal(counts: Integers) -> SparseMarginal:
@@ -228,7 +228,7 @@ MarginalOf = Callable[[AttributeSet], ExactMarginal]
 
 
 def run(
-    planned: Planned,
+    planned: MeasurementPlan,
     counts_of: Callable[[AttributeSet], Integers],
     secret: bytes,
     release: Mapping[str, Any] | None = None,
@@ -253,28 +253,28 @@ def run(
     def exact(names: AttributeSet) -> ExactMarginal:
         return ExactMarginal(names, counts_of(names))
 
-    first, scores = planned.first(), Scores()
-    state = planned.begun(first, measured(first, exact, secret, head))
+    first, scores = planned.first_decision(), Scores()
+    state = planned.initial_state(first, measured(first, exact, secret, head))
     if not planned.candidates:
         return state
     ones = set(planned.counted) - set(planned.candidates)
     shard = packed(map(exact, planned.counted), planned.counted, state.groups, state.rows, ones)
-    while (selection := planned.selection(state)) is not None:
+    while (selection := planned.next_selection(state)) is not None:
         missing = scores.missing(selection.candidates)
-        scores.learn(shard.distances(state.believed(missing), missing))
+        scores.learn(shard.distances(state.estimates(missing), missing))
         chosen = draw_chosen(selection, scores.of(selection), rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
-        decision = planned.decided(state, selection, chosen)
-        before, state = state, planned.advanced(state, decision, measured(decision, shard.marginal, secret, head))
-        scores.forget(planned.touched(before, state))
+        decision = planned.make_decision(state, selection, chosen)
+        before, state = state, planned.next_state(state, decision, measured(decision, shard.marginal, secret, head))
+        scores.forget(planned.changed_sets(before, state))
     return state
 
 
 def measured(decision: Decision, marginal_of: MarginalOf, secret: bytes, head: Mapping[str, Any]) -> list[Floats]:
     """Return the released values of a decision in the units that states use."""
     return [
-        order.estimate(
-            measure_block(order.block, order.draw, marginal_of(order.source), secret, {**head, **order.label})
+        request.estimate(
+            measure_block(request.block, request.draw, marginal_of(request.source), secret, {**head, **request.label})
         )
-        for order in decision.orders
+        for request in decision.requests
     ]

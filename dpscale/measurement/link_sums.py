@@ -60,7 +60,7 @@ class LinkRecords:
     def _record(self, name: str, query: str, draw: GaussianDraw) -> Mapping[str, Any]:
         """Return the canonical record that determines the noise."""
         identity = {"link": self.link, "sum": name, "asked": query}
-        noise = {**draw.law, "multiplier": str(draw.multiplier)}
+        noise = {**draw.noise_spec, "multiplier": str(draw.multiplier)}
         return {"release": self.release, "snapshot": self.snapshot, "mechanism": f"links/{VERSION}", "round": 0,
                 "query": identity, "noise": noise}  # fmt: skip
 

@@ -21,7 +21,7 @@ from dpscale.measurement.value_files import Labelled, Span, file_name, runs, wri
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.measurement_plan import Decision, Selection
-from dpscale.plans.requests import Orders, in_columns
+from dpscale.plans.requests import MeasurementRequests, as_requests
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import Draw, LaplaceDraw, recounted, total_below
 from dpscale.privacy.secret import SecretPlace
@@ -152,7 +152,7 @@ class Measurements:
     round: int
     span: Span
     head: Mapping[str, Any]
-    orders: Orders
+    requests: MeasurementRequests
 
     @property
     def path(self) -> Path:
@@ -161,7 +161,7 @@ class Measurements:
     @property
     def sources(self) -> tuple[AttributeSet, ...]:
         """Counted sets that the requests are measured from, in order."""
-        return self.orders.sources
+        return self.requests.sources
 
     def within(self, sets: frozenset[AttributeSet]) -> Iterator[Measurements]:
         """Yield the requests that are measured from `sets`: all of them, or contiguous pieces."""
@@ -169,9 +169,9 @@ class Measurements:
         if all(known):
             yield self
             return
-        for first, end in runs(np.array(known, np.bool_)[self.orders.source]):
+        for first, end in runs(np.array(known, np.bool_)[self.requests.source]):
             own = self.span[0] + first, self.span[0] + end
-            yield Measurements(self.folder, self.round, own, self.head, self.orders.taken(np.arange(first, end)))
+            yield Measurements(self.folder, self.round, own, self.head, self.requests.take(np.arange(first, end)))
 
 
 def carry_out(layouts: Sequence[Layout], wanted: Measurements, place: SecretPlace, *flats: Integers) -> int:
@@ -201,15 +201,15 @@ def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: S
         for one in wanted:
             if not present(one.path):
                 write_values(one.path, one.head, _measured(marginal_of, one, secret))
-    return sum(len(one.orders) for one in wanted)
+    return sum(len(one.requests) for one in wanted)
 
 
 def _measured(marginal_of: Marginals, wanted: Measurements, secret: bytes) -> Iterator[Labelled]:
     """Yield label and values of each request in order."""
-    for index, order in enumerate(wanted.orders):
-        record = {**wanted.head, **order.label}
-        values = measure_block(order.block, order.draw, marginal_of(order.source), secret, record)
-        yield wanted.orders.text(index), values
+    for index, request in enumerate(wanted.requests):
+        record = {**wanted.head, **request.label}
+        values = measure_block(request.block, request.draw, marginal_of(request.source), secret, record)
+        yield wanted.requests.text(index), values
 
 
 def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit: int) -> None:
@@ -224,7 +224,7 @@ def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit
 
 def check_choosing(decision: Decision, selection: Selection) -> None:
     """Raise BudgetError if a decision states a lower cost than that of its selections."""
-    if decision.choosing < selection.count * selection.beta:
+    if decision.selection_cost < selection.count * selection.beta:
         raise BudgetError("mechanism", f"round {decision.round} chose at a higher cost than it tells", "what it cost",
                           "this is a fault of the mechanism: report it")  # fmt: skip
 
@@ -232,8 +232,8 @@ def check_choosing(decision: Decision, selection: Selection) -> None:
 def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[tuple[bool, Fraction, int]]:
     """Yield for each kind of draw: whether it is pure, its cost (squared μ or ε), and the number of draws."""
     for decision in decisions:
-        yield False, decision.choosing, 1
-        for order, number in in_columns(decision.orders).alike():
-            block = order.block
-            cost = recounted(order.draw, block.squared_l2_sensitivity, block.l1_sensitivity, rows_per_unit)
-            yield isinstance(order.draw, LaplaceDraw), cost, number
+        yield False, decision.selection_cost, 1
+        for request, number in as_requests(decision.requests).distinct():
+            block = request.block
+            cost = recounted(request.draw, block.squared_l2_sensitivity, block.l1_sensitivity, rows_per_unit)
+            yield isinstance(request.draw, LaplaceDraw), cost, number

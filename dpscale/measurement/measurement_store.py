@@ -20,9 +20,9 @@ from typing import Any
 from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, TransientError
 from dpscale.measurement.measurement import Measurements, check_affordable
-from dpscale.measurement.value_files import LEAST_VALUES, Filing, Shelf, Span, file_name, spans
-from dpscale.plans.measurement_plan import Decision, Order, Planned
-from dpscale.plans.requests import Orders, in_columns
+from dpscale.measurement.value_files import LEAST_VALUES, FileLayout, Span, ValueReader, file_name, spans
+from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
+from dpscale.plans.requests import MeasurementRequests, as_requests
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.secret import round_tag
 from dpscale.privacy.streams import canonical
@@ -30,7 +30,7 @@ from dpscale.storage.files import create, listed, present, read_bytes
 
 
 @dataclass(frozen=True, eq=False)
-class Released:
+class MeasurementStore:
     """Store of the decisions and noisy values of a release.
 
     Attributes
@@ -49,7 +49,7 @@ class Released:
     folder: Path
     release: str
     snapshot: str
-    planned: Planned
+    planned: MeasurementPlan
     rows_per_unit: int = 1
     secret: Callable[[], bytes | None] = lambda: None
 
@@ -59,28 +59,28 @@ class Released:
         return self.planned.cost
 
     @cached_property
-    def shelf(self) -> Shelf:
+    def value_reader(self) -> ValueReader:
         """Reader of the value files, with a cache."""
-        return Shelf(self.head)
+        return ValueReader(self.head)
 
     @cached_property
     def head(self) -> dict[str, Any]:
         """Fields that the noise records of all draws begin with."""
         return {"release": self.release, "snapshot": self.snapshot, "domain": self.planned.domain.digest}
 
-    def record(self, order: Order) -> dict[str, Any]:
+    def record(self, request: MeasurementRequest) -> dict[str, Any]:
         """Return the canonical record of a measurement: query and noise, never worker or attempt."""
-        return {**self.head, **order.label}
+        return {**self.head, **request.label}
 
-    def filing(self, decision: Decision) -> Filing:
+    def filing(self, decision: Decision) -> FileLayout:
         """Return the file layout of a decision; that of the first decision, which may be large, is cached."""
-        if decision is self.planned.first():
+        if decision is self.planned.first_decision():
             return self._first
-        return Filing.of(in_columns(decision.orders), LEAST_VALUES if decision.choosing else 1)
+        return FileLayout.of(as_requests(decision.requests), LEAST_VALUES if decision.selection_cost else 1)
 
     @cached_property
-    def _first(self) -> Filing:
-        return Filing.of(in_columns(self.planned.first().orders))
+    def _first(self) -> FileLayout:
+        return FileLayout.of(as_requests(self.planned.first_decision().requests))
 
     def stored_spans(self, decision: Decision) -> list[Span]:
         """Return the spans of a decision whose values are stored."""
@@ -88,9 +88,11 @@ class Released:
 
     def missing(self, decision: Decision) -> list[Measurements]:
         """Return the measurements of a decision that have no file yet."""
-        filing, orders = self.filing(decision), in_columns(decision.orders)
+        filing, requests = self.filing(decision), as_requests(decision.requests)
         return [
-            Measurements(self.folder, decision.round, (first, end), self.head, orders.taken(filing.sequence[first:end]))
+            Measurements(
+                self.folder, decision.round, (first, end), self.head, requests.take(filing.sequence[first:end])
+            )
             for first, end in filing.unfilled(self.stored_spans(decision))
         ]
 
@@ -120,7 +122,7 @@ class Released:
 
     def decisions(self) -> Iterator[Decision]:
         """Yield the decisions in order: the first one from the plan, the others from disk."""
-        taken: list[Decision] = [self.planned.first()]
+        taken: list[Decision] = [self.planned.first_decision()]
         while present(self._path(len(taken))):
             number, decision = len(taken), self._read(len(taken))
             taken.append(decision)
@@ -146,8 +148,8 @@ class Released:
 
     def _after(self, state: Any, decision: Decision, values: Sequence[Floats], taken: Sequence[Decision]) -> Any:
         if decision is taken[0]:
-            return self.planned.begun(decision, values, taken[1] if len(taken) > 1 else None)
-        return self.planned.advanced(state, decision, values)
+            return self.planned.initial_state(decision, values, taken[1] if len(taken) > 1 else None)
+        return self.planned.next_state(state, decision, values)
 
     def evidence(self) -> Any:
         """Return all decisions and values, in the form that reconstructions read."""
@@ -162,7 +164,7 @@ class Released:
             seal = told.pop("seal")
             if (expected := self._seal(told)) is not None and seal != expected:
                 raise ValueError("edited")
-            return self.planned.decision(told)
+            return self.planned.read_decision(told)
         except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
             raise self._foreign(number) from None
 
@@ -180,11 +182,11 @@ class Released:
 class _Values(Sequence[Floats]):
     """Values of a decision, read from their files on access."""
 
-    released: Released
+    released: MeasurementStore
     decision: Decision
 
     @cached_property
-    def _filing(self) -> Filing:
+    def _filing(self) -> FileLayout:
         return self.released.filing(self.decision)
 
     @cached_property
@@ -192,13 +194,13 @@ class _Values(Sequence[Floats]):
         return self.released.stored_spans(self.decision)
 
     def __len__(self) -> int:
-        return len(self.decision.orders)
+        return len(self.decision.requests)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        order = self._orders[index]
-        return order.estimate(self.measured(range(len(self))[index]).reshape(order.block.rows))
+        request = self._requests[index]
+        return request.estimate(self.measured(range(len(self))[index]).reshape(request.block.rows))
 
     def measured(self, index: int) -> Floats:
         """Return the stored numbers of one request, flat."""
@@ -206,11 +208,11 @@ class _Values(Sequence[Floats]):
         span = self._span(place)
         first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])
         path = self.released.folder / file_name(self.decision.round, span)
-        return self.released.shelf.read(path, start - first, end - start, self._orders.text(index))
+        return self.released.value_reader.read(path, start - first, end - start, self._requests.text(index))
 
     @cached_property
-    def _orders(self) -> Orders:
-        return in_columns(self.decision.orders)
+    def _requests(self) -> MeasurementRequests:
+        return as_requests(self.decision.requests)
 
     def _span(self, place: int) -> Span:
         """Return the span of the file that contains a position."""

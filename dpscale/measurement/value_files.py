@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats, Integers
 from dpscale.base.errors import JobError
-from dpscale.plans.requests import Orders
+from dpscale.plans.requests import MeasurementRequests
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing
 
@@ -85,7 +85,7 @@ def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Floa
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class RowGroup:
     """Row group of a value file.
 
     Attributes
@@ -111,13 +111,13 @@ class Group:
         return self.values[start - self.first : start - self.first + size]
 
 
-class Shelf:
+class ValueReader:
     """Reader of value files with a cache of open files and of recently read row groups."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = canonical(head)
         self._files: OrderedDict[Path, tuple[Any, list[int]]] = OrderedDict()
-        self._groups: OrderedDict[tuple[Path, int], Group] = OrderedDict()
+        self._groups: OrderedDict[tuple[Path, int], RowGroup] = OrderedDict()
         self._held, self._lock = 0, Lock()
 
     def read(self, path: Path, start: int, size: int, label: str) -> Floats:
@@ -140,7 +140,7 @@ class Shelf:
             raise _foreign(path)
         return values
 
-    def _group(self, path: Path, row: int) -> Group:
+    def _group(self, path: Path, row: int) -> RowGroup:
         """Return the row group that contains a row."""
         file, starts = self._opened(path)
         number = bisect_right(starts, row) - 1
@@ -151,7 +151,7 @@ class Shelf:
         self._groups.move_to_end((path, number))
         return self._groups[path, number]
 
-    def _keep(self, key: tuple[Path, int], group: Group) -> None:
+    def _keep(self, key: tuple[Path, int], group: RowGroup) -> None:
         self._groups[key] = group
         self._held += group.values.nbytes
         while self._held > KEPT_BYTES and len(self._groups) > 1:
@@ -177,11 +177,11 @@ def open_values(path: Path) -> tuple[Any, list[int]]:
     return file, np.cumsum([0, *groups]).tolist()
 
 
-def read_group(file: Any, number: int, first: int = 0) -> Group:
+def read_group(file: Any, number: int, first: int = 0) -> RowGroup:
     """Return a row group of an open file."""
     rows = file.read_row_group(number, use_threads=False).combine_chunks()
     label, value = rows.column("label").chunk(0), rows.column("value").chunk(0)
-    return Group(first, _flat(value, "<f8"), _flat(label.indices, "<i4"), label.dictionary)
+    return RowGroup(first, _flat(value, "<f8"), _flat(label.indices, "<i4"), label.dictionary)
 
 
 def _flat(column: Any, kind: str) -> NDArray[Any]:
@@ -213,7 +213,7 @@ NAME = re.compile(r"(\d{3,})-(\d{8,})-(\d{8,})\.parquet")
 
 
 @dataclass(frozen=True, eq=False)
-class Filing:
+class FileLayout:
     """Assignment of the requests of a decision to positions and files.
 
     Attributes
@@ -234,13 +234,13 @@ class Filing:
     cuts: Integers
 
     @classmethod
-    def of(cls, orders: Orders, least: int = 1) -> Filing:
+    def of(cls, requests: MeasurementRequests, least: int = 1) -> FileLayout:
         """Return the layout of measurement requests; files have at least `least` values if there are enough."""
-        source = orders.source
+        source = requests.source
         sequence = np.argsort(source, kind="stable")
         place = np.empty_like(sequence)
         place[sequence] = np.arange(len(sequence))
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(orders.sizes[sequence])])
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(requests.sizes[sequence])])
         return cls(sequence, place, starts, _cuts(source[sequence], starts, least))
 
     def unfilled(self, stored: Iterable[Span]) -> Iterator[Span]:

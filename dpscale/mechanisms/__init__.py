@@ -14,9 +14,9 @@ from dpscale.base.display import nearest, shown
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.parallel import Each, one_thread, plainly
 from dpscale.base.settings import Settings, checked
-from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, Question, Tools
+from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.workload import Workload
@@ -37,7 +37,7 @@ MECHANISMS = {
     "mst": "dpscale.mechanisms.mst",
 }
 
-__all__ = ["MECHANISMS", "Plan", "mechanism", "plan", "plan_question"]
+__all__ = ["MECHANISMS", "Plan", "mechanism", "plan", "plan_problem"]
 
 
 def mechanism(name: str) -> Mechanism:
@@ -96,14 +96,17 @@ def plan(
                        ' by dp.run(path), or write dp.Workload(domain).add("marginal", degree=2)')  # fmt: skip
     named = _preloaded(mechanism)
     if noise not in (GAUSSIAN, LAPLACE):
-        raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "mend it, or leave it out")
-    question, given = Question(workload, Budget(noise, 1.0)), checked(named.Options, options, "mechanism", mechanism)
-    planned: Any = plan_question(named, question, given, Tools(each, user_store(), most_cells))
+        raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "fix it, or leave it out")
+    problem, given = (
+        PlanningProblem(workload, Budget(noise, 1.0)),
+        checked(named.Options, options, "mechanism", mechanism),
+    )
+    planned: Any = plan_problem(named, problem, given, Tools(each, user_store(), most_cells))
     settled: Plan = planned.plan
     return settled
 
 
-def plan_question(named: Mechanism, question: Question, options: Settings, tools: Tools) -> Planned:
+def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, tools: Tools) -> MeasurementPlan:
     """Return the measurement plan of a mechanism for a problem; the workload must have queries of positive weight.
 
     Raises
@@ -113,14 +116,14 @@ def plan_question(named: Mechanism, question: Question, options: Settings, tools
     PlanError
         If the mechanism does not support the workload, memory is insufficient, or the numbers are too extreme.
     """
-    if question.workload.query_count == 0:
+    if problem.workload.query_count == 0:
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
-    if not question.workload.weighs:
+    if not problem.workload.weighs:
         raise JobError("workload.weight", "0 for every query that is not all zeros", "a weight above 0",
                        "weigh what should be answered")  # fmt: skip
     try:
         with one_thread():
-            return named.plan(question, options, tools)
+            return named.plan(problem, options, tools)
     except MemoryError:
         raise PlanError("workload", "strategies that do not fit into memory", "what this machine can hold",
                         "coarsen the widest attributes, or ask fewer of them together") from None  # fmt: skip
@@ -131,7 +134,7 @@ def plan_question(named: Mechanism, question: Question, options: Settings, tools
 
 def _preloaded(name: str) -> Mechanism:
     named = mechanism(name)
-    if not named.beforehand:
+    if not named.data_independent:
         raise JobError("mechanism.name", f"{name!r}, which chooses what to measure as it goes",
                        "a mechanism that plans beforehand", "run it as a job: dp.run or `dpscale run`")  # fmt: skip
     return named

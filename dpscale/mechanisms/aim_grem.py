@@ -16,15 +16,15 @@ from pydantic import model_validator
 from dpscale.base.errors import JobError
 from dpscale.base.settings import setting
 from dpscale.domain.structural_zeros import Excludes
-from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, matches_stored, requested_measurements
-from dpscale.mechanisms.aim.beliefs import Beliefs, Grem, MaximumEntropy
-from dpscale.mechanisms.aim.schedule import Batched, Published, RoundSchedule
-from dpscale.mechanisms.contract import Mechanism, Question, Tools
+from dpscale.mechanisms.aim.adaptive_plan import AdaptiveOptions, AdaptivePlan, check_stored_plan, make_setting
+from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator, GremEstimator
+from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule, RoundSchedule
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 
 NAME = "aim-grem"
 
 
-class Options(Shares):
+class Options(AdaptiveOptions):
     """Options of the adaptive loop; defaults chosen by benchmarks (benchmarks/adaptive.py)."""
 
     published: bool = setting(False, "true or false", "true: AIM+GReM as in the paper, and no other option")
@@ -60,8 +60,8 @@ class Options(Shares):
     def schedule(self) -> RoundSchedule:
         """Return the schedule of the options."""
         if self.published:
-            return Published()
-        return Batched(
+            return PublishedSchedule()
+        return BatchedSchedule(
             self.share_of_ones,
             self.share_of_choices,
             self.penalty,
@@ -71,30 +71,28 @@ class Options(Shares):
             self.degree,
         )
 
-    def beliefs(self, rules: tuple[Excludes, ...]) -> Beliefs:
+    def estimator(self, rules: tuple[Excludes, ...]) -> Estimator:
         """Return the estimator of the options, for a domain with such constraints."""
-        return Grem() if self.published else MaximumEntropy(self.grain, self.chains, rules)
+        return GremEstimator() if self.published else EntropyEstimator(self.grain, self.chains, rules)
 
 
-def plan(question: Question, options: Options, tools: Tools | None = None) -> Chosen:
+def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
-    rules = question.workload.domain.rules
-    setting_of = requested_measurements(
-        question, options.schedule(), options.beliefs(rules), cumulated=not options.published
-    )
+    rules = problem.workload.domain.rules
+    setting_of = make_setting(problem, options.schedule(), options.estimator(rules), cumulated=not options.published)
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
-    own = MaximumEntropy(rules=rules)
-    entropy = replace(setting_of, schedule=Batched(), beliefs=own) if options.published else setting_of
-    return Chosen(question.workload, NAME, setting_of, entropy, kind, options.exact())
+    own = EntropyEstimator(rules=rules)
+    entropy = replace(setting_of, schedule=BatchedSchedule(), estimator=own) if options.published else setting_of
+    return AdaptivePlan(problem.workload, NAME, setting_of, entropy, kind, options.exact())
 
 
-def read(folder: Path, question: Question, options: Options) -> Chosen:
-    return matches_stored(plan(question, options), folder)
+def read(folder: Path, problem: PlanningProblem, options: Options) -> AdaptivePlan:
+    return check_stored_plan(plan(problem, options), folder)
 
 
 def forms(options: Options) -> tuple[str, ...]:
     return ("residuals", "low_order", "measurements") if options.published else ("low_order", "measurements")
 
 
-OTHERWISE = {"grem": "mechanism.published = true"}
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, beforehand=False, otherwise=OTHERWISE)
+REQUIRES = {"grem": "mechanism.published = true"}
+MECHANISM = Mechanism(NAME, Options, plan, read, forms, data_independent=False, requires=REQUIRES)

@@ -25,19 +25,19 @@ from pathlib import Path
 
 from dpscale.base.display import AttributeSet
 from dpscale.base.settings import setting
-from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, matches_stored, requested_measurements
-from dpscale.mechanisms.aim.beliefs import MaximumEntropy
-from dpscale.mechanisms.aim.decision import Selection
-from dpscale.mechanisms.aim.graphical import Graphical
-from dpscale.mechanisms.aim.schedule import FEWER, Inside, Plainly, Targets, by_overlap, vain
-from dpscale.mechanisms.aim.state import State
-from dpscale.mechanisms.contract import Mechanism, Question, Tools
+from dpscale.mechanisms.aim.adaptive_plan import AdaptiveOptions, AdaptivePlan, check_stored_plan, make_setting
+from dpscale.mechanisms.aim.decision import AimSelection
+from dpscale.mechanisms.aim.estimators import EntropyEstimator
+from dpscale.mechanisms.aim.graphical import GraphicalEstimator
+from dpscale.mechanisms.aim.schedule import FEWER, EvenSchedule, Inside, Targets, by_overlap, count_uninformative
+from dpscale.mechanisms.aim.state import AimState
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 from dpscale.reconstruction.junction_tree.tree import model_cells
 
 NAME = "aim-pgm"
 
 
-class Options(Shares):
+class Options(AdaptiveOptions):
     """Options of the adaptive loop."""
 
     degree: int = setting(3, "a whole number from 2 to 6", "the largest set that is measured", ge=2, le=6)
@@ -50,7 +50,7 @@ class Options(Shares):
 
 
 @dataclass(frozen=True)
-class Rounds(Plainly):
+class AimSchedule(EvenSchedule):
     """Schedule of AIM as in the paper, except for the share of the 1-ways and several sets per round."""
 
     ones: Fraction
@@ -61,7 +61,7 @@ class Rounds(Plainly):
     penalty: float = 1.0
 
     @property
-    def fewer(self) -> str:
+    def fewer_candidates(self) -> str:
         return "set mechanism.degree = 2" if self.degree > 2 else FEWER
 
     def sizes(self, attributes: int) -> tuple[int, int]:
@@ -80,14 +80,14 @@ class Rounds(Plainly):
     def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
         return self.sets
 
-    def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
+    def next_step(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         """Return four times the budget, that is half the noise, if at least half of a round was uninformative."""
         moved = list(moved)
-        return 4 * step if 2 * vain(moved, noise, 1.0) >= len(moved) else step
+        return 4 * step if 2 * count_uninformative(moved, noise, 1.0) >= len(moved) else step
 
 
 @dataclass(frozen=True, eq=False)
-class Fitting(Selection):
+class ModelSelection(AimSelection):
     """Selection among candidates whose model, with all sets selected so far, is small enough.
 
     Attributes
@@ -104,12 +104,12 @@ class Fitting(Selection):
     kept: tuple[AttributeSet, ...]
     limit: int
 
-    def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
-        left = set(fitting(self.candidates, self.sizes, [*self.kept, *chosen], self.limit))
+    def excluded(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
+        left = set(candidates_within(self.candidates, self.sizes, [*self.kept, *chosen], self.limit))
         return [place for place, names in enumerate(self.candidates) if names not in left]
 
 
-def fitting(
+def candidates_within(
     candidates: Sequence[AttributeSet], sizes: Mapping[str, int], kept: Sequence[AttributeSet], limit: int
 ) -> list[AttributeSet]:
     """Return the candidates that keep the model small enough or unchanged, and all single attributes."""
@@ -120,52 +120,57 @@ def fitting(
 
 
 @dataclass(frozen=True, eq=False)
-class Growing(Chosen):
+class GraphicalPlan(AdaptivePlan):
     """Adaptive plan that limits the model; `most_cells` is the limit when all of the budget is spent."""
 
     most_cells: int = 1 << 16
 
-    def selection(self, state: State) -> Selection | None:
+    def next_selection(self, state: AimState) -> AimSelection | None:
         """Return the selection of a state; cached, since it needs one triangulation per candidate."""
         if "selection" not in vars(state):
-            asked = super().selection(state)
+            asked = super().next_selection(state)
             vars(state)["selection"] = None if asked is None else self._fitting(state, asked)
-        found: Selection | None = vars(state)["selection"]
+        found: AimSelection | None = vars(state)["selection"]
         return found
 
-    def _fitting(self, state: State, selection: Selection) -> Fitting:
+    def _fitting(self, state: AimState, selection: AimSelection) -> ModelSelection:
         """Return the selection restricted by the size of the model; single attributes are always offered."""
         sizes = {name: one.count for name, one in state.groups.items()}
         kept = tuple(dict.fromkeys(names for note in state.rounds for names in note.chosen))
         spent = 1 - (state.left - selection.count * (selection.beta + selection.step)) / state.setting.beta
         limit = int(self.most_cells * spent)
-        offered, count = tuple(fitting(selection.candidates, sizes, kept, limit)), min(selection.count, len(sizes))
-        mine = {field.name: getattr(selection, field.name) for field in fields(Selection)}
+        offered, count = (
+            tuple(candidates_within(selection.candidates, sizes, kept, limit)),
+            min(selection.count, len(sizes)),
+        )
+        mine = {field.name: getattr(selection, field.name) for field in fields(AimSelection)}
         mine |= {"candidates": offered, "count": count, **self._steps(state, selection, count)}
-        return Fitting(**mine, sizes=sizes, kept=kept, limit=limit)
+        return ModelSelection(**mine, sizes=sizes, kept=kept, limit=limit)
 
-    def _steps(self, state: State, selection: Selection, count: int) -> dict[str, Fraction]:
+    def _steps(self, state: AimState, selection: AimSelection, count: int) -> dict[str, Fraction]:
         """Return β of a selection and of a measurement; a round of fewer sets spends more on each."""
         step = (selection.beta + selection.step) * selection.count / count
         cost = state.setting.schedule.selecting * step
         return {"beta": cost, "step": step - cost}
 
 
-def plan(question: Question, options: Options, tools: Tools | None = None) -> Growing:
+def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> GraphicalPlan:
     """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
-    schedule = Rounds(options.share_of_ones, options.share_of_choices, options.degree, options.measured, options.batch)
-    own = requested_measurements(question, schedule, Graphical(options.grain))
-    estimating = replace(own, beliefs=MaximumEntropy(options.grain, rules=question.workload.domain.rules))
-    return Growing(question.workload, NAME, own, estimating, "graphical models", options.exact(),
+    schedule = AimSchedule(
+        options.share_of_ones, options.share_of_choices, options.degree, options.measured, options.batch
+    )
+    own = make_setting(problem, schedule, GraphicalEstimator(options.grain))
+    estimating = replace(own, estimator=EntropyEstimator(options.grain, rules=problem.workload.domain.rules))
+    return GraphicalPlan(problem.workload, NAME, own, estimating, "graphical models", options.exact(),
                    most_cells=options.most_cells)  # fmt: skip
 
 
-def read(folder: Path, question: Question, options: Options) -> Growing:
-    return matches_stored(plan(question, options), folder)
+def read(folder: Path, problem: PlanningProblem, options: Options) -> GraphicalPlan:
+    return check_stored_plan(plan(problem, options), folder)
 
 
 def forms(options: Options) -> tuple[str, ...]:
     return ("measurements", "low_order")
 
 
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, beforehand=False)
+MECHANISM = Mechanism(NAME, Options, plan, read, forms, data_independent=False)

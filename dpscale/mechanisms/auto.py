@@ -19,7 +19,7 @@ from dpscale.mechanisms import (
     weighted_residuals,
 )
 from dpscale.mechanisms import weighted_fourier as fourier
-from dpscale.mechanisms.contract import Mechanism, NoOptions, Question, Tools
+from dpscale.mechanisms.contract import Mechanism, NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import FixedPlan, matrix_mechanism
 from dpscale.plans.plan import Plan
 
@@ -36,18 +36,18 @@ TRIED = (
 )
 
 
-def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: NoOptions, tools: Tools) -> Plan:
     """Return the plan with the least error among all mechanisms; PlanError if none supports the workload."""
-    return best_plan({tried.NAME: tried.MECHANISM for tried in TRIED}, question, tools)
+    return best_plan({tried.NAME: tried.MECHANISM for tried in TRIED}, problem, tools)
 
 
-def best_plan(mechanisms: Mapping[str, Mechanism], question: Question, tools: Tools) -> Plan:
+def best_plan(mechanisms: Mapping[str, Mechanism], problem: PlanningProblem, tools: Tools) -> Plan:
     """Return the plan with the least error among some mechanisms."""
     plans: dict[str, Plan] = {}
     refused: dict[str, PlanError] = {}
     for name, tried in mechanisms.items():
         try:
-            planned = tried.plan(question, tried.Options(), tools)
+            planned = tried.plan(problem, tried.Options(), tools)
         except PlanError as error:
             refused[name] = error
             continue

@@ -13,7 +13,7 @@ from typing import Literal
 
 from dpscale.base.arrays import Floats
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import check_cells, matrix_mechanism, whole_plan
 from dpscale.optimize import baselines
 from dpscale.optimize.implicit_workload import AxisGram, Implicit, implicit
@@ -45,13 +45,13 @@ class Options(Settings):
     ] = setting("identity", ", ".join([*AXIS, CUBE]), "the named strategy of every asked set")  # fmt: skip
 
 
-def plan(question: Question, options: Options, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan a named strategy."""
-    strategy, union = options.strategy, implicit(question.workload)
-    noise: Noise = "laplace" if question.noise == LAPLACE else "gaussian"
+    strategy, union = options.strategy, implicit(problem.workload)
+    noise: Noise = "laplace" if problem.noise == LAPLACE else "gaussian"
     blocks = _cube(union, noise) if strategy == CUBE else _products(union, AXIS[strategy], noise)
     check_cells(blocks, tools, strategy)
-    return whole_plan(question.workload, NAME, blocks, svd_bound(union).value, (f"strategy {strategy}",))
+    return whole_plan(problem.workload, NAME, blocks, svd_bound(union).value, (f"strategy {strategy}",))
 
 
 def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise: Noise) -> list[Block]:

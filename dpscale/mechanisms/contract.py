@@ -13,7 +13,7 @@ from typing import Any
 from dpscale.base.parallel import Each, plainly
 from dpscale.base.settings import Settings
 from dpscale.optimize.plan_store import Store
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.workload import Workload
 
@@ -21,7 +21,7 @@ MOST_CELLS = 1 << 27
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanningProblem:
     """Workload to answer, budget, and the largest number of records of one protected unit."""
 
     workload: Workload
@@ -82,9 +82,9 @@ class Mechanism:
 
     name: str
     Options: type[Settings]
-    plan: Callable[[Question, Any, Tools], Planned]
-    read: Callable[[Path, Question, Any], Planned]
+    plan: Callable[[PlanningProblem, Any, Tools], MeasurementPlan]
+    read: Callable[[Path, PlanningProblem, Any], MeasurementPlan]
     forms: Callable[[Any], Sequence[str]]
-    beforehand: bool = True
-    same: Mapping[str, str] = field(default_factory=dict)
-    otherwise: Mapping[str, str] = field(default_factory=dict)
+    data_independent: bool = True
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    requires: Mapping[str, str] = field(default_factory=dict)

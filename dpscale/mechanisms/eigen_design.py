@@ -16,7 +16,7 @@ from pydantic import model_validator
 from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import check_cells, matrix_mechanism, whole_plan
 from dpscale.optimize import baselines
 from dpscale.optimize.eigen_design import eigen_design, principal_design, separated_design
@@ -61,14 +61,14 @@ class Options(Settings):
         return self
 
 
-def plan(question: Question, options: Options, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan weighted design queries with completed columns."""
-    workload = question.workload
-    if question.noise != GAUSSIAN:
+    workload = problem.workload
+    if problem.noise != GAUSSIAN:
         raise PlanError("mechanism.name", f"{NAME} under Laplace noise", "Gaussian noise", "give delta, or take hdmm")
     names = {name for part in workload.parts for names in part.sets for name in names}
     small = workload.domain.cells(workload.domain.ordered(names)) <= EXPLICIT_CELLS
-    return (_explicit if small else _by_attribute)(question, options, tools)
+    return (_explicit if small else _by_attribute)(problem, options, tools)
 
 
 def _solve(options: Options, gram: Floats) -> Strategy:
@@ -80,26 +80,26 @@ def _solve(options: Options, gram: Floats) -> Strategy:
     return principal_design(gram, options.principal) if options.principal is not None else eigen_design(gram)
 
 
-def _explicit(question: Question, options: Options, tools: Tools) -> Plan:
-    workload, relative = question.workload, options.relative
+def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
+    workload, relative = problem.workload, options.relative
     names, gram = explicit_gram(workload, EXPLICIT_CELLS, relative)
     (strategy,) = tools.each(partial(_solve, options), [gram])
     if len(names) > 1:
-        block = joint_block(names, workload.domain.shape(names), strategy.matrix, question.noise)
+        block = joint_block(names, workload.domain.shape(names), strategy.matrix, problem.noise)
     else:
-        block = product_block(names, [strategy.matrix] * len(names), 1.0, question.noise)
+        block = product_block(names, [strategy.matrix] * len(names), 1.0, problem.noise)
     return _joint_plan(workload, [block], 0.0 if relative else svd_of_gram(gram))
 
 
-def _by_attribute(question: Question, options: Options, tools: Tools) -> Plan:
-    workload, relative = question.workload, options.relative
+def _by_attribute(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
+    workload, relative = problem.workload, options.relative
     union = implicit(workload, relative)
     axes = [union.distinct(i) for i in range(len(union.sizes))]
     factors = [strategy.matrix for strategy in tools.each(partial(_solve, options), [_mixed(grams) for grams in axes])]
     factor_of = dict(zip(union.names, factors, strict=True))
     weights = optimise_marginals(union, "gaussian", factors=factors).weights
     blocks = [
-        product_block(names, [factor_of[name] for name in names], w**2, question.noise) for names, w in weights.items()
+        product_block(names, [factor_of[name] for name in names], w**2, problem.noise) for names, w in weights.items()
     ]
     check_cells(blocks, tools, NAME)
     return _joint_plan(workload, blocks, 0.0 if relative else svd_bound(union).value)

@@ -17,12 +17,12 @@ from dpscale.base.display import AttributeSet, figure, percent
 from dpscale.base.errors import PlanError
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
-from dpscale.mechanisms.contract import Mechanism, Question, Tools
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 from dpscale.plans.accuracy import accuracy_of
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan
 from dpscale.plans.plan_file import content_of, digest_of, read_plan, write_plan
-from dpscale.plans.requests import BlockOrders, Schedule, make_schedule
+from dpscale.plans.requests import BlockRequests, Schedule, make_schedule
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import variance_factor
 from dpscale.reconstruction.base import PlanEvidence
@@ -33,15 +33,17 @@ MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, 
 FORMS = ("least_squares", "low_order", "measurements")
 
 
-def matrix_mechanism(name: str, options: type[Settings], plan: Callable[[Question, Any, Tools], Plan]) -> Mechanism:
+def matrix_mechanism(
+    name: str, options: type[Settings], plan: Callable[[PlanningProblem, Any, Tools], Plan]
+) -> Mechanism:
     """Return the mechanism of a function that plans blocks."""
     return Mechanism(
         name,
         options,
-        lambda question, given, tools: FixedPlan(plan(question, given, tools), question),
-        lambda folder, question, given: FixedPlan(read_plan(folder, question.workload), question),
+        lambda problem, given, tools: FixedPlan(plan(problem, given, tools), problem),
+        lambda folder, problem, given: FixedPlan(read_plan(folder, problem.workload), problem),
         lambda given: FORMS,
-        same={"grem": "least-squares"},  # GReM-MLE of a plan is its least squares
+        aliases={"grem": "least-squares"},  # GReM-MLE of a plan is its least squares
     )
 
 
@@ -52,15 +54,15 @@ def _evenly(part: Part, most: int) -> Sequence[AttributeSet]:
 
 
 @dataclass(frozen=True, eq=False)
-class Everything:
+class AllBlocks:
     """The single decision of a fixed plan: all blocks."""
 
-    orders: BlockOrders
+    requests: BlockRequests
     round: int = 0
-    choosing: Fraction = Fraction(0)
+    selection_cost: Fraction = Fraction(0)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"round": self.round, "measurements": len(self.orders)}
+        return {"round": self.round, "measurements": len(self.requests)}
 
     def fits(self, other: object) -> bool:
         return True
@@ -71,9 +73,9 @@ class FixedPlan:
     """Measurement plan of a matrix mechanism: a `Plan` at the budget of a problem, with exact noise and cost."""
 
     plan: Plan
-    question: Question
+    problem: PlanningProblem
     candidates: tuple[AttributeSet, ...] = ()
-    redraws: bool = False
+    can_simulate: bool = False
 
     @property
     def workload(self) -> Workload:
@@ -104,7 +106,7 @@ class FixedPlan:
         return self.plan.largest
 
     @property
-    def shown(self) -> Plan:
+    def public_plan(self) -> Plan:
         return self.plan
 
     @property
@@ -121,7 +123,7 @@ class FixedPlan:
     @cached_property
     def schedule(self) -> Schedule:
         """Noise of every block and its cost."""
-        return make_schedule(self.plan, self.question.budget.amount, self.question.rows_per_unit)
+        return make_schedule(self.plan, self.problem.budget.amount, self.problem.rows_per_unit)
 
     @property
     def cost(self) -> Cost:
@@ -129,7 +131,7 @@ class FixedPlan:
         return self.schedule.spent
 
     @property
-    def needs(self) -> Iterator[tuple[int, str]]:
+    def memory_needs(self) -> Iterator[tuple[int, str]]:
         """Bytes of the task that measures a block, for one block of each kind."""
         for index, _ in self.plan.blocks.kinds:
             block = self.plan.blocks[index]
@@ -149,9 +151,9 @@ class FixedPlan:
         flat = {} if self.plan.stationary is None else {"stationary": self.plan.stationary}
         return (floor if self.plan.floor > 0 else {}) | flat
 
-    def expected(self, budget: Budget, most: int) -> list[Mapping[str, Any]]:
+    def expected_errors(self, budget: Budget, most: int) -> list[Mapping[str, Any]]:
         """Return the root mean square error in records of at most `most` sets of each part."""
-        scale = self.question.rows_per_unit / math.sqrt(budget.privacy_cost)
+        scale = self.problem.rows_per_unit / math.sqrt(budget.privacy_cost)
         return [self._expected(part, names, scale) for part in self.workload.parts for names in _evenly(part, most)]
 
     def _expected(self, part: Part, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
@@ -190,7 +192,7 @@ class FixedPlan:
         return percent(gap), f"certified: the squared error is at most this far above {least}"
 
     def _rmse(self, budget: Budget) -> float:
-        return self.question.rows_per_unit * self.plan.rmse(budget.privacy_cost)
+        return self.problem.rows_per_unit * self.plan.rmse(budget.privacy_cost)
 
     def write(self, folder: Path) -> None:
         write_plan(folder, self.plan)
@@ -200,43 +202,43 @@ class FixedPlan:
         return digest_of(content_of(self.plan))
 
     @cached_property
-    def law(self) -> list[Any]:
+    def noise_spec(self) -> list[Any]:
         """Noise of every block; together with plan, domain and secret it determines all draws."""
-        return self.schedule.draws.law
+        return self.schedule.draws.noise_spec
 
     def check_low_order(self) -> None:
         fully_measured(self.plan)
 
     @cached_property
-    def _first(self) -> Everything:
-        return Everything(BlockOrders(self.plan.blocks, self.schedule.draws, self.plan.sources))
+    def _first(self) -> AllBlocks:
+        return AllBlocks(BlockRequests(self.plan.blocks, self.schedule.draws, self.plan.sources))
 
-    def first(self) -> Everything:
+    def first_decision(self) -> AllBlocks:
         """Return the decision: all blocks, each from the smallest counted set that contains its attributes."""
         return self._first
 
-    def decision(self, record: Mapping[str, Any]) -> Everything:
+    def read_decision(self, record: Mapping[str, Any]) -> AllBlocks:
         raise ValueError("a plan has no later decision")
 
-    def begun(self, first: Everything, values: Sequence[Floats], second: object = None) -> None:
+    def initial_state(self, first: AllBlocks, values: Sequence[Floats], second: object = None) -> None:
         """Return None: a fixed plan selects nothing and has no state."""
 
-    def selection(self, state: None) -> None:
+    def next_selection(self, state: None) -> None:
         """Return None: nothing is left to select."""
 
-    def decided(self, state: None, selection: Any, chosen: Sequence[AttributeSet]) -> Everything:
+    def make_decision(self, state: None, selection: Any, chosen: Sequence[AttributeSet]) -> AllBlocks:
         raise ValueError("a plan has no later decision")
 
-    def advanced(self, state: None, decision: Any, values: Sequence[Floats]) -> None:
+    def next_state(self, state: None, decision: Any, values: Sequence[Floats]) -> None:
         raise ValueError("a plan has no later decision")
 
-    def touched(self, before: None, after: None) -> Iterable[AttributeSet]:
+    def changed_sets(self, before: None, after: None) -> Iterable[AttributeSet]:
         return ()
 
     def trace(self, state: None) -> None:
         """Return None: nothing is selected."""
 
-    def evidence(self, taken: Sequence[tuple[Everything, Sequence[Floats]]]) -> PlanEvidence:
+    def evidence(self, taken: Sequence[tuple[AllBlocks, Sequence[Floats]]]) -> PlanEvidence:
         """Return the plan, the variances of the drawn noise, and the values, which are read on access."""
         (_, values), *_ = taken
         return PlanEvidence(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)

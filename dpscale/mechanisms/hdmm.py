@@ -15,7 +15,7 @@ from typing import Literal
 
 from dpscale.base.errors import PlanError
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import check_cells, matrix_mechanism, whole_plan
 from dpscale.optimize.baselines import identity
 from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
@@ -45,20 +45,20 @@ class Options(Settings):
     seed: int = setting(0, "a whole number, 0 or more", "of the restarts of the searches that are not convex", ge=0)
 
 
-def plan(question: Question, options: Options, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Return the plan with the least error among the searches that support the workload."""
     plans: dict[str, Plan] = {}
     refused: list[PlanError] = []
     for name in [options.way] if options.way else WAYS:
         try:
-            for label, blocks, bound in _TRIES[name](question, options, tools):
+            for label, blocks, bound in _TRIES[name](problem, options, tools):
                 check_cells(blocks, tools, label)
-                plans[label] = whole_plan(question.workload, NAME, blocks, bound)
+                plans[label] = whole_plan(problem.workload, NAME, blocks, bound)
         except PlanError as error:
             refused.append(error)
     if not plans:
         raise refused[0]
-    return _best(question.workload, plans)
+    return _best(problem.workload, plans)
 
 
 def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
@@ -73,14 +73,14 @@ def _best(workload: Workload, plans: dict[str, Plan]) -> Plan:
     return Plan(workload, NAME, plan.blocks, plan.error, min(bound, plan.error), notes)
 
 
-def _noise(question: Question) -> Noise:
-    return "laplace" if question.noise == LAPLACE else "gaussian"
+def _noise(problem: PlanningProblem) -> Noise:
+    return "laplace" if problem.noise == LAPLACE else "gaussian"
 
 
-def _explicit(question: Question, options: Options, tools: Tools) -> Tried:
-    workload, noise = question.workload, question.noise
+def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
+    workload, noise = problem.workload, problem.noise
     names, gram = explicit_gram(workload, MOST_EXPLICIT if options.way == "explicit" else EXPLICIT_CELLS)
-    strategy = next(iter(tools.each(partial(optimise_explicit, noise=_noise(question), seed=options.seed), [gram])))
+    strategy = next(iter(tools.each(partial(optimise_explicit, noise=_noise(problem), seed=options.seed), [gram])))
     if len(names) > 1:
         block = joint_block(names, workload.domain.shape(names), strategy.matrix, noise)
     else:
@@ -88,40 +88,40 @@ def _explicit(question: Question, options: Options, tools: Tools) -> Tried:
     yield "explicit", [block], max(strategy.bound, svd_of_gram(gram))
 
 
-def _product(question: Question, options: Options, tools: Tools) -> Tried:
-    union = implicit(question.workload)
+def _product(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
+    union = implicit(problem.workload)
     if union.cells > tools.most_cells:
         raise PlanError("engine.memory", f"{union.cells} cells for a product over all attributes asked",
                         f"at most {tools.most_cells}", "ask fewer attributes, or take query-smasher")  # fmt: skip
-    strategy = optimise_product(union, _noise(question), tools.each, seed=options.seed)
-    yield "product", [product_block(strategy.names, strategy.factors, 1.0, question.noise)], strategy.bound
+    strategy = optimise_product(union, _noise(problem), tools.each, seed=options.seed)
+    yield "product", [product_block(strategy.names, strategy.factors, 1.0, problem.noise)], strategy.bound
 
 
-def _unions(question: Question, options: Options, tools: Tools) -> Tried:
-    union = implicit(question.workload)
+def _unions(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
+    union = implicit(problem.workload)
     if len(union.products) > MOST_PRODUCTS:
         raise PlanError("workload", f"{len(union.products)} products", f"at most {MOST_PRODUCTS} for a union of them",
                         "ask fewer sets, or take query-smasher")  # fmt: skip
-    union_strategy = optimise_union(union, _noise(question), tools.each, seed=options.seed)
+    union_strategy = optimise_union(union, _noise(problem), tools.each, seed=options.seed)
     parts = zip(union_strategy.groups, union_strategy.shares, strict=True)
     yield (
         "union",
-        [product_block(one.names, one.factors, share, question.noise) for one, share in parts],
+        [product_block(one.names, one.factors, share, problem.noise) for one, share in parts],
         union_strategy.bound,
     )
 
 
-def _marginals(question: Question, options: Options, tools: Tools) -> Tried:
-    union, noise = implicit(question.workload), _noise(question)
+def _marginals(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
+    union, noise = implicit(problem.workload), _noise(problem)
     yield (
         "marginals",
-        _blocks(union, optimise_marginals(union, noise, options.seed), question.noise),
+        _blocks(union, optimise_marginals(union, noise, options.seed), problem.noise),
         svd_bound(union).value,
     )
     if any(axis.key.split("/")[0] not in ("marginal", "total") for one in union.products for axis in one.axes):
         factors = attribute_strategies(union, noise, each=tools.each)
         strategy = optimise_marginals(union, noise, options.seed, factors)
-        yield "marginals of attribute strategies", _blocks(union, strategy, question.noise), svd_bound(union).value
+        yield "marginals of attribute strategies", _blocks(union, strategy, problem.noise), svd_bound(union).value
 
 
 def _blocks(union: Implicit, strategy: MarginalStrategy, noise: str) -> list[Block]:
@@ -133,7 +133,7 @@ def _blocks(union: Implicit, strategy: MarginalStrategy, noise: str) -> list[Blo
     return blocks
 
 
-_TRIES: dict[str, Callable[[Question, Options, Tools], Tried]] = {
+_TRIES: dict[str, Callable[[PlanningProblem, Options, Tools], Tried]] = {
     "explicit": _explicit,
     "product": _product,
     "union": _unions,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from dpscale.base.display import AttributeSet
-from dpscale.mechanisms.contract import NoOptions, Question, Tools
+from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism, whole_plan
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
@@ -21,9 +21,9 @@ from dpscale.workload import Part, ProductPart, Workload
 NAME = "identity"
 
 
-def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: NoOptions, tools: Tools) -> Plan:
     """Plan the identity strategy on every set of the workload."""
-    workload, noise = question.workload, question.noise
+    workload, noise = problem.workload, problem.noise
     energies = {attributes: value for attributes, value in _energies(workload).items() if value > 0}
     shares, _ = allocate(list(energies.values()), noise)
     blocks = tuple(

@@ -23,18 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.display import AttributeSet
-from dpscale.mechanisms.aim.adaptive_plan import Chosen, Shares, matches_stored, requested_measurements
-from dpscale.mechanisms.aim.beliefs import MaximumEntropy
-from dpscale.mechanisms.aim.decision import Selection
-from dpscale.mechanisms.aim.graphical import Graphical
-from dpscale.mechanisms.aim.schedule import Batched
-from dpscale.mechanisms.aim.state import State
-from dpscale.mechanisms.contract import Mechanism, Question, Tools
+from dpscale.mechanisms.aim.adaptive_plan import AdaptiveOptions, AdaptivePlan, check_stored_plan, make_setting
+from dpscale.mechanisms.aim.decision import AimSelection
+from dpscale.mechanisms.aim.estimators import EntropyEstimator
+from dpscale.mechanisms.aim.graphical import GraphicalEstimator
+from dpscale.mechanisms.aim.schedule import BatchedSchedule
+from dpscale.mechanisms.aim.state import AimState
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 
 NAME = "mst"
 
 
-class Options(Shares):
+class Options(AdaptiveOptions):
     """Division of the budget; all selections are one round."""
 
 
@@ -53,10 +53,10 @@ def joined(pairs: Sequence[AttributeSet]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, eq=False)
-class Branches(Selection):
+class TreeSelection(AimSelection):
     """Selection among pairs that close no cycle; the score is the distance and all weights are equal."""
 
-    def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
+    def excluded(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
         """Return the positions of pairs whose attributes are already connected."""
         numbers, ends = self._ends
         parts = np.arange(len(numbers))
@@ -76,7 +76,7 @@ class Branches(Selection):
 
 
 @dataclass(frozen=True)
-class Half(Batched):
+class TreeSchedule(BatchedSchedule):
     """Schedule of one round with all selections; groups are chosen for the budget of each pair."""
 
     edges: int = 1
@@ -84,41 +84,41 @@ class Half(Batched):
     def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
         return (beta - attributes * self.one_way_cost(beta, attributes, len(candidates))) / max(self.edges, 1)
 
-    def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
+    def allows_empty(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
         return False
 
 
 @dataclass(frozen=True, eq=False)
-class Tree(Chosen):
+class TreePlan(AdaptivePlan):
     """Adaptive plan whose single round selects the whole tree and spends the remaining budget."""
 
-    def selection(self, state: State) -> Selection | None:
+    def next_selection(self, state: AimState) -> AimSelection | None:
         if state.done:
             return None
         setting = state.setting
         count = len(joined(setting.candidates)) - len(set(joined(setting.candidates).values()))
         step = state.left / count
         cost = setting.schedule.selecting * step
-        return Branches(state.measured + 1, setting.candidates, dict.fromkeys(setting.candidates, 1), state.groups,
+        return TreeSelection(state.measured + 1, setting.candidates, dict.fromkeys(setting.candidates, 1), state.groups,
                         count, cost, step - cost, 0.0, setting.rows_per_unit)  # fmt: skip
 
 
-def plan(question: Question, options: Options, tools: Tools | None = None) -> Tree:
+def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> TreePlan:
     """Return the candidates of the tree and their cost; PlanError or JobError for unsupported workloads."""
-    schedule = Half(ones=options.share_of_ones, selecting=options.share_of_choices, rounds=1, degree=2)
-    own = requested_measurements(question, schedule, Graphical(options.grain), weighted=False)
+    schedule = TreeSchedule(ones=options.share_of_ones, selecting=options.share_of_choices, rounds=1, degree=2)
+    own = make_setting(problem, schedule, GraphicalEstimator(options.grain), weighted=False)
     heads = joined(own.candidates)
     own = replace(own, schedule=replace(schedule, edges=len(heads) - len(set(heads.values()))))
-    estimating = replace(own, beliefs=MaximumEntropy(options.grain, rules=question.workload.domain.rules))
-    return Tree(question.workload, NAME, own, estimating, "a spanning tree of pairs", options.exact())
+    estimating = replace(own, estimator=EntropyEstimator(options.grain, rules=problem.workload.domain.rules))
+    return TreePlan(problem.workload, NAME, own, estimating, "a spanning tree of pairs", options.exact())
 
 
-def read(folder: Path, question: Question, options: Options) -> Tree:
-    return matches_stored(plan(question, options), folder)
+def read(folder: Path, problem: PlanningProblem, options: Options) -> TreePlan:
+    return check_stored_plan(plan(problem, options), folder)
 
 
 def forms(options: Options) -> tuple[str, ...]:
     return ("measurements", "low_order")
 
 
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, beforehand=False)
+MECHANISM = Mechanism(NAME, Options, plan, read, forms, data_independent=False)

@@ -7,7 +7,7 @@ from functools import partial
 
 from dpscale.base.arrays import Floats
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import TOLERANCE, Optimum, optimise
@@ -27,10 +27,10 @@ class Options(Settings):
     )
 
 
-def plan(question: Question, options: Options, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan with the certified optimum of every subworkload."""
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
-    return plan_residuals(question, tools, NAME, solve)
+    return plan_residuals(problem, tools, NAME, solve)
 
 
 def solve_optimally(

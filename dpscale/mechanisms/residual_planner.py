@@ -15,13 +15,13 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
-from dpscale.mechanisms.residual_split import Solved
+from dpscale.mechanisms.residual_split import ResidualSolutions
 from dpscale.optimize.convex import Solution
 from dpscale.optimize.marginal_algebra import least_maximum
 from dpscale.optimize.wide_bounds import lower_bound
-from dpscale.plans.attribute_sets import Sets
+from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import GAUSSIAN, allocate, total_error, variance_factor
@@ -39,12 +39,12 @@ class Options(Settings):
     )
 
 
-def plan(question: Question, options: Options, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan every residual with the centring strategy, and shares for the objective."""
-    workload, noise = question.workload, question.noise
+    workload, noise = problem.workload, problem.noise
     subs = decompose(workload)
     coefficients = subs.of_all(lambda sub: _coefficient(sub, noise))
-    sets = Sets(subs.names, subs.members, subs.ends)
+    sets = AttributeSets(subs.names, subs.members, subs.ends)
     shares, _ = allocate(coefficients, noise)
     notes: tuple[str, ...] = ()
     if options.objective == "max":
@@ -54,7 +54,7 @@ def plan(question: Question, options: Options, tools: Tools) -> Plan:
         notes = (note,)
     error = total_error(coefficients, shares, noise)
     solutions = [Solution(tuple(map(center_factor, sub.sizes)), 0.0, 0.0) for sub in subs.classes]
-    blocks = Solved(sets, subs.which, solutions).blocks(shares, noise)
+    blocks = ResidualSolutions(sets, subs.which, solutions).blocks(shares, noise)
     return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise), notes)
 
 

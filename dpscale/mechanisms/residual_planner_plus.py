@@ -18,7 +18,7 @@ from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
-from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_planner import uniform_bound
 from dpscale.optimize import baselines
@@ -50,9 +50,9 @@ class Options(Settings):
     )  # fmt: skip
 
 
-def plan(question: Question, options: Options, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan every residual with the product of its attributes' centred bases."""
-    workload, noise = question.workload, question.noise
+    workload, noise = problem.workload, problem.noise
     given = {name: _matrix(workload.domain, name, base) for name, base in options.bases.items()}
     subs = decompose(workload)
     grams = _grams(subs)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from dpscale.base.display import AttributeSet
 from dpscale.base.parallel import one_thread
-from dpscale.mechanisms.contract import Question, Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.opt_kronecker import solve_product
 from dpscale.optimize.residual_problems import AnyOptimum, AnyProblem, Rounded, assembled, bits_of, problems_of
-from dpscale.plans.attribute_sets import Sets
+from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import NOISES, Blocks
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
@@ -29,10 +29,10 @@ from dpscale.workload import Subworkload, Subworkloads, decompose
 from dpscale.workload.residual import Weights
 
 
-class Solved:
+class ResidualSolutions:
     """Solutions of residual spaces in block order; the i-th space has `solutions[which[i]]`."""
 
-    def __init__(self, sets: Sets, which: NDArray[np.int64], solutions: Sequence[Solution]) -> None:
+    def __init__(self, sets: AttributeSets, which: NDArray[np.int64], solutions: Sequence[Solution]) -> None:
         self.sets, self.which, self.solutions = sets, which, solutions
 
     def get(self, names: AttributeSet) -> Solution | None:
@@ -40,14 +40,14 @@ class Solved:
         found = self.sets.find(names)
         return self.solutions[self.which[found[0]]] if found else None
 
-    def joined(self, names: AttributeSet, measured: Iterable[AttributeSet], solution: Solution) -> Solved:
+    def joined(self, names: AttributeSet, measured: Iterable[AttributeSet], solution: Solution) -> ResidualSolutions:
         """Replace the spaces `measured` by one joint measurement of `names`, at the end."""
         gone = [found for one in measured for found in self.sets.find(one)]
-        kept = self.sets.taken(np.delete(np.arange(len(self.which)), gone))
-        last = Sets.of(self.sets.names, [names])
+        kept = self.sets.take(np.delete(np.arange(len(self.which)), gone))
+        last = AttributeSets.of(self.sets.names, [names])
         ends = np.append(kept.ends, len(kept.members) + len(names)).astype(np.int32)
         which = np.append(np.delete(self.which, gone), len(self.solutions))
-        return Solved(Sets(kept.names, np.concatenate([kept.members, last.members]), ends), which,
+        return ResidualSolutions(AttributeSets(kept.names, np.concatenate([kept.members, last.members]), ends), which,
                       [*self.solutions, solution])  # fmt: skip
 
     def of_all(self, error: Callable[[Solution], float]) -> list[float]:
@@ -68,7 +68,7 @@ class Solved:
                       np.full(number, NOISES.index(noise), np.int8))  # fmt: skip
 
 
-def plan_residuals(question: Question, tools: Tools, name: str, solve: Solve, based: bool = True) -> Plan:
+def plan_residuals(problem: PlanningProblem, tools: Tools, name: str, solve: Solve, based: bool = True) -> Plan:
     """Return the plan of a mechanism that solves every subworkload by `solve`.
 
     Parameters
@@ -81,12 +81,16 @@ def plan_residuals(question: Question, tools: Tools, name: str, solve: Solve, ba
     based : bool
         Whether the strategies stay in the span of the queries, so that an integer basis of that span can be used.
     """
-    return assembled_plan(question, name, *solved_residuals(question, tools, solve, based))
+    return assembled_plan(problem, name, *solved_residuals(problem, tools, solve, based))
 
 
 def solved_residuals(
-    question: Question, tools: Tools, solve: Solve, based: bool = True, weights: Mapping[str, Weights] | None = None
-) -> tuple[Solved, tuple[str, ...]]:
+    problem: PlanningProblem,
+    tools: Tools,
+    solve: Solve,
+    based: bool = True,
+    weights: Mapping[str, Weights] | None = None,
+) -> tuple[ResidualSolutions, tuple[str, ...]]:
     """Return the solution of every subworkload, and remarks on solves that missed their tolerance.
 
     Parameters
@@ -99,24 +103,24 @@ def solved_residuals(
     weights : mapping of str to Weights, optional
         Weights of the attributes that are not averaged by the plain mean.
     """
-    subs = decompose(question.workload, weights)
+    subs = decompose(problem.workload, weights)
     signatures = [one.signature() for one in subs.classes]
     distinct = _distinct(subs, signatures)
     single: dict[str, AnyProblem] = {}
     problems = {key: problems_of(sub, based, single) for key, sub in distinct.items()}
     rest = {key: sub for key, sub in distinct.items() if not problems[key] and sub.attributes}
-    tasks = [*(partial(problem.solved, solve) for problem in single.values()),
-             *(partial(_product, solve, question.noise, sub) for sub in rest.values())]  # fmt: skip
+    tasks = [*(partial(part.solved, solve) for part in single.values()),
+             *(partial(_product, solve, problem.noise, sub) for sub in rest.values())]  # fmt: skip
     results = list(tools.each(_run, tasks))
     optima = dict(zip(single, results, strict=False))
     solved = dict(zip(rest, results[len(single) :], strict=True))
-    rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, question.noise, tools)
+    rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, problem.noise, tools)
     for key, parts in problems.items():
         if key not in solved:
-            solved[key] = assembled(parts, optima, rounded, question.noise)
+            solved[key] = assembled(parts, optima, rounded, problem.noise)
     solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs.classes, strict=True)]
-    sets = Sets(subs.names, subs.members, subs.ends)
-    return Solved(sets, subs.which, solutions), _remarks(list(optima.values()))
+    sets = AttributeSets(subs.names, subs.members, subs.ends)
+    return ResidualSolutions(sets, subs.which, solutions), _remarks(list(optima.values()))
 
 
 def _distinct(subs: Subworkloads, signatures: Sequence[str]) -> dict[str, Subworkload]:
@@ -136,13 +140,13 @@ def _product(solve: Solve, noise: str, sub: Subworkload) -> Solution:
     return solve_product(sub, solve, noise)
 
 
-def assembled_plan(question: Question, name: str, solved: Solved, notes: tuple[str, ...] = ()) -> Plan:
+def assembled_plan(problem: PlanningProblem, name: str, solved: ResidualSolutions, notes: tuple[str, ...] = ()) -> Plan:
     """Return the plan that measures each set by its solution, with optimal shares."""
-    noise = question.noise
+    noise = problem.noise
     shares, error = allocate(solved.of_all(lambda one: one.coefficient), noise)
     roots = solved.of_all(lambda one: math.sqrt(one.bound)) if noise == GAUSSIAN else []
     blocks, bound = solved.blocks(shares, noise), math.fsum(roots) ** 2
-    return Plan(question.workload, name, blocks, error, bound, notes)
+    return Plan(problem.workload, name, blocks, error, bound, notes)
 
 
 def _remarks(optima: Sequence[AnyOptimum]) -> tuple[str, ...]:
@@ -163,12 +167,12 @@ def _rounded(
     products: list[tuple[AnyProblem, ...]], optima: dict[str, AnyOptimum], noise: str, tools: Tools
 ) -> Rounded:
     """Return every problem's optimum as an integer strategy, once for each number of bits in use."""
-    wanted = {(problem.key, bits_of(parts)): problem for parts in products for problem in parts}
-    tasks = [partial(_rounded_one, problem, optima[key], bits, noise) for (key, bits), problem in wanted.items()]
+    wanted = {(part.key, bits_of(parts)): part for parts in products for part in parts}
+    tasks = [partial(_rounded_one, part, optima[key], bits, noise) for (key, bits), part in wanted.items()]
     return dict(zip(wanted, tools.each(_run, tasks), strict=True))
 
 
-def _rounded_one(problem: Any, optimum: AnyOptimum, bits: int, noise: str) -> tuple[Factor, float]:
+def _rounded_one(part: Any, optimum: AnyOptimum, bits: int, noise: str) -> tuple[Factor, float]:
     """Return the optimum of a problem as an integer strategy, with its coefficient."""
-    found: tuple[Factor, float] = problem.rounded(optimum, bits, noise)
+    found: tuple[Factor, float] = part.rounded(optimum, bits, noise)
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpscale.base.arrays import Floats
-from dpscale.mechanisms.contract import NoOptions, Question, Tools
+from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import Optimum
@@ -21,9 +21,9 @@ from dpscale.workload import root_of
 NAME = "weighted-fourier"
 
 
-def plan(question: Question, options: NoOptions, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: NoOptions, tools: Tools) -> Plan:
     """Plan every residual with its best circulant strategy."""
-    return plan_residuals(question, tools, NAME, solve_circulant, based=False)
+    return plan_residuals(problem, tools, NAME, solve_circulant, based=False)
 
 
 def solve_circulant(key: str | None, rows: Floats, shape: tuple[int, ...], tolerance: float | None = None) -> Optimum:

@@ -18,7 +18,7 @@ import numpy as np
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
 from dpscale.mechanisms import hdmm, identity
-from dpscale.mechanisms.contract import NoOptions, Question, Tools
+from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.query_smasher import Options, solve_optimally
 from dpscale.mechanisms.residual_split import assembled_plan, solved_residuals
@@ -43,97 +43,97 @@ GAINS = 1e-6  # of J: what rounding could cost is less
 FEW_CELLS, MOST_DEMANDS, MOST_SPACES = 300, 3000, 200_000
 
 
-def plan(question: Question, options: Options, tools: Tools) -> Plan:
+def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan with the weights found by the search, or with the plain mean if it is better."""
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
-    demands = demands_of(question.workload)
-    sets = candidates(question.workload, bool(sums(demands)))
+    demands = demands_of(problem.workload)
+    sets = candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no part in it
-        return _without_weights(question, tools, solve, sets)
-    searched = _searched(question, demands, options.seconds, tools.store)
+        return _without_weights(problem, tools, solve, sets)
+    searched = _searched(problem, demands, options.seconds, tools.store)
     weights = _weights(demands, searched)
-    made = _planned(question, tools, solve, weights, sets)
-    if weights and (question.noise == LAPLACE or made.error > searched.plain**2 * SURELY):
-        made = min(made, _planned(question, tools, solve, {}, sets), key=lambda one: one.error)
-    made = min([made, *_whole(question, tools)], key=lambda one: one.error)
+    made = _planned(problem, tools, solve, weights, sets)
+    if weights and (problem.noise == LAPLACE or made.error > searched.plain**2 * SURELY):
+        made = min(made, _planned(problem, tools, solve, {}, sets), key=lambda one: one.error)
+    made = min([made, *_whole(problem, tools)], key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
-def _without_weights(question: Question, tools: Tools, solve: Solve, sets: Sequence[AttributeSet]) -> Plan:
+def _without_weights(problem: PlanningProblem, tools: Tools, solve: Solve, sets: Sequence[AttributeSet]) -> Plan:
     """Return the best plan on few cells, where one strategy may measure the whole workload.
 
     Weights then have no effect.
     """
-    made = min([_planned(question, tools, solve, {}, sets), *_whole(question, tools)], key=lambda one: one.error)
-    least = exact_floor(question.workload) if question.noise != LAPLACE else 0.0
+    made = min([_planned(problem, tools, solve, {}, sets), *_whole(problem, tools)], key=lambda one: one.error)
+    least = exact_floor(problem.workload) if problem.noise != LAPLACE else 0.0
     return replace(made, stationary=0.0, floor=min(least, made.error))
 
 
-def _whole(question: Question, tools: Tools) -> Iterator[Plan]:
+def _whole(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
     """Yield plans that measure every set whole, for Laplace noise.
 
     A residual then costs about twice as much per axis as its marginal. On few cells the strategies of `hdmm` are
     included.
     """
-    if question.noise != LAPLACE:
+    if problem.noise != LAPLACE:
         return
     told = "pure ε: sets are measured whole, not residual by residual"
-    given = identity.plan(question, NoOptions(), tools)
+    given = identity.plan(problem, NoOptions(), tools)
     yield replace(given, mechanism=NAME, notes=(f"{told}; `hdmm` may be better, `auto` compares",))
-    asked = sorted({name for names in question.workload.sets for name in names})
-    if question.workload.domain.cells(asked) <= FEW_CELLS:
+    asked = sorted({name for names in problem.workload.sets for name in names})
+    if problem.workload.domain.cells(asked) <= FEW_CELLS:
         with suppress(PlanError):  # what it does not take is planned all the same
-            made = hdmm.plan(question, hdmm.Options(), tools)
+            made = hdmm.plan(problem, hdmm.Options(), tools)
             yield replace(made, mechanism=NAME, notes=(f"{told}, as by `hdmm`", *made.notes))
 
 
-def _searched(question: Question, demands: Demands, seconds: float, store: Store | None) -> Searched:
+def _searched(problem: PlanningProblem, demands: Demands, seconds: float, store: Store | None) -> Searched:
     """Return the result of the search, from the store if it was made before."""
-    key = (NAME, demands.digest, question.noise)
+    key = (NAME, demands.digest, problem.noise)
     kept = store.get(*key) if store else None
     known = None if kept is None else unpacked(kept, demands.sizes)
     if known is not None:
         return known
-    curve = along_curve(demands, question.noise)
-    found = search(demands, question.noise, curve, seconds)
-    searched = replace(found, floor=_floor(question, demands, curve))
+    curve = along_curve(demands, problem.noise)
+    found = search(demands, problem.noise, curve, seconds)
+    searched = replace(found, floor=_floor(problem, demands, curve))
     if store and seconds == math.inf:  # what time ended is not what another search would find
         store.put(searched.packed(), *key)
     return searched
 
 
-def _floor(question: Question, demands: Demands, curve: Point) -> float:
+def _floor(problem: PlanningProblem, demands: Demands, curve: Point) -> float:
     """Return a lower bound on the error of all matrix mechanisms, or 0 if unknown.
 
     It is exact on few cells and otherwise computed from products of the axes.
     """
     many = len(demands.counts) > MOST_DEMANDS or sum(demands.counts.values()) > MOST_SPACES
-    if question.noise == LAPLACE or many:
+    if problem.noise == LAPLACE or many:
         return 0.0
-    asked = question.workload.domain.cells(list(demands.kind_of))
+    asked = problem.workload.domain.cells(list(demands.kind_of))
     if demands.sizes != demands.cells:
-        return whole_bound(question.workload)
-    return exact_floor(question.workload, FEW_CELLS) if asked <= FEW_CELLS else floor(question.workload, curve)
+        return whole_bound(problem.workload)
+    return exact_floor(problem.workload, FEW_CELLS) if asked <= FEW_CELLS else floor(problem.workload, curve)
 
 
 def _planned(
-    question: Question, tools: Tools, solve: Solve, weights: Mapping[str, Weights], sets: Sequence[AttributeSet]
+    problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights], sets: Sequence[AttributeSet]
 ) -> Plan:
     """Return the plan for given weights; some sets are measured unsplit if that reduces the error."""
-    solved, notes = solved_residuals(question, tools, solve, weights=weights)
+    solved, notes = solved_residuals(problem, tools, solve, weights=weights)
     taken: set[AttributeSet] = set()
     for names in sets:
         apart = [one for kept in subsets(names) if kept not in taken and (one := solved.get(kept)) is not None]
         if len(apart) < 2:
             continue
-        joined = unsplit(question.workload, names, taken, weights)
-        whole = joined.solved(solve, question.noise)
-        split = sum(_rooted(one, question.noise) for one in apart)
-        if whole is not None and _rooted(whole, question.noise) < split * (1 - GAINS):
+        joined = unsplit(problem.workload, names, taken, weights)
+        whole = joined.solved(solve, problem.noise)
+        split = sum(_rooted(one, problem.noise) for one in apart)
+        if whole is not None and _rooted(whole, problem.noise) < split * (1 - GAINS):
             solved = solved.joined(names, joined.tells, whole)
             taken, notes = taken | joined.tells, (*notes, f"measured unsplit: {', '.join(names)}")
-    return assembled_plan(question, NAME, solved, notes)
+    return assembled_plan(problem, NAME, solved, notes)
 
 
 def _rooted(solution: Solution, noise: str) -> float:

@@ -31,7 +31,7 @@ MOST_KEPT = 1 << 14
 
 
 @dataclass(frozen=True)
-class BlockShare:
+class BlockWeight:
     """Contribution of a block to the estimate of a residual: its weight in the average over blocks."""
 
     block: int
@@ -45,7 +45,7 @@ class ResidualEstimator:
     Attributes
     ----------
     attributes : AttributeSet
-    sources : tuple of BlockShare
+    sources : tuple of BlockWeight
     scale : float
     factors : tuple of Factor
     spans_all : bool
@@ -53,7 +53,7 @@ class ResidualEstimator:
     """
 
     attributes: AttributeSet
-    sources: tuple[BlockShare, ...]
+    sources: tuple[BlockWeight, ...]
     scale: float
     factors: tuple[Factor, ...]
     spans_all: bool
@@ -103,7 +103,7 @@ def spans(factors: Sequence[Factor], query_piece: Floats) -> bool:
     return all(factor.spans(own) for factor, own in zip(factors, fibres, strict=True))
 
 
-def estimators(
+def residual_estimators(
     blocks: Blocks, variances: Sequence[float], spread: Spread, factors_of: FactorsOf, whole_in: WholeIn
 ) -> Mapping[AttributeSet, ResidualEstimator]:
     """Return the estimator of every residual that the blocks measure, for the given noise variances.
@@ -129,11 +129,11 @@ def estimators(
         return ResidualEstimator(residual_set, sources, scale, factors_of(first, residual_set), whole)
 
     if blocks.separate:
-        return Estimators(blocks, spread, of)
+        return ResidualEstimators(blocks, spread, of)
     return {kept: of(kept, spreads) for kept, spreads in _spreads_by_residual(blocks, spread).items()}
 
 
-class Estimators(Mapping[AttributeSet, ResidualEstimator]):
+class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
     """Lazy mapping from residual sets to estimators, for plans whose blocks measure one residual each."""
 
     def __init__(
@@ -182,11 +182,11 @@ def _spreads_by_residual(blocks: Sequence[Block], spread: Spread) -> dict[Attrib
     return by_residual
 
 
-def _shares(blocks: Sequence[Block], spreads: Spreads) -> list[tuple[BlockShare, float]]:
+def _shares(blocks: Sequence[Block], spreads: Spreads) -> list[tuple[BlockWeight, float]]:
     """Return the sources of a residual, weighted by their planned inverse variances, each with its spread."""
     inverse = {index: 1 / (blocks[index].unit_variance * spread) for index, spread in spreads.items()}
     precision = sum(inverse.values())
-    return [(BlockShare(index, inverse[index] / precision), spread) for index, spread in spreads.items()]
+    return [(BlockWeight(index, inverse[index] / precision), spread) for index, spread in spreads.items()]
 
 
 NOTHING = 1e-12  # of a query's largest entry: a piece that is not there
@@ -231,7 +231,7 @@ class Accuracy(ABC):
     @cached_property
     def residuals(self) -> Mapping[AttributeSet, ResidualEstimator]:
         """Estimator of every measured residual."""
-        return estimators(self.blocks, self.variances, self._spread, self._factors, self._whole_in)
+        return residual_estimators(self.blocks, self.variances, self._spread, self._factors, self._whole_in)
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
@@ -334,7 +334,7 @@ def as_query(query: Any) -> Floats:
         raise PlanError("query", f"a {type(query).__name__} that is no array of numbers", "an array of finite numbers",
                         "give a number for every cell") from None  # fmt: skip
     if not np.isfinite(values).all() and values.ndim:
-        raise PlanError("query", "a number that is not finite", "finite numbers", "mend it")
+        raise PlanError("query", "a number that is not finite", "finite numbers", "fix it")
     return values
 
 

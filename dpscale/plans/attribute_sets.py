@@ -23,7 +23,7 @@ from dpscale.domain import Domain
 SEED = 19
 
 
-class Sets(Sequence[AttributeSet]):
+class AttributeSets(Sequence[AttributeSet]):
     """Sequence of attribute sets over `names`, the attributes of a domain in order.
 
     Attributes
@@ -39,7 +39,7 @@ class Sets(Sequence[AttributeSet]):
         self.names, self.members, self.ends = names, members, ends
 
     @classmethod
-    def of(cls, names: tuple[str, ...], sets: Sequence[AttributeSet]) -> Sets:
+    def of(cls, names: tuple[str, ...], sets: Sequence[AttributeSet]) -> AttributeSets:
         """Build the sequence from tuples of names, each in the order of `names`."""
         place = {name: i for i, name in enumerate(names)}
         ends = np.cumsum(np.fromiter(map(len, sets), np.int32, len(sets)), dtype=np.int32)
@@ -75,12 +75,12 @@ class Sets(Sequence[AttributeSet]):
         """Number of attributes of each set."""
         return np.diff(self.ends, prepend=np.int32(0))
 
-    def taken(self, wanted: NDArray[np.int64]) -> Sets:
+    def take(self, wanted: NDArray[np.int64]) -> AttributeSets:
         """Return the sets at the positions `wanted`."""
         degrees = self.degrees[wanted]
         ends = np.cumsum(degrees, dtype=np.int32)
         within = np.arange(int(degrees.sum())) - np.repeat(ends - degrees, degrees)
-        return Sets(self.names, self.members[np.repeat(self.starts[wanted], degrees) + within], ends)
+        return AttributeSets(self.names, self.members[np.repeat(self.starts[wanted], degrees) + within], ends)
 
     def find(self, attributes: Iterable[str]) -> list[int]:
         """Return the positions of a set, ascending; empty if it is absent or a name is unknown."""
@@ -153,22 +153,22 @@ DIGITS = 6  # of a logarithm of cells: numbers of cells that are equal differ by
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class CountSources:
     """Sets to count for a sequence of blocks.
 
     Attributes
     ----------
-    sets : Sets
+    sets : AttributeSets
         Sets to count, in domain order.
     source : ndarray of int32, shape (blocks,)
         Position in `sets` of the set that each block is measured from.
     """
 
-    sets: Sets
+    sets: AttributeSets
     source: NDArray[np.int32]
 
 
-def counted_for(domain: Domain, sets: Sets) -> Counted:
+def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
     """Return the sets to count for blocks over `sets`: those that no other set contains.
 
     Each block is measured from the counted set with the fewest cells that contains its attributes.
@@ -190,10 +190,10 @@ def counted_for(domain: Domain, sets: Sets) -> Counted:
     kept = order[np.isin(order, source)]
     number = np.empty(len(sets), np.int64)
     number[kept] = np.arange(len(kept))
-    return Counted(sets.taken(kept), number[source].astype(np.int32))
+    return CountSources(sets.take(kept), number[source].astype(np.int32))
 
 
-def _order(sets: Sets) -> Integers:
+def _order(sets: AttributeSets) -> Integers:
     """Return the permutation that sorts the sets by their first attribute, then by the second, and so on."""
     most = int(sets.degrees.max(initial=0))
     at = np.minimum(sets.starts[:, None] + np.arange(most), max(len(sets.members) - 1, 0))
@@ -201,7 +201,7 @@ def _order(sets: Sets) -> Integers:
     return np.lexsort(padded.T[::-1]) if most else np.arange(len(sets))
 
 
-def _ranks(domain: Domain, sets: Sets, order: Integers) -> Integers:
+def _ranks(domain: Domain, sets: AttributeSets, order: Integers) -> Integers:
     """Return the rank of each set as a source: fewer cells first, ties in reverse domain order."""
     logs = np.log2(np.array(domain.shape(domain.names), np.float64))
     cells = np.round(sets.sums(logs), DIGITS)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.display import AttributeSet
-from dpscale.plans.attribute_sets import Sets
+from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE
 from dpscale.workload.residual import Weights, subsets
@@ -113,7 +113,7 @@ class Blocks(Sequence[Block]):
 
     def __init__(
         self,
-        sets: Sets,
+        sets: AttributeSets,
         strategies: tuple[Strategy, ...],
         which: NDArray[np.int32],
         share: NDArray[np.float64],
@@ -137,7 +137,7 @@ class Blocks(Sequence[Block]):
             sets.append(block.attributes)
             rows.append((place.setdefault(key, len(place)), block.share, block.whole, NOISES.index(block.noise)))
         which, share, whole, noise = zip(*rows, strict=True) if rows else ((), (), (), ())
-        return cls(Sets.of(names, sets), tuple(strategies.values()), np.array(which, np.int32),
+        return cls(AttributeSets.of(names, sets), tuple(strategies.values()), np.array(which, np.int32),
                    np.array(share, np.float64), np.array(whole, np.bool_), np.array(noise, np.int8))  # fmt: skip
 
     def __len__(self) -> int:
@@ -159,12 +159,12 @@ class Blocks(Sequence[Block]):
         share, whole, noise = float(self.share[index]), bool(self.whole[index]), NOISES[self.noise[index]]
         return Block(attributes, self.strategies[self.which[index]], share, whole, noise)
 
-    def taken(self, wanted: NDArray[np.int64]) -> Blocks:
+    def take(self, wanted: NDArray[np.int64]) -> Blocks:
         """Return the blocks at the positions `wanted`, with only the strategies that they use."""
         used, which = np.unique(self.which[wanted], return_inverse=True)
         strategies = tuple(self.strategies[i] for i in used.tolist())
         share, whole, noise = self.share[wanted], self.whole[wanted], self.noise[wanted]
-        return Blocks(self.sets.taken(wanted), strategies, which.astype(np.int32), share, whole, noise)
+        return Blocks(self.sets.take(wanted), strategies, which.astype(np.int32), share, whole, noise)
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:

@@ -110,7 +110,7 @@ class CoupledResiduals(Accuracy):
         return value
 
     def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
-        """As if all coordinates were alike: the centred cells themselves."""
+        """Return identity factors, a treatment of all coordinates as equal."""
         return tuple(identity_factor(self.domain[name].size) for name in kept)
 
     def _whole_in(self, block: Block, kept: AttributeSet) -> bool:

@@ -26,7 +26,7 @@ from dpscale.workload import Workload
 from dpscale.workload.residual.in_axis import Groups
 
 
-class Order(Protocol):
+class MeasurementRequest(Protocol):
     """Request for one measurement: `block` on the counts of `source`, with the noise of `draw`.
 
     Attributes
@@ -57,9 +57,9 @@ class Decision(Protocol):
     @property
     def round(self) -> int: ...
     @property
-    def orders(self) -> Sequence[Order]: ...
+    def requests(self) -> Sequence[MeasurementRequest]: ...
     @property
-    def choosing(self) -> Fraction:
+    def selection_cost(self) -> Fraction:
         """Squared μ of the selections that led to this decision."""
 
     def to_dict(self) -> dict[str, Any]: ...
@@ -100,7 +100,7 @@ class Selection(Protocol):
     def candidates(self) -> Sequence[AttributeSet]: ...
     @property
     def weights(self) -> Mapping[AttributeSet, int]: ...
-    def lost(self, chosen: Sequence[AttributeSet], /) -> Iterable[int]:
+    def excluded(self, chosen: Sequence[AttributeSet], /) -> Iterable[int]:
         """Return the positions of candidates that can no longer be selected after `chosen`, besides those in `chosen`.
 
         An excluded candidate stays excluded for the rest of the round. For a spanning tree these are the pairs that
@@ -127,10 +127,10 @@ class State(Protocol):
     def groups(self) -> Mapping[str, Groups]: ...
     @property
     def rows(self) -> int: ...
-    def believed(self, sets: Sequence[AttributeSet], /) -> CurrentEstimates: ...
+    def estimates(self, sets: Sequence[AttributeSet], /) -> CurrentEstimates: ...
 
 
-class Planned(Protocol):
+class MeasurementPlan(Protocol):
     """Measurement plan of a release.
 
     Attributes
@@ -173,7 +173,7 @@ class Planned(Protocol):
     @property
     def cost(self) -> Cost: ...
     @property
-    def redraws(self) -> bool: ...
+    def can_simulate(self) -> bool: ...
     @property
     def shares(self) -> Mapping[AttributeSet, float]:
         """Share of the budget that each measured set uses; empty if it is not known in advance."""
@@ -183,17 +183,17 @@ class Planned(Protocol):
         """Weights u of the attributes that are not averaged uniformly."""
 
     @property
-    def shown(self) -> Any:
+    def public_plan(self) -> Any:
         """The plan object that `Release` exposes."""
 
     @property
-    def needs(self) -> Iterable[tuple[int, str]]:
+    def memory_needs(self) -> Iterable[tuple[int, str]]:
         """Bytes that measuring one block needs in addition to counting, with a description of the block."""
 
     def summary(self, budget: Budget) -> dict[str, Any]:
         """Return the costs and errors that are known before any data are read."""
 
-    def expected(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
+    def expected_errors(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
         """Return the expected errors of at most `most` evenly spaced sets of each workload part.
 
         Returns
@@ -212,14 +212,14 @@ class Planned(Protocol):
         """SHA-256 of the content of plan.json."""
 
     @property
-    def law(self) -> list[Any]:
+    def noise_spec(self) -> list[Any]:
         """Noise parameters that are not part of the plan itself; part of the identity of a release in the ledger."""
 
     def check_low_order(self) -> None:
         """Raise PlanError if low-order tables cannot be estimated from the planned measurements."""
 
-    def first(self) -> Decision: ...
-    def decision(self, written: Mapping[str, Any]) -> Decision:
+    def first_decision(self) -> Decision: ...
+    def read_decision(self, written: Mapping[str, Any]) -> Decision:
         """Return a stored later decision.
 
         Raises
@@ -228,15 +228,15 @@ class Planned(Protocol):
             If the record is not a decision of this plan or does not cost what it states.
         """
 
-    def begun(self, first: Any, values: Sequence[Floats], second: Any = None) -> Any:
+    def initial_state(self, first: Any, values: Sequence[Floats], second: Any = None) -> Any:
         """Return the state after the first decision; `second` is the next decision if it is already stored."""
 
-    def selection(self, state: Any) -> Selection | None:
+    def next_selection(self, state: Any) -> Selection | None:
         """Return the candidates of the next round, or None if nothing is left to select."""
 
-    def decided(self, state: Any, selection: Any, chosen: Sequence[AttributeSet]) -> Decision: ...
-    def advanced(self, state: Any, decision: Any, values: Sequence[Floats]) -> Any: ...
-    def touched(self, before: Any, after: Any) -> Iterable[AttributeSet]:
+    def make_decision(self, state: Any, selection: Any, chosen: Sequence[AttributeSet]) -> Decision: ...
+    def next_state(self, state: Any, decision: Any, values: Sequence[Floats]) -> Any: ...
+    def changed_sets(self, before: Any, after: Any) -> Iterable[AttributeSet]:
         """Return the candidates whose estimates differ between two states."""
 
     def trace(self, state: Any) -> list[dict[str, Any]] | None:
@@ -250,7 +250,7 @@ SCALE = 256  # distances are whole numbers of 1/SCALE
 
 
 @dataclass(frozen=True)
-class Tables:
+class TableEstimates:
     """Precomputed estimates of some sets over groups."""
 
     tables: Mapping[AttributeSet, Floats]

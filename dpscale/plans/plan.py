@@ -23,7 +23,7 @@ from dpscale.base.display import AttributeSet, glance, shown
 from dpscale.base.errors import PlanError
 from dpscale.domain import Domain
 from dpscale.plans.accuracy import Accuracy, accuracy_of
-from dpscale.plans.attribute_sets import Counted, counted_for
+from dpscale.plans.attribute_sets import CountSources, count_sources
 from dpscale.plans.blocks import Blocks
 from dpscale.workload import Workload
 from dpscale.workload.residual import kron
@@ -159,9 +159,9 @@ class Plan:
         return kron(stacked) / math.sqrt(matching[0].squared_l2_sensitivity)
 
     @cached_property
-    def sources(self) -> Counted:
+    def sources(self) -> CountSources:
         """Attribute sets to count, and the counted set that each block is measured from."""
-        return counted_for(self.domain, self.blocks.sets)
+        return count_sources(self.domain, self.blocks.sets)
 
     @cached_property
     def counted(self) -> tuple[AttributeSet, ...]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
-from dpscale.plans.attribute_sets import Counted, Sets
+from dpscale.plans.attribute_sets import AttributeSets, CountSources
 from dpscale.plans.blocks import NOISES, Blocks, Strategy
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
@@ -27,7 +27,7 @@ from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 
 
-def in_place(sets: Sets, attributes: int) -> bool:
+def in_place(sets: AttributeSets, attributes: int) -> bool:
     """Return whether the sets refer to `attributes` attributes, each in ascending order, and are contiguous."""
     if sets.ends.dtype != np.int32 or sets.members.dtype != np.int32 or sets.ends.ndim != 1 or sets.members.ndim != 1:
         return False
@@ -41,7 +41,7 @@ def in_place(sets: Sets, attributes: int) -> bool:
     return bool(rises.all())
 
 
-def is_stored(sources: Counted, blocks: int, attributes: int) -> bool:
+def is_stored(sources: CountSources, blocks: int, attributes: int) -> bool:
     """Return whether every block has a counted set as its source."""
     source = sources.source
     there = len(source) == blocks and bool(((source >= 0) & (source < len(sources.sets))).all())
@@ -196,15 +196,15 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
 
 def _blocks(
     domain: Domain, strategies: Sequence[Sequence[str]], factors: Mapping[str, Factor], columns: Mapping[str, Any]
-) -> tuple[Blocks, Counted]:
-    sets = Sets(domain.names, columns["members"], columns["ends"])
+) -> tuple[Blocks, CountSources]:
+    sets = AttributeSets(domain.names, columns["members"], columns["ends"])
     made = tuple(tuple(factors[key] for key in keys) for keys in strategies)
     blocks = Blocks(sets, made, *(columns[name] for name in ("strategy", "share", "whole", "noise")))
-    counted = Sets(domain.names, columns["counted"], columns["counted_ends"])
-    return blocks, Counted(counted, columns["source"])
+    counted = AttributeSets(domain.names, columns["counted"], columns["counted_ends"])
+    return blocks, CountSources(counted, columns["source"])
 
 
-def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Counted, domain: Domain) -> None:
+def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: CountSources, domain: Domain) -> None:
     """Raise JobError unless the blocks are those of plan.json and can be measured."""
     same = record == {"count": len(blocks), "sha256": blocks.digest}
     if not same or not in_place(blocks.sets, len(domain)) or not is_stored(sources, len(blocks), len(domain)):

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Floats, Integers
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.plans.attribute_sets import Counted
+from dpscale.plans.attribute_sets import CountSources
 from dpscale.plans.blocks import Block, Blocks
-from dpscale.plans.measurement_plan import Order
+from dpscale.plans.measurement_plan import MeasurementRequest
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import LAPLACE, Cost
 from dpscale.privacy.draws import Draw, cost_of, gaussian_draw, laplace_draw
@@ -48,7 +48,7 @@ class Draws(Sequence[Draw]):
             return tuple(self.kinds[i] for i in self.which[index].tolist())
         return self.kinds[self.which[index]]
 
-    def taken(self, wanted: NDArray[np.int64]) -> Draws:
+    def take(self, wanted: NDArray[np.int64]) -> Draws:
         """Return the draws at the positions `wanted`, with only the kinds that they use."""
         used, which = np.unique(self.which[wanted], return_inverse=True)
         return Draws(tuple(self.kinds[i] for i in used.tolist()), which.astype(np.int32))
@@ -59,10 +59,10 @@ class Draws(Sequence[Draw]):
         return cost_of(self.kinds, np.bincount(self.which, minlength=len(self.kinds)).tolist())
 
     @property
-    def law(self) -> list[Any]:
+    def noise_spec(self) -> list[Any]:
         """Noise parameters: every kind, and a hash of the assignment of kinds to draws."""
         whose = hashlib.sha256(np.ascontiguousarray(self.which).tobytes()).hexdigest()
-        return [[[draw.multiplier, draw.law] for draw in self.kinds], whose]
+        return [[[draw.multiplier, draw.noise_spec] for draw in self.kinds], whose]
 
     @cached_property
     def variances(self) -> NDArray[np.float64]:
@@ -139,7 +139,7 @@ RECORD_VERSION = 1
 NAMELESS = '"attributes":[]'
 
 
-class Orders(Sequence[Order]):
+class MeasurementRequests(Sequence[MeasurementRequest]):
     """Sequence of measurement requests."""
 
     @property
@@ -158,7 +158,7 @@ class Orders(Sequence[Order]):
         """Counted sets that the requests are measured from."""
 
     @abstractmethod
-    def taken(self, wanted: Integers) -> Orders:
+    def take(self, wanted: Integers) -> MeasurementRequests:
         """Return the requests at the positions `wanted`."""
 
     @abstractmethod
@@ -166,12 +166,12 @@ class Orders(Sequence[Order]):
         """Return the label of one request as canonical JSON."""
 
     @abstractmethod
-    def alike(self) -> Iterator[tuple[Order, int]]:
+    def distinct(self) -> Iterator[tuple[MeasurementRequest, int]]:
         """Yield one request of each distinct strategy and draw, with the number of such requests."""
 
 
 @dataclass(frozen=True, eq=False)
-class BlockOrder:
+class BlockRequest:
     """Request for one block of a plan, measured from the counts of `source`."""
 
     source: AttributeSet
@@ -182,31 +182,32 @@ class BlockOrder:
     def label(self) -> dict[str, Any]:
         """Canonical fields of the noise record: query and noise, never worker or attempt."""
         return {"attributes": list(self.block.attributes), "strategy": self.block.digest,
-                "multiplier": self.draw.multiplier, **self.draw.law, "version": RECORD_VERSION, "round": 0}  # fmt: skip
+                "multiplier": self.draw.multiplier, **self.draw.noise_spec,
+                "version": RECORD_VERSION, "round": 0}  # fmt: skip
 
     def estimate(self, measured: Floats) -> Floats:
         """Return the measured numbers in units of K · marginal."""
         return measured / self.draw.multiplier
 
 
-class BlockOrders(Orders):
+class BlockRequests(MeasurementRequests):
     """Requests for all blocks of a plan, or some of them."""
 
-    def __init__(self, blocks: Blocks, draws: Draws, counted: Counted) -> None:
+    def __init__(self, blocks: Blocks, draws: Draws, counted: CountSources) -> None:
         self.blocks, self.draws, self.counted = blocks, draws, counted
 
     def __len__(self) -> int:
         return len(self.blocks)
 
     @overload
-    def __getitem__(self, index: int) -> BlockOrder: ...
+    def __getitem__(self, index: int) -> BlockRequest: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[BlockOrder, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[BlockRequest, ...]: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         source = self.counted.sets[int(self.counted.source[index])]
-        return BlockOrder(source, self.blocks[index], self.draws[index])
+        return BlockRequest(source, self.blocks[index], self.draws[index])
 
     @property
     def sizes(self) -> Integers:
@@ -220,10 +221,10 @@ class BlockOrders(Orders):
     def sources(self) -> tuple[AttributeSet, ...]:
         return tuple(self.counted.sets)
 
-    def taken(self, wanted: Integers) -> BlockOrders:
+    def take(self, wanted: Integers) -> BlockRequests:
         used, source = np.unique(self.counted.source[wanted], return_inverse=True)
-        counted = Counted(self.counted.sets.taken(used.astype(np.int64)), source.astype(np.int32))
-        return BlockOrders(self.blocks.taken(wanted), self.draws.taken(wanted), counted)
+        counted = CountSources(self.counted.sets.take(used.astype(np.int64)), source.astype(np.int32))
+        return BlockRequests(self.blocks.take(wanted), self.draws.take(wanted), counted)
 
     def text(self, index: int) -> str:
         """Return the label as canonical JSON; labels of one strategy and draw differ only in the attributes."""
@@ -239,48 +240,48 @@ class BlockOrders(Orders):
     def _around(self) -> dict[tuple[int, int], tuple[str, str, str]]:
         return {}
 
-    def alike(self) -> Iterator[tuple[BlockOrder, int]]:
+    def distinct(self) -> Iterator[tuple[BlockRequest, int]]:
         keys = self.blocks.which * np.int64(len(self.draws.kinds)) + self.draws.which
         _, first, counts = np.unique(keys, return_index=True, return_counts=True)
         return ((self[i], number) for i, number in zip(first.tolist(), counts.tolist(), strict=True))
 
 
-class Listed(Orders):
+class RequestList(MeasurementRequests):
     """Measurement requests stored as a list of objects."""
 
-    def __init__(self, orders: Sequence[Order]) -> None:
-        self._orders = tuple(orders)
+    def __init__(self, requests: Sequence[MeasurementRequest]) -> None:
+        self._requests = tuple(requests)
 
     def __len__(self) -> int:
-        return len(self._orders)
+        return len(self._requests)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._orders[index]
+        return self._requests[index]
 
     @cached_property
     def sizes(self) -> Integers:
-        return np.array([math.prod(order.block.rows) for order in self._orders], np.int64)
+        return np.array([math.prod(order.block.rows) for order in self._requests], np.int64)
 
     @cached_property
     def source(self) -> Integers:
         place = {names: number for number, names in enumerate(self.sources)}
-        return np.array([place[order.source] for order in self._orders], np.int64)
+        return np.array([place[order.source] for order in self._requests], np.int64)
 
     @cached_property
     def sources(self) -> tuple[AttributeSet, ...]:
         """Counted sets in order of first use."""
-        return tuple(dict.fromkeys(order.source for order in self._orders))
+        return tuple(dict.fromkeys(order.source for order in self._requests))
 
-    def taken(self, wanted: Integers) -> Listed:
-        return Listed([self._orders[i] for i in wanted.tolist()])
+    def take(self, wanted: Integers) -> RequestList:
+        return RequestList([self._requests[i] for i in wanted.tolist()])
 
     def text(self, index: int) -> str:
-        return canonical(self._orders[index].label).decode()
+        return canonical(self._requests[index].label).decode()
 
-    def alike(self) -> Iterator[tuple[Order, int]]:
-        return ((order, 1) for order in self._orders)
+    def distinct(self) -> Iterator[tuple[MeasurementRequest, int]]:
+        return ((order, 1) for order in self._requests)
 
 
-def in_columns(orders: Sequence[Order]) -> Orders:
+def as_requests(requests: Sequence[MeasurementRequest]) -> MeasurementRequests:
     """Return the requests with the interface of `MeasurementRequests`."""
-    return orders if isinstance(orders, Orders) else Listed(orders)
+    return requests if isinstance(requests, MeasurementRequests) else RequestList(requests)

@@ -9,16 +9,16 @@ from dpscale import Domain, Workload
 from dpscale.counting import ExactMarginal
 from dpscale.measurement import measure_block
 from dpscale.measurement.adaptive import run as run_chain
-from dpscale.mechanisms.aim.adaptive_plan import Chosen
-from dpscale.mechanisms.aim.beliefs import Grem, MaximumEntropy
-from dpscale.mechanisms.aim.schedule import Batched, Published
+from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
+from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
+from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.workload.residual.in_axis import coarsened
 
 SIZES = {"a": 4, "b": 3, "c": 12, "d": 2, "e": 5}
 NAMES = tuple(SIZES)
 TRIPLES = tuple(combinations(NAMES, 3))
-PUBLISHED, OWN = (Published(), Grem()), (Batched(), MaximumEntropy())
+PUBLISHED, OWN = (PublishedSchedule(), GremEstimator()), (BatchedSchedule(), EntropyEstimator())
 
 
 def records(rows=3000, seed=0):
@@ -43,14 +43,14 @@ def counter(table):
 
 
 def setting(options=OWN, beta=Fraction(1, 10), targets=TRIPLES, **more):
-    schedule, beliefs = options
-    return Setting(SIZES, tuple(targets), beta, schedule=schedule, beliefs=beliefs, **more)
+    schedule, estimator = options
+    return Setting(SIZES, tuple(targets), beta, schedule=schedule, estimator=estimator, **more)
 
 
 def chain(asked):
     """A setting as what is planned."""
     workload = Workload(Domain(dict(asked.sizes))).add("marginal", attributes=asked.targets)
-    return Chosen(workload, "aim-grem", asked, asked, "", {})
+    return AdaptivePlan(workload, "aim-grem", asked, asked, "", {})
 
 
 def run(asked, counts_of, secret, release=None):

@@ -11,12 +11,12 @@ from dpscale.base.errors import PlanError
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.adaptive import Scores, SparseMarginal, distance, draw_chosen, packed, sensitivity
 from dpscale.mechanisms.aim import setting as aim_setting
-from dpscale.mechanisms.aim.beliefs import MaximumEntropy
-from dpscale.mechanisms.aim.decision import Decision
-from dpscale.mechanisms.aim.schedule import Batched, Published
+from dpscale.mechanisms.aim.decision import AimDecision
+from dpscale.mechanisms.aim.estimators import EntropyEstimator
+from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.mechanisms.aim.state import advanced, begun, decided, first_decision, next_selection
-from dpscale.plans.measurement_plan import SCALE, Tables
+from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection, next_state
+from dpscale.plans.measurement_plan import SCALE, TableEstimates
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.workload.residual import center, subsets
 from dpscale.workload.residual.in_axis import every_cell
@@ -49,26 +49,26 @@ def made_up(order, rng):
 def scripted(asked, rng, choose):
     """A run on made-up values; yields states, and what each round chose and ordered."""
     decision = first_decision(asked)
-    spent = sum(order.draw.cost for order in decision.orders)
-    state = begun(asked, decision, [made_up(order, rng) for order in decision.orders])
+    spent = sum(order.draw.cost for order in decision.requests)
+    state = initial_state(asked, decision, [made_up(order, rng) for order in decision.requests])
     while not state.done:
-        decision = decided(state, selection := next_selection(state), choose(selection))
-        spent += selection.beta * len(decision.chosen) + sum(order.draw.cost for order in decision.orders)
-        state = advanced(state, decision, [made_up(order, rng) for order in decision.orders])
+        decision = make_decision(state, selection := next_selection(state), choose(selection))
+        spent += selection.beta * len(decision.chosen) + sum(order.draw.cost for order in decision.requests)
+        state = next_state(state, decision, [made_up(order, rng) for order in decision.requests])
     return state, spent
 
 
 def after_ones(asked, seed=1):
     """The state after 1-ways that are made up."""
     decision, rng = first_decision(asked), np.random.default_rng(seed)
-    return begun(asked, decision, [made_up(order, rng) for order in decision.orders])
+    return initial_state(asked, decision, [made_up(order, rng) for order in decision.requests])
 
 
 def scores_of(state, counts_of):
     selection, scores = next_selection(state), Scores()
     sets = scores.missing(selection.candidates)
     shard = packed([ExactMarginal(names, counts_of(names)) for names in sets], sets, state.groups, state.rows)
-    scores.learn(shard.distances(state.believed(sets), sets))
+    scores.learn(shard.distances(state.estimates(sets), sets))
     return scores.of(selection)
 
 
@@ -94,7 +94,7 @@ def check_budget(sets, beta, published, rows, seed):
     assert beta * (1 - Fraction(1, 10**5)) < spent <= beta
     if state.setting.candidates:
         assert state.left == 0
-        rounds = sum(note.step if names else note.choosing for note in state.rounds for names in note.chosen)
+        rounds = sum(note.step if names else note.selection_cost for note in state.rounds for names in note.chosen)
         planned = len(asked.names) * asked.one_way_cost + rounds
         assert planned == beta
 
@@ -158,29 +158,29 @@ def _replayed(asked, secret, choices):
     """From the choices and the values alone, as they would be read back from disk."""
 
     def values(decision):
-        return [measure(o, COUNTS, secret, {"release": "r", **o.label}) for o in decision.orders]
+        return [measure(o, COUNTS, secret, {"release": "r", **o.label}) for o in decision.requests]
 
     decision = reread(first_decision(asked), asked)
-    state = begun(asked, decision, values(decision))
+    state = initial_state(asked, decision, values(decision))
     for chosen in choices:
-        decision = reread(decided(state, next_selection(state), chosen), asked)
-        state = advanced(state, decision, values(decision))
+        decision = reread(make_decision(state, next_selection(state), chosen), asked)
+        state = next_state(state, decision, values(decision))
     return state
 
 
 def reread(decision, asked):
-    return Decision.from_dict(json.loads(json.dumps(decision.to_dict())), asked)
+    return AimDecision.from_dict(json.loads(json.dumps(decision.to_dict())), asked)
 
 
 def test_a_decision_read_back_is_the_same_and_a_changed_one_is_refused():
     asked = setting(rows_per_unit=2)
     state = after_ones(asked)
     selection = next_selection(state)
-    made = decided(state, selection, selection.candidates[: selection.count])
+    made = make_decision(state, selection, selection.candidates[: selection.count])
     read = reread(made, asked)
     assert read.spent == made.spent
-    assert [o.label for o in read.orders] == [o.label for o in made.orders]
-    assert [o.draw for o in read.orders] == [o.draw for o in made.orders]
+    assert [o.label for o in read.requests] == [o.label for o in made.requests]
+    assert [o.draw for o in read.requests] == [o.draw for o in made.requests]
     told = made.to_dict()
     finer = [[rank, names, m, str(int(v) // 2)] for rank, names, m, v in told["orders"]]
     wrong = [
@@ -196,11 +196,11 @@ def test_a_decision_read_back_is_the_same_and_a_changed_one_is_refused():
     ]
     for one in wrong:
         with pytest.raises(ValueError):
-            Decision.from_dict(one, asked)
+            AimDecision.from_dict(one, asked)
 
 
 def test_a_round_draws_distinct_candidates():
-    state = after_ones(setting((Batched(rounds=2), MaximumEntropy())))
+    state = after_ones(setting((BatchedSchedule(rounds=2), EntropyEstimator())))
     selection, scores = next_selection(state), scores_of(state, COUNTS)
     for seed in range(20):
         chosen = draw_chosen(selection, scores, 1, lambda r, s=seed: open_stream(seeded_secret(s), "selection", r))
@@ -216,7 +216,7 @@ def test_a_sparse_table_has_the_distance_of_the_dense_one():
     few, many = (packed(marginals, [("c", "e")], groups, rows) for rows in (300, 10**6))
     assert isinstance(few.tables["c", "e"], SparseMarginal)
     np.testing.assert_array_equal(few.marginal(("c", "e")).counts, many.marginal(("c", "e")).counts)
-    believed = Tables({("c", "e"): rng.normal(0.2, 1, (30, 40))})
+    believed = TableEstimates({("c", "e"): rng.normal(0.2, 1, (30, 40))})
     assert few.distances(believed, [("c", "e")]).found == many.distances(believed, [("c", "e")]).found
     assert "0" not in repr(few.distances(believed, [("c", "e")]))
 
@@ -284,8 +284,8 @@ def test_a_budget_for_nothing_still_runs():
 
 
 def test_more_rows_a_unit_mean_more_noise():
-    single = first_decision(setting()).orders[0]
-    triple = first_decision(setting(rows_per_unit=3)).orders[0]
+    single = first_decision(setting()).requests[0]
+    triple = first_decision(setting(rows_per_unit=3)).requests[0]
     assert triple.variance == pytest.approx(9 * single.variance, rel=1e-4)
     assert triple.draw.cost <= setting().one_way_cost
 
@@ -299,8 +299,8 @@ def test_pairs_inside_many_targets_are_candidates_once():
 
 
 @pytest.mark.parametrize(("rules", "remedy"), [
-    (Batched(degree=6), "marginals over fewer attributes"),
-    (Published(), "set mechanism.published = false"),
+    (BatchedSchedule(degree=6), "marginals over fewer attributes"),
+    (PublishedSchedule(), "set mechanism.published = false"),
 ])  # fmt: skip
 def test_too_many_candidates_are_refused_before_they_are_made(rules, remedy, monkeypatch):
     monkeypatch.setattr(aim_setting, "MOST_CANDIDATES", 1000)
@@ -314,14 +314,17 @@ def test_larger_sets_are_candidates_where_they_have_few_cells(monkeypatch):
     """Those with the fewest cells, up to a number and up to cells of all together; pairs always are."""
     cells = {names: int(np.prod([SIZES[name] for name in names])) for names in TRIPLES}
     assert {names for names in setting().candidates if len(names) == 3} == set(TRIPLES)
-    assert setting((Batched(degree=2), MaximumEntropy())).candidates == tuple(combinations(NAMES, 2))
+    assert setting((BatchedSchedule(degree=2), EntropyEstimator())).candidates == tuple(combinations(NAMES, 2))
     monkeypatch.setattr(aim_setting, "MOST_LARGER", 4)
     few = [names for names in setting().candidates if len(names) == 3]
     assert sorted(cells[names] for names in few) == sorted(cells.values())[:4]
     monkeypatch.setattr(aim_setting, "MOST_LARGER_CELLS", sum(sorted(cells.values())[:3]))
     assert [names for names in setting().candidates if len(names) == 3] == [n for n in few if n in setting().weights]
     assert len(setting().candidates) == 10 + 3
-    assert {len(n) for n in setting((Batched(degree=4), MaximumEntropy()), targets=[NAMES]).candidates} == {2, 3}
+    assert {len(n) for n in setting((BatchedSchedule(degree=4), EntropyEstimator()), targets=[NAMES]).candidates} == {
+        2,
+        3,
+    }
 
 
 def test_what_is_mostly_noise_is_not_offered():
@@ -345,60 +348,64 @@ def test_what_is_mostly_noise_is_not_offered():
 def vain_run(asked, seed=3):
     """Decisions of a run in which nothing is found: released values are what was believed, as exactly as noise lets."""
     rng, decision = np.random.default_rng(seed), first_decision(asked)
-    state = begun(asked, decision, [made_up(order, rng) for order in decision.orders])
+    state = initial_state(asked, decision, [made_up(order, rng) for order in decision.requests])
     taken = [decision]
     while not state.done:
         selection = next_selection(state)
-        decision = decided(state, selection, selection.candidates[: selection.count])
+        decision = make_decision(state, selection, selection.candidates[: selection.count])
         values = [
-            state.counts[o.names[0]].values if o.by_cell else _believed_residual(state, o) for o in decision.orders
+            state.counts[o.names[0]].values if o.by_cell else _believed_residual(state, o) for o in decision.requests
         ]
         taken.append(decision)
-        state = advanced(state, decision, values)
+        state = next_state(state, decision, values)
     return state, taken
 
 
 def _believed_residual(state, order):
-    table = state.belief.table(order.names) if order.names else np.array(float(state.rows))
+    table = state.fit.table(order.names) if order.names else np.array(float(state.rows))
     return center(table, range(table.ndim))
 
 
 def test_after_vain_rounds_what_is_left_goes_back_to_the_1_ways():
     asked = setting(beta=Fraction(1, 5000))
     state, taken = vain_run(asked)
-    again = [one for one in taken[1:] if one.of_ones]
+    again = [one for one in taken[1:] if one.is_one_way]
     assert again
-    assert not any(one.of_ones and other.of_ones for one, other in pairwise(taken))
+    assert not any(one.is_one_way and other.is_one_way for one, other in pairwise(taken))
     first = taken.index(again[0])
     left = asked.beta - sum(one.spent for one in taken[:first])
     chosen = len(taken[first - 1].chosen)
     assert again[0].spent == left * Fraction(chosen, chosen + 2)
-    assert [order.names for order in again[0].orders] == [(name,) for name in NAMES]
-    assert all(order.groups[0].count == SIZES[order.names[0]] for order in again[0].orders)
+    assert [order.names for order in again[0].requests] == [(name,) for name in NAMES]
+    assert all(order.groups[0].count == SIZES[order.names[0]] for order in again[0].requests)
     assert state.left == 0
     assert sum(one.spent for one in taken) == asked.beta
-    labels = [order.label for one in taken for order in one.orders]  # without the law: that may well be the same
+    labels = [order.label for one in taken for order in one.requests]  # without the law: that may well be the same
     names = [(one["round"], one["rank"], tuple(one["residual"]), one["whole"]) for one in labels]
     assert len(set(names)) == len(names)
-    precision = sum(1 / one.orders[0].variance for one in taken if one.of_ones)
+    precision = sum(1 / one.requests[0].variance for one in taken if one.is_one_way)
     assert 1 / state.counts["a"].variance == pytest.approx(precision)
     one = reread(again[0], asked)
-    assert [o.label for o in one.orders] == [o.label for o in again[0].orders]
+    assert [o.label for o in one.requests] == [o.label for o in again[0].requests]
     with pytest.raises(ValueError, match="no candidate"):
-        Decision.from_dict(again[0].to_dict() | {"beta": "1/100000000"}, asked)
+        AimDecision.from_dict(again[0].to_dict() | {"beta": "1/100000000"}, asked)
 
 
-def test_vain_rounds_are_followed_by_dearer_ones():
+def test_uninformative_rounds_are_followed_by_larger_steps():
     """And not by the 1-ways, where these have little noise, unless all was in vain."""
     step, moved, noise = Fraction(1, 7), [0.0, 0.0, 0.0, 9.0], [1.0] * 4
-    assert Batched().annealed(step, moved, noise) == 2 * step == 2 * Batched().annealed(step, noise, noise)
-    assert Batched().again(moved, noise, 0.01) == 0 < Batched().again(moved, noise, 0.1)
-    assert Batched().again([0.0] * 4, noise, 0.01) == Fraction(4, 6)
+    assert (
+        BatchedSchedule().next_step(step, moved, noise)
+        == 2 * step
+        == 2 * BatchedSchedule().next_step(step, noise, noise)
+    )
+    assert BatchedSchedule().one_way_share(moved, noise, 0.01) == 0 < BatchedSchedule().one_way_share(moved, noise, 0.1)
+    assert BatchedSchedule().one_way_share([0.0] * 4, noise, 0.01) == Fraction(4, 6)
 
 
 def test_the_last_round_takes_what_is_left_and_no_pair_is_forgone():
     """Full batches while more than one is affordable, then the rest: all ten pairs, and not nine of them."""
-    asked = setting((Batched(rounds=4, degree=2, patience=0.0), MaximumEntropy()), beta=Fraction(10))
+    asked = setting((BatchedSchedule(rounds=4, degree=2, patience=0.0), EntropyEstimator()), beta=Fraction(10))
     rng = np.random.default_rng(0)
     state, _ = scripted(asked, rng, lambda selection: selection.candidates[: selection.count])
     assert [len(note.chosen) for note in state.rounds] == [3, 3, 3, 1]
@@ -411,7 +418,7 @@ def test_three_way_effects_are_found_where_pairs_show_nothing():
     table = np.stack([a, rng.integers(3, size=20_000), (a % 2 ^ d) * 6 + rng.integers(6, size=20_000), d,
                       rng.integers(5, size=20_000)], axis=1)  # fmt: skip
     counts = counter(table)
-    pairs = setting((Batched(degree=2), MaximumEntropy()), beta=Fraction(1, 20))
+    pairs = setting((BatchedSchedule(degree=2), EntropyEstimator()), beta=Fraction(1, 20))
     found = error(run(setting(beta=Fraction(1, 20)), counts, seeded_secret(0)), counts, [("a", "c", "d")])
     assert found < 0.3 * error(run(pairs, counts, seeded_secret(0)), counts, [("a", "c", "d")])
 
@@ -422,6 +429,6 @@ def test_where_there_is_nothing_to_find_the_1_ways_are_measured_again(monkeypatc
     table = np.stack([rng.integers(size, size=rows) for size in SIZES.values()], axis=1)
     counts, beta = counter(table), Fraction(1, 4000)
     ours = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(30)])
-    monkeypatch.setattr(Batched, "again", lambda *of_all: Fraction(0))
+    monkeypatch.setattr(BatchedSchedule, "one_way_share", lambda *of_all: Fraction(0))
     pairs = np.mean([error(run(setting(beta=beta), counts, seeded_secret(s)), counts) for s in range(30)])
     assert ours < 0.97 * pairs

@@ -17,7 +17,7 @@ from dpscale.base.errors import BudgetError
 from dpscale.measurement.adaptive import run, sensitivity
 from dpscale.measurement.measurement import check_affordable
 from dpscale.mechanisms import MECHANISMS, aim_pgm, mst
-from dpscale.mechanisms.contract import Mechanism, NoOptions, Question
+from dpscale.mechanisms.contract import Mechanism, NoOptions, PlanningProblem
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.privacy.selection import scale_for
@@ -52,16 +52,16 @@ def counts_of(columns):
 def planned(name, beta=1.0, rows_per_unit=1, degree=2, **options):
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=degree)
     module = MODULES[name]
-    return module.plan(Question(workload, Budget(GAUSSIAN, beta), rows_per_unit), module.Options(**options))
+    return module.plan(PlanningProblem(workload, Budget(GAUSSIAN, beta), rows_per_unit), module.Options(**options))
 
 
 def decisions(plan, seed=0, rows_per_unit=1):
     """All decisions of a run, as they were taken."""
-    taken = [plan.first()]
+    taken = [plan.first_decision()]
 
     class Kept(type(plan)):
-        def decided(self, state, selection, chosen):
-            taken.append(super().decided(state, selection, chosen))
+        def make_decision(self, state, selection, chosen):
+            taken.append(super().make_decision(state, selection, chosen))
             return taken[-1]
 
     kept = Kept(**{field.name: getattr(plan, field.name) for field in fields(plan)})
@@ -75,7 +75,7 @@ def test_mst_measures_a_spanning_tree_of_the_pairs_that_hang_together(seed):
     assert nx.is_tree(nx.Graph(taken[1].chosen))
     assert len(taken) == 2
     assert set(taken[1].chosen) >= {("a", "b"), ("b", "d"), ("c", "e")}
-    assert len(state.belief.model.tree.cliques) == 4
+    assert len(state.fit.model.tree.cliques) == 4
 
 
 def test_the_tree_is_the_largest_one_where_choices_are_sharp():
@@ -92,12 +92,12 @@ def test_the_tree_is_the_largest_one_where_choices_are_sharp():
 
 def test_only_pairs_inside_the_workload_are_joined():
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", attributes=[("a", "b"), ("c", "d", "e")])
-    plan = mst.plan(Question(workload, Budget(GAUSSIAN, 1.0)), mst.Options())
+    plan = mst.plan(PlanningProblem(workload, Budget(GAUSSIAN, 1.0)), mst.Options())
     taken, _ = decisions(plan)
     assert len(taken[1].chosen) == 3
     assert ("a", "b") in taken[1].chosen
     alone = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=1)
-    assert len(decisions(mst.plan(Question(alone, Budget(GAUSSIAN, 1.0)), mst.Options()))[0]) == 1
+    assert len(decisions(mst.plan(PlanningProblem(alone, Budget(GAUSSIAN, 1.0)), mst.Options()))[0]) == 1
 
 
 @pytest.mark.parametrize("rows_per_unit", [1, 4])
@@ -109,7 +109,7 @@ def test_all_that_is_drawn_comes_to_the_budget_and_no_more(name, rows_per_unit):
     spent = Fraction(0)
     for decision in taken:
         spent += len(decision.chosen) * decision.beta
-        for order in decision.orders:
+        for order in decision.requests:
             moved = (order.draw.multiplier * rows_per_unit) ** 2 * order.block.squared_l2_sensitivity
             spent += Fraction(moved, order.draw.variance - 8)
     assert state.left == 0
@@ -121,8 +121,10 @@ def test_all_that_is_drawn_comes_to_the_budget_and_no_more(name, rows_per_unit):
 def test_a_choice_goes_by_the_sensitivity_of_its_scores(name):
     """Largest weight times records a unit: that far do a unit's records move a score, and no less."""
     plan = planned(name, rows_per_unit=4)
-    state = plan.begun(plan.first(), [np.full(order.block.rows, 500.0) for order in plan.first().orders])
-    selection = plan.selection(state)
+    state = plan.initial_state(
+        plan.first_decision(), [np.full(order.block.rows, 500.0) for order in plan.first_decision().requests]
+    )
+    selection = plan.next_selection(state)
     weights = {1} if name == "mst" else {4, 8}
     assert {selection.weights[names] for names in selection.candidates} == weights
     assert sensitivity(selection, 4) == selection.sensitivity == SCALE * 4 * max(weights)
@@ -137,7 +139,7 @@ def test_the_model_of_aim_pgm_keeps_to_its_limit():
         sets = [names for decision in taken[1:] for names in decision.chosen]
         assert state.left == 0
         assert model_cells(SIZES, sets) <= max(most, sum(SIZES.values()))
-        assert state.belief.model.tree.cells <= max(most, sum(SIZES.values()))
+        assert state.fit.model.tree.cells <= max(most, sum(SIZES.values()))
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -156,7 +158,7 @@ def test_errors_fall_with_the_budget(name):
 def test_pure_privacy_is_refused(name):
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=2)
     with pytest.raises(dp.JobError, match=r"privacy: epsilon alone .* adaptive mechanism; .* add delta"):
-        MODULES[name].plan(Question(workload, Budget(LAPLACE, 1.0)), MODULES[name].Options())
+        MODULES[name].plan(PlanningProblem(workload, Budget(LAPLACE, 1.0)), MODULES[name].Options())
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -177,20 +179,20 @@ def test_a_run_is_sound_the_same_on_threads_and_read_back(tmp_path, name):
 class Monotonic:
     """Public AIM's flag: choices at twice the ε, that is about four times the cost, and the decision tells the old."""
 
-    def selection(self, state):
-        asked = super().selection(state)
+    def next_selection(self, state):
+        asked = super().next_selection(state)
         return replace(asked, beta=4 * asked.beta) if asked else None
 
-    def decided(self, state, selection, chosen):
-        decision = super().decided(state, selection, chosen)
+    def make_decision(self, state, selection, chosen):
+        decision = super().make_decision(state, selection, chosen)
         return replace(decision, beta=decision.beta / 4)
 
 
 class Told:
     """The same, told in the decision but never paid for."""
 
-    def selection(self, state):
-        asked = super().selection(state)
+    def next_selection(self, state):
+        asked = super().next_selection(state)
         return replace(asked, beta=4 * asked.beta) if asked else None
 
 
@@ -207,15 +209,15 @@ def planted(request, monkeypatch):
     name, mistake = request.param
     module = MODULES[name]
 
-    def plan(question, options, tools=None):
-        asked = replace(question, rows_per_unit=1) if mistake is Unbounded else question
+    def plan(problem, options, tools=None):
+        asked = replace(problem, rows_per_unit=1) if mistake is Unbounded else problem
         sound = module.plan(asked, module.Options())
         kind = type("Planted", (mistake, type(sound)), {})
         return kind(**{field.name: getattr(sound, field.name) for field in fields(sound)})
 
     made = ModuleType("tests.mechanisms.planted")
-    made.MECHANISM = Mechanism("planted", NoOptions, plan, lambda folder, question, options: plan(question, options),
-                               lambda options: ("measurements",), beforehand=False)  # fmt: skip
+    made.MECHANISM = Mechanism("planted", NoOptions, plan, lambda folder, problem, options: plan(problem, options),
+                               lambda options: ("measurements",), data_independent=False)  # fmt: skip
     monkeypatch.setitem(sys.modules, made.__name__, made)
     monkeypatch.setitem(MECHANISMS, "planted", made.__name__)
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpscale as dp
-from dpscale.mechanisms import MECHANISMS, Question, mechanism, plan_question
+from dpscale.mechanisms import MECHANISMS, PlanningProblem, mechanism, plan_problem
 from dpscale.mechanisms.contract import Tools
 from dpscale.privacy.accounting import Budget
 from dpscale.workload import FAMILIES
@@ -82,7 +82,7 @@ def test_every_mechanism_plans_windows_and_halves(planner):
 def test_adaptive_mechanisms_plan_singular_families(planner, name, monkeypatch):
     asked = workload(monkeypatch, name, MATRICES[name], (4, 3, 2))
     chosen = mechanism(planner)
-    assert plan_question(chosen, Question(asked, Budget("gaussian", 1.0)), chosen.Options(), Tools()).candidates
+    assert plan_problem(chosen, PlanningProblem(asked, Budget("gaussian", 1.0)), chosen.Options(), Tools()).candidates
 
 
 def drawn(seed, rows, density):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, JobError, Workload, plan
-from dpscale.plans.attribute_sets import Sets, counted_for
+from dpscale.plans.attribute_sets import AttributeSets, count_sources
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import center_factor, identity_factor
 from dpscale.plans.plan_file import in_place, read_plan, write_plan
-from dpscale.plans.requests import BlockOrders, draw_of, make_schedule
+from dpscale.plans.requests import BlockRequests, draw_of, make_schedule
 from dpscale.privacy.streams import canonical
 
 NAMES = tuple("abcdefg")
@@ -25,25 +25,25 @@ def shuffled(seed=0, most=60):
 
 def test_sets_are_what_they_were_made_of():
     given = shuffled()
-    sets = Sets.of(NAMES, given)
+    sets = AttributeSets.of(NAMES, given)
     assert list(sets) == given == [sets[i] for i in range(len(sets))]
     assert sets[-1] == given[-1]
     assert sets[2:5] == given[2:5]
     assert sets.degrees.tolist() == [len(names) for names in given]
     wanted = np.array([7, 3, 3, 40])
-    assert list(sets.taken(wanted)) == [given[i] for i in wanted]
+    assert list(sets.take(wanted)) == [given[i] for i in wanted]
     values = np.arange(7.0) + 1
     assert sets.sums(values).tolist() == [sum(values[NAMES.index(name)] for name in names) for names in given]
 
 
 def test_sets_are_found_one_by_one_and_many_at_once():
     given = shuffled()
-    sets = Sets.of(NAMES, [*given, given[5]])
+    sets = AttributeSets.of(NAMES, [*given, given[5]])
     for names in ALL:
         assert sets.find(names) == [i for i, one in enumerate([*given, given[5]]) if one == names]
     assert sets.find(("a", "unknown")) == []
     assert not sets.distinct
-    alone = Sets.of(NAMES, given)
+    alone = AttributeSets.of(NAMES, given)
     assert alone.distinct
     for degree in range(5):
         asked = [names for names in ALL if len(names) == degree]
@@ -53,14 +53,14 @@ def test_sets_are_found_one_by_one_and_many_at_once():
 
 def test_sets_of_equal_sums_are_told_apart():
     """Words are random; here two attributes have those of two others, so that their sets collide."""
-    sets = Sets.of(NAMES, [("a", "b"), ("c", "d")])
+    sets = AttributeSets.of(NAMES, [("a", "b"), ("c", "d")])
     vars(sets)["_words"] = np.array([1, 4, 2, 3, 9, 9, 9], np.uint64)
     assert (sets.find(("a", "b")), sets.find(("c", "d")), sets.find(("b",))) == ([0], [1], [])
 
 
 @pytest.mark.parametrize("edit", ["descending", "unknown", "twice", "short", "long", "backwards"])
 def test_columns_that_are_no_sets_are_told(edit):
-    sets = Sets.of(NAMES, [("a", "b", "c"), (), ("d",), ("a", "g")])
+    sets = AttributeSets.of(NAMES, [("a", "b", "c"), (), ("d",), ("a", "g")])
     assert in_place(sets, len(NAMES))
     members, ends = sets.members.copy(), sets.ends.copy()
     if edit == "descending":
@@ -71,7 +71,7 @@ def test_columns_that_are_no_sets_are_told(edit):
         ends[1] = 2
     else:
         ends[-1] += 1 if edit == "long" else -1
-    assert not in_place(Sets(NAMES, members, ends), len(NAMES))
+    assert not in_place(AttributeSets(NAMES, members, ends), len(NAMES))
 
 
 def blocks_of(domain, sets, make=center_factor, shares=None):
@@ -92,7 +92,7 @@ def test_blocks_in_columns_are_the_blocks():
         assert (one.attributes, one.share, one.whole, one.noise) == (other.attributes, other.share, False, "gaussian")
         assert all(mine is theirs for mine, theirs in zip(one.factors, other.factors, strict=True))
         assert one.digest == other.digest
-    some = blocks.taken(np.array([9, 4]))
+    some = blocks.take(np.array([9, 4]))
     assert [(one.attributes, one.digest, one.share) for one in some] == [
         (listed[i].attributes, listed[i].digest, listed[i].share) for i in (9, 4)
     ]
@@ -115,14 +115,14 @@ def test_labels_made_at_once_are_the_canonical_ones():
     """By them values are known again; the noise itself is keyed by the record as ever."""
     domain = Domain({'a"b': 3, "ü": 2, "c,d": 4})
     made = plan(Workload(domain).add("marginal", degree=2), mechanism="residual-planner")
-    orders = BlockOrders(made.blocks, make_schedule(made, 1.0).draws, made.sources)
-    for index, order in enumerate(orders):
-        assert orders.text(index) == canonical(order.label).decode()
+    requests = BlockRequests(made.blocks, make_schedule(made, 1.0).draws, made.sources)
+    for index, order in enumerate(requests):
+        assert requests.text(index) == canonical(order.label).decode()
 
 
 def test_counted_are_the_largest_sets_and_sources_the_smallest_of_them():
     domain, given = Domain({name: 2 + i for i, name in enumerate(NAMES)}), shuffled(1, 30)
-    counted = counted_for(domain, Sets.of(NAMES, given))
+    counted = count_sources(domain, AttributeSets.of(NAMES, given))
     largest = [names for names in given if not any(set(names) < set(other) for other in given)]
     assert sorted(counted.sets) == sorted(largest)
     for names, source in zip(given, counted.source, strict=True):

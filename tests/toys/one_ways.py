@@ -14,13 +14,13 @@ class Options(Settings):
     used: float = setting(1.0, "a share above 0, up to 1", "the share of the budget that is used", gt=0, le=1)
 
 
-def plan(question, options, tools):
+def plan(problem, options, tools):
     """One block an attribute."""
-    workload = question.workload
+    workload = problem.workload
     names = [name for name in workload.domain.names if any(name in asked for asked in workload.sets)]
     share = options.used * (1 - 1e-15) / len(names)
     factors = {name: (identity_factor(workload.domain[name].size),) for name in names}
-    blocks = [Block((name,), factors[name], share, True, question.noise) for name in names]
+    blocks = [Block((name,), factors[name], share, True, problem.noise) for name in names]
     return whole_plan(workload, NAME, blocks, 0.0)
 
 

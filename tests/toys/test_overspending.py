@@ -10,7 +10,7 @@ import pytest
 import dpscale as dp
 from dpscale.audit.composition import audit_run
 from dpscale.mechanisms import MECHANISMS, aim_grem
-from dpscale.mechanisms.aim.adaptive_plan import Chosen
+from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.contract import Mechanism, NoOptions
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from tests.audit.small import write
@@ -18,7 +18,7 @@ from tests.audit.small import write
 RHO = {"rho": 0.5, "dataset": "small"}
 
 
-class Cheap(Chosen):
+class Cheap(AdaptivePlan):
     """Charged a hundredth of what its first decision costs."""
 
     @property
@@ -26,35 +26,35 @@ class Cheap(Chosen):
         return dp.privacy.Cost(gaussian=self.setting.beta / 100)
 
 
-class Greedy(Chosen):
+class Greedy(AdaptivePlan):
     """Its rounds measure at fifty times their budget, and its decisions say so."""
 
-    def selection(self, state):
-        asked = super().selection(state)
+    def next_selection(self, state):
+        asked = super().next_selection(state)
         return replace(asked, step=asked.step * 50) if asked else None
 
 
-class Sly(Chosen):
+class Sly(AdaptivePlan):
     """Its choices are made at fifty times the cost that its decisions tell."""
 
-    def selection(self, state):
-        asked = super().selection(state)
+    def next_selection(self, state):
+        asked = super().next_selection(state)
         return replace(asked, beta=asked.beta * 50) if asked else None
 
-    def decided(self, state, selection, chosen):
-        decision = super().decided(state, selection, chosen)
+    def make_decision(self, state, selection, chosen):
+        decision = super().make_decision(state, selection, chosen)
         return replace(decision, beta=decision.beta / 50)
 
 
 @pytest.fixture
 def registered(request, monkeypatch):
-    def plan(question, options, tools=None):
-        chosen = aim_grem.plan(question, aim_grem.Options())
-        return request.param(**{field.name: getattr(chosen, field.name) for field in fields(Chosen)})
+    def plan(problem, options, tools=None):
+        chosen = aim_grem.plan(problem, aim_grem.Options())
+        return request.param(**{field.name: getattr(chosen, field.name) for field in fields(AdaptivePlan)})
 
     module = ModuleType("tests.toys.overspending")
-    module.MECHANISM = Mechanism("over", NoOptions, plan, lambda folder, question, options: plan(question, options),
-                                 lambda options: ("low_order",), beforehand=False)  # fmt: skip
+    module.MECHANISM = Mechanism("over", NoOptions, plan, lambda folder, problem, options: plan(problem, options),
+                                 lambda options: ("low_order",), data_independent=False)  # fmt: skip
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(MECHANISMS, "over", module.__name__)
 

@@ -57,7 +57,7 @@ def test_a_toy_runs_on_threads_and_on_a_cluster_with_the_same_bytes(tmp_path, na
 
 
 def test_the_toys_options_and_refusals_come_with_it(tmp_path):
-    with pytest.raises(dp.JobError, match=r"mechanism.used: 2.0; expected a share above 0, up to 1; mend it"):
+    with pytest.raises(dp.JobError, match=r"mechanism.used: 2.0; expected a share above 0, up to 1; fix it"):
         dp.run(write(tmp_path, mechanism={"name": "one-ways", "used": 2.0}), tmp_path / "run")
     with pytest.raises(dp.JobError, match=r"mechanism.usd: given for one-ways; expected used; did you mean 'used'"):
         dp.run(write(tmp_path, mechanism={"name": "one-ways", "usd": 2.0}), tmp_path / "run")

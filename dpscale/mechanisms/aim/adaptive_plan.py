@@ -16,13 +16,13 @@ from dpscale.base.parallel import Each, plainly
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states
-from dpscale.mechanisms.aim.beliefs import Beliefs, EntropyBelief, Grem, MaximumEntropy
-from dpscale.mechanisms.aim.decision import BY_STRATEGY, VERSION, Decision, Selection, strategies
+from dpscale.mechanisms.aim.decision import BY_STRATEGY, VERSION, AimDecision, AimSelection, strategies
+from dpscale.mechanisms.aim.estimators import EntropyEstimates, EntropyEstimator, Estimator, GremEstimator
 from dpscale.mechanisms.aim.graphical import observed
 from dpscale.mechanisms.aim.schedule import RoundSchedule
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.mechanisms.aim.state import State, absorbed, begun
-from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.aim.state import AimState, initial_state, updated_state
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.plan_file import check_content, digest_of, write_content
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
 from dpscale.reconstruction.entropy import LowOrder
@@ -34,11 +34,11 @@ from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.workload import targets_of, whole_weights
 
-Taken = Sequence[tuple[Decision, Sequence[Floats]]]
+Taken = Sequence[tuple[AimDecision, Sequence[Floats]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Adaptive:
+class AdaptiveEvidence:
     """All decisions of an adaptive release with their values, as evidence for reconstructions.
 
     Attributes
@@ -62,7 +62,7 @@ class Adaptive:
 
     def residuals(self) -> Residuals:
         """Return the residuals for GReM, including 1-ways; those of a run over groups of cells are over groups."""
-        return self._state(replace(self.setting, beliefs=Grem())).residuals
+        return self._state(replace(self.setting, estimator=GremEstimator())).residuals
 
     def spans(self, names: AttributeSet) -> bool:
         """Return whether every residual of a set was measured cell by cell.
@@ -74,8 +74,8 @@ class Adaptive:
     @cached_property
     def _by_cell(self) -> frozenset[AttributeSet]:
         """Residuals that some round measured over all cells."""
-        return frozenset(order.names for decision, _ in self.taken for order in decision.orders
-                         if all(grouping.count == grouping.size for grouping in order.groups))  # fmt: skip
+        return frozenset(request.names for decision, _ in self.taken for request in decision.requests
+                         if all(grouping.count == grouping.size for grouping in request.groups))  # fmt: skip
 
     def measurements(self) -> list[Observed]:
         """Return 1-ways over cells, and residuals over groups, each averaged over the rounds."""
@@ -92,22 +92,22 @@ class Adaptive:
         )
 
     @cached_property
-    def _belief(self) -> EntropyBelief:
-        state, beliefs = self._state(self.estimating), self.estimating.beliefs
-        assert isinstance(beliefs, MaximumEntropy)
-        return beliefs.belief(state.counts, state.groups, state.residuals, self.estimating.candidates)
+    def _belief(self) -> EntropyEstimates:
+        state, estimator = self._state(self.estimating), self.estimating.estimator
+        assert isinstance(estimator, EntropyEstimator)
+        return estimator.fit(state.counts, state.groups, state.residuals, self.estimating.candidates)
 
-    def _state(self, setting: Setting) -> State:
+    def _state(self, setting: Setting) -> AimState:
         """Return the state after all rounds, for its estimates only."""
         (first, values), *later = self.taken
-        state = begun(setting, first, list(values), later[0][0].groups if later else None)
+        state = initial_state(setting, first, list(values), later[0][0].groups if later else None)
         for decision, values_of in later:
-            state = absorbed(state, decision, list(values_of))
+            state = updated_state(state, decision, list(values_of))
         return state
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class AdaptivePlan:
     """Measurement plan of an adaptive mechanism. Errors are not known in advance.
 
     Attributes
@@ -131,7 +131,7 @@ class Chosen:
     estimating: Setting
     kind: str
     options: Mapping[str, str]
-    redraws: bool = True
+    can_simulate: bool = True
     noise: str = GAUSSIAN
 
     @property
@@ -168,7 +168,7 @@ class Chosen:
         return self.workload.query_count
 
     @property
-    def shown(self) -> Chosen:
+    def public_plan(self) -> AdaptivePlan:
         return self
 
     @property
@@ -180,14 +180,14 @@ class Chosen:
         return {}
 
     @property
-    def needs(self) -> Iterable[tuple[int, str]]:
+    def memory_needs(self) -> Iterable[tuple[int, str]]:
         """Empty: measuring needs less memory than counting, which may use half of it."""
         return ()
 
     def summary(self, budget: Budget) -> dict[str, Any]:
         return {"privacy_cost": float(self.setting.beta), "candidates": len(self.candidates)}
 
-    def expected(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
+    def expected_errors(self, budget: Budget, most: int) -> Sequence[Mapping[str, Any]]:
         """Return an empty tuple: the measurements depend on the data."""
         return ()
 
@@ -211,7 +211,7 @@ class Chosen:
         return digest_of(self.to_dict())
 
     @property
-    def law(self) -> list[Any]:
+    def noise_spec(self) -> list[Any]:
         """Parameters that determine the noise of all rounds."""
         return [self.mechanism, str(self.setting.beta), self.setting.rows_per_unit]
 
@@ -219,36 +219,38 @@ class Chosen:
         """Do nothing: every 1-way is measured."""
 
     @cached_property
-    def _first(self) -> Decision:
+    def _first(self) -> AimDecision:
         return states.first_decision(self.setting)
 
-    def first(self) -> Decision:
+    def first_decision(self) -> AimDecision:
         """Return the decision to measure the 1-ways, each over its cells."""
         return self._first
 
-    def decision(self, record: Mapping[str, Any]) -> Decision:
-        return Decision.from_dict(record, self.setting)
+    def read_decision(self, record: Mapping[str, Any]) -> AimDecision:
+        return AimDecision.from_dict(record, self.setting)
 
-    def begun(self, first: Decision, values: Sequence[Floats], second: Decision | None = None) -> State:
+    def initial_state(
+        self, first: AimDecision, values: Sequence[Floats], second: AimDecision | None = None
+    ) -> AimState:
         """Return the state after the first decision, with the groups of the second decision if it is stored.
 
         Groups depend on floating point numbers, which another machine may round differently.
         """
-        return states.begun(self.setting, first, list(values), second.groups if second else None)
+        return states.initial_state(self.setting, first, list(values), second.groups if second else None)
 
-    def selection(self, state: State) -> Selection | None:
+    def next_selection(self, state: AimState) -> AimSelection | None:
         return states.next_selection(state)
 
-    def decided(self, state: State, selection: Selection, chosen: Sequence[AttributeSet]) -> Decision:
-        return states.decided(state, selection, chosen)
+    def make_decision(self, state: AimState, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
+        return states.make_decision(state, selection, chosen)
 
-    def advanced(self, state: State, decision: Decision, values: Sequence[Floats]) -> State:
-        return states.advanced(state, decision, list(values))
+    def next_state(self, state: AimState, decision: AimDecision, values: Sequence[Floats]) -> AimState:
+        return states.next_state(state, decision, list(values))
 
-    def touched(self, before: State, after: State) -> list[AttributeSet]:
-        return states.touched(before, after)
+    def changed_sets(self, before: AimState, after: AimState) -> list[AttributeSet]:
+        return states.changed_sets(before, after)
 
-    def trace(self, state: State) -> list[dict[str, Any]]:
+    def trace(self, state: AimState) -> list[dict[str, Any]]:
         """Return one row for every measurement after the 1-ways.
 
         A row has its β including the selection, the L1 change of the estimate in records, and the expected change from
@@ -256,21 +258,21 @@ class Chosen:
         """
         return [
             {"round": number, "rank": rank, "attributes": list(names),
-             "privacy_cost": float(note.step if names else note.choosing),
+             "privacy_cost": float(note.step if names else note.selection_cost),
              "moved": note.moved[rank], "expected_noise": note.expected_noise[rank]}
             for number, note in enumerate(state.rounds, start=1)
             for rank, names in enumerate(note.chosen)
         ]  # fmt: skip
 
-    def evidence(self, taken: Sequence[tuple[Decision, Sequence[Floats]]]) -> Adaptive:
-        return Adaptive(self.workload, self.setting, self.estimating, taken)
+    def evidence(self, taken: Sequence[tuple[AimDecision, Sequence[Floats]]]) -> AdaptiveEvidence:
+        return AdaptiveEvidence(self.workload, self.setting, self.estimating, taken)
 
 
 FINEST = 1 << 20
-AnyChosen = TypeVar("AnyChosen", bound=Chosen)
+AnyAdaptivePlan = TypeVar("AnyAdaptivePlan", bound=AdaptivePlan)
 
 
-class Shares(Settings):
+class AdaptiveOptions(Settings):
     """Options of the division of the budget and of the grouping of cells."""
 
     ones: float = setting(0.3, "a share from 0.01 to 0.99", "the 1-ways' share of β", ge=0.01, le=0.99)
@@ -297,8 +299,12 @@ def _share(value: float) -> Fraction:
     return Fraction(str(value)).limit_denominator(FINEST)
 
 
-def requested_measurements(
-    question: Question, schedule: RoundSchedule, beliefs: Beliefs, weighted: bool = True, cumulated: bool = False
+def make_setting(
+    problem: PlanningProblem,
+    schedule: RoundSchedule,
+    estimator: Estimator,
+    weighted: bool = True,
+    cumulated: bool = False,
 ) -> Setting:
     """Return the parameters of an adaptive run for a problem.
 
@@ -317,18 +323,18 @@ def requested_measurements(
     JobError
         If the budget is pure ε.
     """
-    if question.noise == LAPLACE:
+    if problem.noise == LAPLACE:
         raise JobError("privacy", "epsilon alone (pure) for an adaptive mechanism",
                        "epsilon with delta, rho or privacy_cost", "add delta")  # fmt: skip
-    targets = targets_of(question.workload)
-    sizes = {attribute.name: attribute.size for attribute in question.workload.domain.attributes}
+    targets = targets_of(problem.workload)
+    sizes = {attribute.name: attribute.size for attribute in problem.workload.domain.attributes}
     weights: Iterable[int] = whole_weights(targets) if weighted else ()
     named: tuple[AttributeSet, ...] = tuple(targets)
-    return Setting(sizes, named, Fraction(question.budget.amount), question.rows_per_unit, schedule, beliefs,
-                   tuple(weights), strategies(question.workload) if cumulated else {})  # fmt: skip
+    return Setting(sizes, named, Fraction(problem.budget.amount), problem.rows_per_unit, schedule, estimator,
+                   tuple(weights), strategies(problem.workload) if cumulated else {})  # fmt: skip
 
 
-def matches_stored(planned: AnyChosen, folder: Path) -> AnyChosen:
+def check_stored_plan(planned: AnyAdaptivePlan, folder: Path) -> AnyAdaptivePlan:
     """Return the plan that follows from a job; raise JobError unless the folder contains the same one."""
     check_content(folder, planned.to_dict())
     return planned

@@ -32,7 +32,7 @@ BY_STRATEGY = "aim-grem/7"  # of runs some of whose 1-ways are measured by strat
 
 
 @dataclass(frozen=True, eq=False)
-class ResidualOrder:
+class ResidualRequest:
     """Request for the residual on `names` over `groups`, or, if `by_cell`, for the cells of a 1-way.
 
     Attributes
@@ -84,12 +84,12 @@ class ResidualOrder:
     def label(self) -> dict[str, Any]:
         """Canonical noise-key fields other than release, snapshot and domain."""
         cells = [[grouping.size, *grouping.starts] for grouping in self.groups]
-        law = {"multiplier": str(self.draw.multiplier), **self.draw.law}
+        noise = {"multiplier": str(self.draw.multiplier), **self.draw.noise_spec}
         version = VERSION
         if self.strategy is not None:
-            version, law = BY_STRATEGY, {**law, "strategy": self.block.digest}
+            version, noise = BY_STRATEGY, {**noise, "strategy": self.block.digest}
         return {"mechanism": version, "round": self.round, "rank": self.rank, "residual": list(self.names),
-                "groups": cells, "whole": self.by_cell, **law}  # fmt: skip
+                "groups": cells, "whole": self.by_cell, **noise}  # fmt: skip
 
     def estimate(self, measured: Floats) -> Floats:
         """Return lattice numbers as noisy counts, or as a noisy centred residual."""
@@ -108,28 +108,28 @@ def strategy_of(names: AttributeSet, groups: Sequence[Groups], by_cell: bool, ow
     return Block(names, tuple(make(grouping.count) for grouping in groups), 1.0)
 
 
-def one_way_order(
+def one_way_request(
     round_and_rank: tuple[int, int],
     name: str,
     groups: Groups,
     beta: Fraction,
     rows_per_unit: int,
     strategy: Factor | None = None,
-) -> ResidualOrder:
+) -> ResidualRequest:
     """Return the request for a 1-way over its cells at a cost of β."""
     block = strategy_of((name,), (groups,), True, strategy)
     draw = gaussian_draw(block.squared_l2_sensitivity, beta, rows_per_unit, name)
-    return ResidualOrder(*round_and_rank, (name,), (name,), (groups,), draw, True, strategy)
+    return ResidualRequest(*round_and_rank, (name,), (name,), (groups,), draw, True, strategy)
 
 
-def residual_orders(
+def residual_requests(
     names: AttributeSet,
     groups: Sequence[Groups],
-    had: dict[AttributeSet, float],
+    precisions: dict[AttributeSet, float],
     beta: Fraction,
     rows_per_unit: int,
     round_and_rank: tuple[int, int],
-) -> list[ResidualOrder]:
+) -> list[ResidualRequest]:
     """Return requests for the residuals inside `names`, which divide β by conditional ResidualPlanner.
 
     Parameters
@@ -143,20 +143,20 @@ def residual_orders(
     round_and_rank : tuple of int
     """
     sizes = [grouping.count for grouping in groups]
-    parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, had, float(beta))]
-    orders = []
+    parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, precisions, float(beta))]
+    requests = []
     for kept, part in zip(subsets(names), parts, strict=True):
         if part:
             inside = tuple(groups[names.index(name)] for name in kept)
             block = strategy_of(kept, inside, by_cell=False)
             cost = beta * Fraction(part, sum(parts))
             draw = gaussian_draw(block.squared_l2_sensitivity, cost, rows_per_unit, ", ".join(kept))
-            orders.append(ResidualOrder(*round_and_rank, names, kept, inside, draw))
-    return orders
+            requests.append(ResidualRequest(*round_and_rank, names, kept, inside, draw))
+    return requests
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
+class AimDecision:
     """Measurements of a round: the 1-ways in round 0; later the residuals of the selected sets, or again the 1-ways.
 
     A selection of the empty set () costs only its selection.
@@ -179,12 +179,12 @@ class Decision:
     beta: Fraction
     step: Fraction
     groups: Mapping[str, Groups]
-    orders: tuple[ResidualOrder, ...]
+    requests: tuple[ResidualRequest, ...]
 
     @property
     def spent(self) -> Fraction:
         """Squared μ of the whole round."""
-        return self.choosing + len(self.measured) * self.step
+        return self.selection_cost + len(self.measured) * self.step
 
     @property
     def measured(self) -> tuple[AttributeSet, ...]:
@@ -192,16 +192,16 @@ class Decision:
         return tuple(names for names in self.chosen if names)
 
     @property
-    def of_ones(self) -> bool:
+    def is_one_way(self) -> bool:
         """Whether the round measures the 1-ways over their cells without a selection."""
         return self.beta == 0
 
     @property
-    def choosing(self) -> Fraction:
+    def selection_cost(self) -> Fraction:
         """Squared μ of the selections."""
         return len(self.chosen) * self.beta
 
-    def fits(self, other: Decision) -> bool:
+    def fits(self, other: AimDecision) -> bool:
         """Return whether a process that computed `other` can continue with this one: the groups are equal."""
         return self.groups == other.groups
 
@@ -214,13 +214,13 @@ class Decision:
             "step": str(self.step),
             "groups": {name: [grouping.size, *grouping.starts] for name, grouping in self.groups.items()},
             "orders": [
-                [order.rank, list(order.names), str(order.draw.multiplier), str(order.draw.variance)]
-                for order in self.orders
+                [request.rank, list(request.names), str(request.draw.multiplier), str(request.draw.variance)]
+                for request in self.requests
             ],
         }
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any], setting: Setting) -> Decision:
+    def from_dict(cls, record: Mapping[str, Any], setting: Setting) -> AimDecision:
         """Read a stored decision.
 
         Raises
@@ -235,8 +235,8 @@ class Decision:
         chosen = tuple(tuple(names) for names in record["chosen"])
         beta = Fraction(record["beta"])
         cells = {name: every_cell(size) for name, size in setting.sizes.items()} if beta == 0 else None
-        orders = tuple(_order(setting, number, groups, chosen, cells, *row) for row in record["orders"])
-        decision = cls(number, chosen, beta, Fraction(record["step"]), groups, orders)
+        requests = tuple(_read_request(setting, number, groups, chosen, cells, *row) for row in record["orders"])
+        decision = cls(number, chosen, beta, Fraction(record["step"]), groups, requests)
         _check(decision, setting)
         return decision
 
@@ -247,7 +247,7 @@ def _partition(groups: Groups, size: int | None) -> bool:
     return size == groups.size and starts[0] == 0 and all(a < b for a, b in pairwise(starts))
 
 
-def _order(
+def _read_request(
     setting: Setting,
     number: int,
     groups: Mapping[str, Groups],
@@ -257,7 +257,7 @@ def _order(
     names: list[str],
     multiplier: str,
     variance: str,
-) -> ResidualOrder:
+) -> ResidualRequest:
     if (
         (cells is not None and not names)
         or not 0 <= rank < len(chosen)
@@ -271,34 +271,34 @@ def _order(
     own = setting.strategies.get(names[0]) if by_cell else None
     block = strategy_of(tuple(names), inside, by_cell, own)
     draw = restored_gaussian(int(multiplier), int(variance), block.squared_l2_sensitivity, setting.rows_per_unit)
-    return ResidualOrder(number, rank, chosen[rank], tuple(names), inside, draw, by_cell, own)
+    return ResidualRequest(number, rank, chosen[rank], tuple(names), inside, draw, by_cell, own)
 
 
-def _check(decision: Decision, setting: Setting) -> None:
-    known = {(name,) for name in setting.names} if decision.of_ones else set(setting.candidates)
+def _check(decision: AimDecision, setting: Setting) -> None:
+    known = {(name,) for name in setting.names} if decision.is_one_way else set(setting.candidates)
     if len(set(decision.measured)) != len(decision.measured) or not set(decision.measured) <= known:
         raise ValueError("a choice that is no candidate, or twice the same")
-    if not decision.chosen or (() in decision.chosen and not _may_forgo(decision, setting)):
+    if not decision.chosen or (() in decision.chosen and not _allows_empty_set(decision, setting)):
         raise ValueError("no choice, or one of nothing where none is offered")
     if (
         decision.beta < 0
         or decision.step <= 0
-        or sum(order.draw.cost for order in decision.orders) > len(decision.measured) * decision.step
+        or sum(request.draw.cost for request in decision.requests) > len(decision.measured) * decision.step
     ):
         raise ValueError("orders that cost more than their round")
     if decision.round == 0 and any(decision.groups[name] != every_cell(setting.sizes[name]) for name in setting.names):
         raise ValueError("1-ways that are not over their cells")
 
 
-def _may_forgo(decision: Decision, setting: Setting) -> bool:
-    return not decision.of_ones and setting.schedule.doubtful((), ())
+def _allows_empty_set(decision: AimDecision, setting: Setting) -> bool:
+    return not decision.is_one_way and setting.schedule.allows_empty((), ())
 
 
 NOISE_L1 = math.sqrt(2 / math.pi)
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
+class AimSelection:
     """Selection of `count` distinct candidates.
 
     Attributes
@@ -328,7 +328,7 @@ class Selection:
     rows_per_unit: int
 
     @property
-    def of_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the round measures the 1-ways again and selects nothing."""
         return not self.candidates
 
@@ -337,7 +337,7 @@ class Selection:
         """Largest effect of one unit on any score."""
         return SCALE * self.rows_per_unit * max(self.weights[names] for names in self.candidates if names)
 
-    def lost(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
+    def excluded(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
         """Return no positions: only the selected candidates are excluded."""
         return ()
 

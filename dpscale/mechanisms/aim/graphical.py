@@ -15,8 +15,8 @@ import numpy as np
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.base.parallel import one_thread
-from dpscale.mechanisms.aim.beliefs import Belief, Counts, MaximumEntropy, Told
-from dpscale.plans.measurement_plan import Tables
+from dpscale.mechanisms.aim.estimators import Counts, EntropyEstimator, FittedEstimates, ResidualMeasurement
+from dpscale.plans.measurement_plan import TableEstimates
 from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.workload.residual.grem import Residuals
@@ -24,7 +24,7 @@ from dpscale.workload.residual.in_axis import Groups, every_cell
 
 
 @dataclass(frozen=True)
-class Graphical:
+class GraphicalEstimator:
     """Estimator that fits a graphical model.
 
     Attributes
@@ -38,34 +38,42 @@ class Graphical:
     grain: float = 0.45
     close: float = 20.0
 
-    def known(self, names: AttributeSet) -> bool:
+    def is_determined(self, names: AttributeSet) -> bool:
         return False
 
     def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
         return False
 
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
-        return MaximumEntropy(self.grain).groups(counts, deviation)
+        return EntropyEstimator(self.grain).groups(counts, deviation)
 
-    def begun(self, counts: Counts) -> list[Told]:
+    def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:
         return []
 
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
     ) -> dict[AttributeSet, float]:
-        return MaximumEntropy(self.grain).precisions(counts, groups, residuals)
+        return EntropyEstimator(self.grain).precisions(counts, groups, residuals)
 
-    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
+    def changed_sets(
+        self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]
+    ) -> list[AttributeSet]:
         return list(candidates)
 
-    def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> GraphicalBelief:  # fmt: skip
-        before = earlier.model if isinstance(earlier, GraphicalBelief) else None
-        return GraphicalBelief(counts, groups, residuals, self.close, before)
+    def fit(
+        self,
+        counts: Counts,
+        groups: Mapping[str, Groups],
+        residuals: Residuals,
+        candidates: Sequence[AttributeSet],
+        earlier: FittedEstimates | None = None,
+    ) -> GraphicalEstimates:
+        before = earlier.model if isinstance(earlier, GraphicalEstimates) else None
+        return GraphicalEstimates(counts, groups, residuals, self.close, before)
 
 
 @dataclass(frozen=True, eq=False)
-class GraphicalBelief:
+class GraphicalEstimates:
     """Graphical model of all measurements, fitted on first access."""
 
     counts: Counts
@@ -88,8 +96,8 @@ class GraphicalBelief:
         """
         return _coarse(self.model, self.groups, names)
 
-    def of(self, sets: Sequence[AttributeSet]) -> Tables:
-        return Tables({names: self.table(names) for names in sets})
+    def of(self, sets: Sequence[AttributeSet]) -> TableEstimates:
+        return TableEstimates({names: self.table(names) for names in sets})
 
     def marginal(self, names: Sequence[str]) -> Floats:
         return self.model.marginal(names)

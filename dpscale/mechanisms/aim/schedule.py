@@ -50,7 +50,7 @@ class RoundSchedule(Protocol):
     @property
     def penalty(self) -> float: ...
     @property
-    def fewer(self) -> str:
+    def fewer_candidates(self) -> str:
         """Advice in error messages on how to reduce the number of candidates."""
 
     def sizes(self, attributes: int) -> tuple[int, int]:
@@ -69,16 +69,16 @@ class RoundSchedule(Protocol):
     def weights(self, candidates: Sequence[AttributeSet], targets: Targets, inside: Inside) -> dict[AttributeSet, int]:
         """Return the weight of each candidate from those of the targets; `inside` gives the candidates in a target."""
 
-    def cheaper(self, noise: float) -> Fraction:
+    def first_share(self, noise: float) -> Fraction:
         """Return the first step as a share of an even one, for pairs with such noise (L1 over records)."""
 
-    def offers(self, noise: float, share: Fraction) -> bool:
+    def offers_larger(self, noise: float, share: Fraction) -> bool:
         """Return whether a larger set with such noise is offered; `share` is that of the first step."""
 
-    def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
+    def allows_empty(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
         """Return whether the empty set may be selected, given the effects of all measurements so far."""
 
-    def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
+    def one_way_share(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         """Return the share of the remaining budget for repeated 1-ways; `ones` is the noise of the 1-ways."""
 
     def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
@@ -87,11 +87,11 @@ class RoundSchedule(Protocol):
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         """Return the shares of the budget of measurements with such numbers of cells."""
 
-    def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
+    def next_step(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         """Return β of the next step: more after a round that changed the estimates by no more than its noise."""
 
 
-class Plainly:
+class EvenSchedule:
     """Schedule with even steps and shares that offers all candidates and does not repeat 1-ways."""
 
     largest = 0
@@ -99,26 +99,26 @@ class Plainly:
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         return [Fraction(1, len(cells))] * len(cells)
 
-    def cheaper(self, noise: float) -> Fraction:
+    def first_share(self, noise: float) -> Fraction:
         return Fraction(1)
 
-    def offers(self, noise: float, share: Fraction) -> bool:
+    def offers_larger(self, noise: float, share: Fraction) -> bool:
         return True
 
-    def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
+    def allows_empty(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
         return False
 
-    def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
+    def one_way_share(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         return Fraction(0)
 
 
 @dataclass(frozen=True)
-class Published(Plainly):
+class PublishedSchedule(EvenSchedule):
     """Schedule of AIM+GReM: one set per round; any subset of a target is a candidate; weights Σ_π w_π |γ ∩ π|."""
 
     selecting: Fraction = Fraction(1, 10)
     penalty: float = 1.0
-    fewer: str = "ask for smaller marginals, or set mechanism.published = false"
+    fewer_candidates: str = "ask for smaller marginals, or set mechanism.published = false"
 
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 1, attributes
@@ -136,12 +136,12 @@ class Published(Plainly):
     def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
         return 1
 
-    def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
-        return 4 * step if vain(moved, noise, 1.0) else step
+    def next_step(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
+        return 4 * step if count_uninformative(moved, noise, 1.0) else step
 
 
 @dataclass(frozen=True)
-class Batched:
+class BatchedSchedule:
     """Schedule of pairs in `rounds` batches, and sets of up to `degree` attributes; defaults chosen by benchmarks.
 
     Attributes
@@ -166,7 +166,7 @@ class Batched:
     growth: int = 2
     rounds: int = 9
     degree: int = DEGREE
-    fewer: str = FEWER
+    fewer_candidates: str = FEWER
 
     @property
     def largest(self) -> int:
@@ -192,21 +192,21 @@ class Batched:
                     summed[names] += weight
         return summed
 
-    def cheaper(self, noise: float) -> Fraction:
+    def first_share(self, noise: float) -> Fraction:
         """Return the share rounded to sixteenths, so that the last bits of floating point numbers rarely matter."""
         return max(CHEAPEST, min(Fraction(1), Fraction(round(SIXTEENTHS * noise / EVEN), SIXTEENTHS)))
 
-    def offers(self, noise: float, share: Fraction) -> bool:
+    def offers_larger(self, noise: float, share: Fraction) -> bool:
         """Return whether the noise is at most OFFERED at even steps, up to twice that at the cheapest."""
         return noise <= OFFERED * float(1 + (1 - share) / (1 - CHEAPEST))
 
-    def doubtful(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
+    def allows_empty(self, moved: Iterable[float], noise: Iterable[float]) -> bool:
         moved = list(moved)
-        return vain(moved, noise, self.patience) == len(moved)
+        return count_uninformative(moved, noise, self.patience) == len(moved)
 
-    def again(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
+    def one_way_share(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         moved = list(moved)
-        in_vain = vain(moved, noise, self.patience)
+        in_vain = count_uninformative(moved, noise, self.patience)
         wanted = ones > NOISY_ONES or in_vain == len(moved)
         return max(Fraction(0), Fraction(2 * in_vain - len(moved), len(moved) + DOUBT)) * wanted
 
@@ -220,9 +220,9 @@ class Batched:
         parts = [round(PART * count ** (2 / 3)) for count in cells]
         return [Fraction(part, sum(parts)) for part in parts]
 
-    def annealed(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
+    def next_step(self, step: Fraction, moved: Iterable[float], noise: Iterable[float]) -> Fraction:
         moved = list(moved)
-        return self.growth * step if 2 * vain(moved, noise, self.patience) > len(moved) else step
+        return self.growth * step if 2 * count_uninformative(moved, noise, self.patience) > len(moved) else step
 
 
 def _pairs(candidates: Sequence[AttributeSet]) -> int:
@@ -238,6 +238,6 @@ def by_overlap(candidates: Sequence[AttributeSet], targets: Targets) -> dict[Att
     return {names: sum(alone[name] for name in names) for names in candidates}
 
 
-def vain(moved: Iterable[float], noise: Iterable[float], patience: float) -> int:
+def count_uninformative(moved: Iterable[float], noise: Iterable[float], patience: float) -> int:
     """Return the number of measurements that changed the estimates by no more than `patience` times their noise."""
     return sum(one <= patience * other for one, other in zip(moved, noise, strict=True))

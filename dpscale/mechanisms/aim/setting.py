@@ -11,14 +11,14 @@ from itertools import accumulate, chain, combinations, islice
 
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.mechanisms.aim.beliefs import Beliefs, MaximumEntropy
-from dpscale.mechanisms.aim.schedule import Batched, RoundSchedule
+from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
+from dpscale.mechanisms.aim.schedule import BatchedSchedule, RoundSchedule
 from dpscale.plans.factor import Factor
 
 MOST_CANDIDATES = 4 * 10**6  # some 2 GB of driver; all pairs of 2,828 attributes
 MOST_LARGER, MOST_LARGER_CELLS = 1 << 12, 1 << 25  # all are held against the estimates in every round
 MOST_ATTRIBUTES = 34  # beyond, a pair is in so many targets that no larger set can stand beside it
-OWN_SCHEDULE, OWN_BELIEFS = Batched(), MaximumEntropy()
+OWN_SCHEDULE, OWN_BELIEFS = BatchedSchedule(), EntropyEstimator()
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Setting:
     beta: Fraction
     rows_per_unit: int = 1
     schedule: RoundSchedule = OWN_SCHEDULE
-    beliefs: Beliefs = OWN_BELIEFS
+    estimator: Estimator = OWN_BELIEFS
     target_weights: tuple[int, ...] = ()
     strategies: Mapping[str, Factor] = field(default_factory=dict)
 
@@ -79,8 +79,8 @@ class Setting:
             inside.update(islice(self.inside(names), MOST_CANDIDATES + 1))
             if len(inside) > MOST_CANDIDATES:
                 raise PlanError("workload", f"over {MOST_CANDIDATES:,} sets to choose among", "fewer",
-                                self.schedule.fewer)  # fmt: skip
-        ordered = sorted((names for names in inside if not self.beliefs.known(names)), key=self.place)
+                                self.schedule.fewer_candidates)  # fmt: skip
+        ordered = sorted((names for names in inside if not self.estimator.is_determined(names)), key=self.place)
         return tuple(names for names in ordered if len(names) <= self._always) + self._small(ordered)
 
     @cached_property

@@ -16,16 +16,16 @@ import numpy as np
 
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
-from dpscale.mechanisms.aim.beliefs import Belief
 from dpscale.mechanisms.aim.decision import (
     NOISE_L1,
-    Decision,
-    ResidualOrder,
-    Selection,
+    AimDecision,
+    AimSelection,
+    ResidualRequest,
     deviation,
-    one_way_order,
-    residual_orders,
+    one_way_request,
+    residual_requests,
 )
+from dpscale.mechanisms.aim.estimators import FittedEstimates
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
@@ -56,12 +56,12 @@ class Round:
     step: Fraction
     moved: tuple[float, ...]
     expected_noise: tuple[float, ...]
-    of_ones: bool = False
-    choosing: Fraction = Fraction(0)
+    is_one_way: bool = False
+    selection_cost: Fraction = Fraction(0)
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class AimState:
     """State after some rounds.
 
     Attributes
@@ -94,7 +94,7 @@ class State:
     offered: tuple[AttributeSet, ...] = ()
     rounds: tuple[Round, ...] = ()
     measured: int = 0
-    earlier: Belief | None = None
+    earlier: FittedEstimates | None = None
 
     @property
     def rows(self) -> int:
@@ -102,37 +102,39 @@ class State:
         return round(total_of(self.counts))
 
     @cached_property
-    def belief(self) -> Belief:
+    def fit(self) -> FittedEstimates:
         """Estimates from all measurements."""
         setting = self.setting
-        return setting.beliefs.belief(self.counts, self.groups, self.residuals, setting.candidates, self.earlier)
+        return setting.estimator.fit(self.counts, self.groups, self.residuals, setting.candidates, self.earlier)
 
-    def believed(self, sets: Sequence[AttributeSet]) -> CurrentEstimates:
+    def estimates(self, sets: Sequence[AttributeSet]) -> CurrentEstimates:
         """Return the estimates of candidates, to be sent to the tasks that compare them with exact counts."""
-        return self.belief.of(sets)
+        return self.fit.of(sets)
 
     def marginal(self, names: Sequence[str]) -> Floats:
         """Return the estimated marginal over cells, one axis per attribute in the requested order."""
-        return self.belief.marginal(names)
+        return self.fit.marginal(names)
 
     @property
     def done(self) -> bool:
         return self.left == 0 or not self.setting.candidates
 
 
-def first_decision(setting: Setting) -> Decision:
+def first_decision(setting: Setting) -> AimDecision:
     """Return the decision to measure the 1-ways, each over its cells."""
     groups = {name: every_cell(setting.sizes[name]) for name in setting.names}
-    return _of_ones(setting, 0, setting.one_way_cost, groups)
+    return _one_way_decision(setting, 0, setting.one_way_cost, groups)
 
 
-def _of_ones(setting: Setting, number: int, cost: Fraction, groups: Mapping[str, Groups]) -> Decision:
+def _one_way_decision(setting: Setting, number: int, cost: Fraction, groups: Mapping[str, Groups]) -> AimDecision:
     """Return a round that measures all 1-ways over their cells, at a mean β of `cost`."""
     cells = [every_cell(setting.sizes[name]) for name in setting.names]
     costs = _costs(setting, [one.count for one in cells], cost)
-    orders = tuple(one_way_order((number, rank), name, one, beta, setting.rows_per_unit, setting.strategies.get(name))
-                   for rank, (name, one, beta) in enumerate(zip(setting.names, cells, costs, strict=True)))  # fmt: skip
-    return Decision(number, tuple((name,) for name in setting.names), Fraction(0), cost, groups, orders)
+    requests = tuple(
+        one_way_request((number, rank), name, one, beta, setting.rows_per_unit, setting.strategies.get(name))
+        for rank, (name, one, beta) in enumerate(zip(setting.names, cells, costs, strict=True))
+    )
+    return AimDecision(number, tuple((name,) for name in setting.names), Fraction(0), cost, groups, requests)
 
 
 def _costs(setting: Setting, cells: Sequence[int], mean: Fraction) -> list[Fraction]:
@@ -140,30 +142,30 @@ def _costs(setting: Setting, cells: Sequence[int], mean: Fraction) -> list[Fract
     return [share * len(cells) * mean for share in setting.schedule.shares(cells)]
 
 
-def _costs_of(state: State, chosen: Sequence[AttributeSet], mean: Fraction) -> dict[AttributeSet, Fraction]:
+def _costs_of(state: AimState, chosen: Sequence[AttributeSet], mean: Fraction) -> dict[AttributeSet, Fraction]:
     """Return β of sets over groups; the empty set is free."""
     sets = [names for names in chosen if names]
     cells = [math.prod(state.groups[name].count for name in names) for names in sets]
     return dict(zip(sets, _costs(state.setting, cells, mean), strict=True))
 
 
-def begun(
-    setting: Setting, decision: Decision, values: Sequence[Floats], groups: Mapping[str, Groups] | None = None
-) -> State:
+def initial_state(
+    setting: Setting, decision: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None = None
+) -> AimState:
     """Return the state after the 1-ways; groups are chosen here unless `groups` gives stored ones."""
-    counts = {order.names[0]: order.counts(value) for order, value in zip(decision.orders, values, strict=True)}
+    counts = {request.names[0]: request.counts(value) for request, value in zip(decision.requests, values, strict=True)}
     if groups is None:
         groups = _grouped(setting, counts) if setting.candidates else decision.groups
     residuals = Residuals({name: grouping.count for name, grouping in groups.items()}).updated(
-        setting.beliefs.begun(counts)
+        setting.estimator.one_way_residuals(counts)
     )
     noise = _noise(setting, groups, total_of(counts))
-    share = setting.schedule.cheaper(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
+    share = setting.schedule.first_share(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
     offered = tuple(names for names in setting.candidates
-                    if len(names) <= 2 or setting.schedule.offers(noise(names), share))  # fmt: skip
-    offered = tuple(names for names in offered if not setting.beliefs.determined_over_groups(names, groups))
+                    if len(names) <= 2 or setting.schedule.offers_larger(noise(names), share))  # fmt: skip
+    offered = tuple(names for names in offered if not setting.estimator.determined_over_groups(names, groups))
     step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
-    return State(setting, counts, groups, residuals, setting.beta - decision.spent, step, offered)
+    return AimState(setting, counts, groups, residuals, setting.beta - decision.spent, step, offered)
 
 
 def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:
@@ -177,10 +179,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _grouped(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
-    return setting.beliefs.groups(counts, deviation(setting.first_step, setting.rows_per_unit))
+    return setting.estimator.groups(counts, deviation(setting.first_step, setting.rows_per_unit))
 
 
-def next_selection(state: State) -> Selection | None:
+def next_selection(state: AimState) -> AimSelection | None:
     """Return the selection of the next round, or None if the budget is spent."""
     if state.done:
         return None
@@ -188,50 +190,50 @@ def next_selection(state: State) -> Selection | None:
     count, step = (0, state.left * back / len(setting.names)) if back else _afforded(state)
     candidates: tuple[AttributeSet, ...] = () if back else _choices(state)
     cost = Fraction(0) if back else schedule.selecting * step
-    return Selection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
+    return AimSelection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
                      schedule.penalty, setting.rows_per_unit)  # fmt: skip
 
 
-def _choices(state: State) -> tuple[AttributeSet, ...]:
+def _choices(state: AimState) -> tuple[AttributeSet, ...]:
     """Return the offered sets, and as many empty sets if the empty set may be selected.
 
     With equal numbers the sets do not outvote the empty set. It is not offered if one measurement must spend the rest.
     """
-    nothing = _doubtful(state) and not _single(state)
+    nothing = _allows_empty(state) and not _single(state)
     return (*state.offered, *[()] * len(state.offered)) if nothing else state.offered
 
 
-def _doubtful(state: State) -> bool:
-    return state.setting.schedule.doubtful(*_effects(state))
+def _allows_empty(state: AimState) -> bool:
+    return state.setting.schedule.allows_empty(*_effects(state))
 
 
-def _single(state: State) -> bool:
+def _single(state: AimState) -> bool:
     """Return whether at most one measurement is affordable."""
     return state.left < 2 * state.step
 
 
-def _effects(state: State) -> tuple[list[float], list[float]]:
+def _effects(state: AimState) -> tuple[list[float], list[float]]:
     """Return the changes of the estimates by all measurements except 1-ways, and their expected noise."""
-    others = [note for note in state.rounds if not note.of_ones]
+    others = [note for note in state.rounds if not note.is_one_way]
     return [one for note in others for one in note.moved], [one for note in others for one in note.expected_noise]
 
 
-def _back(state: State) -> Fraction:
+def _back(state: AimState) -> Fraction:
     """Return the share of the remaining budget for repeated 1-ways after an uninformative round.
 
     It is 1 if measurements are almost certainly uninformative and one measurement would spend all of the rest.
     """
-    if all(note.of_ones for note in state.rounds):
+    if all(note.is_one_way for note in state.rounds):
         return Fraction(0)
     total = total_of(state.counts)
     noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
-    share = state.setting.schedule.again(*_effects(state), _mean(noise))
-    if _single(state) and _doubtful(state) and share >= SURE:
+    share = state.setting.schedule.one_way_share(*_effects(state), _mean(noise))
+    if _single(state) and _allows_empty(state) and share >= SURE:
         return Fraction(1)
-    return share * (not state.rounds[-1].of_ones)
+    return share * (not state.rounds[-1].is_one_way)
 
 
-def _afforded(state: State) -> tuple[int, Fraction]:
+def _afforded(state: AimState) -> tuple[int, Fraction]:
     """Return the number of measurements of the round and β of each; the last round spends the rest."""
     batch, affordable = min(state.setting.batch(state.step), len(state.offered)), int(state.left / state.step)
     if affordable > batch:
@@ -240,70 +242,70 @@ def _afforded(state: State) -> tuple[int, Fraction]:
     return count, state.left / count
 
 
-def decided(state: State, selection: Selection, chosen: Sequence[AttributeSet]) -> Decision:
+def make_decision(state: AimState, selection: AimSelection, chosen: Sequence[AttributeSet]) -> AimDecision:
     """Return the measurements of a round from its selected sets."""
     setting = state.setting
-    if selection.of_nothing:
-        return _of_ones(setting, selection.round, selection.step, state.groups)
-    had = setting.beliefs.precisions(state.counts, state.groups, state.residuals)
-    orders: list[ResidualOrder] = []
+    if selection.is_empty:
+        return _one_way_decision(setting, selection.round, selection.step, state.groups)
+    precisions = setting.estimator.precisions(state.counts, state.groups, state.residuals)
+    requests: list[ResidualRequest] = []
     costs = _costs_of(state, chosen, selection.step)
     for rank, names in enumerate(chosen):
         if not names:
             continue
         beta = costs[names]
         groups, where = [state.groups[name] for name in names], (selection.round, rank)
-        added = residual_orders(names, groups, had, beta, setting.rows_per_unit, where)
-        orders += added
-        for order in added:
-            had[order.names] = had.get(order.names, 0.0) + 1 / order.variance
-    orders.sort(key=lambda order: setting.place(order.source))  # so that the worker of a shard fills few files
-    return Decision(selection.round, tuple(chosen), selection.beta, selection.step, state.groups, tuple(orders))
+        added = residual_requests(names, groups, precisions, beta, setting.rows_per_unit, where)
+        requests += added
+        for request in added:
+            precisions[request.names] = precisions.get(request.names, 0.0) + 1 / request.variance
+    requests.sort(key=lambda request: setting.place(request.source))  # so that the worker of a shard fills few files
+    return AimDecision(selection.round, tuple(chosen), selection.beta, selection.step, state.groups, tuple(requests))
 
 
-def absorbed(state: State, decision: Decision, values: Sequence[Floats]) -> State:
+def updated_state(state: AimState, decision: AimDecision, values: Sequence[Floats]) -> AimState:
     """Return the state with a round's measurements in its estimates; the next step is not determined yet."""
     after = replace(state, left=state.left - decision.spent, measured=decision.round)
-    taken = list(zip(decision.orders, values, strict=True))
-    if not decision.of_ones:
-        measured = [(order.names, value, 1 / order.variance) for order, value in taken]
+    taken = list(zip(decision.requests, values, strict=True))
+    if not decision.is_one_way:
+        measured = [(request.names, value, 1 / request.variance) for request, value in taken]
         return replace(after, residuals=state.residuals.updated(measured))
-    again = {order.names[0]: order.counts(value) for order, value in taken}
-    told = state.setting.beliefs.begun(again)
+    again = {request.names[0]: request.counts(value) for request, value in taken}
+    told = state.setting.estimator.one_way_residuals(again)
     counts = {name: noisy.average(again[name]) for name, noisy in state.counts.items()}
     return replace(after, counts=counts, residuals=state.residuals.updated(told))
 
 
-def advanced(state: State, decision: Decision, values: Sequence[Floats]) -> State:
+def next_state(state: AimState, decision: AimDecision, values: Sequence[Floats]) -> AimState:
     """Return the state after a round, with estimates updated and the step annealed by the change of the *estimates*."""
-    after = replace(absorbed(state, decision, values), earlier=state.belief)
+    after = replace(updated_state(state, decision, values), earlier=state.fit)
     if not decision.measured:
-        vars(after)["belief"] = state.belief
+        vars(after)["fit"] = state.fit
     costs = _costs_of(state, decision.chosen, decision.step)
     effects = [_effect(state, after, names, costs) if names else (0.0, 0.0) for names in decision.chosen]
     moved, noise = zip(*effects, strict=True)
-    note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.of_ones, decision.beta)
-    if decision.of_ones:
+    note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.is_one_way, decision.beta)
+    if decision.is_one_way:
         return _noted(after, note, state.step)
-    return _noted(after, note, state.setting.schedule.annealed(note.step, moved, noise))
+    return _noted(after, note, state.setting.schedule.next_step(note.step, moved, noise))
 
 
 def _effect(
-    before: State, after: State, names: AttributeSet, costs: Mapping[AttributeSet, Fraction]
+    before: AimState, after: AimState, names: AttributeSet, costs: Mapping[AttributeSet, Fraction]
 ) -> tuple[float, float]:
     """Return the change of an estimate by a measurement, and its expected noise, both L1 over groups."""
-    old = before.belief.table(names)
+    old = before.fit.table(names)
     noise = NOISE_L1 * deviation(costs[names], before.setting.rows_per_unit) * old.size
-    return float(np.abs(after.belief.table(names) - old).sum()), noise
+    return float(np.abs(after.fit.table(names) - old).sum()), noise
 
 
-def _noted(state: State, note: Round, step: Fraction) -> State:
+def _noted(state: AimState, note: Round, step: Fraction) -> AimState:
     """Return the state with a round appended; its estimates are reused."""
     noted = replace(state, rounds=(*state.rounds, note), step=step)
-    vars(noted)["belief"] = state.belief
+    vars(noted)["fit"] = state.fit
     return noted
 
 
-def touched(before: State, after: State) -> list[AttributeSet]:
+def changed_sets(before: AimState, after: AimState) -> list[AttributeSet]:
     """Return the candidates whose estimates a round may have changed."""
-    return after.setting.beliefs.touched(before.residuals, after.residuals, after.setting.candidates)
+    return after.setting.estimator.changed_sets(before.residuals, after.residuals, after.setting.candidates)

@@ -9,9 +9,9 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.measurement.adaptive import run
-from dpscale.mechanisms.aim.decision import BY_STRATEGY, VERSION, Decision, strategies
+from dpscale.mechanisms.aim.decision import BY_STRATEGY, VERSION, AimDecision, strategies
 from dpscale.mechanisms.aim_grem import Options, plan
-from dpscale.mechanisms.contract import Question
+from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.factor import cumulative_factor
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
@@ -30,7 +30,7 @@ def chosen(*asked):
 
 def planned(family="prefix", beta=Fraction(1, 10), **options):
     workload = Workload(Domain(SIZES)).add(family, degree=2)
-    return plan(Question(workload, Budget(GAUSSIAN, beta)), Options(**options))
+    return plan(PlanningProblem(workload, Budget(GAUSSIAN, beta)), Options(**options))
 
 
 def test_attributes_of_which_nothing_but_cumulative_queries_is_asked():
@@ -48,7 +48,7 @@ def test_only_such_runs_are_of_another_version():
     for made, version in [(planned(), BY_STRATEGY), (planned("marginal"), VERSION),
                           (planned(published=True), VERSION)]:  # fmt: skip
         assert made.to_dict()["version"] == version
-        labels = [order.label for order in made.first().orders]
+        labels = [order.label for order in made.first_decision().requests]
         assert {label["mechanism"] for label in labels} <= {version, VERSION}
         assert any("strategy" in label for label in labels) == (version == BY_STRATEGY)
 
@@ -57,18 +57,18 @@ def test_only_such_runs_are_of_another_version():
 def test_the_charge_covers_every_pair_of_neighbours(rows):
     """Brute force: a unit of so many records added to each cell, against what the draw was charged for."""
     workload = Workload(Domain(SIZES)).add("prefix", degree=2)
-    made = plan(Question(workload, Budget(GAUSSIAN, Fraction(1, 10)), rows), Options())
-    for order in made.first().orders:
+    made = plan(PlanningProblem(workload, Budget(GAUSSIAN, Fraction(1, 10)), rows), Options())
+    for order in made.first_decision().requests:
         matrix = order.block.factors[0].explicit().astype(object)
         farthest = max(int(((column * rows * order.draw.multiplier) ** 2).sum()) for column in matrix.T)
         assert order.draw.cost == Fraction(farthest, order.draw.variance - 8)
-    spent = sum(order.draw.cost for order in made.first().orders)
-    assert made.first().spent * (1 - Fraction(1, 10**4)) < spent <= made.first().spent
+    spent = sum(order.draw.cost for order in made.first_decision().requests)
+    assert made.first_decision().spent * (1 - Fraction(1, 10**4)) < spent <= made.first_decision().spent
 
 
 def test_a_draw_charged_for_cells_by_themselves_would_be_caught():
     """Planted: the strategy applied, at the noise of the cells."""
-    order = next(one for one in planned().first().orders if one.strategy is not None)
+    order = next(one for one in planned().first_decision().requests if one.strategy is not None)
     false = replace(order, strategy=None)  # what it would be charged as
     applied = int((order.strategy.explicit().astype(object)[:, 0] ** 2).sum())
     assert false.block.squared_l2_sensitivity < applied == order.block.squared_l2_sensitivity
@@ -80,23 +80,23 @@ def test_a_decision_that_goes_back_to_the_1_ways_is_read_back_with_its_strategie
     decisions = []
 
     class Kept(type(made)):
-        def decided(self, *asked):
-            decisions.append(super().decided(*asked))
+        def make_decision(self, *asked):
+            decisions.append(super().make_decision(*asked))
             return decisions[-1]
 
     kept = Kept(**{name: getattr(made, name) for name in made.__dataclass_fields__})
     state = run(kept, counts, seeded_secret(number))
-    again = [decision for decision in decisions if decision.of_ones]
+    again = [decision for decision in decisions if decision.is_one_way]
     assert again
     assert state.left == 0
     for decision in again:
-        read = Decision.from_dict(json.loads(json.dumps(decision.to_dict())), made.setting)
-        assert [one.label for one in read.orders] == [one.label for one in decision.orders]
-        assert any(one.strategy is not None for one in read.orders)
+        read = AimDecision.from_dict(json.loads(json.dumps(decision.to_dict())), made.setting)
+        assert [one.label for one in read.requests] == [one.label for one in decision.requests]
+        assert any(one.strategy is not None for one in read.requests)
 
 
 def test_values_are_the_counts_with_the_noise_that_is_told():
-    order = next(one for one in planned().first().orders if one.names == ("c",))
+    order = next(one for one in planned().first_decision().requests if one.names == ("c",))
     factor, rng = cumulative_factor(SIZES["c"]), np.random.default_rng(0)
     counts = rng.poisson(50, SIZES["c"])
     scale = order.draw.multiplier
@@ -119,7 +119,7 @@ def test_cumulative_answers_are_nearer_than_without():
         return np.histogramdd(columns, bins=shape, range=[(0, size) for size in shape])[0].astype(np.int64)
 
     workload = Workload(Domain(sizes)).add("prefix", attributes=[["x", "z"], ["y", "z"]])
-    made = plan(Question(workload, Budget(GAUSSIAN, Fraction(1, 1000))), Options())
+    made = plan(PlanningProblem(workload, Budget(GAUSSIAN, Fraction(1, 1000))), Options())
     runs = {"ours": made, "cells": replace(made, setting=replace(made.setting, strategies={}))}
     errors, part = dict[str, list](), workload.parts[0]
     for name, one in runs.items():

@@ -11,9 +11,9 @@ from scipy.stats import chisquare
 
 from dpscale.answers.report import trace_plot
 from dpscale.measurement.adaptive import Scores, draw_chosen
-from dpscale.mechanisms.aim.decision import Decision, Selection
-from dpscale.mechanisms.aim.schedule import Batched, Published
-from dpscale.mechanisms.aim.state import advanced, begun, decided, first_decision, next_selection
+from dpscale.mechanisms.aim.decision import AimDecision, AimSelection
+from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule
+from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection, next_state
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
@@ -28,7 +28,7 @@ def selection_of(count=2, beta=Fraction(1, 4), nothing=3):
     groups = {name: every_cell(size) for name, size in SIZES.items()}
     weights = dict.fromkeys(SETS, 2)
     candidates = (*SETS, *[()] * nothing)
-    return Selection(1, candidates, weights, groups, count, beta, Fraction(1), 0.0, 1)
+    return AimSelection(1, candidates, weights, groups, count, beta, Fraction(1), 0.0, 1)
 
 
 def law(scores, scale):
@@ -78,54 +78,54 @@ def test_nothing_has_score_0_on_every_table_and_moves_no_sensitivity():
 
 
 def test_it_is_offered_until_something_is_found():
-    schedule = Batched()
-    assert schedule.doubtful([], [])
-    assert schedule.doubtful([0.0, 1.0], [0.0, 4.0])
-    assert not schedule.doubtful([0.0, 3.0], [0.0, 4.0])
-    assert not Published().doubtful([], [])
-    assert schedule.again([0.0] * 8, [0.0] * 8, 0.0) == Fraction(8, 10)  # whatever the noise of the 1-ways
-    assert schedule.again([9.0, *[0.0] * 7], [1.0] * 8, 0.0) == 0
+    schedule = BatchedSchedule()
+    assert schedule.allows_empty([], [])
+    assert schedule.allows_empty([0.0, 1.0], [0.0, 4.0])
+    assert not schedule.allows_empty([0.0, 3.0], [0.0, 4.0])
+    assert not PublishedSchedule().allows_empty([], [])
+    assert schedule.one_way_share([0.0] * 8, [0.0] * 8, 0.0) == Fraction(8, 10)  # whatever the noise of the 1-ways
+    assert schedule.one_way_share([9.0, *[0.0] * 7], [1.0] * 8, 0.0) == 0
 
 
 def test_a_decision_with_nothing_costs_its_choice_and_is_read_back():
     asked, counts_of = setting(beta=Fraction(1, 2)), counter(records())
     first = first_decision(asked)
-    state = begun(asked, first, [counts_of(order.names).astype(float) for order in first.orders])
+    state = initial_state(asked, first, [counts_of(order.names).astype(float) for order in first.requests])
     selection = next_selection(state)
-    made = decided(state, selection, (("a", "b"), (), ("b", "d"), ()))
+    made = make_decision(state, selection, (("a", "b"), (), ("b", "d"), ()))
     assert made.spent == 4 * selection.beta + 2 * selection.step
-    assert {order.source for order in made.orders} == {("a", "b"), ("b", "d")}
-    assert all(made.chosen[order.rank] == order.source for order in made.orders)
+    assert {order.source for order in made.requests} == {("a", "b"), ("b", "d")}
+    assert all(made.chosen[order.rank] == order.source for order in made.requests)
     told = json.loads(json.dumps(made.to_dict()))
-    assert Decision.from_dict(told, asked).spent == made.spent
+    assert AimDecision.from_dict(told, asked).spent == made.spent
     told["orders"].append([1, [], *told["orders"][0][2:]])
     with pytest.raises(ValueError, match="outside"):
-        Decision.from_dict(told, asked)
+        AimDecision.from_dict(told, asked)
 
 
 @pytest.mark.parametrize("edit", [{"chosen": []}, {"chosen": [[]], "beta": "0"}], ids=["no choice", "free"])
 def test_a_decision_of_nothing_that_none_was_offered_is_refused(edit):
     asked, counts_of = setting(), counter(records())
     first = first_decision(asked)
-    state = begun(asked, first, [counts_of(order.names).astype(float) for order in first.orders])
+    state = initial_state(asked, first, [counts_of(order.names).astype(float) for order in first.requests])
     selection = next_selection(state)
-    made = decided(state, selection, ((),) * selection.count).to_dict()
-    assert Decision.from_dict(made, asked).orders == ()
+    made = make_decision(state, selection, ((),) * selection.count).to_dict()
+    assert AimDecision.from_dict(made, asked).requests == ()
     with pytest.raises(ValueError, match="none is offered"):
-        Decision.from_dict(made | edit, asked)
+        AimDecision.from_dict(made | edit, asked)
     with pytest.raises(ValueError, match="none is offered"):
-        Decision.from_dict(made, setting((Published(), asked.beliefs)))
+        AimDecision.from_dict(made, setting((PublishedSchedule(), asked.estimator)))
 
 
 def test_a_round_of_nothing_moves_nothing_and_doubles_the_step():
     asked, counts_of = setting(), counter(records())
     first = first_decision(asked)
-    state = begun(asked, first, [counts_of(order.names).astype(float) for order in first.orders])
+    state = initial_state(asked, first, [counts_of(order.names).astype(float) for order in first.requests])
     selection = next_selection(state)
-    after = advanced(state, made := decided(state, selection, ((),) * selection.count), [])
-    assert made.orders == ()
+    after = next_state(state, made := make_decision(state, selection, ((),) * selection.count), [])
+    assert made.requests == ()
     assert after.left == state.left - selection.count * selection.beta
-    assert after.belief is state.belief
+    assert after.fit is state.fit
     assert after.step == 2 * (selection.step + selection.beta)
 
 
@@ -136,7 +136,7 @@ def shuffled(rows=3000):
 
 
 def spent_on_ones(state):
-    rounds = sum(len(note.chosen) * note.step for note in state.rounds if note.of_ones)
+    rounds = sum(len(note.chosen) * note.step for note in state.rounds if note.is_one_way)
     return float((len(NAMES) * state.setting.one_way_cost + rounds) / state.setting.beta)
 
 
@@ -151,7 +151,7 @@ def test_where_nothing_is_to_be_had_the_1_ways_get_most_and_their_product_is_har
     counts_of = counter(shuffled())
     (ours, share), (product, _) = told(counts_of), told(counts_of, targets=[(name,) for name in NAMES])
     assert ours < 1.2 * product
-    monkeypatch.setattr(Batched, "doubtful", lambda *of_all: False)
+    monkeypatch.setattr(BatchedSchedule, "allows_empty", lambda *of_all: False)
     without, less = told(counts_of)
     assert ours < without
     assert share > less + 0.1
@@ -178,12 +178,12 @@ def test_of_few_pairs_one_choice_of_nothing_does_not_forgo_all():
     """Three pairs, one a round: after one draw of nothing a pair is still measured; after many in vain none is."""
     asked = setting(beta=Fraction(1, 2), targets=[("a", "b", "c")])
     first = first_decision(asked)
-    state = begun(asked, first, [counter(records())(order.names).astype(float) for order in first.orders])
+    state = initial_state(asked, first, [counter(records())(order.names).astype(float) for order in first.requests])
     selection = next_selection(state)
     assert selection.count == 1
-    state = advanced(state, decided(state, selection, [()]), [])
-    while (selection := next_selection(state)).of_nothing:
-        made = decided(state, selection, ())
-        state = advanced(state, made, [counter(records())(order.names).astype(float) for order in made.orders])
+    state = next_state(state, make_decision(state, selection, [()]), [])
+    while (selection := next_selection(state)).is_empty:
+        made = make_decision(state, selection, ())
+        state = next_state(state, made, [counter(records())(order.names).astype(float) for order in made.requests])
     assert state.left > 0
     assert () not in selection.candidates

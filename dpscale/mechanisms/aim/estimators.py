@@ -17,7 +17,7 @@ import numpy as np
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.domain.structural_zeros import Excludes
-from dpscale.plans.measurement_plan import CurrentEstimates, Tables
+from dpscale.plans.measurement_plan import CurrentEstimates, TableEstimates
 from dpscale.reconstruction.constraints import determined_by_one, determined_over_groups, edges
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.low_order import model_of
@@ -27,10 +27,10 @@ from dpscale.workload.residual.in_axis import Groups, by_mass, every_cell
 
 Counts = Mapping[str, NoisyCounts]
 ABOVE_NOISE = 3.5
-Told = tuple[AttributeSet, Floats, float]
+ResidualMeasurement = tuple[AttributeSet, Floats, float]
 
 
-class Belief(Protocol):
+class FittedEstimates(Protocol):
     """Estimates of one state."""
 
     def table(self, names: AttributeSet, /) -> Floats:
@@ -43,10 +43,10 @@ class Belief(Protocol):
         """Return the estimate over cells, one axis per attribute in the requested order."""
 
 
-class Beliefs(Protocol):
+class Estimator(Protocol):
     """Estimator of states, and the grouping of cells that suits it."""
 
-    def known(self, names: AttributeSet, /) -> bool:
+    def is_determined(self, names: AttributeSet, /) -> bool:
         """Return whether the 1-ways and the domain determine a set completely, so it is no candidate."""
 
     def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups], /) -> bool:
@@ -55,11 +55,17 @@ class Beliefs(Protocol):
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
         """Return the groups of every attribute, chosen once; `deviation` is the noise of a first measurement."""
 
-    def begun(self, counts: Counts) -> list[Told]:
+    def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:
         """Return the residuals that follow from the 1-ways, as arguments of `Residuals.updated`."""
 
-    def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> Belief:  # fmt: skip
+    def fit(
+        self,
+        counts: Counts,
+        groups: Mapping[str, Groups],
+        residuals: Residuals,
+        candidates: Sequence[AttributeSet],
+        earlier: FittedEstimates | None = None,
+    ) -> FittedEstimates:
         """Return the estimates of a state; `earlier` are those of the previous round, as a starting point."""
 
     def precisions(
@@ -67,12 +73,14 @@ class Beliefs(Protocol):
     ) -> dict[AttributeSet, float]:
         """Return the precision of the estimate of each residual."""
 
-    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
+    def changed_sets(
+        self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]
+    ) -> list[AttributeSet]:
         """Return the candidates whose estimates a round may have changed."""
 
 
 @dataclass(frozen=True)
-class MaximumEntropy:
+class EntropyEstimator:
     """Estimator of local maximum entropy tables over groups of cells.
 
     Attributes
@@ -89,7 +97,7 @@ class MaximumEntropy:
     chains: int = 1
     rules: tuple[Excludes, ...] = ()
 
-    def known(self, names: AttributeSet) -> bool:
+    def is_determined(self, names: AttributeSet) -> bool:
         return determined_by_one(self.rules, names)
 
     def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
@@ -102,12 +110,18 @@ class MaximumEntropy:
         return {name: by_mass(noisy.non_negative(total), least, edges(self.rules, name))
                 for name, noisy in counts.items()}  # fmt: skip
 
-    def begun(self, counts: Counts) -> list[Told]:
+    def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:
         return []
 
-    def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> EntropyBelief:  # fmt: skip
-        return EntropyBelief(counts, groups, residuals, candidates, self.chains, self.rules)
+    def fit(
+        self,
+        counts: Counts,
+        groups: Mapping[str, Groups],
+        residuals: Residuals,
+        candidates: Sequence[AttributeSet],
+        earlier: FittedEstimates | None = None,
+    ) -> EntropyEstimates:
+        return EntropyEstimates(counts, groups, residuals, candidates, self.chains, self.rules)
 
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
@@ -119,12 +133,14 @@ class MaximumEntropy:
             had[()] = had.get((), 0.0) + 1 / noisy.sum_variance
         return had
 
-    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
+    def changed_sets(
+        self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]
+    ) -> list[AttributeSet]:
         return list(candidates)
 
 
 @dataclass(frozen=True, eq=False)
-class EntropyBelief:
+class EntropyEstimates:
     """Local maximum entropy tables, computed on first access."""
 
     counts: Counts
@@ -143,17 +159,17 @@ class EntropyBelief:
         return self.model.coarse_marginal(names)
 
     def of(self, sets: Sequence[AttributeSet]) -> CurrentEstimates:
-        return Tables(self.model.coarse_marginals(sets))
+        return TableEstimates(self.model.coarse_marginals(sets))
 
     def marginal(self, names: Sequence[str]) -> Floats:
         return self.model.marginal(names)
 
 
 @dataclass(frozen=True)
-class Grem:
+class GremEstimator:
     """Estimator of AIM+GReM as published: every cell is a group."""
 
-    def known(self, names: AttributeSet) -> bool:
+    def is_determined(self, names: AttributeSet) -> bool:
         return False
 
     def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
@@ -162,30 +178,38 @@ class Grem:
     def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
         return {name: every_cell(len(noisy.values)) for name, noisy in counts.items()}
 
-    def begun(self, counts: Counts) -> list[Told]:
+    def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:
         """Return the residual (at σ²) and the total (at n σ²) of every 1-way measured cell by cell (algorithm 6)."""
-        measured: list[Told] = []
+        measured: list[ResidualMeasurement] = []
         for name, noisy in counts.items():
             measured.append(((name,), noisy.values - noisy.values.mean(), 1 / noisy.variance))
             measured.append(((), np.asarray(noisy.values.sum()), 1 / (noisy.variance * len(noisy.values))))
         return measured
 
-    def belief(self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals,
-               candidates: Sequence[AttributeSet], earlier: Belief | None = None) -> GremBelief:  # fmt: skip
-        return GremBelief(residuals)
+    def fit(
+        self,
+        counts: Counts,
+        groups: Mapping[str, Groups],
+        residuals: Residuals,
+        candidates: Sequence[AttributeSet],
+        earlier: FittedEstimates | None = None,
+    ) -> GremEstimates:
+        return GremEstimates(residuals)
 
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
     ) -> dict[AttributeSet, float]:
         return dict(residuals.precisions)
 
-    def touched(self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]) -> list[AttributeSet]:
+    def changed_sets(
+        self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]
+    ) -> list[AttributeSet]:
         changed = [set(kept) for kept, value in after.values.items() if value is not before.values.get(kept)]
         return [names for names in candidates if any(kept <= set(names) for kept in changed)]
 
 
 @dataclass(frozen=True, eq=False)
-class GremBelief:
+class GremEstimates:
     """Sums of residuals. Axes are in the order of the attributes' sizes, or transposed to it."""
 
     residuals: Residuals
