@@ -20,7 +20,7 @@ from dpscale.base.display import AttributeSet
 from dpscale.base.parallel import Each, plainly
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.blocks import Block
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
@@ -197,7 +197,7 @@ class Reconstruction:
     form: str
     explain: Callable[[Any], str]
     estimates: Callable[[Evidence, Any, Path], Estimates]
-    check: Callable[[Planned, Any, int], None] = do_nothing
+    check: Callable[[MeasurementPlan, Any, int], None] = do_nothing
     prepare: Callable[[Evidence, Any, Path, str, Each], None] = do_nothing
-    disagreement: Callable[[Planned, Any, Path], Any] = do_nothing
+    disagreement: Callable[[MeasurementPlan, Any, Path], Any] = do_nothing
     joint: Callable[[Path], GraphicalModel] | None = None

@@ -19,7 +19,7 @@ from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
 from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import setting
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
 from dpscale.reconstruction.junction_tree.fit import FitOptions, fit
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
@@ -42,7 +42,7 @@ class Options(BasicOptions):
                               "maximum number of cells of all cliques together", ge=1, le=10**10)  # fmt: skip
 
 
-def check(planned: Planned, options: Options, memory: int) -> None:
+def check(planned: MeasurementPlan, options: Options, memory: int) -> None:
     """Raise PlanError if the planned sets need too large a model."""
     sizes = {name: planned.domain[name].size for name in planned.domain.names}
     limit = min(options.most_cells, memory // BYTES)

@@ -19,7 +19,7 @@ from dpscale.base.display import AttributeSet, sized
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.parallel import Each, one_thread
 from dpscale.base.settings import Settings, setting
-from dpscale.plans.measurement_plan import Planned
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction
 from dpscale.reconstruction.consistency import (
     ConsistentMarginals,
@@ -63,9 +63,9 @@ class Options(Settings):
     agree: bool = setting(False, "true or false", "true: targets are made consistent on their common attributes")
 
 
-def check(planned: Planned, options: Options, memory: int) -> None:
+def check(planned: MeasurementPlan, options: Options, memory: int) -> None:
     """Raise an error if the plan cannot be reconstructed, or not within the memory."""
-    if options.errors == "simulated" and not planned.redraws:
+    if options.errors == "simulated" and not planned.can_simulate:
         raise JobError("reconstruct.errors", f"'simulated' for {planned.mechanism} by {NAME}",
                        "an adaptive mechanism by maxent", "leave it out")  # fmt: skip
     planned.check_low_order()
@@ -105,7 +105,7 @@ def explain(options: Options) -> str:
     return f"Estimates are {kind}. {SIMULATED if options.errors == 'simulated' else NO_ERRORS}"
 
 
-def target_disagreement(planned: Planned, options: Options, folder: Path) -> Disagreement | None:
+def target_disagreement(planned: MeasurementPlan, options: Options, folder: Path) -> Disagreement | None:
     """Return the disagreement of targets over a sample of pairs; None if they are consistent by construction."""
     if options.agree or not (folder / MODEL).exists():
         return None
