@@ -124,7 +124,8 @@ class Privacy(Settings):
                             "reduce delta, or set allow_weak_privacy = true")  # fmt: skip
         if delta > MOST_DELTA:
             return JobError("privacy.delta", f"{delta:g} permits the publication of one whole record in"
-                            f" {round(1 / delta)}", f"at most {MOST_DELTA:g}", "reduce delta, or set allow_weak_privacy = true")  # fmt: skip
+                            f" {round(1 / delta)}", f"at most {MOST_DELTA:g}",
+                            "reduce delta, or set allow_weak_privacy = true")  # fmt: skip
         return None
 
     @property

@@ -77,9 +77,9 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"privacy": {"epsilon": 1.0, "ledger": "data/part-0001.parquet"}}, ["privacy.ledger", "not a SQLite file"]),
         ({"privacy": {"epsilon": 1.0, "ledger": "no/such/ledger"}}, ["privacy.ledger", "cannot be created"]),
         ({"data": DATA | {"privacy_unit": "", "max_rows_per_unit": 1}}, ["data.privacy_unit"]),
-        ({"data": DATA | {"domain": "a\0b"}}, ["data.domain: a text with a letter"]),
-        ({"data": DATA | {"path": "a\0b"}}, ["data.path: a text with a letter"]),
-        ({"privacy": {"epsilon": 1.0, "ledger": "a\0b"}}, ["privacy.ledger: a text with a letter"]),
+        ({"data": DATA | {"domain": "a\0b"}}, ["data.domain: a text with a character"]),
+        ({"data": DATA | {"path": "a\0b"}}, ["data.path: a text with a character"]),
+        ({"privacy": {"epsilon": 1.0, "ledger": "a\0b"}}, ["privacy.ledger: a text with a character"]),
         ({"workload": [MARGINAL | {"weight": 0.0}]}, ["workload.weight", "0 for every query"]),
         ({"workload": [MARGINAL | {"weight": "much"}]}, ["workload.0.weight"]),
         ({"workload": [{"family": "marginal", "degree": True}]}, ["degree", "True"]),
@@ -104,7 +104,7 @@ def test_a_text_that_no_file_holds(tmp_path, where, text):
     table, name = where.split(".")
     content = job(data=dict(DATA))
     content[table] = content[table] | {name: text}
-    with pytest.raises(dp.JobError, match=f"^{where}: a text with a letter that no file can hold"):
+    with pytest.raises(dp.JobError, match=f"^{where}: a text with a character that cannot be stored"):
         dp.run(content, tmp_path / "run")
 
 

@@ -112,5 +112,5 @@ def test_the_old_name_of_weak_privacy_works_with_a_warning(tmp_path):
     assert "dpscale: warning: privacy.careless is now privacy.allow_weak_privacy" in done.stderr
     new = Job.read(write(tmp_path, privacy=budget | {"allow_weak_privacy": True}))
     assert job_digest(old, old.read_domain()) == job_digest(new, new.read_domain())
-    with pytest.raises(dp.JobError, match="given beside allow_weak_privacy"):
+    with pytest.raises(dp.JobError, match="given together with allow_weak_privacy"):
         Job.read(write(tmp_path, privacy=budget | {"careless": True, "allow_weak_privacy": True}))

@@ -38,7 +38,7 @@ JOBS = [  # what is wrong in a job file, and what the sentence says
     ({"data": DATA.replace("x.csv", "y.csv")}, "no file at"),
     ({"data": DATA.replace("d.toml", "e.toml")}, "cannot read"),
     ({"data": DATA + "\ndelimiter = ';;'"}, "one ASCII character"),
-    ({"data": DATA + "\nencoding = 'utf-9'"}, "an encoding of texts"),
+    ({"data": DATA + "\nencoding = 'utf-9'"}, "a text encoding"),
     ({"data": DATA + "\nheader = false"}, "require each other"),
     ({"data": DATA + "\nnames = ['a', 'a']\nheader = false"}, "each once"),
     ({"data": DATA + "\nformat = 'xml'"}, "data.format"),

@@ -144,7 +144,7 @@ def test_text_of_another_encoding_is_told_without_it(tmp_path):
 @pytest.mark.parametrize(("wrong", "told"), [
     ({"delimiter": "||"}, r"data.delimiter: '\|\|'; expected one ASCII character"),
     ({"delimiter": ""}, "data.delimiter"),
-    ({"encoding": "klingon"}, "data.encoding: 'klingon'; expected an encoding of texts"),
+    ({"encoding": "klingon"}, "data.encoding: 'klingon'; expected a text encoding"),
     ({"encoding": "base64"}, "data.encoding"),
     ({"header": False}, "header = false and names require each other"),
     ({"names": ["a"]}, "header = false and names require each other"),

@@ -135,7 +135,7 @@ def crash_at(monkeypatch, times, module, name):
     ("module", "name", "times"),
     [(measurement, "write_values", n) for n in (0, 1, 3, 4)]
     + [(measurement_store, "create", n) for n in (0, 1)]
-    + [(measure, "draw_chosen", 1), (measure, "publish", 0)],
+    + [(measure, "select_candidates", 1), (measure, "publish", 0)],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, module, name, times):
@@ -197,9 +197,9 @@ def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatc
     if way == "a copy":
         dp.run(job, tmp_path / "run")
     before = measurements(tmp_path / "other")
-    real = MeasurementStore.decide
+    real = MeasurementStore.record_decision
     with monkeypatch.context() as patch:
-        patch.setattr(MeasurementStore, "decide", lambda rounds, own: real(
+        patch.setattr(MeasurementStore, "record_decision", lambda rounds, own: real(
             rounds, replace(own, chosen=own.chosen[1:], requests=())
         ))  # fmt: skip
         with pytest.raises(dp.BudgetError, match="has decided round 1 otherwise"):
@@ -211,7 +211,7 @@ def test_a_round_of_nothing_that_was_killed_before_the_ledger_knew_it(tmp_path, 
     """Nothing of it is missing, since it measures nothing: the ledger is told of it, and holds others to it."""
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "draw_chosen", lambda selection, *others: ((),) * selection.count)
+        patch.setattr(measure, "select_candidates", lambda selection, *others: ((),) * selection.count)
         crash_at(patch, 1, measure, "keep_decision")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
@@ -221,7 +221,7 @@ def test_a_round_of_nothing_that_was_killed_before_the_ledger_knew_it(tmp_path, 
     dp.run(job, tmp_path / "run")
     assert audit_run(tmp_path / "run", tmp_path / "ledger.sqlite").faults == ()
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "draw_chosen", lambda selection, *others: selection.candidates[: selection.count])
+        patch.setattr(measure, "select_candidates", lambda selection, *others: selection.candidates[: selection.count])
         with pytest.raises(dp.BudgetError, match="has decided round 1 otherwise"):
             dp.run(job, tmp_path / "other")
 
@@ -260,7 +260,7 @@ def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     first = dp.run(job, tmp_path / "first")
     (tmp_path / "ledger.sqlite").unlink()
-    real = MeasurementStore.decide
+    real = MeasurementStore.record_decision
 
     def late(rounds, decision):
         if decision.round == 1:  # the other driver was here meanwhile
@@ -269,7 +269,7 @@ def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
             decision = replace(decision, chosen=(("b", "c"),))
         return real(rounds, decision)
 
-    monkeypatch.setattr(MeasurementStore, "decide", late)
+    monkeypatch.setattr(MeasurementStore, "record_decision", late)
     assert everything(dp.run(job, tmp_path / "second").path) == everything(first.path)
 
 
@@ -299,7 +299,7 @@ def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     first = dp.run(job, tmp_path / "first")
     (tmp_path / "ledger.sqlite").unlink()
-    real = MeasurementStore.decide
+    real = MeasurementStore.record_decision
 
     def late(rounds, decision):
         if decision.round == 1:
@@ -307,7 +307,7 @@ def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path
         return real(rounds, decision)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MeasurementStore, "decide", late)
+        patch.setattr(MeasurementStore, "record_decision", late)
         other_groups(patch)
         with pytest.raises(dp.TransientError, match=r"another process wrote round-001\.json"):
             dp.run(job, tmp_path / "second")

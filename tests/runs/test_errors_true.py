@@ -6,7 +6,7 @@ from scipy import stats
 
 from dpscale import Domain, Workload, plan
 from dpscale.counting.count import Layout
-from dpscale.measurement import MeasurementStore, carry_out
+from dpscale.measurement import MeasurementStore, measure_layouts
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.privacy.accounting import Budget
@@ -39,7 +39,7 @@ def one_run(folder, settled, seed) -> np.ndarray:
     others = {s: tuple(i for i, n in enumerate(DOMAIN.names) if n not in s) for s in layout.sets}
     flat = np.concatenate([COUNTS.sum(axis=others[s]).reshape(-1) for s in layout.sets])
     for one in wanted:
-        carry_out([layout], one, secret, flat)
+        measure_layouts([layout], one, secret, flat)
     estimates, made = released.evidence().least_squares(), settled.plan
     found = [estimates.part_answers(part, names)[0].reshape(-1) for part in made.workload.parts for names in part.sets]
     return np.concatenate(found)

@@ -62,11 +62,11 @@ def test_mended_data_are_released_by_the_same_command(job, tmp_path):
 def test_what_was_charged_stays_with_its_secret(tmp_path, monkeypatch):
     """A refusal after the charge, planted: the run goes on with the same secret, and spends nothing twice."""
     write_table(tmp_path / "data", table())
-    job, carry_out = write_job(tmp_path), measure.carry_out
-    monkeypatch.setattr(measure, "carry_out", lambda *own: (_ for _ in ()).throw(DataError("data", "a", "b", "c")))
+    job, measure_layouts = write_job(tmp_path), measure.measure_layouts
+    monkeypatch.setattr(measure, "measure_layouts", lambda *own: (_ for _ in ()).throw(DataError("data", "a", "b", "c")))
     with pytest.raises((DataError, TransientError)):
         dp.run(job, tmp_path / "run")
-    monkeypatch.setattr(measure, "carry_out", carry_out)
+    monkeypatch.setattr(measure, "measure_layouts", measure_layouts)
     assert (tmp_path / "run" / "secret.key").exists()
     secret = (tmp_path / "run" / "secret.key").read_bytes()
     assert len(secret) == 32
@@ -113,7 +113,7 @@ def test_of_several_tables_what_may_have_been_charged_stays(tmp_path, monkeypatc
             path.unlink()
         raise DataError("data", "a", "b", "c")
 
-    monkeypatch.setattr(measure, "carry_out", refused)
+    monkeypatch.setattr(measure, "measure_layouts", refused)
     with pytest.raises(DpscaleError):
         dp.run(several(1), tmp_path / "run")
     secrets = list((tmp_path / "run").rglob("secret.key"))
