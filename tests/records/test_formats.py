@@ -148,8 +148,8 @@ def test_text_of_another_encoding_is_told_without_it(tmp_path):
     ({"encoding": "base64"}, "data.encoding"),
     ({"header": False}, "header = false and names require each other"),
     ({"names": ["a"]}, "header = false and names require each other"),
-    ({"header": False, "names": ["a", "a"]}, "each once"),
-    ({"header": False, "names": []}, "each once"),
+    ({"header": False, "names": ["a", "a"]}, "one distinct name per column"),
+    ({"header": False, "names": []}, "one distinct name per column"),
     ({"null_values": "NA"}, "null_values"),
 ])  # fmt: skip
 def test_a_wrong_option_is_one_sentence(tmp_path, wrong, told):
