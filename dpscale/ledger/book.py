@@ -301,7 +301,7 @@ class Ledger:
                               "restore it from a copy")  # fmt: skip
 
     def move(self, target: str | os.PathLike[str]) -> int:
-        """Move the history to a new ledger at `target` and close this one for good. Returns the number of releases.
+        """Move the history to a new ledger at `target` and close this one permanently. Returns the number of releases.
 
         Calling it again finishes an interrupted move; after a complete move it changes nothing.
         """

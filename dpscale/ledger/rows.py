@@ -208,5 +208,5 @@ def moved_to(db: Database) -> str | None:
 
 
 def insert_closed(db: Database, target: str) -> None:
-    """Close the ledger for good."""
+    """Close the ledger permanently."""
     db.execute("INSERT INTO closed (moved_to, closed_at) VALUES (?, ?)", (target, now()))

@@ -1,4 +1,4 @@
-"""Move of a ledger's history to another location; the old ledger is closed for good.
+"""Move of a ledger's history to another location; the old ledger is closed permanently.
 
 Two open ledgers with the same history could each admit a charge that only one of them may admit, so at most one is
 open at any time: the new ledger is written except for its last step, the old one is closed, then the last step is done.
@@ -48,7 +48,7 @@ def unreached(place: str) -> str:
 def check_open(db: Database, place: object) -> None:
     """Raise BudgetError if the ledger is closed."""
     if (target := rows.moved_to(db)) is not None:
-        raise BudgetError(FIELD, f"{place} is closed for good: its history moved to {target}", "the ledger there",
+        raise BudgetError(FIELD, f"{place} is closed permanently: its history moved to {target}", "the ledger there",
                           "name that one, in the job or as DPSCALE_LEDGER")  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def told(limits, runs, planted=""):
     return [[(code, KIND_ALONE.sub("", text)) for code, text in both] for both in json.loads(done.stdout)]
 
 
-@pytest.mark.parametrize("limits", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("limits", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_at_every_limit_neighbouring_tables_are_told_of_alike(runs, limits):
     found = told(limits, runs)
     outcomes = [outcome for both in found for outcome in both]

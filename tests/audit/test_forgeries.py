@@ -227,7 +227,7 @@ def test_what_is_not_forged_is_sound_with_its_ledger_and_its_head(made):
         for place in (ledger, found["head"]):
             code, told, _ = command("evidence", "--check", folder, "--ledger", place)
             assert code == 0
-            assert f"under the head {found['head']}" in told
+            assert f"the chain with the head {found['head']}" in told
             assert "who made the bundle" not in told
             assert "CANNOT BE VERIFIED: draws, self-test" in told
 
@@ -355,7 +355,7 @@ def test_a_bundle_under_a_cap_and_after_a_copy_of_the_ledger_is_sound(tmp_path):
     head = check_bundle(bundled(run))["head"]
     assert command("ledger", "copy", tmp_path / "ledger.sqlite", tmp_path / "new.sqlite")[0] == 0
     code, told, _ = command("evidence", "--check", run / "evidence", "--ledger", tmp_path / "new.sqlite")
-    assert (code, f"under the head {head}" in told) == (0, True)
+    assert (code, f"the chain with the head {head}" in told) == (0, True)
 
     def cap_raised(said):
         said["ledger"]["cap"]["epsilon"] = 40.0
@@ -404,5 +404,5 @@ def test_a_ledger_of_an_older_version_is_chained_when_it_is_opened(older, tmp_pa
     with Ledger.open(tmp_path / "new.sqlite") as ledger:
         assert ledger.heads()[head] == 0
         assert ledger.summary()["datasets"]["small"] == before
-    with pytest.raises(BudgetError, match="closed for good"), Ledger.open(path) as ledger:
+    with pytest.raises(BudgetError, match="closed permanently"), Ledger.open(path) as ledger:
         ledger.set_cap("small", 1.0, 1e-9)

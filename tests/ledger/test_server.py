@@ -321,7 +321,7 @@ def test_a_server_that_stops_between_charge_and_draw(server: Server, path: str) 
         with pytest.raises(TransientError, match=r"was lost|cannot be reached"):
             ledger.commit("r1")
         with pytest.raises(TransientError, match="cannot be reached"):
-            Ledger.open(path)
+            Ledger.open(path, timeout=0.2)
         told: list[str] = []
         waiting = threading.Thread(target=lambda: told.append(patient.commit("r1")))
         waiting.start()
@@ -546,12 +546,12 @@ def test_a_history_moves_whole_and_the_old_ledger_is_closed_for_good(ends: tuple
         with Ledger.open(source) as late:
             for old in (early, late):
                 for act in refusals(old):
-                    with pytest.raises(BudgetError, match=r"closed for good: its history moved to") as closed:
+                    with pytest.raises(BudgetError, match=r"closed permanently: its history moved to") as closed:
                         act()
                     assert target in str(closed.value)
     assert told(source) == told(target) == before
     shown = CliRunner().invoke(main, ["ledger", "show", source])
-    assert shown.output.startswith(f"closed for good: the history moved to {target}")
+    assert shown.output.startswith(f"closed permanently: the history moved to {target}")
     with Ledger.open(target) as ledger:
         assert ledger.charge("adult", "r1", gaussian(1), DIGEST) == "committed"
         ledger.commit("r2")

@@ -138,7 +138,7 @@ def test_a_closed_ledger_stays_closed(new_place: Callable[[], str]) -> None:
     with Ledger.open(place) as ledger:
         ledger.verify()
         assert ledger.summary()["moved_to"] == "/elsewhere.sqlite"
-        with pytest.raises(BudgetError, match="closed for good"):
+        with pytest.raises(BudgetError, match="closed permanently"):
             ledger.set_cap("shop", 9.0, 1e-9)
 
 
