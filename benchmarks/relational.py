@@ -26,7 +26,7 @@ from linked_more import MORE_EPSILONS, chain, siblings_apart, whole
 from linked_tables import DATA, Linked, linked
 
 from dpscale.base.parallel import one_thread
-from dpscale.measurement.link_sums import LinkRecords, precise
+from dpscale.measurement.link_sums import LinkRecords, draw_of_precision
 from dpscale.multitable.link_data import ExactLinks
 from dpscale.multitable.publishing import Loop
 from dpscale.privacy.conversion import gdp_mu
@@ -89,7 +89,7 @@ class Trial:
         return swapped(links, rows, self.u, self.v, expected, target, tables, self.chance)
 
     def sums(self, shares: Shares, amount: Fraction) -> Sums:
-        draws = [precise(one, "") if one else None for one in in_steps(shares)]
+        draws = [draw_of_precision(one, "") if one else None for one in in_steps(shares)]
         costs = tuple(draw.cost if draw else Fraction(0) for draw in draws)
         assert sums_cost(self.relation, shares, costs, self.data.bound) <= amount
         exact, units, names = self.exact.sums(shares.u, shares.v), (STEP, STEP, STEP**2), ("u", "v", "both")

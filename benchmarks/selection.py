@@ -18,7 +18,7 @@ from time import perf_counter
 
 import numpy as np
 
-from dpscale.measurement.adaptive import Distances, Scores, draw_chosen
+from dpscale.measurement.adaptive import Distances, Scores, select_candidates
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.privacy.selection import Urn
 from dpscale.privacy.streams import KeyedStream, open_stream, seeded_secret
@@ -76,7 +76,9 @@ def whole_round(candidates: int) -> None:
     scores, rng = Scores(), np.random.default_rng(0)
     scores.learn(Distances(dict(zip(pairs, rng.integers(0, 10**8, len(pairs)).tolist(), strict=True))))
     own = seeded_secret(0)
-    took = seconds(lambda: draw_chosen(asked, scores.of(asked), 1, lambda label: open_stream(own, "selection", label)))
+    took = seconds(
+        lambda: select_candidates(asked, scores.of(asked), 1, lambda label: open_stream(own, "selection", label))
+    )
     print(f"{len(pairs):>10,} pairs: a round of {asked.count:,} choices {took:.2f} s")
 
 

@@ -1,8 +1,8 @@
 """Exact counts of an adaptive run's candidates, on the workers that counted them.
 
-What fits half of the memory setting is held, by sets over groups of cells; the rest is counted again, pass by pass,
-whenever it is asked. A shard lost with its worker is counted again by Dask, from its own tasks; nothing else of the
-state lives on a worker, for estimates are sent along with what is asked.
+Counts that fit half of the memory setting stay in shards, as marginals over groups of cells. The other candidates are
+counted again, pass by pass, each time they are needed. Dask recounts a shard lost with its worker from its own tasks. A
+worker has no other state, because current estimates are sent with each request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.counting import Pass, plan_passes
 from dpscale.measurement import Measurements, measure_all
-from dpscale.measurement.adaptive import Distances, MarginalShard, packed, packed_bytes
+from dpscale.measurement.adaptive import Distances, MarginalShard, build_shard, shard_bytes
 from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.privacy.secret import SecretPlace
 from dpscale.workload.residual.in_axis import Groups
@@ -34,9 +34,18 @@ A_SHARD, A_SHARD_CELLS = 256, 1 << 20  # sets and cells that are worth a task of
 
 @dataclass(eq=False)
 class Shards:
-    """Shards of the candidates under the groups that were chosen, and of sets that are held over their cells, `whole`.
+    """Shards of the candidates over groups of cells; the sets in `whole` are over all cells.
 
-    `count` makes the handles of a pass.
+    Attributes
+    ----------
+    count : callable
+        Returns the handles of a pass.
+    groups : mapping of str to Groups
+        Groups of cells of each attribute.
+    rows : int
+        Upper bound of the number of rows.
+    whole : frozenset of AttributeSet
+        Sets whose cells are not grouped.
     """
 
     engine: Engine
@@ -51,7 +60,7 @@ class Shards:
     _bytes: int = 0
 
     def hold(self, sets: Sequence[AttributeSet], counted: Sequence[tuple[Pass, list[Handle]]] = ()) -> None:
-        """Pack what is counted, and count and pack more of the sets while they fit."""
+        """Store counted passes, then count and store more of the sets while they fit the memory."""
         for one, handles in counted:
             self._hold(one, handles, sets)
         left = [names for names in sets if not self._contains(names)]
@@ -63,13 +72,13 @@ class Shards:
     def distances(
         self, believed: Callable[[list[AttributeSet]], CurrentEstimates], sets: Sequence[AttributeSet]
     ) -> Iterator[Distances]:
-        """How far sets are from what is believed of them."""
+        """Yield the distances of sets from their current estimates."""
         for shards in self._with(sets):
             items = [(handle, believed(mine), mine) for handle, mine in shards]
             yield from self.engine.map(shard_distances, items, "score")
 
     def carry_out(self, wanted: Sequence[Measurements], place: SecretPlace) -> None:
-        """Make measurements, each into its durable file; where shards share a file, each its piece of it."""
+        """Make measurements, each written to its durable file; if several shards share a file, each writes a piece of it."""
         sources = list(dict.fromkeys(names for one in wanted for names in one.sources))
         for shards in self._with(sources):
             items = [(handle, [piece for one in wanted for piece in one.within(frozenset(mine))], place)
@@ -77,7 +86,7 @@ class Shards:
             self.engine.map(shard_measures, items, "measure")
 
     def _with(self, sets: Sequence[AttributeSet]) -> Iterator[list[Asked]]:
-        """Shards with the asked sets that each has: those held first, then one pass after the other."""
+        """Yield shards with the requested sets of each: the stored shards first, then one pass after another."""
         asked = set(sets)
         held = [(handle, [names for names in sets if names in kept]) for handle, kept in self._held if kept & asked]
         if held:
@@ -95,7 +104,7 @@ class Shards:
         self._bytes += self._size(wanted.intersection(one.sets))
 
     def _packed(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[Asked]:
-        """A pass packed: its counted shards put together to a few a thread, fewer where there is little in them."""
+        """Return the shards of a pass: counted layouts combined into a few shards per thread, fewer if they are small."""
         wanted, items = set(sets), []
         shards = shards_of(len(wanted.intersection(one.sets)), one.cells, self.engine.workers)
         many = -(-len(handles) // shards)
@@ -111,17 +120,17 @@ class Shards:
         return names in self._names
 
     def _size(self, sets: Iterable[AttributeSet]) -> int:
-        """Bytes of packed sets, by public and released numbers."""
+        """Return the bytes of stored sets, from public and released numbers."""
         total = 0
         for names in sets:
             grouped = (self.groups[name].count for name in names)
             cells = self.domain.cells(names) if names in self.whole else math.prod(grouped)
-            total += packed_bytes(cells, self.rows)
+            total += shard_bytes(cells, self.rows)
         return total
 
 
 def shards_of(sets: int, cells: int, workers: int) -> int:
-    """How many shards a pass of so many candidates is packed to."""
+    """Return the number of shards for a pass of `sets` candidates with `cells` counters."""
     return max(min(SHARES * workers, math.ceil(sets / A_SHARD + cells / A_SHARD_CELLS)), 1)
 
 
@@ -133,9 +142,11 @@ def pack(
     whole: frozenset[AttributeSet],
     *flats: Integers,
 ) -> MarginalShard:
-    """The shard of some counted layouts."""
+    """Return the shard of some counted layouts."""
     counted = zip(layouts, flats, strict=True)
-    return packed(chain.from_iterable(layout.marginals(flat) for layout, flat in counted), sets, groups, rows, whole)
+    return build_shard(
+        chain.from_iterable(layout.marginals(flat) for layout, flat in counted), sets, groups, rows, whole
+    )
 
 
 def shard_distances(shard: MarginalShard, estimates: CurrentEstimates, sets: list[AttributeSet]) -> Distances:

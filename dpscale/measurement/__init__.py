@@ -5,7 +5,7 @@ the layout of the value files, and `MeasurementStore` represents all of a releas
 before it calls anything here.
 """
 
-from dpscale.measurement.measurement import Measurements, carry_out, measure_all, measure_block
+from dpscale.measurement.measurement import Measurements, measure_all, measure_block, measure_layouts
 from dpscale.measurement.measurement_store import MeasurementStore
 
-__all__ = ["MeasurementStore", "Measurements", "carry_out", "measure_all", "measure_block"]
+__all__ = ["MeasurementStore", "Measurements", "measure_all", "measure_block", "measure_layouts"]

@@ -58,7 +58,7 @@ def sensitivity(selection: Selection, rows_per_unit: int) -> int:
     return SCALE * rows_per_unit * max(selection.weights[names] for names in selection.candidates if names)
 
 
-def draw_chosen(
+def select_candidates(
     selection: Selection,
     scores: Sequence[int],
     rows_per_unit: int,
@@ -90,12 +90,12 @@ def draw_chosen(
     return tuple(chosen)
 
 
-CELL_BYTES, HELD_BYTES = 8, 16
+CELL_BYTES, SPARSE_BYTES = 8, 16
 
 
 def distance(counts: Integers, estimate: Floats) -> int:
     """Return ‖μ − μ̂‖₁ in units of 1/SCALE; exact and therefore private."""
-    return total(np.abs(counts * SCALE - rounded(estimate)))
+    return total(np.abs(counts * SCALE - to_lattice(estimate)))
 
 
 def total(values: Integers) -> int:
@@ -106,7 +106,7 @@ def total(values: Integers) -> int:
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
-def rounded(estimate: Floats) -> Integers:
+def to_lattice(estimate: Floats) -> Integers:
     """Return an estimate in integer units of 1/SCALE.
 
     Raises
@@ -115,8 +115,8 @@ def rounded(estimate: Floats) -> Integers:
         If the estimate is not finite, since a cast would give arbitrary values.
     """
     if not np.isfinite(estimate).all():
-        raise PlanError("privacy", "estimates that are no finite numbers", "a budget that they can be made from",
-                        "give more, or ask less")  # fmt: skip
+        raise PlanError("privacy", "estimates that are not finite", "a budget large enough for finite estimates",
+                        "increase the budget, or reduce the workload")  # fmt: skip
     return np.rint(np.clip(estimate, -(2.0**52), 2.0**52) * SCALE).astype(np.int64)
 
 
@@ -144,7 +144,7 @@ class SparseMarginal:
 
     def distance(self, estimate: Floats) -> int:
         """Return the L1 distance from an estimate in units of 1/SCALE."""
-        believed = rounded(estimate).reshape(-1)
+        believed = to_lattice(estimate).reshape(-1)
         here = believed[self.places]
         return total(np.abs(believed)) + total(np.abs(self.counts * SCALE - here)) - total(np.abs(here))
 
@@ -178,7 +178,7 @@ class MarginalShard:
         return ExactMarginal(names, counts.dense() if isinstance(counts, SparseMarginal) else counts)
 
 
-def packed(
+def build_shard(
     marginals: Iterable[ExactMarginal],
     sets: Sequence[AttributeSet],
     groups: Mapping[str, Groups],
@@ -216,12 +216,12 @@ def _sparse_marginal(counts: Integers) -> SparseMarginal:
 
 def sparse(cells: int, rows: int) -> bool:
     """Return whether only nonempty cells are stored; depends on public sizes and the released number of rows."""
-    return HELD_BYTES * rows < CELL_BYTES * cells
+    return SPARSE_BYTES * rows < CELL_BYTES * cells
 
 
-def packed_bytes(cells: int, rows: int) -> int:
+def shard_bytes(cells: int, rows: int) -> int:
     """Return the approximate size of one set in a shard."""
-    return min(CELL_BYTES * cells, HELD_BYTES * rows)
+    return min(CELL_BYTES * cells, SPARSE_BYTES * rows)
 
 
 MarginalOf = Callable[[AttributeSet], ExactMarginal]
@@ -254,23 +254,26 @@ def run(
         return ExactMarginal(names, counts_of(names))
 
     first, scores = planned.first_decision(), Scores()
-    state = planned.initial_state(first, measured(first, exact, secret, head))
+    state = planned.initial_state(first, measure_decision(first, exact, secret, head))
     if not planned.candidates:
         return state
     ones = set(planned.counted) - set(planned.candidates)
-    shard = packed(map(exact, planned.counted), planned.counted, state.groups, state.rows, ones)
+    shard = build_shard(map(exact, planned.counted), planned.counted, state.groups, state.rows, ones)
     while (selection := planned.next_selection(state)) is not None:
         missing = scores.missing(selection.candidates)
         scores.learn(shard.distances(state.estimates(missing), missing))
-        chosen = draw_chosen(selection, scores.of(selection), rows_per_unit,
+        chosen = select_candidates(selection, scores.of(selection), rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
         decision = planned.make_decision(state, selection, chosen)
-        before, state = state, planned.next_state(state, decision, measured(decision, shard.marginal, secret, head))
+        values = measure_decision(decision, shard.marginal, secret, head)
+        before, state = state, planned.next_state(state, decision, values)
         scores.forget(planned.changed_sets(before, state))
     return state
 
 
-def measured(decision: Decision, marginal_of: MarginalOf, secret: bytes, head: Mapping[str, Any]) -> list[Floats]:
+def measure_decision(
+    decision: Decision, marginal_of: MarginalOf, secret: bytes, head: Mapping[str, Any]
+) -> list[Floats]:
     """Return the released values of a decision in the units that states use."""
     return [
         request.estimate(

@@ -52,7 +52,7 @@ class LinkRecords:
         before = self.measured(name)
         if before is not None:
             return before
-        values = noisy(exact, draw, secret, self._record(name, query, draw)) / draw.multiplier
+        values = add_noise(exact, draw, secret, self._record(name, query, draw)) / draw.multiplier
         with writing(self.folder / f"{name}.npy") as file:
             np.save(file, values, allow_pickle=False)
         return values
@@ -65,7 +65,7 @@ class LinkRecords:
                 "query": identity, "noise": noise}  # fmt: skip
 
 
-def noisy(exact: Integers, draw: GaussianDraw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:
+def add_noise(exact: Integers, draw: GaussianDraw, secret: bytes, record: Mapping[str, Any]) -> NDArray[np.float64]:
     """Return multiplier · exact + noise, rounded once to float64."""
     stream = open_stream(secret, "noise", record)
     if draw.multiplier * int(np.abs(exact).max(initial=0) + 1) < SAFE and draw.fits_words:
@@ -76,6 +76,6 @@ def noisy(exact: Integers, draw: GaussianDraw, secret: bytes, record: Mapping[st
     return np.asarray(exact.astype(object) * draw.multiplier + wide, dtype=np.float64)
 
 
-def precise(precision: Fraction, what: str) -> GaussianDraw:
+def draw_of_precision(precision: Fraction, what: str) -> GaussianDraw:
     """Return integer noise of at most the given precision 1/σ²; its `cost` is the exact precision."""
     return gaussian_draw(1, precision, 1, what)

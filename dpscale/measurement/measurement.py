@@ -31,7 +31,7 @@ from dpscale.storage.files import present
 SAFE = 1 << 61
 MOST_COUNTS = 1 << 62
 MOST_WIDE = 1 << 126
-LARGE = 1 << 17  # from so many multiplications on limbs are faster, measured on one core
+LARGE = 1 << 17  # multiplications above which limbs are faster, measured on one core
 
 
 def measure_block(
@@ -64,13 +64,13 @@ def _in_words(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -
     noise, values = draw.words(stream, math.prod(block.rows)).reshape(block.rows), _product(block, counts)
     values *= draw.multiplier
     values += noise
-    floats = noise.view(np.float64)  # not anew: the pages of a large array cost more to get than to fill
+    floats = noise.view(np.float64)  # reuse the memory: new pages of a large array cost more than writing to them
     floats[...] = values
     return floats
 
 
 def _in_limbs(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
-    from dpscale.measurement import wide  # as late as the noise loads its loops: it brings numba
+    from dpscale.measurement import wide  # imports numba
 
     limbs, bits = wide.limb_product(block.factors, counts * draw.multiplier)
     high, low = draw.halves(stream, math.prod(block.rows))
@@ -98,8 +98,8 @@ def project(marginal: ExactMarginal, block: Block) -> Integers:
     """Return the exact marginal on the attributes of a block, as a new array."""
     others = tuple(i for i, name in enumerate(marginal.attributes) if name not in block.attributes)
     if len(marginal.attributes) - len(others) != len(block.attributes):
-        got = f"{', '.join(block.attributes)} is to be measured from {', '.join(marginal.attributes)}"
-        raise JobError("run directory", got, "the plan as it was made", "start a new run")
+        got = f"{', '.join(block.attributes)} cannot be measured from {', '.join(marginal.attributes)}"
+        raise JobError("run directory", got, "the original plan", "start a new run")
     if not others:
         return np.array(marginal.counts, dtype=np.int64)
     return np.asarray(marginal.counts.sum(axis=others, dtype=np.int64))
@@ -127,7 +127,7 @@ def _apply(factor: Factor, values: Integers, axis: int | None) -> Integers:
         values *= factor.cells
         values -= total
         return values
-    return np.moveaxis(factor.applied(np.moveaxis(values, axis, 0)), 0, axis)
+    return np.moveaxis(factor.apply(np.moveaxis(values, axis, 0)), 0, axis)
 
 
 Marginals = Callable[[AttributeSet], ExactMarginal]
@@ -174,7 +174,7 @@ class Measurements:
             yield Measurements(self.folder, self.round, own, self.head, self.requests.take(np.arange(first, end)))
 
 
-def carry_out(layouts: Sequence[Layout], wanted: Measurements, place: SecretPlace, *flats: Integers) -> int:
+def measure_layouts(layouts: Sequence[Layout], wanted: Measurements, place: SecretPlace, *flats: Integers) -> int:
     """Measure requests from the exact counts of some shards and write their file; return the number of requests."""
     pair_of = {names: pair for pair in zip(layouts, flats, strict=True) for names in pair[0].sets}
 
@@ -197,7 +197,7 @@ def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: S
         Location of the noise key.
     """
     secret = place.read()
-    with one_thread():  # Dask's workers are the threads; those of BLAS would fight with them
+    with one_thread():  # Dask's worker threads use all cores; BLAS threads would compete with them
         for one in wanted:
             if not present(one.path):
                 write_values(one.path, one.head, _measured(marginal_of, one, secret))
@@ -219,14 +219,14 @@ def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit
     squares = total_below((cost**2, number) for is_pure, cost, number in parts if is_pure)
     if gaussian > charged.gaussian or pure > charged.pure or squares > charged.pure_squares:
         raise BudgetError("mechanism", f"round {decisions[-1].round} would measure more than was charged",
-                          "what the plan said it costs", "this is a fault of the mechanism: report it")  # fmt: skip
+                          "the cost stated by the plan", "report this error of the mechanism")  # fmt: skip
 
 
-def check_choosing(decision: Decision, selection: Selection) -> None:
+def check_selection_cost(decision: Decision, selection: Selection) -> None:
     """Raise BudgetError if a decision states a lower cost than that of its selections."""
     if decision.selection_cost < selection.count * selection.beta:
-        raise BudgetError("mechanism", f"round {decision.round} chose at a higher cost than it tells", "what it cost",
-                          "this is a fault of the mechanism: report it")  # fmt: skip
+        raise BudgetError("mechanism", f"round {decision.round} states a lower cost than its selections have",
+                          "the exact cost", "report this error of the mechanism")  # fmt: skip
 
 
 def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[tuple[bool, Fraction, int]]:

@@ -72,7 +72,7 @@ class MeasurementStore:
         """Return the canonical record of a measurement: query and noise, never worker or attempt."""
         return {**self.head, **request.label}
 
-    def filing(self, decision: Decision) -> FileLayout:
+    def file_layout(self, decision: Decision) -> FileLayout:
         """Return the file layout of a decision; that of the first decision, which may be large, is cached."""
         if decision is self.planned.first_decision():
             return self._first
@@ -88,32 +88,32 @@ class MeasurementStore:
 
     def missing(self, decision: Decision) -> list[Measurements]:
         """Return the measurements of a decision that have no file yet."""
-        filing, requests = self.filing(decision), as_requests(decision.requests)
+        layout, requests = self.file_layout(decision), as_requests(decision.requests)
         return [
             Measurements(
-                self.folder, decision.round, (first, end), self.head, requests.take(filing.sequence[first:end])
+                self.folder, decision.round, (first, end), self.head, requests.take(layout.sequence[first:end])
             )
-            for first, end in filing.unfilled(self.stored_spans(decision))
+            for first, end in layout.unfilled(self.stored_spans(decision))
         ]
 
     def values(self, decision: Decision) -> Sequence[Floats]:
         """Return the values of a decision in the units of states and estimates; they are read from disk on access."""
         return _Values(self, decision)
 
-    def decide(self, decision: Decision) -> Decision:
+    def record_decision(self, decision: Decision) -> Decision:
         """Store a decision and return the valid one: an existing decision of the same round takes precedence."""
-        told, path = decision.to_dict(), self._path(decision.round)
-        seal = self._seal(told)
+        record, path = decision.to_dict(), self._path(decision.round)
+        seal = self._seal(record)
         if seal is None:
-            raise JobError("run directory", "the secret of the release is lost", "the directory as the run left it",
-                           "the run cannot go on: start a new one, which is a new release")  # fmt: skip
-        sealed = json.dumps(told | {"seal": seal}).encode()
+            raise JobError("run directory", "the secret of the release is lost", "the original run directory",
+                           "start a new run, which is a new release")  # fmt: skip
+        sealed = json.dumps(record | {"seal": seal}).encode()
         if create(path, sealed):
             return decision
         standing = self._read(decision.round)
-        if not standing.fits(decision):  # this run's shards are of other groups
-            raise TransientError("measurements", f"another process wrote {path.name} meanwhile", "one at a time",
-                                 "run again: it goes on behind that")  # fmt: skip
+        if not standing.fits(decision):  # the shards of this run have other groups
+            raise TransientError("measurements", f"another process wrote {path.name} at the same time",
+                                 "one process per run", "run again to continue from that file")  # fmt: skip
         return standing
 
     def digest(self, decision: Decision) -> str:
@@ -126,14 +126,14 @@ class MeasurementStore:
         while present(self._path(len(taken))):
             number, decision = len(taken), self._read(len(taken))
             taken.append(decision)
-            alike = number < 2 or decision.fits(taken[number - 1])
-            if decision.round != number or not alike:
+            consistent = number < 2 or decision.fits(taken[number - 1])
+            if decision.round != number or not consistent:
                 raise self._foreign(number)
-        if len(taken) > 1:  # the first alone is looked at before it is drawn
+        if len(taken) > 1:  # the cost of the first decision is checked before it is drawn
             check_affordable(taken, self.spent, self.rows_per_unit)
         yield from taken
 
-    def replayed(self) -> tuple[Any, Decision | None]:
+    def replay(self) -> tuple[Any, Decision | None]:
         """Return the state after all completely measured decisions, and the decision that lacks measurements or None.
 
         There is no state before the first decision is completely measured.
@@ -160,11 +160,11 @@ class MeasurementStore:
 
     def _read(self, number: int) -> Decision:
         try:
-            told = dict(json.loads(read_bytes(self._path(number))))
-            seal = told.pop("seal")
-            if (expected := self._seal(told)) is not None and seal != expected:
+            record = dict(json.loads(read_bytes(self._path(number))))
+            seal = record.pop("seal")
+            if (expected := self._seal(record)) is not None and seal != expected:
                 raise ValueError("edited")
-            return self.planned.read_decision(told)
+            return self.planned.read_decision(record)
         except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
             raise self._foreign(number) from None
 
@@ -174,8 +174,8 @@ class MeasurementStore:
         return None if secret is None else round_tag(secret, canonical(record).decode())
 
     def _foreign(self, number: int) -> JobError:
-        got = f"{self._path(number).name} is no round of this run"
-        return JobError("measurements", got, "the file as it was written", "restore it, or start a new run")
+        got = f"{self._path(number).name} is not a round of this run"
+        return JobError("measurements", got, "the original file", "restore it, or start a new run")
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +186,8 @@ class _Values(Sequence[Floats]):
     decision: Decision
 
     @cached_property
-    def _filing(self) -> FileLayout:
-        return self.released.filing(self.decision)
+    def _layout(self) -> FileLayout:
+        return self.released.file_layout(self.decision)
 
     @cached_property
     def _spans(self) -> list[Span]:
@@ -204,7 +204,7 @@ class _Values(Sequence[Floats]):
 
     def measured(self, index: int) -> Floats:
         """Return the stored numbers of one request, flat."""
-        place, starts = int(self._filing.place[index]), self._filing.starts
+        place, starts = int(self._layout.place[index]), self._layout.starts
         span = self._span(place)
         first, start, end = int(starts[span[0]]), int(starts[place]), int(starts[place + 1])
         path = self.released.folder / file_name(self.decision.round, span)
@@ -216,10 +216,10 @@ class _Values(Sequence[Floats]):
 
     def _span(self, place: int) -> Span:
         """Return the span of the file that contains a position."""
-        number = bisect_right(self._spans, (place, len(self._filing.place) + 1)) - 1
-        while number >= 0 and self._spans[number][1] <= place:  # one before it may be longer
+        number = bisect_right(self._spans, (place, len(self._layout.place) + 1)) - 1
+        while number >= 0 and self._spans[number][1] <= place:  # an earlier span may be longer
             number -= 1
         if number < 0:
-            got = f"values of round {self.decision.round} are not there"
-            raise JobError("measurements", got, "the files as they were written", "restore them")
+            got = f"values of round {self.decision.round} are missing"
+            raise JobError("measurements", got, "the original files", "restore them")
         return self._spans[number]

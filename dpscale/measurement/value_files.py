@@ -29,10 +29,10 @@ from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing
 
 Labelled = tuple[str, Floats]  # the label as canonical JSON
-GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # where a group of rows ends
-KEPT_BYTES = 1 << 25  # of groups that were read
-MOST_OPEN, MOST_FETCHED = 256, 8  # files: of a store they are in memory
-LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}  # half the time of small ones
+GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # largest row group
+CACHED_BYTES = 1 << 25  # of row groups in the cache
+MOST_OPEN, MOST_FETCHED = 256, 8  # open files; files of an object store are in memory
+LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}  # half the time of small pages
 PACKED = {"label": "zstd", "value": "none"}
 META = b"dpscale"
 
@@ -72,14 +72,14 @@ def _schema(head: bytes) -> Any:
 
 def _groups(measured: Iterable[Labelled]) -> Iterator[tuple[list[str], list[Floats]]]:
     """Yield the labels and values of each row group."""
-    labels, values, held = list[str](), list[Floats](), 0
+    labels, values, count = list[str](), list[Floats](), 0
     for label, array in measured:
-        if labels and (held + array.size > GROUP_VALUES or len(labels) == GROUP_LABELS):
+        if labels and (count + array.size > GROUP_VALUES or len(labels) == GROUP_LABELS):
             yield labels, values
-            labels, values, held = [], [], 0
+            labels, values, count = [], [], 0
         labels.append(label)
         values.append(array)
-        held += array.size
+        count += array.size
     if labels:
         yield labels, values
 
@@ -101,7 +101,7 @@ class RowGroup:
     first: int
     values: Floats
     codes: NDArray[np.int32]
-    labels: Any  # an Arrow array of texts
+    labels: Any  # Arrow array of strings
 
     def read(self, start: int, size: int, label: str) -> Floats | None:
         """Return `size` values from row `start`, or None unless exactly these rows have the label."""
@@ -118,7 +118,7 @@ class ValueReader:
         self._head = canonical(head)
         self._files: OrderedDict[Path, tuple[Any, list[int]]] = OrderedDict()
         self._groups: OrderedDict[tuple[Path, int], RowGroup] = OrderedDict()
-        self._held, self._lock = 0, Lock()
+        self._cached_bytes, self._lock = 0, Lock()
 
     def read(self, path: Path, start: int, size: int, label: str) -> Floats:
         """Return the values of one measurement from row `start`.
@@ -134,7 +134,7 @@ class ValueReader:
             with self._lock:
                 group = self._group(path, start)
         except (OSError, pa.ArrowException):
-            raise JobError("measurements", f"{path.name} cannot be read", "whole files", "measure again") from None
+            raise JobError("measurements", f"{path.name} cannot be read", "complete files", "measure again") from None
         values = group.read(start, size, label)
         if values is None:
             raise _foreign(path)
@@ -153,9 +153,9 @@ class ValueReader:
 
     def _keep(self, key: tuple[Path, int], group: RowGroup) -> None:
         self._groups[key] = group
-        self._held += group.values.nbytes
-        while self._held > KEPT_BYTES and len(self._groups) > 1:
-            self._held -= self._groups.popitem(last=False)[1].values.nbytes
+        self._cached_bytes += group.values.nbytes
+        while self._cached_bytes > CACHED_BYTES and len(self._groups) > 1:
+            self._cached_bytes -= self._groups.popitem(last=False)[1].values.nbytes
 
     def _opened(self, path: Path) -> tuple[Any, list[int]]:
         if path not in self._files:
@@ -207,8 +207,8 @@ def _foreign(path: Path) -> JobError:
 
 Span = tuple[int, int]
 
-FILES = 64  # of a decision, about, so that many workers fill them
-LEAST_VALUES, MOST_VALUES = 1 << 12, 1 << 22  # in a file: 32 KiB, 32 MiB
+FILES = 64  # approximate number per decision, for parallel writing
+LEAST_VALUES, MOST_VALUES = 1 << 12, 1 << 22  # values per file: 32 KiB, 32 MiB
 NAME = re.compile(r"(\d{3,})-(\d{8,})-(\d{8,})\.parquet")
 
 

@@ -93,7 +93,7 @@ def _terms(factor: Factor, bits: int) -> list[Term]:
     number = int(digit_count(factor, bits))
     if isinstance(factor, NestedFactor):
         levels = zip(*(digits(part.explicit(), bits, number) for part in factor.parts), strict=True)
-        return [lambda part, digit=digit: factor.applied(part, digit).T for digit in levels]  # type: ignore[misc]
+        return [lambda part, digit=digit: factor.apply(part, digit).T for digit in levels]  # type: ignore[misc]
     parts = digits(factor.explicit(), bits, number)
     return [lambda part, digit=digit: part.T @ digit.T for digit in parts]  # type: ignore[misc]
 

@@ -94,7 +94,7 @@ def plan(
     if not isinstance(workload, Workload):
         raise JobError("workload", shown(workload), "a Workload", "plan a job file by `dpscale plan JOB.toml`, run it"
                        ' by dp.run(path), or write dp.Workload(domain).add("marginal", degree=2)')  # fmt: skip
-    named = _preloaded(mechanism)
+    named = _data_independent(mechanism)
     if noise not in (GAUSSIAN, LAPLACE):
         raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "fix it, or leave it out")
     problem, given = (
@@ -120,21 +120,22 @@ def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, 
         raise JobError("workload", "no queries", "at least one query", "add a [[workload]] table")
     if not problem.workload.weighs:
         raise JobError("workload.weight", "0 for every query that is not all zeros", "a weight above 0",
-                       "weigh what should be answered")  # fmt: skip
+                       "give a weight above 0 to the queries to answer")  # fmt: skip
     try:
         with one_thread():
             return named.plan(problem, options, tools)
     except MemoryError:
-        raise PlanError("workload", "strategies that do not fit into memory", "what this machine can hold",
-                        "coarsen the widest attributes, or ask fewer of them together") from None  # fmt: skip
+        raise PlanError("workload", "strategies that do not fit into memory",
+                        "strategies within the memory of this machine",
+                        "coarsen the widest attributes, or use sets of fewer attributes") from None  # fmt: skip
     except np.linalg.LinAlgError:
-        raise PlanError("workload.weights", "weights or queries beyond what floats can solve", "less extreme ones",
-                        "bring them within twelve orders of magnitude") from None  # fmt: skip
+        raise PlanError("workload.weights", "weights or queries too extreme for floating point", "less extreme values",
+                        "keep them within twelve orders of magnitude") from None  # fmt: skip
 
 
-def _preloaded(name: str) -> Mechanism:
+def _data_independent(name: str) -> Mechanism:
     named = mechanism(name)
     if not named.data_independent:
-        raise JobError("mechanism.name", f"{name!r}, which chooses what to measure as it goes",
-                       "a mechanism that plans beforehand", "run it as a job: dp.run or `dpscale run`")  # fmt: skip
+        raise JobError("mechanism.name", f"{name!r}, which selects measurements during the run",
+                       "a mechanism with a fixed plan", "run it as a job: dp.run or `dpscale run`")  # fmt: skip
     return named

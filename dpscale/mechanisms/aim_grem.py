@@ -27,33 +27,39 @@ NAME = "aim-grem"
 class Options(AdaptiveOptions):
     """Options of the adaptive loop; defaults chosen by benchmarks (benchmarks/adaptive.py)."""
 
-    published: bool = setting(False, "true or false", "true: AIM+GReM as in the paper, and no other option")
+    published: bool = setting(False, "true or false", "true: AIM+GReM as in the paper, without other options")
     penalty: float = setting(
-        0.375, "a number from 0 to 100", "how much of its noise a set's score gives up", ge=0, le=100
+        0.375, "a number from 0 to 100", "multiple of the noise that is subtracted from a set's score", ge=0, le=100
     )
     patience: float = setting(
-        0.5, "a number from 0 to 100", "a round is in vain that moves estimates by less of its noise", ge=0, le=100
+        0.5,
+        "a number from 0 to 100",
+        "a round that changes estimates by less than this share of its noise is uninformative",
+        ge=0,
+        le=100,
     )
     growth: int = setting(
-        2, "a whole number from 1 to 1000", "how the budget of a measurement grows after such a round", ge=1, le=1000
+        2, "a whole number from 1 to 1000", "factor of the budget of a measurement after such a round", ge=1, le=1000
     )
     rounds: int = setting(
-        9, "a whole number from 1 to 10000", "how many rounds would measure every candidate once", ge=1, le=10_000
+        9, "a whole number from 1 to 10000", "number of rounds that would measure every candidate once", ge=1, le=10_000
     )
     degree: int = setting(
         3,
         "a whole number from 2 to 6",
-        "the largest set that is measured, beyond pairs where cells are few",
+        "attributes of the largest set that is measured; sets beyond pairs need few cells",
         ge=2,
         le=6,
     )
-    chains: int = setting(1, "a whole number from 0 to 10", "how often pairs are held against chains", ge=0, le=10)
+    chains: int = setting(
+        1, "a whole number from 0 to 10", "passes in which pairs are compared with chains", ge=0, le=10
+    )
 
     @model_validator(mode="after")
     def _alone(self) -> Self:
         others = sorted(self.model_fields_set - {"published"})
         if self.published and others:
-            raise ValueError(JobError(f"mechanism.{others[0]}", "given beside published = true",
+            raise ValueError(JobError(f"mechanism.{others[0]}", "given together with published = true",
                                       "the paper's own settings", "leave it out"))  # fmt: skip
         return self
 

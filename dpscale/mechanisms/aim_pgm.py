@@ -40,11 +40,15 @@ NAME = "aim-pgm"
 class Options(AdaptiveOptions):
     """Options of the adaptive loop."""
 
-    degree: int = setting(3, "a whole number from 2 to 6", "the largest set that is measured", ge=2, le=6)
+    degree: int = setting(3, "a whole number from 2 to 6", "attributes of the largest set that is measured", ge=2, le=6)
     measured: int = setting(
-        48, "a whole number from 1 to 10000", "how many sets the budget is meant to measure at first", ge=1, le=10_000
+        48,
+        "a whole number from 1 to 10000",
+        "number of sets among which the budget is divided at first",
+        ge=1,
+        le=10_000,
     )
-    batch: int = setting(2, "a whole number from 1 to 1000", "sets chosen a round", ge=1, le=1000)
+    batch: int = setting(2, "a whole number from 1 to 1000", "sets selected per round", ge=1, le=1000)
     most_cells: int = setting(1 << 16, "a whole number from 1 to 10^9", "how many cells the model's cliques may have "
                               "together, once all is spent", ge=1, le=10**9)  # fmt: skip
 
@@ -101,22 +105,22 @@ class ModelSelection(AimSelection):
     """
 
     sizes: Mapping[str, int]
-    kept: tuple[AttributeSet, ...]
+    measured_sets: tuple[AttributeSet, ...]
     limit: int
 
     def excluded(self, chosen: Sequence[AttributeSet]) -> Iterable[int]:
-        left = set(candidates_within(self.candidates, self.sizes, [*self.kept, *chosen], self.limit))
+        left = set(candidates_within(self.candidates, self.sizes, [*self.measured_sets, *chosen], self.limit))
         return [place for place, names in enumerate(self.candidates) if names not in left]
 
 
 def candidates_within(
-    candidates: Sequence[AttributeSet], sizes: Mapping[str, int], kept: Sequence[AttributeSet], limit: int
+    candidates: Sequence[AttributeSet], sizes: Mapping[str, int], measured_sets: Sequence[AttributeSet], limit: int
 ) -> list[AttributeSet]:
     """Return the candidates that keep the model small enough or unchanged, and all single attributes."""
-    held = [set(names) for names in kept]
+    supersets = [set(names) for names in measured_sets]
     return [names for names in candidates
-            if len(names) == 1 or any(set(names) <= one for one in held)
-            or model_cells(sizes, [*kept, names]) <= limit]  # fmt: skip
+            if len(names) == 1 or any(set(names) <= one for one in supersets)
+            or model_cells(sizes, [*measured_sets, names]) <= limit]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,24 +132,24 @@ class GraphicalPlan(AdaptivePlan):
     def next_selection(self, state: AimState) -> AimSelection | None:
         """Return the selection of a state; cached, since it needs one triangulation per candidate."""
         if "selection" not in vars(state):
-            asked = super().next_selection(state)
-            vars(state)["selection"] = None if asked is None else self._fitting(state, asked)
+            selection = super().next_selection(state)
+            vars(state)["selection"] = None if selection is None else self._fitting(state, selection)
         found: AimSelection | None = vars(state)["selection"]
         return found
 
     def _fitting(self, state: AimState, selection: AimSelection) -> ModelSelection:
         """Return the selection restricted by the size of the model; single attributes are always offered."""
         sizes = {name: one.count for name, one in state.groups.items()}
-        kept = tuple(dict.fromkeys(names for note in state.rounds for names in note.chosen))
+        measured_sets = tuple(dict.fromkeys(names for note in state.rounds for names in note.chosen))
         spent = 1 - (state.left - selection.count * (selection.beta + selection.step)) / state.setting.beta
         limit = int(self.most_cells * spent)
         offered, count = (
-            tuple(candidates_within(selection.candidates, sizes, kept, limit)),
+            tuple(candidates_within(selection.candidates, sizes, measured_sets, limit)),
             min(selection.count, len(sizes)),
         )
         mine = {field.name: getattr(selection, field.name) for field in fields(AimSelection)}
         mine |= {"candidates": offered, "count": count, **self._steps(state, selection, count)}
-        return ModelSelection(**mine, sizes=sizes, kept=kept, limit=limit)
+        return ModelSelection(**mine, sizes=sizes, measured_sets=measured_sets, limit=limit)
 
     def _steps(self, state: AimState, selection: AimSelection, count: int) -> dict[str, Fraction]:
         """Return β of a selection and of a measurement; a round of fewer sets spends more on each."""

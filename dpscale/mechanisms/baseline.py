@@ -14,7 +14,7 @@ from typing import Literal
 from dpscale.base.arrays import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import check_cells, matrix_mechanism, whole_plan
+from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism
 from dpscale.optimize import baselines
 from dpscale.optimize.implicit_workload import AxisGram, Implicit, implicit
 from dpscale.optimize.integer_strategies import product_block
@@ -42,7 +42,7 @@ class Options(Settings):
 
     strategy: Literal[
         "workload", "identity", "wavelet", "hierarchical", "hb", "greedy-h", "fourier", "data-cube"
-    ] = setting("identity", ", ".join([*AXIS, CUBE]), "the named strategy of every asked set")  # fmt: skip
+    ] = setting("identity", ", ".join([*AXIS, CUBE]), "strategy of every set in the workload")  # fmt: skip
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
@@ -51,7 +51,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     noise: Noise = "laplace" if problem.noise == LAPLACE else "gaussian"
     blocks = _cube(union, noise) if strategy == CUBE else _products(union, AXIS[strategy], noise)
     check_cells(blocks, tools, strategy)
-    return whole_plan(problem.workload, NAME, blocks, svd_bound(union).value, (f"strategy {strategy}",))
+    return marginal_plan(problem.workload, NAME, blocks, svd_bound(union).value, (f"strategy {strategy}",))
 
 
 def _products(union: Implicit, make: Callable[[AxisGram, Noise], Floats], noise: Noise) -> list[Block]:

@@ -17,7 +17,7 @@ from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import check_cells, matrix_mechanism, whole_plan
+from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism
 from dpscale.optimize import baselines
 from dpscale.optimize.eigen_design import eigen_design, principal_design, separated_design
 from dpscale.optimize.implicit_workload import explicit_gram, implicit
@@ -45,11 +45,11 @@ class Options(Settings):
     """Design queries and their weighting."""
 
     design: Literal["eigen", "wavelet", "fourier", "hierarchical", "identity"] = setting(
-        "eigen", ", ".join(DESIGNS), "the design queries that are weighted"
+        "eigen", ", ".join(DESIGNS), "design queries to weight"
     )
     separate: int | None = setting(None, "a whole number above 0", "eigenvectors in a group (section 4.2)", ge=1)
     principal: int | None = setting(
-        None, "a whole number above 0", "how many eigenvectors have a weight of their own", ge=1
+        None, "a whole number above 0", "number of eigenvectors with separate weights", ge=1
     )
     relative: bool = setting(False, "true or false", "true: errors relative to a query's length (section 3.4)")
 
@@ -57,7 +57,7 @@ class Options(Settings):
     def _one(self) -> Self:
         if len(self.model_fields_set & {"design", "separate", "principal"}) > 1 and self.design != "eigen":
             raise ValueError(JobError("mechanism.design", "given together with separate or principal", "one of them",
-                                      "keep one"))  # fmt: skip
+                                      "remove the others"))  # fmt: skip
         return self
 
 
@@ -113,7 +113,7 @@ def _mixed(grams: dict[str, Floats]) -> Floats:
 
 
 def _joint_plan(workload: Workload, blocks: list[Any], bound: float) -> Plan:
-    planned = whole_plan(workload, NAME, blocks, bound)
+    planned = marginal_plan(workload, NAME, blocks, bound)
     if planned.bound == 0:
         return planned
     ratio = (planned.error / planned.bound) ** 0.5

@@ -29,7 +29,7 @@ from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.low_order import fully_measured
 from dpscale.workload import Part, ProductPart, Workload
 
-MEASURED = 64  # bytes a cell, or a row of the strategy: counts, their product, noise in words, floats
+MEASURED = 64  # bytes per cell or strategy row: counts, their product, noise in words, floats
 FORMS = ("least_squares", "low_order", "measurements")
 
 
@@ -47,7 +47,7 @@ def matrix_mechanism(
     )
 
 
-def _evenly(part: Part, most: int) -> Sequence[AttributeSet]:
+def _sample_evenly(part: Part, most: int) -> Sequence[AttributeSet]:
     """Return at most `most` evenly spaced sets of a part among those with positive weight."""
     sets = [names for names, weight in zip(part.sets, part.weights, strict=True) if np.any(weight)]
     return sets[:: -(-len(sets) // most)] if sets else sets
@@ -154,11 +154,13 @@ class FixedPlan:
     def expected_errors(self, budget: Budget, most: int) -> list[Mapping[str, Any]]:
         """Return the root mean square error in records of at most `most` sets of each part."""
         scale = self.problem.rows_per_unit / math.sqrt(budget.privacy_cost)
-        return [self._expected(part, names, scale) for part in self.workload.parts for names in _evenly(part, most)]
+        return [
+            self._expected(part, names, scale) for part in self.workload.parts for names in _sample_evenly(part, most)
+        ]
 
     def _expected(self, part: Part, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
         accuracy, queries = self.plan.accuracy, part.count(attributes)
-        if isinstance(part, ProductPart):  # whose sum is known without each of its terms
+        if isinstance(part, ProductPart):  # the sum does not need every variance
             total = accuracy.part_error(part, attributes)
         else:
             total = float(accuracy.part_variances(part, attributes).sum())
@@ -178,7 +180,7 @@ class FixedPlan:
             return []
         ratio = (self.plan.error / self.plan.floor) ** 0.5
         return [
-            (f"{ratio:.3g} ×", "the root mean square error over a bound under all matrix mechanisms (may be loose)")
+            (f"{ratio:.3g} ×", "the root mean square error over a lower bound for all matrix mechanisms (may be loose)")
         ]
 
     def _certificate(self) -> tuple[str, str]:
@@ -187,8 +189,11 @@ class FixedPlan:
             return "—", "no bound known for this mechanism"
         if self.plan.blocks[0].whole:
             bound = "the SVD bound, loose for Laplace noise" if self.noise == LAPLACE else "the SVD bound"
-            return f"{(1 + gap) ** 0.5:.3g} ×", f"the root mean square error that no strategy can go below ({bound})"
-        least = "the least that any plan of this kind can have"
+            return (
+                f"{(1 + gap) ** 0.5:.3g} ×",
+                f"the lower bound on the root mean square error of any strategy ({bound})",
+            )
+        least = "the minimum over all plans of this kind"
         return percent(gap), f"certified: the squared error is at most this far above {least}"
 
     def _rmse(self, budget: Budget) -> float:
@@ -244,7 +249,7 @@ class FixedPlan:
         return PlanEvidence(self.plan, self.schedule.draws.variances.tolist(), values.__getitem__)
 
 
-def whole_plan(
+def marginal_plan(
     workload: Workload, name: str, blocks: Iterable[Block], bound: float, notes: tuple[str, ...] = ()
 ) -> Plan:
     """Return the plan of blocks that measure marginals.
@@ -274,5 +279,5 @@ def check_cells(blocks: Iterable[Block], tools: Tools, name: str) -> None:
                 "engine.memory",
                 f"a marginal of {cells} cells ({', '.join(block.attributes)}) for {name}",
                 f"at most {tools.most_cells} cells under the memory setting",
-                "raise it, ask fewer attributes, or take query-smasher",
+                "increase it, use fewer attributes, or set mechanism query-smasher",
             )

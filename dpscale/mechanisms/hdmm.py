@@ -16,7 +16,7 @@ from typing import Literal
 from dpscale.base.errors import PlanError
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import check_cells, matrix_mechanism, whole_plan
+from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism
 from dpscale.optimize.baselines import identity
 from dpscale.optimize.implicit_workload import Implicit, explicit_gram, implicit
 from dpscale.optimize.integer_strategies import joint_block, product_block
@@ -31,7 +31,7 @@ from dpscale.workload import Workload
 
 NAME = "hdmm"
 WAYS = ("explicit", "product", "union", "marginals")
-EXPLICIT_CELLS, MOST_EXPLICIT = 1024, 8192  # of several attributes: what is tried unasked, and what can be asked
+EXPLICIT_CELLS, MOST_EXPLICIT = 1024, 8192  # cells of several attributes: by default, and if `way` is set
 MOST_PRODUCTS = 400
 Tried = Iterator[tuple[str, list[Block], float]]
 
@@ -40,9 +40,9 @@ class Options(Settings):
     """Options of the strategy search."""
 
     way: Literal["explicit", "product", "union", "marginals"] | None = setting(
-        None, ", ".join(WAYS), "the one way that is tried; without it all are"
+        None, ", ".join(WAYS), "search to run; all by default"
     )
-    seed: int = setting(0, "a whole number, 0 or more", "of the restarts of the searches that are not convex", ge=0)
+    seed: int = setting(0, "a whole number, 0 or more", "seed of the restarts of the non-convex searches", ge=0)
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
@@ -53,7 +53,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         try:
             for label, blocks, bound in _TRIES[name](problem, options, tools):
                 check_cells(blocks, tools, label)
-                plans[label] = whole_plan(problem.workload, NAME, blocks, bound)
+                plans[label] = marginal_plan(problem.workload, NAME, blocks, bound)
         except PlanError as error:
             refused.append(error)
     if not plans:
@@ -91,8 +91,9 @@ def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Tried
 def _product(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
     union = implicit(problem.workload)
     if union.cells > tools.most_cells:
-        raise PlanError("engine.memory", f"{union.cells} cells for a product over all attributes asked",
-                        f"at most {tools.most_cells}", "ask fewer attributes, or take query-smasher")  # fmt: skip
+        raise PlanError("engine.memory", f"{union.cells} cells for a product over all attributes of the workload",
+                        f"at most {tools.most_cells}",
+                        "use fewer attributes, or set mechanism query-smasher")  # fmt: skip
     strategy = optimise_product(union, _noise(problem), tools.each, seed=options.seed)
     yield "product", [product_block(strategy.names, strategy.factors, 1.0, problem.noise)], strategy.bound
 
@@ -101,7 +102,7 @@ def _unions(problem: PlanningProblem, options: Options, tools: Tools) -> Tried:
     union = implicit(problem.workload)
     if len(union.products) > MOST_PRODUCTS:
         raise PlanError("workload", f"{len(union.products)} products", f"at most {MOST_PRODUCTS} for a union of them",
-                        "ask fewer sets, or take query-smasher")  # fmt: skip
+                        "use fewer sets, or set mechanism query-smasher")  # fmt: skip
     union_strategy = optimise_union(union, _noise(problem), tools.each, seed=options.seed)
     parts = zip(union_strategy.groups, union_strategy.shares, strict=True)
     yield (

@@ -11,7 +11,7 @@ import math
 
 from dpscale.base.display import AttributeSet
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
-from dpscale.mechanisms.fixed_plan import matrix_mechanism, whole_plan
+from dpscale.mechanisms.fixed_plan import marginal_plan, matrix_mechanism
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan
@@ -30,7 +30,7 @@ def plan(problem: PlanningProblem, options: NoOptions, tools: Tools) -> Plan:
         Block(names, tuple(map(identity_factor, workload.domain.shape(names))), share, True, noise)
         for names, share in zip(energies, shares, strict=True)
     )
-    return whole_plan(workload, NAME, blocks, bound=0.0)
+    return marginal_plan(workload, NAME, blocks, bound=0.0)
 
 
 def _energies(workload: Workload) -> dict[AttributeSet, float]:

@@ -38,7 +38,7 @@ class Options(AdaptiveOptions):
     """Division of the budget; all selections are one round."""
 
 
-def joined(pairs: Sequence[AttributeSet]) -> dict[str, str]:
+def component_roots(pairs: Sequence[AttributeSet]) -> dict[str, str]:
     """Return the representative of every attribute's connected component in the graph of `pairs`."""
     head: dict[str, str] = {}
 
@@ -60,7 +60,7 @@ class TreeSelection(AimSelection):
         """Return the positions of pairs whose attributes are already connected."""
         numbers, ends = self._ends
         parts = np.arange(len(numbers))
-        for name, head in joined(chosen).items():
+        for name, head in component_roots(chosen).items():
             parts[numbers[name]] = numbers[head]
         return np.flatnonzero(parts[ends[:, 0]] == parts[ends[:, 1]])
 
@@ -96,7 +96,7 @@ class TreePlan(AdaptivePlan):
         if state.done:
             return None
         setting = state.setting
-        count = len(joined(setting.candidates)) - len(set(joined(setting.candidates).values()))
+        count = len(component_roots(setting.candidates)) - len(set(component_roots(setting.candidates).values()))
         step = state.left / count
         cost = setting.schedule.selecting * step
         return TreeSelection(state.measured + 1, setting.candidates, dict.fromkeys(setting.candidates, 1), state.groups,
@@ -107,7 +107,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
     """Return the candidates of the tree and their cost; PlanError or JobError for unsupported workloads."""
     schedule = TreeSchedule(ones=options.share_of_ones, selecting=options.share_of_choices, rounds=1, degree=2)
     own = make_setting(problem, schedule, GraphicalEstimator(options.grain), weighted=False)
-    heads = joined(own.candidates)
+    heads = component_roots(own.candidates)
     own = replace(own, schedule=replace(schedule, edges=len(heads) - len(set(heads.values()))))
     estimating = replace(own, estimator=EntropyEstimator(options.grain, rules=problem.workload.domain.rules))
     return TreePlan(problem.workload, NAME, own, estimating, "a spanning tree of pairs", options.exact())

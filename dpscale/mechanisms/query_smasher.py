@@ -15,15 +15,18 @@ from dpscale.optimize.plan_store import Store
 from dpscale.plans.plan import Plan
 
 NAME = "query-smasher"
-MANY_CELLS, LOOSELY = 512, 1e-5  # of one axis, from where a step takes tenths of a second: the gap that is enough
+MANY_CELLS, LOOSELY = 512, 1e-5  # cells of one axis above which a step takes tenths of a second; the gap used there
 
 
 class Options(Settings):
     """Stopping criteria of the optimisation."""
 
-    gap: float = setting(TOLERANCE, "a number above 0", "the certified gap at which a problem's search ends", gt=0)
+    gap: float = setting(TOLERANCE, "a number above 0", "certified gap at which the search of a problem ends", gt=0)
     seconds: float = setting(
-        math.inf, "a number above 0", "its time limit; the plan's notes tell where it ended one", gt=0
+        math.inf,
+        "a number above 0",
+        "time limit of a search; the notes of the plan list the searches that it ended",
+        gt=0,
     )
 
 
@@ -47,9 +50,7 @@ def solve_optimally(
     known = store.get(*name) if store and key else None
     enough = max(gap, LOOSELY) if len(shape) == 1 and shape[0] > MANY_CELLS else gap
     optimum = optimise(rows, shape, tolerance or enough, seconds, known)
-    if (
-        store and key and known is None and optimum.ended == "gap"
-    ):  # what time ended is not what another plan would find
+    if store and key and known is None and optimum.ended == "gap":  # a search ended by time is not reproducible
         store.put(optimum.weights, *name)
     return optimum
 

@@ -35,7 +35,9 @@ class Options(Settings):
     """Objective of the plan."""
 
     objective: Literal["sum", "max"] = setting(
-        "sum", "sum or max", "sum of the variances, or max: the largest of any asked marginal's cell"
+        "sum",
+        "sum or max",
+        "sum of the variances, or max: the largest variance of a cell of any marginal in the workload",
     )
 
 

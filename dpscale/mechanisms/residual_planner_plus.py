@@ -83,7 +83,7 @@ def _matrix(domain: Domain, name: str, base: Any) -> Floats:
         raise JobError(field, f"shape {matrix.shape}", f"rows of {size} finite numbers", "give a row for each query")
     values = np.linalg.svd(_centred(matrix), compute_uv=False)
     if (values > values[0] * FULL_RANK).sum() < size - 1:
-        raise JobError(field, "rows that leave cells untold", f"rows of rank {size - 1} beside the total", "add rows")
+        raise JobError(field, "rows of insufficient rank", f"rank {size - 1} without the total", "add rows")
     return matrix
 
 

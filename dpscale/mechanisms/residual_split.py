@@ -40,15 +40,17 @@ class ResidualSolutions:
         found = self.sets.find(names)
         return self.solutions[self.which[found[0]]] if found else None
 
-    def joined(self, names: AttributeSet, measured: Iterable[AttributeSet], solution: Solution) -> ResidualSolutions:
+    def replace_spaces(
+        self, names: AttributeSet, measured: Iterable[AttributeSet], solution: Solution
+    ) -> ResidualSolutions:
         """Replace the spaces `measured` by one joint measurement of `names`, at the end."""
-        gone = [found for one in measured for found in self.sets.find(one)]
-        kept = self.sets.take(np.delete(np.arange(len(self.which)), gone))
+        removed = [found for one in measured for found in self.sets.find(one)]
+        remaining = self.sets.take(np.delete(np.arange(len(self.which)), removed))
         last = AttributeSets.of(self.sets.names, [names])
-        ends = np.append(kept.ends, len(kept.members) + len(names)).astype(np.int32)
-        which = np.append(np.delete(self.which, gone), len(self.solutions))
-        return ResidualSolutions(AttributeSets(kept.names, np.concatenate([kept.members, last.members]), ends), which,
-                      [*self.solutions, solution])  # fmt: skip
+        ends = np.append(remaining.ends, len(remaining.members) + len(names)).astype(np.int32)
+        which = np.append(np.delete(self.which, removed), len(self.solutions))
+        sets = AttributeSets(remaining.names, np.concatenate([remaining.members, last.members]), ends)
+        return ResidualSolutions(sets, which, [*self.solutions, solution])
 
     def of_all(self, error: Callable[[Solution], float]) -> list[float]:
         """Return a number for the solution of every space."""
@@ -60,7 +62,7 @@ class ResidualSolutions:
         classes, first = np.unique(self.which, return_index=True)
         strategies: dict[tuple[int, ...], tuple[int, tuple[Factor, ...]]] = {}
         of = np.zeros(len(self.solutions), np.int32)
-        for one in classes[np.argsort(first)].tolist():  # numbered as they come
+        for one in classes[np.argsort(first)].tolist():  # numbered in order of first use
             factors = self.solutions[one].factors
             of[one] = strategies.setdefault(tuple(map(id, factors)), (len(strategies), factors))[0]
         number, used = len(self.which), tuple(one for _, one in strategies.values())
@@ -81,10 +83,10 @@ def plan_residuals(problem: PlanningProblem, tools: Tools, name: str, solve: Sol
     based : bool
         Whether the strategies stay in the span of the queries, so that an integer basis of that span can be used.
     """
-    return assembled_plan(problem, name, *solved_residuals(problem, tools, solve, based))
+    return assemble_plan(problem, name, *solve_residuals(problem, tools, solve, based))
 
 
-def solved_residuals(
+def solve_residuals(
     problem: PlanningProblem,
     tools: Tools,
     solve: Solve,
@@ -140,7 +142,7 @@ def _product(solve: Solve, noise: str, sub: Subworkload) -> Solution:
     return solve_product(sub, solve, noise)
 
 
-def assembled_plan(problem: PlanningProblem, name: str, solved: ResidualSolutions, notes: tuple[str, ...] = ()) -> Plan:
+def assemble_plan(problem: PlanningProblem, name: str, solved: ResidualSolutions, notes: tuple[str, ...] = ()) -> Plan:
     """Return the plan that measures each set by its solution, with optimal shares."""
     noise = problem.noise
     shares, error = allocate(solved.of_all(lambda one: one.coefficient), noise)

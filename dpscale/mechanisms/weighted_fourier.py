@@ -44,8 +44,8 @@ def _circulant(spectrum: Floats) -> Floats:
     kernel = np.fft.ifftn(spectrum).real
     shape = kernel.shape
     cells = np.indices(shape).reshape(len(shape), -1)
-    apart = (cells[:, :, None] - cells[:, None, :]) % np.array(shape)[:, None, None]
-    matrix = kernel[tuple(apart)]
+    offsets = (cells[:, :, None] - cells[:, None, :]) % np.array(shape)[:, None, None]
+    matrix = kernel[tuple(offsets)]
     return np.asarray((matrix + matrix.T) / 2)
 
 

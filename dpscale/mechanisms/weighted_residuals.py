@@ -21,7 +21,7 @@ from dpscale.mechanisms import hdmm, identity
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.query_smasher import Options, solve_optimally
-from dpscale.mechanisms.residual_split import assembled_plan, solved_residuals
+from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
 from dpscale.optimize.axis_weights import Searched, along_curve, cell_weights, search, sums, unpacked
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.integer_strategies import bits_of_weights
@@ -37,9 +37,9 @@ from dpscale.workload.residual import subsets
 from dpscale.workload.residual.axes import Weights
 
 NAME = "weighted-residuals"
-PLAINLY = 1e-4  # of 1/n: nearer, the plain mean loses 10^-8, and it is exact
-SURELY = 0.999  # of the plain mean's error: what is lower is lower however its sums were merged in the search
-GAINS = 1e-6  # of J: what rounding could cost is less
+PLAINLY = 1e-4  # relative to 1/n: closer to the plain mean, the loss is 10^-8 and the mean is exact
+SURELY = 0.999  # of the plain mean's error; a margin for sums merged in the search
+GAINS = 1e-6  # of the objective; more than the cost of rounding
 FEW_CELLS, MOST_DEMANDS, MOST_SPACES = 300, 3000, 200_000
 
 
@@ -48,29 +48,31 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
     demands = demands_of(problem.workload)
     sets = candidates(problem.workload, bool(sums(demands)))
-    if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no part in it
-        return _without_weights(problem, tools, solve, sets)
-    searched = _searched(problem, demands, options.seconds, tools.store)
+    if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
+        return _plan_unweighted(problem, tools, solve, sets)
+    searched = _search_weights(problem, demands, options.seconds, tools.store)
     weights = _weights(demands, searched)
-    made = _planned(problem, tools, solve, weights, sets)
+    made = _plan_weights(problem, tools, solve, weights, sets)
     if weights and (problem.noise == LAPLACE or made.error > searched.plain**2 * SURELY):
-        made = min(made, _planned(problem, tools, solve, {}, sets), key=lambda one: one.error)
-    made = min([made, *_whole(problem, tools)], key=lambda one: one.error)
+        made = min(made, _plan_weights(problem, tools, solve, {}, sets), key=lambda one: one.error)
+    made = min([made, *_whole_plans(problem, tools)], key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
 
-def _without_weights(problem: PlanningProblem, tools: Tools, solve: Solve, sets: Sequence[AttributeSet]) -> Plan:
+def _plan_unweighted(problem: PlanningProblem, tools: Tools, solve: Solve, sets: Sequence[AttributeSet]) -> Plan:
     """Return the best plan on few cells, where one strategy may measure the whole workload.
 
     Weights then have no effect.
     """
-    made = min([_planned(problem, tools, solve, {}, sets), *_whole(problem, tools)], key=lambda one: one.error)
+    made = min(
+        [_plan_weights(problem, tools, solve, {}, sets), *_whole_plans(problem, tools)], key=lambda one: one.error
+    )
     least = exact_floor(problem.workload) if problem.noise != LAPLACE else 0.0
     return replace(made, stationary=0.0, floor=min(least, made.error))
 
 
-def _whole(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
+def _whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
     """Yield plans that measure every set whole, for Laplace noise.
 
     A residual then costs about twice as much per axis as its marginal. On few cells the strategies of `hdmm` are
@@ -78,27 +80,27 @@ def _whole(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
     """
     if problem.noise != LAPLACE:
         return
-    told = "pure ε: sets are measured whole, not residual by residual"
+    note = "pure ε: sets are measured whole, not residual by residual"
     given = identity.plan(problem, NoOptions(), tools)
-    yield replace(given, mechanism=NAME, notes=(f"{told}; `hdmm` may be better, `auto` compares",))
-    asked = sorted({name for names in problem.workload.sets for name in names})
-    if problem.workload.domain.cells(asked) <= FEW_CELLS:
-        with suppress(PlanError):  # what it does not take is planned all the same
+    yield replace(given, mechanism=NAME, notes=(f"{note}; `hdmm` may be better, `auto` compares",))
+    attributes = sorted({name for names in problem.workload.sets for name in names})
+    if problem.workload.domain.cells(attributes) <= FEW_CELLS:
+        with suppress(PlanError):  # an unsupported workload has the other plan
             made = hdmm.plan(problem, hdmm.Options(), tools)
-            yield replace(made, mechanism=NAME, notes=(f"{told}, as by `hdmm`", *made.notes))
+            yield replace(made, mechanism=NAME, notes=(f"{note}, as by `hdmm`", *made.notes))
 
 
-def _searched(problem: PlanningProblem, demands: Demands, seconds: float, store: Store | None) -> Searched:
+def _search_weights(problem: PlanningProblem, demands: Demands, seconds: float, store: Store | None) -> Searched:
     """Return the result of the search, from the store if it was made before."""
     key = (NAME, demands.digest, problem.noise)
-    kept = store.get(*key) if store else None
-    known = None if kept is None else unpacked(kept, demands.sizes)
+    stored = store.get(*key) if store else None
+    known = None if stored is None else unpacked(stored, demands.sizes)
     if known is not None:
         return known
     curve = along_curve(demands, problem.noise)
     found = search(demands, problem.noise, curve, seconds)
     searched = replace(found, floor=_floor(problem, demands, curve))
-    if store and seconds == math.inf:  # what time ended is not what another search would find
+    if store and seconds == math.inf:  # a search ended by time is not reproducible
         store.put(searched.packed(), *key)
     return searched
 
@@ -111,32 +113,32 @@ def _floor(problem: PlanningProblem, demands: Demands, curve: Point) -> float:
     many = len(demands.counts) > MOST_DEMANDS or sum(demands.counts.values()) > MOST_SPACES
     if problem.noise == LAPLACE or many:
         return 0.0
-    asked = problem.workload.domain.cells(list(demands.kind_of))
+    cells = problem.workload.domain.cells(list(demands.kind_of))
     if demands.sizes != demands.cells:
         return whole_bound(problem.workload)
-    return exact_floor(problem.workload, FEW_CELLS) if asked <= FEW_CELLS else floor(problem.workload, curve)
+    return exact_floor(problem.workload, FEW_CELLS) if cells <= FEW_CELLS else floor(problem.workload, curve)
 
 
-def _planned(
+def _plan_weights(
     problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights], sets: Sequence[AttributeSet]
 ) -> Plan:
     """Return the plan for given weights; some sets are measured unsplit if that reduces the error."""
-    solved, notes = solved_residuals(problem, tools, solve, weights=weights)
+    solved, notes = solve_residuals(problem, tools, solve, weights=weights)
     taken: set[AttributeSet] = set()
     for names in sets:
-        apart = [one for kept in subsets(names) if kept not in taken and (one := solved.get(kept)) is not None]
-        if len(apart) < 2:
+        separate = [one for space in subsets(names) if space not in taken and (one := solved.get(space)) is not None]
+        if len(separate) < 2:
             continue
         joined = unsplit(problem.workload, names, taken, weights)
         whole = joined.solved(solve, problem.noise)
-        split = sum(_rooted(one, problem.noise) for one in apart)
-        if whole is not None and _rooted(whole, problem.noise) < split * (1 - GAINS):
-            solved = solved.joined(names, joined.tells, whole)
+        split = sum(_root_error(one, problem.noise) for one in separate)
+        if whole is not None and _root_error(whole, problem.noise) < split * (1 - GAINS):
+            solved = solved.replace_spaces(names, joined.tells, whole)
             taken, notes = taken | joined.tells, (*notes, f"measured unsplit: {', '.join(names)}")
-    return assembled_plan(problem, NAME, solved, notes)
+    return assemble_plan(problem, NAME, solved, notes)
 
 
-def _rooted(solution: Solution, noise: str) -> float:
+def _root_error(solution: Solution, noise: str) -> float:
     """Return the contribution of a solution to the root of the error."""
     return float(solution.coefficient ** rooted(noise))
 
@@ -145,7 +147,7 @@ def _weights(demands: Demands, searched: Searched) -> dict[str, Weights]:
     """Return integer weights of the attributes whose optimum is not the plain mean; empty if they gain nothing."""
     if searched.value > searched.plain * (1 - GAINS):
         return {}
-    axes = max((len(demands.shape(demand)) for demand in sums(demands)), default=1)  # of strategies on several
+    axes = max((len(demands.shape(demand)) for demand in sums(demands)), default=1)  # axes of joint strategies
     whole = {
         kind: cell_weights(profile, size, demands.main_family(kind), bits_of_weights(size, axes))
         for kind, (profile, plain, size) in enumerate(zip(searched.profiles, demands.plain, demands.cells, strict=True))
@@ -157,8 +159,10 @@ def _weights(demands: Demands, searched: Searched) -> dict[str, Weights]:
 def _remarks(searched: Searched) -> tuple[str, ...]:
     """Return a remark on the result of the search."""
     gain = 100 * (1 - searched.value / searched.plain)
-    apart = max(searched.ends) / min(searched.ends) - 1
-    starts = f" (from {len(searched.ends)} starts, which ended {apart:.1e} apart)" if len(searched.ends) > 1 else ""
+    difference = max(searched.ends) / min(searched.ends) - 1
+    starts = (
+        f" (from {len(searched.ends)} starts, which ended {difference:.1e} apart)" if len(searched.ends) > 1 else ""
+    )
     return (f"weights of the axes: root mean square error {gain:.3g} % below that of the plain mean{starts}",)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.engine import Engine
-from dpscale.measurement.link_sums import LinkRecords, precise
+from dpscale.measurement.link_sums import LinkRecords, draw_of_precision
 from dpscale.multitable.budget import Piece, charge, keep_piece
 from dpscale.multitable.job import MOST_ROUNDS, LinkSection, TableSection
 from dpscale.multitable.link_data import ExactLinks, keyed, read_links, with_counts
@@ -168,7 +168,7 @@ class _Measuring:
     def _sums(self, shares: Shares) -> tuple[np.ndarray | None, ...]:
         """Return the noisy sums in natural units; their total cost is checked before any noise is sampled."""
         wanted = in_steps(shares)
-        draws = [precise(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
+        draws = [draw_of_precision(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
         precisions = tuple(Fraction(0) if one is None else one.cost for one in draws)
         if sums_cost(self.run.whom.protects.relation, shares, precisions, self.piece.moved) > self.piece.parts.sums:  # type: ignore[arg-type]
             raise BudgetError("privacy", f"sums of link {self.link.called} that cost more than their share",

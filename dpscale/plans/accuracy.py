@@ -27,17 +27,17 @@ from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart,
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload.wide import is_wide
 
-Kept = dict[tuple[Hashable, ...], Any]
+Cache = dict[tuple[Hashable, ...], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class IndependentResiduals(Accuracy):
     """Variances that add over the residuals; terms of joint strategies and families are cached by shape."""
 
-    _kept: Kept = field(default_factory=dict, init=False, repr=False)
+    _cache: Cache = field(default_factory=dict, init=False, repr=False)
 
     def variance_of(self, query: SpannedQuery) -> float:
-        return math.fsum(self.residuals[kept].variance(part) for kept, part in query.pieces)
+        return math.fsum(self.residuals[residual_set].variance(part) for residual_set, part in query.pieces)
 
     def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
         if not isinstance(part, ProductPart):
@@ -54,18 +54,18 @@ class IndependentResiduals(Accuracy):
         families = dict(zip(attributes, part.families(attributes), strict=True))
         return math.fsum(self._product_error(families, estimator) for estimator in self._inside(attributes))
 
-    def _spread(self, block: Block, kept: AttributeSet) -> float:
-        return math.prod(self.domain[name].size for name in block.attributes if name not in kept)
+    def _spread_ratio(self, block: Block, residual_set: AttributeSet) -> float:
+        return math.prod(self.domain[name].size for name in block.attributes if name not in residual_set)
 
-    def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
+    def _factors(self, block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
         if block.joint:
             return block.factors
         by_name = dict(zip(block.attributes, block.factors, strict=True))
-        return tuple(by_name[name] for name in kept)
+        return tuple(by_name[name] for name in residual_set)
 
     def _inside(self, attributes: AttributeSet) -> list[ResidualEstimator]:
         """Return the estimators of the measured residuals inside a set; residuals that no query needs are absent."""
-        return [self.residuals[kept] for kept in subsets(attributes) if kept in self.residuals]
+        return [self.residuals[residual_set] for residual_set in subsets(attributes) if residual_set in self.residuals]
 
     def _array_variances(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> Floats:
         total = np.zeros(part.count(attributes))
@@ -81,9 +81,9 @@ class IndependentResiduals(Accuracy):
         if isinstance(part, ExplicitPart):
             return self._of_pieces(part, attributes, axes, estimator)
         key = ("array", part.key(attributes), *axes, *estimator.factors, *map(self.weights.get, attributes))
-        if key not in self._kept:
-            self._kept[key] = self._of_pieces(part, attributes, axes, estimator)
-        return np.asarray(self._kept[key])
+        if key not in self._cache:
+            self._cache[key] = self._of_pieces(part, attributes, axes, estimator)
+        return np.asarray(self._cache[key])
 
     def _of_pieces(
         self, part: JointPart | ExplicitPart, attributes: AttributeSet, axes: list[int], estimator: ResidualEstimator
@@ -110,26 +110,30 @@ class IndependentResiduals(Accuracy):
     def _joint_variances(
         self, families: dict[str, Family], means: dict[str, Floats], estimator: ResidualEstimator
     ) -> Floats:
-        kept = estimator.attributes
-        total = estimator.scale * self._quadratic(tuple(families[name] for name in kept), estimator.factors[0])
+        residual_set = estimator.attributes
+        total = estimator.scale * self._quadratic(tuple(families[name] for name in residual_set), estimator.factors[0])
         for axis, name in enumerate(families):
-            if name not in kept:
+            if name not in residual_set:
                 total = np.expand_dims(total, axis) * means[name].reshape([-1, *[1] * (total.ndim - axis)])
         return total
 
     def _quadratic(self, families: tuple[Family, ...], factor: Factor) -> Floats:
         """Return qᵀ (KᵀK)⁺ q of every product query q; cached for sets with the same strategy."""
         key = ("quadratic", *(family.name for family in families), factor)
-        if key not in self._kept:
-            self._kept[key] = joint_quadratic(families, factor.covariance, factor.shape)
-        return np.asarray(self._kept[key])
+        if key not in self._cache:
+            self._cache[key] = joint_quadratic(families, factor.covariance, factor.shape)
+        return np.asarray(self._cache[key])
 
     def _product_error(self, families: dict[str, Family], estimator: ResidualEstimator) -> float:
         """Return the contribution of one residual to the sum over all product queries, by traces."""
-        kept = estimator.attributes
-        pairs = [(family, name) for name, family in families.items() if name not in kept]
+        residual_set = estimator.attributes
+        pairs = [(family, name) for name, family in families.items() if name not in residual_set]
         outside = [_mean_square(family, self.domain[name].size, self.weights.get(name)) for family, name in pairs]
-        return estimator.scale * math.prod(outside) * self._trace(tuple(families[name] for name in kept), estimator)
+        return (
+            estimator.scale
+            * math.prod(outside)
+            * self._trace(tuple(families[name] for name in residual_set), estimator)
+        )
 
     def _trace(self, families: tuple[Family, ...], estimator: ResidualEstimator) -> float:
         """Return tr(WᵀW ⊗ (KᵀK)⁺) on the axes of a residual; cached for joint strategies."""
@@ -137,10 +141,10 @@ class IndependentResiduals(Accuracy):
             return math.prod(_axis_trace(*pair) for pair in zip(families, estimator.factors, strict=True))
         factor = estimator.factors[0]
         key = ("trace", *(family.name for family in families), factor)
-        if key not in self._kept:
+        if key not in self._cache:
             grams = [family.gram(n) for family, n in zip(families, factor.shape, strict=True)]
-            self._kept[key] = float((kron(grams) * factor.covariance).sum())
-        return float(self._kept[key])
+            self._cache[key] = float((kron(grams) * factor.covariance).sum())
+        return float(self._cache[key])
 
 
 @lru_cache(maxsize=4096)

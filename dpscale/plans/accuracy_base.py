@@ -27,7 +27,7 @@ from dpscale.workload.residual import Weights, piece, profile_of, subsets
 Spread = Callable[[Block, AttributeSet], float]
 FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
 WholeIn = Callable[[Block, AttributeSet], bool]
-MOST_KEPT = 1 << 14
+MOST_CACHED = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class ResidualEstimator:
             turned = pieces.reshape(len(pieces), -1) @ self.factors[0].inverse
             return np.asarray(self.scale * (turned**2).sum(axis=1))
         turned = pieces
-        for factor in self.factors:  # each axis goes to the end, so after all of them they stand as they did
-            turned = factor.varied(turned)
+        for factor in self.factors:  # each axis moves to the end; after all of them the order is restored
+            turned = factor.apply_covariance(turned)
         flat = pieces.reshape(len(pieces), -1)
         return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
 
@@ -128,9 +128,12 @@ def residual_estimators(
         whole = all(whole_in(blocks[index], residual_set) for index in spreads)
         return ResidualEstimator(residual_set, sources, scale, factors_of(first, residual_set), whole)
 
-    if blocks.separate:
+    if blocks.measures_one_residual:
         return ResidualEstimators(blocks, spread, of)
-    return {kept: of(kept, spreads) for kept, spreads in _spreads_by_residual(blocks, spread).items()}
+    return {
+        residual_set: of(residual_set, spreads)
+        for residual_set, spreads in _spreads_by_residual(blocks, spread).items()
+    }
 
 
 class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
@@ -139,8 +142,8 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
     def __init__(
         self, blocks: Blocks, spread: Spread, of: Callable[[AttributeSet, Spreads], ResidualEstimator]
     ) -> None:
-        self._blocks, self._spread, self._of = blocks, spread, of
-        self._kept: dict[AttributeSet, ResidualEstimator | None] = {}
+        self._blocks, self._spread_ratio, self._of = blocks, spread, of
+        self._cache: dict[AttributeSet, ResidualEstimator | None] = {}
 
     def __getitem__(self, residual_set: AttributeSet) -> ResidualEstimator:
         found = self._found(residual_set)
@@ -158,27 +161,27 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
         return len(dict.fromkeys(self._blocks.sets))
 
     def _found(self, residual_set: AttributeSet) -> ResidualEstimator | None:
-        if residual_set not in self._kept:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept = {}
+        if residual_set not in self._cache:
+            if len(self._cache) >= MOST_CACHED:
+                self._cache = {}
             places = self._blocks.sets.find(residual_set)
-            self._kept[residual_set] = (
-                self._of(residual_set, {i: self._spread(self._blocks[i], residual_set) for i in places})
+            self._cache[residual_set] = (
+                self._of(residual_set, {i: self._spread_ratio(self._blocks[i], residual_set) for i in places})
                 if places
                 else None
             )
-        return self._kept[residual_set]
+        return self._cache[residual_set]
 
 
-Spreads = dict[int, float]  # by block: how much larger a residual's variance is than the noise
+Spreads = dict[int, float]  # ratio of a residual's variance to the noise, by block
 
 
 def _spreads_by_residual(blocks: Sequence[Block], spread: Spread) -> dict[AttributeSet, Spreads]:
     """Return the measured residuals with the spread of every block that measures them."""
     by_residual: dict[AttributeSet, Spreads] = {}
     for index, block in enumerate(blocks):
-        for kept in block.residual_sets:
-            by_residual.setdefault(kept, {})[index] = spread(block, kept)
+        for residual_set in block.residual_sets:
+            by_residual.setdefault(residual_set, {})[index] = spread(block, residual_set)
     return by_residual
 
 
@@ -189,7 +192,7 @@ def _shares(blocks: Sequence[Block], spreads: Spreads) -> list[tuple[BlockWeight
     return [(BlockWeight(index, inverse[index] / precision), spread) for index, spread in spreads.items()]
 
 
-NOTHING = 1e-12  # of a query's largest entry: a piece that is not there
+NOTHING = 1e-12  # relative to the query's largest entry; smaller pieces count as zero
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,7 @@ class Accuracy(ABC):
     @cached_property
     def residuals(self) -> Mapping[AttributeSet, ResidualEstimator]:
         """Estimator of every measured residual."""
-        return residual_estimators(self.blocks, self.variances, self._spread, self._factors, self._whole_in)
+        return residual_estimators(self.blocks, self.variances, self._spread_ratio, self._factors, self._whole_in)
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
@@ -258,10 +261,10 @@ class Accuracy(ABC):
         ordered, values = self._aligned(attributes, query)
         profiles, least = self.axis_profiles(ordered), NOTHING * np.abs(values).max()
         pieces = [
-            (kept, piece(values[0], [ordered.index(name) for name in kept], profiles=profiles))
-            for kept in subsets(ordered)
+            (residual_set, piece(values[0], [ordered.index(name) for name in residual_set], profiles=profiles))
+            for residual_set in subsets(ordered)
         ]
-        nonzero = tuple((kept, part) for kept, part in pieces if not np.abs(part).max() <= least)
+        nonzero = tuple((residual_set, part) for residual_set, part in pieces if not np.abs(part).max() <= least)
         self._check_span(nonzero)
         return SpannedQuery(ordered, values, nonzero)
 
@@ -294,7 +297,7 @@ class Accuracy(ABC):
         """Return the sum of weight · variance over a part's queries on one set, without the weight of the set."""
 
     @abstractmethod
-    def _spread(self, block: Block, residual_set: AttributeSet) -> float:
+    def _spread_ratio(self, block: Block, residual_set: AttributeSet) -> float:
         """Return the ratio of a residual's variance to the noise variance of a block."""
 
     @abstractmethod
@@ -310,14 +313,14 @@ class Accuracy(ABC):
         values = as_query(query)
         if values.shape != self.domain.shape(attributes):
             takes = f"an array of shape {self.domain.shape(attributes)}"
-            raise PlanError("query", f"shape {values.shape}", takes, "give an axis for every attribute")
+            raise PlanError("query", f"shape {values.shape}", takes, "use one axis per attribute")
         ordered = self.domain.ordered(attributes)
         return ordered, values.transpose([list(attributes).index(name) for name in ordered])[None]
 
     def _check_span(self, pieces: Sequence[tuple[AttributeSet, Floats]]) -> None:
-        for kept, part in pieces:
-            if kept not in self.residuals or not self.residuals[kept].spans(part):
-                raise out_of_span(kept)
+        for residual_set, part in pieces:
+            if residual_set not in self.residuals or not self.residuals[residual_set].spans(part):
+                raise out_of_span(residual_set)
 
 
 def as_query(query: Any) -> Floats:
@@ -331,8 +334,8 @@ def as_query(query: Any) -> Floats:
     try:
         values = np.asarray(query, dtype=np.float64)
     except (TypeError, ValueError):
-        raise PlanError("query", f"a {type(query).__name__} that is no array of numbers", "an array of finite numbers",
-                        "give a number for every cell") from None  # fmt: skip
+        raise PlanError("query", f"a {type(query).__name__} that is not an array of numbers",
+                        "an array of finite numbers", "give a number for every cell") from None  # fmt: skip
     if not np.isfinite(values).all() and values.ndim:
         raise PlanError("query", "a number that is not finite", "finite numbers", "fix it")
     return values

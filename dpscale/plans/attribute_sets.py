@@ -101,7 +101,7 @@ class AttributeSets(Sequence[AttributeSet]):
         keys = self._keys[1]
         return not (keys[1:] == keys[:-1]).any()
 
-    def placed(self, sets: Sequence[AttributeSet]) -> Integers32:
+    def positions(self, sets: Sequence[AttributeSet]) -> Integers32:
         """Return the attribute positions of sets of one degree, shape (sets, degree)."""
         return np.array([[self._place[name] for name in names] for names in sets], np.int32).reshape(len(sets), -1)
 
@@ -141,7 +141,7 @@ class AttributeSets(Sequence[AttributeSet]):
 
     @cached_property
     def _keys(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        keys = self.sums(self._words)  # sums modulo 2^64: running ones may wrap around, and their difference does not
+        keys = self.sums(self._words)  # modulo 2^64: cumulative sums may wrap, their differences are correct
         ordered = np.argsort(keys, kind="stable")
         return ordered, keys[ordered]
 
@@ -149,7 +149,7 @@ class AttributeSets(Sequence[AttributeSet]):
         return int(self.ends[index - 1]) if index else 0
 
 
-DIGITS = 6  # of a logarithm of cells: numbers of cells that are equal differ by less
+DIGITS = 6  # decimals of a logarithm of cells; equal numbers of cells differ by less
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,22 +175,22 @@ def count_sources(domain: Domain, sets: AttributeSets) -> CountSources:
     """
     order = _order(sets)
     rank = _ranks(domain, sets, order)
-    source = np.empty(len(sets), np.int64)  # an asked set each
+    source = np.empty(len(sets), np.int64)  # a set of the workload each
     degrees = sets.degrees
-    handed, givers = np.empty((0, int(degrees.max(initial=0))), np.int32), np.empty(0, np.int64)
-    for degree in range(handed.shape[1], -1, -1):
+    subsets, sources = np.empty((0, int(degrees.max(initial=0))), np.int32), np.empty(0, np.int64)
+    for degree in range(subsets.shape[1], -1, -1):
         mine = np.flatnonzero(degrees == degree)
-        rows = np.concatenate([handed, sets.members[sets.starts[mine][:, None] + np.arange(degree)]])
-        best = np.concatenate([givers, mine])
+        rows = np.concatenate([subsets, sets.members[sets.starts[mine][:, None] + np.arange(degree)]])
+        best = np.concatenate([sources, mine])
         group, first = _group_rows(
-            rows, np.concatenate([np.zeros(len(givers), np.int64), np.ones(len(mine), np.int64)])
+            rows, np.concatenate([np.zeros(len(sources), np.int64), np.ones(len(mine), np.int64)])
         )
-        source[mine] = best[first][group[len(givers) :]]
-        handed, givers = _handed_down(rows[first], best[first], rank)
-    kept = order[np.isin(order, source)]
+        source[mine] = best[first][group[len(sources) :]]
+        subsets, sources = _smaller_subsets(rows[first], best[first], rank)
+    counted = order[np.isin(order, source)]
     number = np.empty(len(sets), np.int64)
-    number[kept] = np.arange(len(kept))
-    return CountSources(sets.take(kept), number[source].astype(np.int32))
+    number[counted] = np.arange(len(counted))
+    return CountSources(sets.take(counted), number[source].astype(np.int32))
 
 
 def _order(sets: AttributeSets) -> Integers:
@@ -210,13 +210,13 @@ def _ranks(domain: Domain, sets: AttributeSets, order: Integers) -> Integers:
     return ranks
 
 
-def _handed_down(rows: Integers32, givers: Integers, rank: Integers) -> tuple[Integers32, Integers]:
+def _smaller_subsets(rows: Integers32, sources: Integers, rank: Integers) -> tuple[Integers32, Integers]:
     """Return the subsets with one attribute less, each with its best source."""
     degree = rows.shape[1]
     if not degree:
-        return rows, givers
+        return rows, sources
     smaller = np.concatenate([np.delete(rows, axis, axis=1) for axis in range(degree)])
-    best = np.tile(givers, degree)
+    best = np.tile(sources, degree)
     _, first = _group_rows(smaller, rank[best])
     return smaller[first], best[first]
 

@@ -80,7 +80,7 @@ def query_table(factor: Factor | None, averaging: Averaging, size: int, family: 
     return np.array([[means**2 * covariance.sum(), cross], [cross, family.quadratic(form)]])
 
 
-def combined(tables: list[Floats], weights: Floats) -> Floats:
+def combine_tables(tables: list[Floats], weights: Floats) -> Floats:
     """Return Σ w_τ w_τ' · Π tables over pairs of residuals, as an outer product with one axis of queries per table."""
     if (weights == 1).all():
         return reduce(np.multiply.outer, [table.sum(axis=(0, 1)) for table in tables], np.ones(()))
@@ -100,7 +100,9 @@ def joint_spreads(factor: Factor) -> Floats:
     The shape is (2, …); along each axis index 0 is summed and index 1 is centred.
     """
     form = factor.covariance.reshape(*factor.shape, *factor.shape)
-    for axis, size in enumerate(factor.shape):  # as in `quadratic`: the first pair of axes left becomes (0, 1)
+    for axis, size in enumerate(
+        factor.shape
+    ):  # as in `joint_quadratic`: the first remaining pair of axes becomes (0, 1)
         form = np.moveaxis(form, (axis, len(factor.shape)), (-2, -1))
         total = form.sum(axis=(-2, -1))
         form = np.stack([total, np.trace(form, axis1=-2, axis2=-1) - total / size], axis=axis)
@@ -113,7 +115,7 @@ def averaging_profile(averaging: Averaging, size: int) -> Floats:
     return profile_of(averaging) if isinstance(averaging, Factor) else profile_of_weights(averaging, size)
 
 
-def with_outside(weights: Floats, block: Block, names: Sequence[str]) -> Floats:
+def add_outside_axes(weights: Floats, block: Block, names: Sequence[str]) -> Floats:
     """Return the weights with an axis for each attribute outside the block, which can only be averaged."""
     for axis, name in enumerate(names):
         if name not in block.attributes:
@@ -121,14 +123,14 @@ def with_outside(weights: Floats, block: Block, names: Sequence[str]) -> Floats:
     return weights
 
 
-def mixed(queries: Floats, weights: Floats, profiles: Profiles) -> Floats:
+def mix_pieces(queries: Floats, weights: Floats, profiles: Profiles) -> Floats:
     """Return Σ_τ w_τ P_τ q of queries, shape (m, sizes…)."""
     if (weights == 1).all():
         return queries
     total = np.zeros_like(queries)
     for pattern in product((0, 1), repeat=weights.ndim):
-        kept = [axis for axis, inside in enumerate(pattern) if inside]
-        part = piece(queries, kept, 1, profiles)
+        axes = [axis for axis, inside in enumerate(pattern) if inside]
+        part = piece(queries, axes, 1, profiles)
         shape = [n if inside else 1 for n, inside in zip(queries.shape[1:], pattern, strict=True)]
         total = total + weights[pattern] * part.reshape(-1, *shape)
     return total
@@ -138,7 +140,7 @@ def joint_quadratic(families: tuple[Family, ...], covariance: Floats, shape: tup
     """Return the diagonal of W S Wᵀ for a product W and a covariance S on all cells of `shape`."""
     form = covariance.reshape(*shape, *shape)
     for axis, (family, size) in enumerate(zip(families, shape, strict=True)):
-        # axes are now: queries so far, rows of S left, columns of S left; the first pair left becomes queries
+        # axes: finished queries, remaining rows of S, remaining columns of S; the first remaining pair becomes queries
         form = np.moveaxis(form, (axis, len(families)), (-2, -1))
         pairs = form.reshape(-1, size, size)
         reduced = np.stack([family.quadratic((matrix + matrix.T) / 2) for matrix in pairs])

@@ -72,7 +72,7 @@ class Block:
         if self.whole:
             return subsets(self.attributes)
         if self.joint and self.factors[0].spaces is not None:
-            return [tuple(self.attributes[axis] for axis in kept) for kept in self.factors[0].spaces]
+            return [tuple(self.attributes[axis] for axis in axes) for axes in self.factors[0].spaces]
         return [self.attributes]
 
     @property
@@ -186,7 +186,7 @@ class Blocks(Sequence[Block]):
         return all(factor.commutes for strategy in self.strategies for factor in strategy)
 
     @property
-    def separate(self) -> bool:
+    def measures_one_residual(self) -> bool:
         """Whether each block measures only the residual of its own set."""
         spaces = (factor.spaces for strategy in self.strategies for factor in strategy)
         return not self.whole.any() and all(one is None for one in spaces)

@@ -27,23 +27,23 @@ from dpscale.base.display import AttributeSet
 from dpscale.plans.accuracy_base import Accuracy, SpannedQuery, out_of_span, spans
 from dpscale.plans.axis_variances import (
     Averaging,
+    add_outside_axes,
     averaging_profile,
     centred_variance,
-    combined,
+    combine_tables,
     gram_table,
     joint_quadratic,
     joint_spreads,
-    mixed,
+    mix_pieces,
     query_table,
     total_variance,
-    with_outside,
 )
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.workload import Family, Part, ProductPart
 from dpscale.workload.residual import kron, piece
 
-BEYOND = 3e4  # times the variance of the best direction; a direction that has only the ridge is at 10^6
+MEASURED_LIMIT = 3e4  # times the variance of the best direction; directions with only the ridge are at 10^6
 Table = Callable[[Factor | None, Averaging, int, Family], Floats]
 
 
@@ -60,12 +60,12 @@ class CoupledResiduals(Accuracy):
         """Factors that mix residuals and are common to all blocks with the attribute."""
         if any(block.joint for block in self.blocks):
             return {}
-        alike = {
+        common = {
             name: factors[0]
             for name, factors in self._factors_by_name().items()
             if len({f.digest for f in factors}) == 1
         }
-        return {name: factor for name, factor in alike.items() if not factor.commutes}
+        return {name: factor for name, factor in common.items() if not factor.commutes}
 
     @cached_property
     def averagings(self) -> dict[str, Averaging]:
@@ -84,7 +84,7 @@ class CoupledResiduals(Accuracy):
             return self._variances(attributes, part.queries(attributes))
         families = dict(zip(attributes, part.families(attributes), strict=True))
         total: Floats = np.zeros(())
-        for index, block, weights in self._tellers(attributes):
+        for index, block, weights in self._contributions(attributes):
             total = total + self.variances[index] * self._product_variances(block, families, weights)
         return np.asarray(total)
 
@@ -95,38 +95,40 @@ class CoupledResiduals(Accuracy):
         families = dict(zip(attributes, part.families(attributes), strict=True))
         return sum(
             self.variances[index] * self._product_error(block, families, weights)
-            for index, block, weights in self._tellers(attributes)
+            for index, block, weights in self._contributions(attributes)
         )
 
-    def _spread(self, block: Block, kept: AttributeSet) -> float:
+    def _spread_ratio(self, block: Block, residual_set: AttributeSet) -> float:
         """Return the mean variance of a residual's coordinates as estimated by a block, at unit noise variance."""
         value = 1.0
         if block.joint:
-            value = float(joint_spreads(block.factors[0])[tuple(int(name in kept) for name in block.attributes)])
-            return value / float(np.prod([self.domain[name].size - 1 for name in kept]))
+            value = float(
+                joint_spreads(block.factors[0])[tuple(int(name in residual_set) for name in block.attributes)]
+            )
+            return value / float(np.prod([self.domain[name].size - 1 for name in residual_set]))
         for name, factor in zip(block.attributes, block.factors, strict=True):
-            inside, profiled = name in kept, name in self.shared_factors
+            inside, profiled = name in residual_set, name in self.shared_factors
             value *= centred_variance(factor, profiled) / (factor.cells - 1) if inside else total_variance(factor)
         return value
 
-    def _factors(self, block: Block, kept: AttributeSet) -> tuple[Factor, ...]:
+    def _factors(self, block: Block, residual_set: AttributeSet) -> tuple[Factor, ...]:
         """Return identity factors, a treatment of all coordinates as equal."""
-        return tuple(identity_factor(self.domain[name].size) for name in kept)
+        return tuple(identity_factor(self.domain[name].size) for name in residual_set)
 
-    def _whole_in(self, block: Block, kept: AttributeSet) -> bool:
+    def _whole_in(self, block: Block, residual_set: AttributeSet) -> bool:
         """Return whether every cell of a residual has a useful estimate.
 
         A joint strategy of several spaces may have full rank on them only because of a ridge: directions that no query
         needs are measured with a very large variance. They count as not measured.
         """
-        if not block.joint or block.factors[0].kind == "full" or not kept:
-            return all(factor.spans_all for factor in self._on(block, kept))
-        if not block.factors[0].spans_all and not self._spans_residual(block, kept):
+        if not block.joint or block.factors[0].kind == "full" or not residual_set:
+            return all(factor.spans_all for factor in self._on(block, residual_set))
+        if not block.factors[0].spans_all and not self._spans_residual(block, residual_set):
             return False
         if block.factors[0].spaces is None:
             return True
-        form, profiles = _marginal_covariance(block, kept), list(self.axis_profiles(kept).items())
-        sizes = self.domain.shape(kept)
+        form, profiles = _marginal_covariance(block, residual_set), list(self.axis_profiles(residual_set).items())
+        sizes = self.domain.shape(residual_set)
         centre = kron([np.eye(n) - np.outer(dict(profiles).get(i, np.full(n, 1 / n)), np.ones(n))
                        for i, n in enumerate(sizes)])  # fmt: skip
         return float(np.linalg.eigvalsh(centre @ form @ centre.T)[-1]) <= _limit(block)
@@ -138,18 +140,18 @@ class CoupledResiduals(Accuracy):
         For residuals that are not fully measured, the sum must not use directions whose rank comes only from the ridge.
         """
         together, partial = dict[int, Floats](), dict[int, Floats]()
-        for kept, part in pieces:
-            if kept not in self.residuals:
-                raise out_of_span(kept)
-            for source in self.residuals[kept].sources:
+        for residual_set, part in pieces:
+            if residual_set not in self.residuals:
+                raise out_of_span(residual_set)
+            for source in self.residuals[residual_set].sources:
                 block = self.blocks[source.block]
                 if block.joint and block.factors[0].spaces is not None:
-                    lifted = self._lifted(block, kept, part)
+                    lifted = self._lifted(block, residual_set, part)
                     together[source.block] = together.get(source.block, 0.0) + lifted
-                    if not self.residuals[kept].spans_all:
+                    if not self.residuals[residual_set].spans_all:
                         partial[source.block] = partial.get(source.block, 0.0) + lifted
-                elif not spans(self._on(block, kept), part):
-                    raise out_of_span(kept)
+                elif not spans(self._on(block, residual_set), part):
+                    raise out_of_span(residual_set)
         for index, query in together.items():
             block = self.blocks[index]
             whole = np.broadcast_to(query, self.domain.shape(block.attributes))
@@ -196,9 +198,9 @@ class CoupledResiduals(Accuracy):
     def _variances(self, attributes: AttributeSet, queries: Floats) -> Floats:
         """Return the variances of queries (m, sizes…) on `attributes` in domain order."""
         total = np.zeros(len(queries))
-        for index, block, weights in self._tellers(attributes):
+        for index, block, weights in self._contributions(attributes):
             mine = tuple(name for name in attributes if name in block.attributes)
-            turned = mixed(self._inside(attributes, block, queries), weights, self.axis_profiles(mine))
+            turned = mix_pieces(self._inside(attributes, block, queries), weights, self.axis_profiles(mine))
             total += self.variances[index] * _quadratic(block, mine, turned)
         return total
 
@@ -208,7 +210,7 @@ class CoupledResiduals(Accuracy):
         if block.joint:
             return self._joint_variances(block, families)
         tables, scale = self._tables(query_table, block, families), _summed(block, names)
-        return scale * combined(tables, with_outside(weights, block, names))
+        return scale * combine_tables(tables, add_outside_axes(weights, block, names))
 
     def _product_error(self, block: Block, families: dict[str, Family], weights: Floats) -> float:
         """Return the contribution of one block to the sum over all product queries, at unit noise variance."""
@@ -216,12 +218,12 @@ class CoupledResiduals(Accuracy):
         if block.joint:
             return self._joint_error(block, families)
         tables, scale = self._tables(gram_table, block, families), _summed(block, names)
-        return scale * float(combined(tables, with_outside(weights, block, names)).sum())
+        return scale * float(combine_tables(tables, add_outside_axes(weights, block, names)).sum())
 
     def _joint_variances(self, block: Block, families: dict[str, Family]) -> Floats:
         mine = tuple(name for name in families if name in block.attributes)
-        covariance, asked = _marginal_covariance(block, mine), tuple(families[name] for name in mine)
-        total = joint_quadratic(asked, covariance, self.domain.shape(mine)) if mine else covariance.reshape(())
+        covariance, block_families = _marginal_covariance(block, mine), tuple(families[name] for name in mine)
+        total = joint_quadratic(block_families, covariance, self.domain.shape(mine)) if mine else covariance.reshape(())
         for axis, (name, family) in enumerate(families.items()):
             if name not in mine:
                 means = np.square(family.answers(self._profile(name), 0))
@@ -246,14 +248,14 @@ class CoupledResiduals(Accuracy):
             for name, family in families.items()
         ]
 
-    def _tellers(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Floats]]:
+    def _contributions(self, attributes: AttributeSet) -> Iterator[tuple[int, Block, Floats]]:
         """Yield the blocks that estimate residuals inside a set, with w_bτ over the attributes that both have."""
         for index, block in enumerate(self.blocks):
             mine = tuple(name for name in attributes if name in block.attributes)
             weights = np.zeros((2,) * len(mine))
             for pattern in product((0, 1), repeat=len(mine)):
-                kept = tuple(name for name, inside in zip(mine, pattern, strict=True) if inside)
-                weights[pattern] = sum(s.weight for s in self.residuals[kept].sources if s.block == index)
+                residual_set = tuple(name for name, inside in zip(mine, pattern, strict=True) if inside)
+                weights[pattern] = sum(s.weight for s in self.residuals[residual_set].sources if s.block == index)
             if weights.any():
                 yield index, block, weights
 
@@ -268,7 +270,8 @@ class CoupledResiduals(Accuracy):
 
 def _limit(block: Block) -> float:
     """Return the variance of a unit vector above which a marginal counts as not measured."""
-    return BEYOND / float(np.linalg.svd(block.factors[0].explicit().astype(np.float64), compute_uv=False)[0]) ** 2
+    singular_values = np.linalg.svd(block.factors[0].explicit().astype(np.float64), compute_uv=False)
+    return MEASURED_LIMIT / float(singular_values[0]) ** 2
 
 
 def _summed(block: Block, names: Sequence[str]) -> float:

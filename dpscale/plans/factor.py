@@ -61,7 +61,7 @@ class Factor:
         The sensitivity is computed from the matrix and the product from the kind.
         """
         if self.kind not in KINDS or (self.matrix is None) != (self.kind in ("center", "identity")):
-            raise ValueError("a factor whose kind and matrix do not agree")
+            raise ValueError("kind and matrix of a factor do not agree")
         if self.matrix is not None and not (
             self.matrix.dtype == np.int64
             and self.matrix.ndim == 2
@@ -69,11 +69,11 @@ class Factor:
             and int(self.matrix.min(initial=0)) > -LARGEST_ENTRY
             and int(self.matrix.max(initial=0)) < LARGEST_ENTRY
         ):
-            raise ValueError("a factor whose matrix is not of int64, of its cells, or too large")
+            raise ValueError("the matrix of a factor must be int64 of shape (rows, cells) without too large entries")
         if self.weights is not None and (
             self.kind != "matrix" or [len(own) for own in self.weights if own] != self._weighted_sizes
         ):
-            raise ValueError("a factor whose weights are not those of its axes")
+            raise ValueError("the weights of a factor do not match its axes")
 
     @property
     def cells(self) -> int:
@@ -93,7 +93,7 @@ class Factor:
     def spans_all(self) -> bool:
         """Whether the rows span the whole centred space, or all spaces of a joint strategy."""
         spaces = self.spaces if self.spaces is not None else ((*range(len(self.shape)),),)
-        dimensions = sum(math.prod(self.shape[axis] - 1 for axis in kept) for kept in spaces)
+        dimensions = sum(math.prod(self.shape[axis] - 1 for axis in axes) for axes in spaces)
         return self.kind != "matrix" or self.rows == dimensions
 
     @property
@@ -148,7 +148,7 @@ class Factor:
         inverse = self._pseudo_inverse()
         if (self.weights is None and self.spaces is None) or len(self.spaces or ()) == 1 << len(self.shape):
             return inverse
-        return sum((self._spread(inverse, kept) for kept in self.spaces or [(*range(len(self.shape)),)]), np.zeros(()))
+        return sum((self._spread(inverse, axes) for axes in self.spaces or [(*range(len(self.shape)),)]), np.zeros(()))
 
     @staticmethod
     def _centred_inverse(matrix: Integers) -> Floats:
@@ -173,17 +173,17 @@ class Factor:
             return (np.eye(self.cells) - 1 / self.cells) * (1.0 if self.kind == "identity" else self.cells**-2.0)
         return np.asarray(self.inverse @ self.inverse.T)
 
-    def applied(self, values: NDArray[Any]) -> NDArray[Any]:
+    def apply(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return K applied along the leading axis."""
         return np.tensordot(self.explicit(), values, axes=(1, 0))
 
-    def estimated(self, values: Floats, axis: int = 0) -> Floats:
+    def estimate(self, values: Floats, axis: int = 0) -> Floats:
         """Return K⁺ applied along `axis`; the axis is moved to the end."""
         if self.kind == "center":
             return np.moveaxis(center(values, (axis,)) / self.cells, axis, -1)
         return np.tensordot(values, self.inverse, axes=(axis, 1))
 
-    def varied(self, values: Floats) -> Floats:
+    def apply_covariance(self, values: Floats) -> Floats:
         """Return the covariance applied along the second axis; the axis is moved to the end."""
         if self._flat is None:
             return np.tensordot(values, self.covariance, axes=(1, 0))
@@ -245,10 +245,10 @@ class Factor:
         """
         if self.spans_all or self.matrix is None:
             return True
-        back = self.projected(pieces)
+        back = self.project(pieces)
         return bool(np.abs(back - pieces).max() <= tolerance * max(np.abs(pieces).max(), 1e-300))
 
-    def projected(self, pieces: Floats) -> Floats:
+    def project(self, pieces: Floats) -> Floats:
         """Return the projection of pieces, centred along the axes, on the span of the rows, shape (…, cells)."""
         if self.spans_all or self.matrix is None:
             return pieces
@@ -288,10 +288,8 @@ def identity_factor(size: int) -> Factor:
 
 
 BITS = 12
-FEWEST, MOST = (
-    3,
-    512,
-)  # cells: of two each is told as well alone; beyond these a matrix of cells × cells is long to invert
+# two cells are measured equally well one by one; beyond 512 a matrix of cells × cells takes long to invert
+FEWEST, MOST = 3, 512
 
 
 @lru_cache(maxsize=1024)

@@ -246,7 +246,7 @@ class MeasurementPlan(Protocol):
         """Return all decisions with their values, in the form that reconstructions read."""
 
 
-SCALE = 256  # distances are whole numbers of 1/SCALE
+SCALE = 256  # distances are integer multiples of 1/SCALE
 
 
 @dataclass(frozen=True)

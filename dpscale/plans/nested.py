@@ -49,7 +49,7 @@ class NestedFactor(Factor):
             or [factor.cells for factor in self.inner] != [run.size for run in runs]
             or any(len(own or ()) != self.cells for own in self.weights or ())
         ):
-            raise ValueError("a nested factor whose parts are not of its blocks")
+            raise ValueError("the parts of a nested factor do not match its blocks")
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -98,42 +98,42 @@ class NestedFactor(Factor):
 
     def explicit(self) -> Integers:
         """Return K as a matrix, shape (rows, cells); for axes of few cells."""
-        return np.asarray(self.applied(np.eye(self.cells, dtype=np.int64)))
+        return np.asarray(self.apply(np.eye(self.cells, dtype=np.int64)))
 
-    def applied(self, values: NDArray[Any], parts: tuple[NDArray[Any], ...] | None = None) -> NDArray[Any]:
+    def apply(self, values: NDArray[Any], parts: tuple[NDArray[Any], ...] | None = None) -> NDArray[Any]:
         """Return K applied along the leading axis; `parts` replaces the matrices K₁ and K₂."""
         top, *inner = parts or tuple(factor.explicit() for factor in self.parts)
-        told, start = [np.tensordot(top, block_sums(values, self.cells), axes=(1, 0))], 0
+        products, start = [np.tensordot(top, block_sums(values, self.cells), axes=(1, 0))], 0
         for run, matrix in zip(self.runs, inner, strict=True):
             blocks = values[start : start + run.count * run.size].reshape(run.count, run.size, *values.shape[1:])
             turned = np.moveaxis(np.tensordot(matrix, blocks, axes=(1, 1)), 0, 1)
-            told.append(turned.reshape(-1, *values.shape[1:]))
+            products.append(turned.reshape(-1, *values.shape[1:]))
             start += run.count * run.size
-        return np.concatenate(told)
+        return np.concatenate(products)
 
     @cached_property
     def inverse(self) -> Floats:
         """K⁺ as a matrix, shape (cells, rows); for axes of few cells."""
-        return self.estimated(np.eye(self.rows)).T
+        return self.estimate(np.eye(self.rows)).T
 
     @cached_property
     def covariance(self) -> Floats:
         """Z C₁ Zᵀ + ⊕C₂ as a matrix, shape (cells, cells); for axes of few cells."""
         return np.asarray(self.inverse @ self.inverse.T)
 
-    def estimated(self, values: Floats, axis: int = 0) -> Floats:
+    def estimate(self, values: Floats, axis: int = 0) -> Floats:
         """Return the estimate of the cells along `axis`; the axis is moved to the end."""
         values = np.moveaxis(values, axis, 0)
         blocks = np.tensordot(self.parts[0].inverse, values[: self.parts[0].rows], axes=(1, 0))
         cells, start = self._spread_blocks(blocks), self.parts[0].rows
         for at, (run, factor) in zip(self._starts, self._each, strict=True):
-            told = values[start : start + run.count * factor.rows].reshape(run.count, factor.rows, *values.shape[1:])
-            turned = np.moveaxis(np.tensordot(factor.inverse, told, axes=(1, 1)), 0, 1)
+            rows = values[start : start + run.count * factor.rows].reshape(run.count, factor.rows, *values.shape[1:])
+            turned = np.moveaxis(np.tensordot(factor.inverse, rows, axes=(1, 1)), 0, 1)
             cells[at : at + run.count * run.size] += turned.reshape(-1, *values.shape[1:])
             start += run.count * factor.rows
         return np.moveaxis(cells, 0, -1)
 
-    def varied(self, values: Floats) -> Floats:
+    def apply_covariance(self, values: Floats) -> Floats:
         """Return the covariance applied along the second axis; the axis is moved to the end."""
         first = np.moveaxis(values, 1, 0)
         flat = first.reshape(self.cells, -1)

@@ -154,7 +154,12 @@ class Plan:
         matching = [self.blocks[index] for index in self.blocks.sets.find(ordered)]
         if not matching or self.domain.cells(ordered) > SHOWN_CELLS:
             why = "not measured" if not matching else f"{self.domain.cells(ordered)} cells"
-            raise PlanError("strategy", f"{', '.join(ordered)}: {why}", f"up to {SHOWN_CELLS} cells", "ask another set")
+            raise PlanError(
+                "strategy",
+                f"{', '.join(ordered)}: {why}",
+                f"a measured set of up to {SHOWN_CELLS} cells",
+                "use another set",
+            )
         stacked = [factor.explicit().astype(np.float64) for factor in matching[0].factors]
         return kron(stacked) / math.sqrt(matching[0].squared_l2_sensitivity)
 

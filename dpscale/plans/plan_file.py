@@ -27,7 +27,7 @@ from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 
 
-def in_place(sets: AttributeSets, attributes: int) -> bool:
+def is_consistent(sets: AttributeSets, attributes: int) -> bool:
     """Return whether the sets refer to `attributes` attributes, each in ascending order, and are contiguous."""
     if sets.ends.dtype != np.int32 or sets.members.dtype != np.int32 or sets.ends.ndim != 1 or sets.members.ndim != 1:
         return False
@@ -37,18 +37,18 @@ def in_place(sets: AttributeSets, attributes: int) -> bool:
         return False
     rises = np.diff(sets.members) > 0
     first = sets.starts[(sets.starts > 0) & (sets.starts < len(sets.members))]
-    rises[first - 1] = True  # from one set to the next
+    rises[first - 1] = True  # boundaries between sets
     return bool(rises.all())
 
 
-def is_stored(sources: CountSources, blocks: int, attributes: int) -> bool:
+def has_sources(sources: CountSources, blocks: int, attributes: int) -> bool:
     """Return whether every block has a counted set as its source."""
     source = sources.source
     there = len(source) == blocks and bool(((source >= 0) & (source < len(sources.sets))).all())
-    return there and in_place(sources.sets, attributes)
+    return there and is_consistent(sources.sets, attributes)
 
 
-def fit(blocks: Blocks, domain: Domain) -> bool:
+def fits_domain(blocks: Blocks, domain: Domain) -> bool:
     """Return whether all factors match the sizes of their blocks' attributes and the noise is known."""
     columns = (blocks.which, blocks.share, blocks.whole, blocks.noise)
     if any(len(column) != len(blocks.sets) for column in columns) or not _known(blocks):
@@ -157,7 +157,7 @@ def check_content(folder: Path, expected: Mapping[str, Any]) -> None:
     except (FileNotFoundError, ValueError):
         content = None
     if content != expected:
-        raise JobError("run directory", f"the plan in {folder} is not the job's", "the plan as it was made",
+        raise JobError("run directory", f"the plan in {folder} does not follow from the job", "the original plan",
                        "start a new run")  # fmt: skip
 
 
@@ -182,14 +182,14 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
             blocks, sources = _blocks(workload.domain, content["strategies"], factors, dict(columns))
     except (FileNotFoundError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
         raise JobError(
-            "run directory", f"no whole plan in {folder}", "a planned run", "run `dpscale run` again"
+            "run directory", f"no complete plan in {folder}", "a planned run", "run `dpscale run` again"
         ) from None
     if content["workload"] != workload.digest:
         raise JobError("run directory", "the workload changed since it was planned",
-                       "the files that it was planned with", "start a new run")  # fmt: skip
+                       "the files used for planning", "start a new run")  # fmt: skip
     _check(folder, content["blocks"], blocks, sources, workload.domain)
-    told = content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"])
-    plan = Plan(workload, *told, content.get("stationary"), content.get("floor", 0.0))
+    fields = content["mechanism"], blocks, content["error"], content["bound"], tuple(content["notes"])
+    plan = Plan(workload, *fields, content.get("stationary"), content.get("floor", 0.0))
     vars(plan)["sources"] = sources
     return plan
 
@@ -207,14 +207,14 @@ def _blocks(
 def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: CountSources, domain: Domain) -> None:
     """Raise JobError unless the blocks are those of plan.json and can be measured."""
     same = record == {"count": len(blocks), "sha256": blocks.digest}
-    if not same or not in_place(blocks.sets, len(domain)) or not is_stored(sources, len(blocks), len(domain)):
+    if not same or not is_consistent(blocks.sets, len(domain)) or not has_sources(sources, len(blocks), len(domain)):
         raise JobError("run directory", f"the plan in {folder} has other blocks than its plan.json says",
-                       "the plan as it was made", "start a new run")  # fmt: skip
-    if not fit(blocks, domain):
+                       "the original plan", "start a new run")  # fmt: skip
+    if not fits_domain(blocks, domain):
         raise JobError("run directory", f"the plan in {folder} has a block that does not fit its attributes or noise",
-                       "the plan as it was made", "start a new run")  # fmt: skip
+                       "the original plan", "start a new run")  # fmt: skip
     if not bool(((blocks.share > 0) & (blocks.share <= 1)).all()):
-        raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the plan as it was made",
+        raise JobError("run directory", f"the plan in {folder} has a share outside (0, 1]", "the original plan",
                        "start a new run")  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def _describe(factor: Factor) -> dict[str, Any]:
     if factor.weights is not None:
         described["weights"] = [None if own is None else list(own) for own in factor.weights]
     if factor.spaces is not None:
-        described["spaces"] = [list(kept) for kept in factor.spaces]
+        described["spaces"] = [list(axes) for axes in factor.spaces]
     return described
 
 
@@ -243,10 +243,10 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     weights = described.get("weights")
     own = None if weights is None else tuple(None if one is None else tuple(one) for one in weights)
     spaces = described.get("spaces")
-    told = None if spaces is None else tuple(tuple(kept) for kept in spaces)
+    axes_of = None if spaces is None else tuple(tuple(axes) for axes in spaces)
     shape, levels = tuple(described["shape"]), described.get("levels")
     if levels is None:
-        factor = Factor(described["kind"], shape, matrices.get(key), own, told)
+        factor = Factor(described["kind"], shape, matrices.get(key), own, axes_of)
     else:
         top, *inner = [_factor(f"{key}.{number}", one, matrices) for number, one in enumerate(levels)]
         factor = NestedFactor(described["kind"], shape, weights=own, top=top, inner=tuple(inner))

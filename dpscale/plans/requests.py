@@ -103,13 +103,13 @@ def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule
     PlanError
         If the plan mixes both kinds of noise, or the budget is too small to divide.
     """
-    if len(np.unique(plan.blocks.noise)) != 1:  # no method makes such a plan, and β and ε do not add
+    if len(np.unique(plan.blocks.noise)) != 1:  # no mechanism makes such a plan; β and ε do not add
         raise PlanError("plan", "blocks of both kinds of noise", "one kind", "plan again, in a new run")
     first, which = _block_classes(plan.blocks)
     kinds = tuple(draw_of(plan.blocks[index], Fraction(budget), rows_per_unit) for index in first)
     schedule = Schedule(Draws(kinds, which))
     if schedule.cost > Fraction(budget):
-        raise PlanError("privacy", f"a budget of {budget:g}, too small to share out", "a larger one", "give more")
+        raise PlanError("privacy", f"a budget of {budget:g}, too small to divide", "a larger budget", "increase it")
     return schedule
 
 
@@ -121,7 +121,7 @@ def _block_classes(blocks: Blocks) -> tuple[list[int], NDArray[np.int32]]:
     new[1:] = (np.diff(keys[:, order]) != 0).any(axis=0)
     group = np.empty(len(order), np.int64)
     group[order] = np.cumsum(new) - 1
-    first = order[new]  # the sort is stable: the first of its kind
+    first = order[new]  # the sort is stable, so this is the first of its kind
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first))
     return np.sort(first).tolist(), rank[group]

@@ -28,7 +28,7 @@ MOST_CELLS = 1 << 16  # per batch
 
 def has_separate_residuals(blocks: Blocks) -> bool:
     """Return whether each residual is measured by exactly one block."""
-    return blocks.commutes and blocks.separate and blocks.sets.distinct
+    return blocks.commutes and blocks.measures_one_residual and blocks.sets.distinct
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class BatchedAnswers:
 
     def _places(self, sets: Sequence[AttributeSet], patterns: Sequence[Pattern]) -> Integers:
         """Return the block of every residual of every set, shape (patterns, sets); −1 where there is none."""
-        members = self.blocks.sets.placed(sets)
+        members = self.blocks.sets.positions(sets)
         return np.stack([self.blocks.sets.locate(members[:, list(pattern)]) for pattern in patterns])
 
     def _group_by_strategy(self, places: Integers) -> Iterator[Integers]:
@@ -155,7 +155,7 @@ class _UniformBatch:
             return np.stack([self.whole.residual(tuple(names[axis] for axis in pattern)) for names in self.sets])
         values = np.stack([self.whole.read(index) for index in self.places[number].tolist()])
         for factor in self.strategy(number):  # each axis moves to the end, so finally the order is the same
-            values = factor.estimated(values, 1)
+            values = factor.estimate(values, 1)
         return values
 
     def errors(self) -> Floats:
@@ -287,7 +287,7 @@ class LeastSquaresEstimates:
         if block.joint:
             return (block.factors[0].inverse @ values.reshape(-1)).reshape(self.plan.domain.shape(subset))
         for factor in block.factors:  # each axis moves to the end, so finally the order is the same
-            values = factor.estimated(values)
+            values = factor.estimate(values)
         return values
 
     def _cached_marginal(self, index: int, block: Block) -> Floats:

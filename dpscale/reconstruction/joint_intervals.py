@@ -115,7 +115,7 @@ class _Noise:
         if block.joint:
             return self._joint(block, values, self.plan.domain.shape(subset))
         for factor in block.factors:  # each axis moves to the end, so that finally the draws come first
-            values = factor.estimated(values)
+            values = factor.estimate(values)
         return values
 
     def _joint(self, block: Block, values: Floats, shape: Sequence[int]) -> Floats:

@@ -17,7 +17,7 @@ from dpscale.counting.count import Layout, count
 from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.measurement import carry_out
+from dpscale.measurement import measure_layouts
 from dpscale.privacy.secret import make_secret
 from dpscale.records import Table
 from dpscale.runs.run import Run
@@ -71,7 +71,7 @@ def test_a_task_run_again_changes_no_file(tmp_path):
     layout = Layout(run.domain, released.planned.counted)
     flat = count(layout, table.partitions)
     for one in orders:
-        carry_out([layout], one, run.secret, flat)
+        measure_layouts([layout], one, run.secret, flat)
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
     assert len(charges(tmp_path)) == 1
 
@@ -131,7 +131,7 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
 def test_changed_data_are_refused(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, measuring, "carry_out")
+        crashing(patch, measuring, "measure_layouts")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     frame(seed=9).to_parquet(tmp_path / "data/0.parquet", index=False)
@@ -154,7 +154,7 @@ def test_a_copied_run_directory_draws_once(tmp_path):
 def test_a_directory_copied_in_mid_run_draws_the_same(tmp_path, monkeypatch):
     run = begun(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, measuring, "carry_out")
+        crashing(patch, measuring, "measure_layouts")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")

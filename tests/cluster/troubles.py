@@ -20,7 +20,7 @@ PLACES = {
 ROUNDS = {  # of an adaptive job
     "counting": PLACES["counting"],
     "first measuring": PLACES["measuring"],
-    "packing": ("dpscale.engine.shards", "packed"),
+    "packing": ("dpscale.engine.shards", "build_shard"),
     "scoring": ("dpscale.engine.shards", "shard_distances"),
     "measuring of a round": ("dpscale.engine.shards", "measure_all"),
 }

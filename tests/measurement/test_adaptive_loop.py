@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpscale.base.errors import PlanError
 from dpscale.counting import ExactMarginal
-from dpscale.measurement.adaptive import Scores, SparseMarginal, distance, draw_chosen, packed, sensitivity
+from dpscale.measurement.adaptive import Scores, SparseMarginal, build_shard, distance, select_candidates, sensitivity
 from dpscale.mechanisms.aim import setting as aim_setting
 from dpscale.mechanisms.aim.decision import AimDecision
 from dpscale.mechanisms.aim.estimators import EntropyEstimator
@@ -67,7 +67,7 @@ def after_ones(asked, seed=1):
 def scores_of(state, counts_of):
     selection, scores = next_selection(state), Scores()
     sets = scores.missing(selection.candidates)
-    shard = packed([ExactMarginal(names, counts_of(names)) for names in sets], sets, state.groups, state.rows)
+    shard = build_shard([ExactMarginal(names, counts_of(names)) for names in sets], sets, state.groups, state.rows)
     scores.learn(shard.distances(state.estimates(sets), sets))
     return scores.of(selection)
 
@@ -149,9 +149,9 @@ def test_the_same_secret_gives_the_same_bytes_and_a_round_can_be_replayed(option
     for names in TRIPLES:
         assert one.marginal(names).tobytes() == other.marginal(names).tobytes()
     assert run(asked, COUNTS, secret, {"release": "s"}).rounds != one.rounds
-    replayed = _replayed(asked, secret, [note.chosen for note in one.rounds])
-    assert replayed.rounds == one.rounds
-    assert replayed.marginal(TRIPLES[0]).tobytes() == one.marginal(TRIPLES[0]).tobytes()
+    replay = _replayed(asked, secret, [note.chosen for note in one.rounds])
+    assert replay.rounds == one.rounds
+    assert replay.marginal(TRIPLES[0]).tobytes() == one.marginal(TRIPLES[0]).tobytes()
 
 
 def _replayed(asked, secret, choices):
@@ -203,7 +203,9 @@ def test_a_round_draws_distinct_candidates():
     state = after_ones(setting((BatchedSchedule(rounds=2), EntropyEstimator())))
     selection, scores = next_selection(state), scores_of(state, COUNTS)
     for seed in range(20):
-        chosen = draw_chosen(selection, scores, 1, lambda r, s=seed: open_stream(seeded_secret(s), "selection", r))
+        chosen = select_candidates(
+            selection, scores, 1, lambda r, s=seed: open_stream(seeded_secret(s), "selection", r)
+        )
         sets = [names for names in chosen if names]
         assert len(set(sets)) == len(sets) <= selection.count == len(chosen) == 5
 
@@ -213,7 +215,7 @@ def test_a_sparse_table_has_the_distance_of_the_dense_one():
     counts = rng.poisson(0.2, (30, 40))
     marginals = [ExactMarginal(("c", "e"), counts)]
     groups = {"c": every_cell(30), "e": every_cell(40)}
-    few, many = (packed(marginals, [("c", "e")], groups, rows) for rows in (300, 10**6))
+    few, many = (build_shard(marginals, [("c", "e")], groups, rows) for rows in (300, 10**6))
     assert isinstance(few.tables["c", "e"], SparseMarginal)
     np.testing.assert_array_equal(few.marginal(("c", "e")).counts, many.marginal(("c", "e")).counts)
     believed = TableEstimates({("c", "e"): rng.normal(0.2, 1, (30, 40))})
@@ -305,7 +307,7 @@ def test_pairs_inside_many_targets_are_candidates_once():
 def test_too_many_candidates_are_refused_before_they_are_made(rules, remedy, monkeypatch):
     monkeypatch.setattr(aim_setting, "MOST_CANDIDATES", 1000)
     sizes = {f"x{i}": 2 for i in range(60)}
-    with pytest.raises(PlanError, match=f"over 1,000 sets to choose among.*{remedy}") as refused:
+    with pytest.raises(PlanError, match=f"over 1,000 candidate sets.*{remedy}") as refused:
         first_decision(Setting(sizes, (tuple(sizes),), Fraction(1), schedule=rules))
     assert "degree" not in str(refused.value)
 
@@ -387,7 +389,7 @@ def test_after_vain_rounds_what_is_left_goes_back_to_the_1_ways():
     assert 1 / state.counts["a"].variance == pytest.approx(precision)
     one = reread(again[0], asked)
     assert [o.label for o in one.requests] == [o.label for o in again[0].requests]
-    with pytest.raises(ValueError, match="no candidate"):
+    with pytest.raises(ValueError, match="not a candidate"):
         AimDecision.from_dict(again[0].to_dict() | {"beta": "1/100000000"}, asked)
 
 

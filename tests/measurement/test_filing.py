@@ -9,7 +9,7 @@ import pytest
 from dpscale import Domain, JobError, Workload, plan
 from dpscale.counting.count import Layout
 from dpscale.measurement import MeasurementStore, value_files
-from dpscale.measurement.measurement import carry_out
+from dpscale.measurement.measurement import measure_layouts
 from dpscale.measurement.value_files import FileLayout, ValueReader, file_name, records, runs, spans, write_values
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
@@ -86,7 +86,7 @@ def measured(released, place, sets=None, wanted=None):
     flat = np.concatenate([everything.sum(axis=away[one]).reshape(-1) for one in sets])
     for one in wanted or released.missing(released.planned.first_decision()):
         for piece in one.within(frozenset(sets)):
-            carry_out([Layout(domain, tuple(sets))], piece, place, flat)
+            measure_layouts([Layout(domain, tuple(sets))], piece, place, flat)
 
 
 SMALL = Domain({name: 2 + i % 3 for i, name in enumerate("abcde")})
@@ -152,7 +152,7 @@ def test_a_source_that_lacks_what_is_measured_is_refused(tmp_path):
     released, place = released_in(tmp_path / "run", planned)
     source = planned.plan.sources.source
     source[:] = source[::-1].copy()
-    with pytest.raises(JobError, match="is to be measured from"):
+    with pytest.raises(JobError, match="cannot be measured from"):
         measured(released, place)
     assert not released.folder.exists() or not list(released.folder.iterdir())
 
@@ -174,7 +174,7 @@ def test_a_file_of_other_places_or_of_another_release_is_refused(tmp_path):
     assert values_of(fresh) == expected
     os.unlink(one)
     fresh = MeasurementStore(ours.folder, "r", "snapshot", planned)
-    with pytest.raises(JobError, match="are not there"):
+    with pytest.raises(JobError, match="are missing"):
         list(fresh.values(planned.first_decision()))
 
 

@@ -74,11 +74,11 @@ def test_what_is_told_has_the_least_variance(size):
     inverse = keep @ np.linalg.pinv(matrix)
     covariance = inverse @ inverse.T
     values, cells = rng.normal(size=(factor.rows, 2)), rng.normal(size=(3, size, 2))
-    assert np.allclose(factor.estimated(values), np.moveaxis(inverse @ values, 0, -1))
-    assert np.allclose(factor.estimated(values.T, 1), (inverse @ values).T)
+    assert np.allclose(factor.estimate(values), np.moveaxis(inverse @ values, 0, -1))
+    assert np.allclose(factor.estimate(values.T, 1), (inverse @ values).T)
     assert np.allclose(factor.inverse, inverse)
     assert np.allclose(factor.covariance, covariance)
-    assert np.allclose(factor.varied(cells), np.tensordot(cells, covariance, axes=(1, 0)))
+    assert np.allclose(factor.apply_covariance(cells), np.tensordot(cells, covariance, axes=(1, 0)))
     assert factor.mean_variance == pytest.approx(np.diag(covariance).mean())
     assert np.allclose(factor.sums_covariance(np.arange(size + 1)), covariance)
     for name in wide.KNOWN:
@@ -114,7 +114,7 @@ def test_an_axis_of_cells_alone_is_known_in_closed_form(kind):
     size = wide.LONG + 1
     factor, values = Factor(kind, (size,)), np.random.default_rng(1).normal(size=(2, size, 3))
     covariance = factor.covariance
-    assert np.allclose(factor.varied(values), np.tensordot(values, covariance, axes=(1, 0)))
+    assert np.allclose(factor.apply_covariance(values), np.tensordot(values, covariance, axes=(1, 0)))
     assert factor.mean_variance == pytest.approx(np.diag(covariance).mean())
     ends = np.array([0, 3, 4, 200, size])
     sums = np.add.reduceat(np.add.reduceat(covariance, ends[:-1], axis=0), ends[:-1], axis=1)

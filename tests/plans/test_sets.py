@@ -10,7 +10,7 @@ from dpscale import Domain, JobError, Workload, plan
 from dpscale.plans.attribute_sets import AttributeSets, count_sources
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import center_factor, identity_factor
-from dpscale.plans.plan_file import in_place, read_plan, write_plan
+from dpscale.plans.plan_file import is_consistent, read_plan, write_plan
 from dpscale.plans.requests import BlockRequests, draw_of, make_schedule
 from dpscale.privacy.streams import canonical
 
@@ -48,7 +48,7 @@ def test_sets_are_found_one_by_one_and_many_at_once():
     for degree in range(5):
         asked = [names for names in ALL if len(names) == degree]
         expected = [given.index(names) if names in given else -1 for names in asked]
-        assert alone.locate(alone.placed(asked)).tolist() == expected
+        assert alone.locate(alone.positions(asked)).tolist() == expected
 
 
 def test_sets_of_equal_sums_are_told_apart():
@@ -61,7 +61,7 @@ def test_sets_of_equal_sums_are_told_apart():
 @pytest.mark.parametrize("edit", ["descending", "unknown", "twice", "short", "long", "backwards"])
 def test_columns_that_are_no_sets_are_told(edit):
     sets = AttributeSets.of(NAMES, [("a", "b", "c"), (), ("d",), ("a", "g")])
-    assert in_place(sets, len(NAMES))
+    assert is_consistent(sets, len(NAMES))
     members, ends = sets.members.copy(), sets.ends.copy()
     if edit == "descending":
         members[:2] = 1, 0
@@ -71,7 +71,7 @@ def test_columns_that_are_no_sets_are_told(edit):
         ends[1] = 2
     else:
         ends[-1] += 1 if edit == "long" else -1
-    assert not in_place(AttributeSets(NAMES, members, ends), len(NAMES))
+    assert not is_consistent(AttributeSets(NAMES, members, ends), len(NAMES))
 
 
 def blocks_of(domain, sets, make=center_factor, shares=None):
@@ -145,9 +145,9 @@ def test_a_plan_comes_back_from_its_files_and_other_columns_are_refused(tmp_path
     with pytest.raises(JobError, match=r"other blocks than its plan.json says"):
         read_plan(tmp_path, workload)
     np.savez(tmp_path / "blocks.npz", **(columns | {"source": columns["source"] + 90}))
-    with pytest.raises(JobError, match="the plan as it was made"):
+    with pytest.raises(JobError, match="the original plan"):
         read_plan(tmp_path, workload)
     (tmp_path / "blocks.npz").write_bytes(b"PK")
-    with pytest.raises(JobError, match="no whole plan"):
+    with pytest.raises(JobError, match="no complete plan"):
         read_plan(tmp_path, workload)
     assert json.loads((tmp_path / "plan.json").read_text())["blocks"]["count"] == len(made.blocks)

@@ -481,7 +481,7 @@ def spent_any(place):
 
 def test_a_plan_beforehand_is_refused_with_the_way_to_go():
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=2)
-    with pytest.raises(dp.JobError, match=r"chooses what to measure as it goes.*dp\.run"):
+    with pytest.raises(dp.JobError, match=r"selects measurements during the run.*dp\.run"):
         dp.plan(workload, mechanism="aim-grem")
 
 

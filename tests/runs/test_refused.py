@@ -63,7 +63,9 @@ def test_what_was_charged_stays_with_its_secret(tmp_path, monkeypatch):
     """A refusal after the charge, planted: the run goes on with the same secret, and spends nothing twice."""
     write_table(tmp_path / "data", table())
     job, measure_layouts = write_job(tmp_path), measure.measure_layouts
-    monkeypatch.setattr(measure, "measure_layouts", lambda *own: (_ for _ in ()).throw(DataError("data", "a", "b", "c")))
+    monkeypatch.setattr(
+        measure, "measure_layouts", lambda *own: (_ for _ in ()).throw(DataError("data", "a", "b", "c"))
+    )
     with pytest.raises((DataError, TransientError)):
         dp.run(job, tmp_path / "run")
     monkeypatch.setattr(measure, "measure_layouts", measure_layouts)

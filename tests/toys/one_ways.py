@@ -1,7 +1,7 @@
 """A matrix mechanism: every asked attribute by itself, cell by cell, at equal shares."""
 
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.fixed_plan import matrix_mechanism, whole_plan
+from dpscale.mechanisms.fixed_plan import marginal_plan, matrix_mechanism
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
 
@@ -21,7 +21,7 @@ def plan(problem, options, tools):
     share = options.used * (1 - 1e-15) / len(names)
     factors = {name: (identity_factor(workload.domain[name].size),) for name in names}
     blocks = [Block((name,), factors[name], share, True, problem.noise) for name in names]
-    return whole_plan(workload, NAME, blocks, 0.0)
+    return marginal_plan(workload, NAME, blocks, 0.0)
 
 
 MECHANISM = matrix_mechanism(NAME, Options, plan)

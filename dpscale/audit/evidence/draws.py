@@ -66,7 +66,7 @@ def _check_names(folder: Path, rounds: Sequence[int]) -> None:
 
 def _drawn(released: MeasurementStore, decision: Decision, names: Names) -> Iterator[Said]:
     """The draws of a decision, each by its own record, and that the record is of what was ordered there."""
-    requests, sequence, place = decision.requests, released.filing(decision).sequence.tolist(), 0
+    requests, sequence, place = decision.requests, released.file_layout(decision).sequence.tolist(), 0
     for first, end in released.stored_spans(decision):
         name = file_name(decision.round, (first, end))
         if first != place:

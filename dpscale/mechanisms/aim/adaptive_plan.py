@@ -34,7 +34,7 @@ from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.workload import targets_of, whole_weights
 
-Taken = Sequence[tuple[AimDecision, Sequence[Floats]]]
+DecisionValues = Sequence[tuple[AimDecision, Sequence[Floats]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +54,11 @@ class AdaptiveEvidence:
     workload: Workload
     setting: Setting
     estimating: Setting
-    taken: Taken
+    taken: DecisionValues
     noise: str = GAUSSIAN
 
     def least_squares(self) -> LeastSquaresEstimates:
-        raise NotImplementedError("least squares of adaptive measurements is not in `reconstructions`")
+        raise NotImplementedError("least squares is not available for adaptive measurements")
 
     def residuals(self) -> Residuals:
         """Return the residuals for GReM, including 1-ways; those of a run over groups of cells are over groups."""
@@ -69,7 +69,7 @@ class AdaptiveEvidence:
 
         Measurements over groups of several cells do not determine a residual.
         """
-        return all(kept in self._by_cell for kept in subsets(names) if kept)
+        return all(residual_set in self._by_cell for residual_set in subsets(names) if residual_set)
 
     @cached_property
     def _by_cell(self) -> frozenset[AttributeSet]:
@@ -161,7 +161,7 @@ class AdaptivePlan:
     @property
     def notes(self) -> tuple[str, ...]:
         sets = f"{len(self.candidates)} candidates for {len(self.setting.targets)} marginals"
-        return (f"{self.kind}; {sets}; what is measured is chosen as it goes",)
+        return (f"{self.kind}; {sets}; measurements are selected during the run",)
 
     @property
     def query_count(self) -> int:
@@ -193,8 +193,8 @@ class AdaptivePlan:
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
         return [(figure(float(self.setting.beta)), "privacy cost: squared μ of Gaussian differential privacy"),
-                (figure(len(self.candidates)), "sets to choose among; what each round measured was chosen by what was "
-                 "known before it")]  # fmt: skip
+                (figure(len(self.candidates)), "candidate sets; each round selected its measurements from the "
+                 "estimates of the previous rounds")]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of plan.json; `version` changes if the interpretation of measurements changes."""
@@ -275,11 +275,11 @@ AnyAdaptivePlan = TypeVar("AnyAdaptivePlan", bound=AdaptivePlan)
 class AdaptiveOptions(Settings):
     """Options of the division of the budget and of the grouping of cells."""
 
-    ones: float = setting(0.3, "a share from 0.01 to 0.99", "the 1-ways' share of β", ge=0.01, le=0.99)
+    ones: float = setting(0.3, "a share from 0.01 to 0.99", "share of β for the 1-ways", ge=0.01, le=0.99)
     selecting: float = setting(
-        0.1, "a share from 0.01 to 0.99", "the share of a round that pays its choices", ge=0.01, le=0.99
+        0.1, "a share from 0.01 to 0.99", "share of a round that pays for its selections", ge=0.01, le=0.99
     )
-    grain: float = setting(0.3, "a number from 0 to 100", "how coarse groups of cells are", ge=0, le=100)
+    grain: float = setting(0.3, "a number from 0 to 100", "coarseness of the groups of cells", ge=0, le=100)
 
     @property
     def share_of_ones(self) -> Fraction:

@@ -27,8 +27,8 @@ from dpscale.workload.residual import center, subsets
 from dpscale.workload.residual.in_axis import Groups, every_cell, shares
 
 SHARE_UNIT = 1 << 40
-VERSION = "aim-grem/6"  # in every record, so another version would draw other noise
-BY_STRATEGY = "aim-grem/7"  # of runs some of whose 1-ways are measured by strategies, and in the records of those
+VERSION = "aim-grem/6"  # part of every noise record, so another version draws other noise
+BY_STRATEGY = "aim-grem/7"  # runs with 1-ways measured by strategies, and the records of these 1-ways
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,13 +145,13 @@ def residual_requests(
     sizes = [grouping.count for grouping in groups]
     parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, precisions, float(beta))]
     requests = []
-    for kept, part in zip(subsets(names), parts, strict=True):
+    for residual_set, part in zip(subsets(names), parts, strict=True):
         if part:
-            inside = tuple(groups[names.index(name)] for name in kept)
-            block = strategy_of(kept, inside, by_cell=False)
+            inside = tuple(groups[names.index(name)] for name in residual_set)
+            block = strategy_of(residual_set, inside, by_cell=False)
             cost = beta * Fraction(part, sum(parts))
-            draw = gaussian_draw(block.squared_l2_sensitivity, cost, rows_per_unit, ", ".join(kept))
-            requests.append(ResidualRequest(*round_and_rank, names, kept, inside, draw))
+            draw = gaussian_draw(block.squared_l2_sensitivity, cost, rows_per_unit, ", ".join(residual_set))
+            requests.append(ResidualRequest(*round_and_rank, names, residual_set, inside, draw))
     return requests
 
 
@@ -265,7 +265,7 @@ def _read_request(
         or not set(names) <= set(chosen[rank])
         or setting.ordered(names) != tuple(names)
     ):
-        raise ValueError("an order outside what was chosen")
+        raise ValueError("a request outside the selected sets")
     by_cell = cells is not None
     inside = tuple((groups if cells is None else cells)[name] for name in names)
     own = setting.strategies.get(names[0]) if by_cell else None
@@ -277,15 +277,15 @@ def _read_request(
 def _check(decision: AimDecision, setting: Setting) -> None:
     known = {(name,) for name in setting.names} if decision.is_one_way else set(setting.candidates)
     if len(set(decision.measured)) != len(decision.measured) or not set(decision.measured) <= known:
-        raise ValueError("a choice that is no candidate, or twice the same")
+        raise ValueError("a selected set that is not a candidate, or a repeated one")
     if not decision.chosen or (() in decision.chosen and not _allows_empty_set(decision, setting)):
-        raise ValueError("no choice, or one of nothing where none is offered")
+        raise ValueError("no selected set, or an empty set that is not a candidate")
     if (
         decision.beta < 0
         or decision.step <= 0
         or sum(request.draw.cost for request in decision.requests) > len(decision.measured) * decision.step
     ):
-        raise ValueError("orders that cost more than their round")
+        raise ValueError("requests that cost more than their round")
     if decision.round == 0 and any(decision.groups[name] != every_cell(setting.sizes[name]) for name in setting.names):
         raise ValueError("1-ways that are not over their cells")
 
@@ -366,18 +366,18 @@ CUMULATIVE = frozenset({"prefix"}) | BOTH_ENDS
 
 def strategies(workload: Workload) -> Mapping[str, Factor]:
     """Return the strategy of each attribute with cumulative queries only and a suitable number of cells."""
-    asked = _families(workload)
+    families_of = _families(workload)
     sizes = {one.name: one.size for one in workload.domain.attributes}
-    return {name: cumulative_factor(sizes[name], bool(families & BOTH_ENDS)) for name, families in asked.items()
+    return {name: cumulative_factor(sizes[name], bool(families & BOTH_ENDS)) for name, families in families_of.items()
             if families <= CUMULATIVE and FEWEST <= sizes[name] <= MOST}  # fmt: skip
 
 
 def _families(workload: Workload) -> dict[str, set[str]]:
     """Return the names of the families of each attribute; "" for joint families and explicit queries."""
-    asked: dict[str, set[str]] = {}
+    families: dict[str, set[str]] = {}
     for part in workload.parts:
         for names in part.sets:
             own = [family.name for family in part.families(names)] if isinstance(part, ProductPart) else []
             for name, family in zip_longest(names, own, fillvalue=""):
-                asked.setdefault(name, set()).add(family)
-    return asked
+                families.setdefault(name, set()).add(family)
+    return families

@@ -64,9 +64,9 @@ class Estimator(Protocol):
         groups: Mapping[str, Groups],
         residuals: Residuals,
         candidates: Sequence[AttributeSet],
-        earlier: FittedEstimates | None = None,
+        previous: FittedEstimates | None = None,
     ) -> FittedEstimates:
-        """Return the estimates of a state; `earlier` are those of the previous round, as a starting point."""
+        """Return the estimates of a state; `previous` are those of the previous round, as a starting point."""
 
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
@@ -119,7 +119,7 @@ class EntropyEstimator:
         groups: Mapping[str, Groups],
         residuals: Residuals,
         candidates: Sequence[AttributeSet],
-        earlier: FittedEstimates | None = None,
+        previous: FittedEstimates | None = None,
     ) -> EntropyEstimates:
         return EntropyEstimates(counts, groups, residuals, candidates, self.chains, self.rules)
 
@@ -192,7 +192,7 @@ class GremEstimator:
         groups: Mapping[str, Groups],
         residuals: Residuals,
         candidates: Sequence[AttributeSet],
-        earlier: FittedEstimates | None = None,
+        previous: FittedEstimates | None = None,
     ) -> GremEstimates:
         return GremEstimates(residuals)
 
@@ -204,8 +204,12 @@ class GremEstimator:
     def changed_sets(
         self, before: Residuals, after: Residuals, candidates: Sequence[AttributeSet]
     ) -> list[AttributeSet]:
-        changed = [set(kept) for kept, value in after.values.items() if value is not before.values.get(kept)]
-        return [names for names in candidates if any(kept <= set(names) for kept in changed)]
+        changed = [
+            set(residual_set)
+            for residual_set, value in after.values.items()
+            if value is not before.values.get(residual_set)
+        ]
+        return [names for names in candidates if any(residual_set <= set(names) for residual_set in changed)]
 
 
 @dataclass(frozen=True, eq=False)

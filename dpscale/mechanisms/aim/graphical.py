@@ -66,9 +66,9 @@ class GraphicalEstimator:
         groups: Mapping[str, Groups],
         residuals: Residuals,
         candidates: Sequence[AttributeSet],
-        earlier: FittedEstimates | None = None,
+        previous: FittedEstimates | None = None,
     ) -> GraphicalEstimates:
-        before = earlier.model if isinstance(earlier, GraphicalEstimates) else None
+        before = previous.model if isinstance(previous, GraphicalEstimates) else None
         return GraphicalEstimates(counts, groups, residuals, self.close, before)
 
 
@@ -85,9 +85,9 @@ class GraphicalEstimates:
     @cached_property
     def model(self) -> GraphicalModel:
         sizes = {name: len(noisy.values) for name, noisy in self.counts.items()}
-        told = observed(self.counts, self.groups, self.residuals)
+        observations = observed(self.counts, self.groups, self.residuals)
         with one_thread():
-            return fit(sizes, told, FitOptions(close=self.close), self.start)
+            return fit(sizes, observations, FitOptions(close=self.close), self.start)
 
     def table(self, names: AttributeSet) -> Floats:
         """Return the marginal over the groups of the run.

@@ -27,7 +27,7 @@ from typing import Protocol
 from dpscale.base.display import AttributeSet
 
 DEGREE = 3
-FEWER = "ask for marginals over fewer attributes"
+FEWER = "use marginals over fewer attributes"
 OFFERED, EVEN, CHEAPEST, WIDEST = 0.15, 0.025, Fraction(1, 4), 3
 NOISY_ONES, DOUBT, SIXTEENTHS, PART = 0.05, 2, 16, 1 << 12
 Targets = Mapping[AttributeSet, int]
@@ -118,7 +118,7 @@ class PublishedSchedule(EvenSchedule):
 
     selecting: Fraction = Fraction(1, 10)
     penalty: float = 1.0
-    fewer_candidates: str = "ask for smaller marginals, or set mechanism.published = false"
+    fewer_candidates: str = "use smaller marginals, or set mechanism.published = false"
 
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 1, attributes
@@ -206,9 +206,9 @@ class BatchedSchedule:
 
     def one_way_share(self, moved: Iterable[float], noise: Iterable[float], ones: float) -> Fraction:
         moved = list(moved)
-        in_vain = count_uninformative(moved, noise, self.patience)
-        wanted = ones > NOISY_ONES or in_vain == len(moved)
-        return max(Fraction(0), Fraction(2 * in_vain - len(moved), len(moved) + DOUBT)) * wanted
+        uninformative = count_uninformative(moved, noise, self.patience)
+        wanted = ones > NOISY_ONES or uninformative == len(moved)
+        return max(Fraction(0), Fraction(2 * uninformative - len(moved), len(moved) + DOUBT)) * wanted
 
     def batch(self, candidates: Sequence[AttributeSet], share: Fraction) -> int:
         """Return 1 / `rounds` of the pairs at even steps, up to WIDEST times as many at cheap ones."""

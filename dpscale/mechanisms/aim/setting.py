@@ -15,9 +15,9 @@ from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, RoundSchedule
 from dpscale.plans.factor import Factor
 
-MOST_CANDIDATES = 4 * 10**6  # some 2 GB of driver; all pairs of 2,828 attributes
-MOST_LARGER, MOST_LARGER_CELLS = 1 << 12, 1 << 25  # all are held against the estimates in every round
-MOST_ATTRIBUTES = 34  # beyond, a pair is in so many targets that no larger set can stand beside it
+MOST_CANDIDATES = 4 * 10**6  # about 2 GB in the driver; all pairs of 2,828 attributes
+MOST_LARGER, MOST_LARGER_CELLS = 1 << 12, 1 << 25  # all are compared with the estimates in every round
+MOST_ATTRIBUTES = 34  # beyond, a pair is in so many targets that no larger set can compete with it
 OWN_SCHEDULE, OWN_BELIEFS = BatchedSchedule(), EntropyEstimator()
 
 
@@ -56,7 +56,7 @@ class Setting:
         small = next((name for name in self.names if self.sizes[name] < 2), None)
         if small is not None:
             raise PlanError("workload", f"{small}, an attribute of one cell", "attributes of two cells and more",
-                            "leave it out: it tells nothing")  # fmt: skip
+                            "remove it: it has no information")  # fmt: skip
         if not self.targets or not any(self.targets):
             raise PlanError("workload", "no attribute set", "one marginal at least", "add a family to the workload")
         if not isinstance(self.beta, Fraction) or self.beta <= 0:
@@ -78,7 +78,7 @@ class Setting:
         for names in self.targets:
             inside.update(islice(self.inside(names), MOST_CANDIDATES + 1))
             if len(inside) > MOST_CANDIDATES:
-                raise PlanError("workload", f"over {MOST_CANDIDATES:,} sets to choose among", "fewer",
+                raise PlanError("workload", f"over {MOST_CANDIDATES:,} candidate sets", "fewer",
                                 self.schedule.fewer_candidates)  # fmt: skip
         ordered = sorted((names for names in inside if not self.estimator.is_determined(names)), key=self.place)
         return tuple(names for names in ordered if len(names) <= self._always) + self._small(ordered)
@@ -96,9 +96,9 @@ class Setting:
         larger = [names for names in ordered if len(names) > self._always]
         cells = {names: math.prod(self.sizes[name] for name in names) for names in larger}
         fewest = sorted(larger, key=cells.__getitem__)[:MOST_LARGER]
-        kept = {names for names, sofar in zip(fewest, accumulate(cells[names] for names in fewest), strict=True)
+        chosen = {names for names, sofar in zip(fewest, accumulate(cells[names] for names in fewest), strict=True)
                 if sofar <= MOST_LARGER_CELLS}  # fmt: skip
-        return tuple(names for names in larger if names in kept)
+        return tuple(names for names in larger if names in chosen)
 
     @property
     def _always(self) -> int:

@@ -94,7 +94,7 @@ class AimState:
     offered: tuple[AttributeSet, ...] = ()
     rounds: tuple[Round, ...] = ()
     measured: int = 0
-    earlier: FittedEstimates | None = None
+    previous: FittedEstimates | None = None
 
     @property
     def rows(self) -> int:
@@ -105,7 +105,7 @@ class AimState:
     def fit(self) -> FittedEstimates:
         """Estimates from all measurements."""
         setting = self.setting
-        return setting.estimator.fit(self.counts, self.groups, self.residuals, setting.candidates, self.earlier)
+        return setting.estimator.fit(self.counts, self.groups, self.residuals, setting.candidates, self.previous)
 
     def estimates(self, sets: Sequence[AttributeSet]) -> CurrentEstimates:
         """Return the estimates of candidates, to be sent to the tasks that compare them with exact counts."""
@@ -155,7 +155,7 @@ def initial_state(
     """Return the state after the 1-ways; groups are chosen here unless `groups` gives stored ones."""
     counts = {request.names[0]: request.counts(value) for request, value in zip(decision.requests, values, strict=True)}
     if groups is None:
-        groups = _grouped(setting, counts) if setting.candidates else decision.groups
+        groups = _choose_groups(setting, counts) if setting.candidates else decision.groups
     residuals = Residuals({name: grouping.count for name, grouping in groups.items()}).updated(
         setting.estimator.one_way_residuals(counts)
     )
@@ -178,7 +178,7 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else 0.0
 
 
-def _grouped(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
+def _choose_groups(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
     return setting.estimator.groups(counts, deviation(setting.first_step, setting.rows_per_unit))
 
 
@@ -186,8 +186,8 @@ def next_selection(state: AimState) -> AimSelection | None:
     """Return the selection of the next round, or None if the budget is spent."""
     if state.done:
         return None
-    setting, schedule, back = state.setting, state.setting.schedule, _back(state)
-    count, step = (0, state.left * back / len(setting.names)) if back else _afforded(state)
+    setting, schedule, back = state.setting, state.setting.schedule, _one_way_share(state)
+    count, step = (0, state.left * back / len(setting.names)) if back else _round_size(state)
     candidates: tuple[AttributeSet, ...] = () if back else _choices(state)
     cost = Fraction(0) if back else schedule.selecting * step
     return AimSelection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
@@ -199,7 +199,7 @@ def _choices(state: AimState) -> tuple[AttributeSet, ...]:
 
     With equal numbers the sets do not outvote the empty set. It is not offered if one measurement must spend the rest.
     """
-    nothing = _allows_empty(state) and not _single(state)
+    nothing = _allows_empty(state) and not _one_left(state)
     return (*state.offered, *[()] * len(state.offered)) if nothing else state.offered
 
 
@@ -207,7 +207,7 @@ def _allows_empty(state: AimState) -> bool:
     return state.setting.schedule.allows_empty(*_effects(state))
 
 
-def _single(state: AimState) -> bool:
+def _one_left(state: AimState) -> bool:
     """Return whether at most one measurement is affordable."""
     return state.left < 2 * state.step
 
@@ -218,7 +218,7 @@ def _effects(state: AimState) -> tuple[list[float], list[float]]:
     return [one for note in others for one in note.moved], [one for note in others for one in note.expected_noise]
 
 
-def _back(state: AimState) -> Fraction:
+def _one_way_share(state: AimState) -> Fraction:
     """Return the share of the remaining budget for repeated 1-ways after an uninformative round.
 
     It is 1 if measurements are almost certainly uninformative and one measurement would spend all of the rest.
@@ -228,12 +228,12 @@ def _back(state: AimState) -> Fraction:
     total = total_of(state.counts)
     noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
     share = state.setting.schedule.one_way_share(*_effects(state), _mean(noise))
-    if _single(state) and _allows_empty(state) and share >= SURE:
+    if _one_left(state) and _allows_empty(state) and share >= SURE:
         return Fraction(1)
     return share * (not state.rounds[-1].is_one_way)
 
 
-def _afforded(state: AimState) -> tuple[int, Fraction]:
+def _round_size(state: AimState) -> tuple[int, Fraction]:
     """Return the number of measurements of the round and β of each; the last round spends the rest."""
     batch, affordable = min(state.setting.batch(state.step), len(state.offered)), int(state.left / state.step)
     if affordable > batch:
@@ -259,7 +259,7 @@ def make_decision(state: AimState, selection: AimSelection, chosen: Sequence[Att
         requests += added
         for request in added:
             precisions[request.names] = precisions.get(request.names, 0.0) + 1 / request.variance
-    requests.sort(key=lambda request: setting.place(request.source))  # so that the worker of a shard fills few files
+    requests.sort(key=lambda request: setting.place(request.source))  # the worker of a shard then writes few files
     return AimDecision(selection.round, tuple(chosen), selection.beta, selection.step, state.groups, tuple(requests))
 
 
@@ -271,14 +271,14 @@ def updated_state(state: AimState, decision: AimDecision, values: Sequence[Float
         measured = [(request.names, value, 1 / request.variance) for request, value in taken]
         return replace(after, residuals=state.residuals.updated(measured))
     again = {request.names[0]: request.counts(value) for request, value in taken}
-    told = state.setting.estimator.one_way_residuals(again)
+    one_ways = state.setting.estimator.one_way_residuals(again)
     counts = {name: noisy.average(again[name]) for name, noisy in state.counts.items()}
-    return replace(after, counts=counts, residuals=state.residuals.updated(told))
+    return replace(after, counts=counts, residuals=state.residuals.updated(one_ways))
 
 
 def next_state(state: AimState, decision: AimDecision, values: Sequence[Floats]) -> AimState:
     """Return the state after a round, with estimates updated and the step annealed by the change of the *estimates*."""
-    after = replace(updated_state(state, decision, values), earlier=state.fit)
+    after = replace(updated_state(state, decision, values), previous=state.fit)
     if not decision.measured:
         vars(after)["fit"] = state.fit
     costs = _costs_of(state, decision.chosen, decision.step)
@@ -286,8 +286,8 @@ def next_state(state: AimState, decision: AimDecision, values: Sequence[Floats])
     moved, noise = zip(*effects, strict=True)
     note = Round(decision.chosen, decision.step + decision.beta, moved, noise, decision.is_one_way, decision.beta)
     if decision.is_one_way:
-        return _noted(after, note, state.step)
-    return _noted(after, note, state.setting.schedule.next_step(note.step, moved, noise))
+        return _with_round(after, note, state.step)
+    return _with_round(after, note, state.setting.schedule.next_step(note.step, moved, noise))
 
 
 def _effect(
@@ -299,7 +299,7 @@ def _effect(
     return float(np.abs(after.fit.table(names) - old).sum()), noise
 
 
-def _noted(state: AimState, note: Round, step: Fraction) -> AimState:
+def _with_round(state: AimState, note: Round, step: Fraction) -> AimState:
     """Return the state with a round appended; its estimates are reused."""
     noted = replace(state, rounds=(*state.rounds, note), step=step)
     vars(noted)["fit"] = state.fit

@@ -23,9 +23,9 @@ from dpscale.engine.counting import Pass, partition_groups, plan_passes, run_pas
 from dpscale.engine.faults import refused_everywhere
 from dpscale.engine.frames import frame_table
 from dpscale.engine.shards import Shards
-from dpscale.measurement import Measurements, MeasurementStore, carry_out
-from dpscale.measurement.adaptive import Scores, draw_chosen
-from dpscale.measurement.measurement import check_affordable, check_choosing
+from dpscale.measurement import Measurements, MeasurementStore, measure_layouts
+from dpscale.measurement.adaptive import Scores, select_candidates
+from dpscale.measurement.measurement import check_affordable, check_selection_cost
 from dpscale.plans.measurement_plan import Decision
 from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.privacy.streams import open_stream
@@ -171,7 +171,7 @@ def perform(run: Run, engine: Engine) -> None:
 
 def measure(run: Run, engine: Engine, table: Table, released: MeasurementStore, seen: Stamps) -> None:
     """All decisions that are left."""
-    state, waiting = released.replayed()
+    state, waiting = released.replay()
     if waiting is not None or released.planned.next_selection(state) is not None:
         check_secret(run)
         charge(run, released, reserve=False)
@@ -232,7 +232,7 @@ class _Measuring:
             numbers = sorted({shard_of[names] for names in piece.sources})
             layouts = [one.shards[number] for number in numbers]
             items.append((layouts, piece, self.run.secret, *(handles[number] for number in numbers)))
-        self.engine.map(carry_out, items, "measure")
+        self.engine.map(measure_layouts, items, "measure")
 
     def _chosen(self, state: Any, waiting: Decision | None, counted: Counted) -> Any:
         """Rounds of select, decide, measure, update."""
@@ -263,7 +263,7 @@ class _Measuring:
         It is held against what was charged, and the ledger knows it first.
         """
         self._check(decision)  # before what was chosen is written anywhere
-        standing = decision if decision.round == 0 else self.released.decide(decision)
+        standing = decision if decision.round == 0 else self.released.record_decision(decision)
         if standing is not decision:
             self._check(standing)
         self.taken.append(standing)
@@ -281,8 +281,8 @@ class _Measuring:
             self.scores.learn(distances)
         self.reader.check_unchanged()
         secret, head = self.run.secret.read(), self.released.head
-        chosen = draw_chosen(selection, self.scores.of(selection), self.released.rows_per_unit,
+        chosen = select_candidates(selection, self.scores.of(selection), self.released.rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
         decision = planned.make_decision(state, selection, chosen)
-        check_choosing(decision, selection)
+        check_selection_cost(decision, selection)
         return decision

@@ -163,7 +163,7 @@ def _finished(run: Run) -> bool:
 def _state_of(run: Run) -> tuple[Any, bool]:
     """The last state that the measurements give, and whether something is left to measure."""
     released = run.released
-    state, waiting = released.replayed()
+    state, waiting = released.replay()
     return state, waiting is not None or released.planned.next_selection(state) is not None
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import chisquare
 
 from dpscale.answers.report import trace_plot
-from dpscale.measurement.adaptive import Scores, draw_chosen
+from dpscale.measurement.adaptive import Scores, select_candidates
 from dpscale.mechanisms.aim.decision import AimDecision, AimSelection
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule
 from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection, next_state
@@ -47,7 +47,7 @@ def drawn_pairs(selection, scores, seeds):
     def stream_of(seed):
         return lambda label: open_stream(seeded_secret(seed), "selection", label)
 
-    return Counter(draw_chosen(selection, scores, 1, stream_of(seed)) for seed in range(seeds))
+    return Counter(select_candidates(selection, scores, 1, stream_of(seed)) for seed in range(seeds))
 
 
 def test_draws_have_the_law_of_the_exponential_mechanism_with_nothing_put_back():
@@ -111,9 +111,9 @@ def test_a_decision_of_nothing_that_none_was_offered_is_refused(edit):
     selection = next_selection(state)
     made = make_decision(state, selection, ((),) * selection.count).to_dict()
     assert AimDecision.from_dict(made, asked).requests == ()
-    with pytest.raises(ValueError, match="none is offered"):
+    with pytest.raises(ValueError, match="an empty set that is not a candidate"):
         AimDecision.from_dict(made | edit, asked)
-    with pytest.raises(ValueError, match="none is offered"):
+    with pytest.raises(ValueError, match="an empty set that is not a candidate"):
         AimDecision.from_dict(made, setting((PublishedSchedule(), asked.estimator)))
 
 
