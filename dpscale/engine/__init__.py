@@ -1,7 +1,7 @@
-"""The only room that knows Dask: which scheduler runs, and how a map or a counting pass becomes tasks.
+"""Execution engines. This is the only package that imports Dask.
 
-Rooms of mathematics take a function `each(function, items)`; this room makes one from threads, processes, the calling
-thread or a cluster. Results are the same bytes on each.
+Numerical packages receive a parallel map `each(function, items)`. An engine provides one that runs on threads,
+processes, the calling thread or a cluster. The results are the same bytes on each.
 """
 
 from dpscale.engine.schedulers import ClusterEngine, Engine, LocalEngine, resolve

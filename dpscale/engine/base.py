@@ -1,7 +1,7 @@
-"""What every engine does: map a function over items, and reduce lists of arrays over a tree.
+"""Interface of execution engines: map a function over items, and reduce lists of arrays over a tree.
 
-What a reduction leaves is a *handle*: the array itself locally, a future on a cluster, to be given to a later map
-without passing through the driver.
+A reduction returns *handles*. A handle is the array itself on a local engine and a future on a cluster. It can be an
+argument of a later map; the array then does not pass through the driver.
 """
 
 from __future__ import annotations
@@ -19,13 +19,23 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(label: str, done: int, total: int) -> None:
-    """A progress function that shows nothing."""
+    """Progress function that shows nothing."""
 
 
 class Engine(ABC):
-    """Where tasks run. `workers` is how many run at once; `label`s name what a progress bar shows.
+    """Place where tasks run.
 
-    `memory` is about how many bytes a task holds, for the schedulers that can make use of it.
+    The `label` of a method is the name that a progress bar shows. `memory` is an estimate of the bytes that one task
+    needs, for schedulers that use it.
+
+    Attributes
+    ----------
+    workers : int
+        Number of tasks that run at once.
+    shares_memory : bool
+        Whether tasks share the memory of this process.
+    progress : callable
+        Called with a label, the number of finished tasks and their total.
     """
 
     workers: int
@@ -36,7 +46,7 @@ class Engine(ABC):
     def map(
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
     ) -> list[Any]:
-        """function(item) for every item, in order; a tuple item is spread over the arguments."""
+        """Return function(item) for every item, in order; a tuple item is unpacked into the arguments."""
 
     @abstractmethod
     def reduce(
@@ -49,10 +59,25 @@ class Engine(ABC):
         pieces: Sequence[range] | None = None,
         apart: bool = False,
     ) -> list[Any]:
-        """Sum over items of function(*item), a list of `parts` arrays: one handle for each part.
+        """Sum the lists of arrays function(*item) over all items.
 
-        `pieces`: the parts that the same tasks sum, all unless told; right where the arrays are small. `apart`: each
-        item has one piece, and the others nothing of it.
+        Parameters
+        ----------
+        function : callable
+            Returns a list of `parts` arrays.
+        items : sequence of tuple
+            Arguments of the calls.
+        parts : int
+            Number of arrays in each list.
+        pieces : sequence of range, optional
+            Ranges of parts that the same tasks sum. Default: one range of all parts, which suits small arrays.
+        apart : bool
+            Whether each item contributes to exactly one piece; the items are in the order of the pieces.
+
+        Returns
+        -------
+        list
+            One handle for each part.
         """
 
     @abstractmethod
@@ -60,32 +85,43 @@ class Engine(ABC):
         self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
         memory: int | None = None,
     ) -> list[Any]:  # fmt: skip
-        """function(*item) for every item, left where it was made: a handle each."""
+        """Call function(*item) for every item and leave each result where it was computed; return a handle of each."""
 
     @abstractmethod
     def exchange(
         self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
         label: str = "exchange",
     ) -> list[Any]:  # fmt: skip
-        """join([take(one, number) for one in kept]) for every number below `count`: all to all.
+        """Return join([take(handle, number) for all handles]) for every number below `count`.
 
-        `kept`: handles, of which the parts travel and never the whole. Few numbers are under way at once.
+        Only the results of `take` travel between workers, never a whole value. Few numbers are in progress at once.
+
+        Parameters
+        ----------
+        take : callable
+            Returns the part with a given number of a value.
+        kept : sequence
+            Handles of the values.
+        join : callable
+            Combines the list of parts with the same number.
+        count : int
+            Number of parts of each value.
         """
 
     @abstractmethod
     def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
-        """Handles of values that this process has, for tasks that need them more than once."""
+        """Return handles of values of this process, for tasks that use them more than once."""
 
     def shared(self, value: Any, label: str = "send") -> Any:
-        """What stands for one value in the items of many tasks: itself, or a handle."""
+        """Return the representation of one value that many tasks use: the value itself, or a handle."""
         return value
 
     @abstractmethod
     def scratch(self) -> AbstractContextManager[Use]:
-        """A use of files that tasks write and read, until its end."""
+        """Return a context manager of a use of temporary files of tasks; the files are removed at its end."""
 
     def each(self, label: str) -> Callable[[Callable[..., Any], Iterable[Any]], list[Any]]:
-        """`map` under a label, in the shape that the rooms of mathematics take."""
+        """Return `map` under a label as the parallel map that numerical code expects."""
         return partial(self._each, label)
 
     def _each(self, label: str, function: Callable[..., Any], items: Iterable[Any]) -> list[Any]:
@@ -93,17 +129,17 @@ class Engine(ABC):
 
     @abstractmethod
     def check_room(self, needed: int, what: str) -> None:
-        """PlanError where a task on `what` that holds so many bytes does not fit the smallest worker."""
+        """Raise PlanError if a task on `what` that needs `needed` bytes does not fit the smallest worker."""
 
     @abstractmethod
     def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
-        """JobError where a worker cannot work in a folder as the driver does, or read some files."""
+        """Raise JobError if a worker cannot write in a folder or read some files as the driver does."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what the engine itself opened."""
+        """Close the resources that the engine opened."""
 
 
 def spread(items: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Items as tuples of arguments."""
+    """Return each item as a tuple of arguments."""
     return [item if isinstance(item, tuple) else (item,) for item in items]

@@ -1,10 +1,10 @@
-"""An existing `distributed` cluster.
+"""Engine on an existing `distributed` cluster.
 
-Tasks have readable keys that hold no argument: `dpscale-count-<random>`, and a number. A map keeps a few batches a
-thread on the scheduler, thousands at the most, and sends more as they end, so a million items need no more memory
-there than a thousand; a batch is let go as soon as its results are here. A reduction is one graph, bounded by what
-`counting` plans: its tasks stay known to the scheduler while a handle lives, since Dask computes a lost sum again
-from them.
+Task keys are readable and contain no argument: `dpscale-count-<random>` and a number. A map submits a few batches per
+thread, at most some thousands, and submits more as they finish, so the scheduler needs the same memory for a million
+items as for a thousand. A batch is released as soon as its results have arrived. A reduction is one graph, whose size
+`counting` bounds. The scheduler remembers its tasks while a handle exists, because Dask recomputes a lost sum from
+them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,16 @@ RESOURCE = "MEMORY"  # bytes; asked for where every worker declares it
 
 
 class ClusterEngine(Engine):
-    """An existing `distributed` cluster; `owned` clients are closed with the engine.
+    """Engine on an existing `distributed` cluster.
 
-    Of two jobs on a cluster the tasks of the one with the higher `priority` run first.
+    Parameters
+    ----------
+    client : distributed.Client
+    progress : callable
+    owned : bool
+        Whether `close` also closes the client.
+    priority : int
+        Of two jobs on a cluster, the tasks of the job with the higher priority run first.
     """
 
     def __init__(self, client: Any, progress: Progress = silent, owned: bool = False, priority: int = 0) -> None:
@@ -51,13 +58,13 @@ class ClusterEngine(Engine):
 
     @property
     def workers(self) -> int:  # type: ignore[override]
-        """Threads of all workers now."""
+        """Current number of threads of all workers."""
         self._check_open()
         with dependable(self.client, "start"):
             return max(1, sum(self._nthreads().values()))
 
     def _nthreads(self, refresh: bool = False) -> dict[str, int]:
-        """Threads of every worker, asked for anew where the answer is a second old."""
+        """Return the threads of each worker, from an answer that is at most FRESH_SECONDS old."""
         if refresh or monotonic() - self._asked > FRESH_SECONDS:
             self._threads, self._asked = dict(self.client.nthreads()), monotonic()
         return self._threads
@@ -65,7 +72,7 @@ class ClusterEngine(Engine):
     def map(
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
     ) -> list[Any]:
-        """function(item) for every item, in order; a tuple item is spread over the arguments."""
+        """Return function(item) for every item, in order; a tuple item is unpacked into the arguments."""
         arguments = spread(items)
         results: list[Any] = [None] * len(arguments)
         batches = Batches(arguments, self.workers, self._paces.get(label))
@@ -85,7 +92,7 @@ class ClusterEngine(Engine):
     def _flow(
         self, function: Discreet, batches: Batches, label: str, memory: int | None
     ) -> Generator[tuple[int, tuple[float, list[Any]]], None, None]:
-        """Run batches, never too many at once: where each starts, and what it gave, as they end."""
+        """Run batches, a limited number at once, and yield the start and the result of each as it finishes."""
         watch, name, resources = Watch(self.client), self._named(label), self._resources(memory)
         window = min(max(LEAST_TASKS, A_THREAD * self.workers), MOST_TASKS)
         pending: dict[Any, int] = {}
@@ -109,7 +116,7 @@ class ClusterEngine(Engine):
                 future.release()
 
     def _one(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What one small task gives."""
+        """Return the result of one small task."""
         key, watch = (self._named("fetch"), 0), Watch(self.client)
         watch.add(self._submit({key: (Discreet(function), *map(literal, arguments))}, [key], None, later=True))
         return watch.gather(watch.next())[0]
@@ -124,7 +131,7 @@ class ClusterEngine(Engine):
         pieces: Sequence[range] | None = None,
         apart: bool = False,
     ) -> list[Any]:
-        """Sum over items of function(*item), a list of `parts` arrays: a future for each part, when all are done."""
+        """Sum lists of `parts` arrays over items; return a future for each part once all are finished."""
         asked = pieces or [range(parts)]
         graph, _, roots = sums(function, items, asked, self._kinds(label), apart)
         handles = self._kept([(graph, roots)], label, memory)
@@ -136,7 +143,7 @@ class ClusterEngine(Engine):
         self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
         memory: int | None = None,
     ) -> list[Any]:  # fmt: skip
-        """function(*item) for every item, left on the worker that made it: a future each, when all are done."""
+        """Call function(*item) for every item; return futures once all are finished. Results stay on the workers."""
         with dependable(self.client, label):
             graphs = call_graphs(Discreet(function), list(items), self._named(label), self.sent)
         return self._kept([(graph, list(graph)) for graph in graphs], label, memory)
@@ -145,9 +152,9 @@ class ClusterEngine(Engine):
         self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
         label: str = "exchange",
     ) -> list[Any]:  # fmt: skip
-        """join([take(one, number) for one in kept]) for every number below `count`: parts go from worker to worker.
+        """Return join([take(handle, number) for all handles]) for every number; parts travel between workers directly.
 
-        What was kept and is lost with its worker is made again by Dask, from its own task.
+        If a value is lost with its worker, Dask recomputes it from its task.
         """
         results: list[Any] = []
         with dependable(self.client, label), _waiting():
@@ -172,7 +179,10 @@ class ClusterEngine(Engine):
         return watch.gather(futures)
 
     def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
-        """Futures of values that tasks give back, so that one lost with its worker is sent again; a few at a time."""
+        """Return futures of values that tasks return, so that a value lost with its worker is sent again.
+
+        Values are sent in messages of limited size.
+        """
         handles: list[Any] = []
         while len(handles) < len(values):
             items = [(value,) for value in message_of(values[len(handles) :])]
@@ -181,13 +191,13 @@ class ClusterEngine(Engine):
         return handles
 
     def shared(self, value: Any, label: str = "send") -> Any:
-        """The value, or where that is large a future of it: it goes to the scheduler once, and in pieces."""
+        """Return a small value itself and a future of a large one, which is sent to the scheduler once, in pieces."""
         data = dumped(value)
         return value if len(data) <= SMALL else self.keep(joined, [tuple(self.sent(cut(data), label))], label)[0]
 
     @contextmanager
     def scratch(self) -> Iterator[Use]:
-        """A file is of the worker that wrote it, and goes with it or at the end."""
+        """Yield a use of temporary files; a file is removed with the worker that wrote it or at the end."""
         use = Use()
         try:
             yield use
@@ -211,7 +221,7 @@ class ClusterEngine(Engine):
     def _submit(
         self, graph: Graph, keys: list[Any], resources: dict[str, int] | None, later: bool = False
     ) -> list[Any]:
-        """Futures of some keys. Tasks that use up handles go first, so that what they hold is freed early."""
+        """Return futures of some keys; tasks that consume handles have priority, which releases their memory early."""
         self._check_open()
         priority = self.priority * 2 + later
         with warnings.catch_warnings():  # of large graphs: their size may tell how many rows are left out
@@ -222,7 +232,7 @@ class ClusterEngine(Engine):
         return list(self.client.get(graph, keys, sync=False, retries=RETRIES, priority=priority, resources=resources))
 
     def _check_open(self) -> None:
-        """A client that lost its scheduler for good closes itself."""
+        """Raise TransientError if the client is closed; a client that lost its scheduler for good closes itself."""
         if self.client.status == "closed":
             raise lost_scheduler()
 
@@ -234,39 +244,39 @@ class ClusterEngine(Engine):
         return self._kinds(label)("")
 
     def _token(self) -> str:
-        """Fresh with every call: a cluster remembers results by key, also those of an earlier job."""
+        """Return a fresh token; a cluster remembers results by key, including those of an earlier job."""
         self._runs += 1
         return f"{self._name}{self._runs}"
 
     def _resources(self, memory: int | None) -> dict[str, int] | None:
-        """Bytes to ask for, where all workers declare how many they have; no more than the smallest has."""
+        """Return the memory to request, at most that of the smallest worker; None unless all workers declare it."""
         declared = connect.declared(self.client, RESOURCE) if memory else None
         return {RESOURCE: min(memory, declared)} if memory and declared else None
 
     def check_workers(self) -> None:
-        """Wait for a first worker; JobError where the versions of one differ from this process's."""
+        """Wait for a first worker; raise JobError if the versions of a worker differ from those of this process."""
         with dependable(self.client, "check"), _waiting():
             await_worker(self.client)
             self._check_new()
 
     def _check_new(self) -> None:
-        """The same of workers that came since: an autoscaled one may be of an older image."""
+        """Check the versions of workers that joined since the last check; an autoscaled one may have an older image."""
         present = set(self._nthreads(refresh=True))
         if new := present - self._known:
             connect.check_versions(self.client, sorted(new))
         self._known = present
 
     def check_room(self, needed: int, what: str) -> None:
-        """PlanError where a task on `what` that holds so many bytes does not fit the smallest worker."""
+        """Raise PlanError if a task on `what` that needs `needed` bytes does not fit the smallest worker."""
         with dependable(self.client, "check"):
             connect.check_room(self.client, needed, what)
 
     def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
-        """JobError where a worker cannot write in a folder or read some files."""
+        """Raise JobError if a worker cannot write in a folder or read some files."""
         connect.check_sight(self.client, place(folder), [str(file) for file in files])
 
     def close(self) -> None:
-        """Close the client where the engine opened it."""
+        """Close the client if the engine opened it."""
         if self._owned:
             self.client.close()
 
@@ -276,12 +286,12 @@ def _itself(value: Any) -> Any:
 
 
 def _nothing(result: Any) -> None:
-    """What is told of an array: that it is there."""
+    """Return None, to check that an array exists without sending it."""
 
 
 @contextmanager
 def _waiting() -> Iterator[None]:
-    """Inside a task: leave the worker's thread to others while this one waits for them."""
+    """Release the worker's thread for other tasks while a task waits for them; does nothing outside a task."""
     from distributed import rejoin, secede
 
     try:

@@ -1,4 +1,4 @@
-"""Connecting to a running scheduler; what can be wrong with its address, its certificates and its workers."""
+"""Connection to a running scheduler, and checks of its address, its certificates and its workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAME = "install the same versions everywhere: see cluster/README.md"
 
 
 def check_versions(client: Any, workers: list[str] | None = None) -> None:
-    """JobError that tells which worker, of some or of all, differs from this process in what."""
+    """Raise JobError if a version of some workers (default: all) differs from that of this process."""
     differing: dict[str, list[str]] = {}
     for name in ("python", *PACKAGES):
         here, there = _here(name), _there(client, name, workers)
@@ -47,7 +47,7 @@ def _here(name: str) -> str:
 
 
 def _there(client: Any, name: str, workers: list[str] | None) -> dict[str, str]:
-    """The version of each worker; workers that are lost meanwhile are left out."""
+    """Return the version of each worker; workers that were lost during the request are omitted."""
     if name == "python":
         answers = client.run(platform.python_version, workers=workers, on_error="return")
     else:
@@ -63,9 +63,9 @@ def _minor(text: str) -> str:
 
 
 def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
-    """JobError where a worker cannot work in `folder` as the driver does, or does not see some of the files.
+    """Raise JobError if a worker cannot work in `folder` as the driver does, or cannot read some of the files.
 
-    A token that only its owner may read, as the secret of a release is, is put there and taken away again.
+    A temporary token with the permissions of a release's noise key is written there; only its owner may read it.
     """
     token = folder / f".seen-{secrets.token_hex(8)}"
     content = secrets.token_bytes(16)
@@ -96,7 +96,10 @@ def _put(token: Path, content: bytes) -> None:
 
 
 def face(file: str, key: bytes) -> bytes:
-    """Size and ends of a file, hashed under a key that is used once; empty where it cannot be read, or is a folder."""
+    """Return a keyed hash of the size and both ends of a file; empty if it is unreadable or a folder.
+
+    The key is used once.
+    """
     hasher = hashlib.blake2b(key=key)
     try:
         with opening(file, ENDS) as opened:
@@ -111,7 +114,17 @@ def face(file: str, key: bytes) -> bytes:
 
 
 def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
-    """On a worker: what it cannot do; empty where it can do all. `faces`: of files, as the driver sees them."""
+    """Return a description of the first thing that this worker cannot do; "" if there is none. Runs on the worker.
+
+    Parameters
+    ----------
+    token : str
+        Path of a file that the driver wrote.
+    content : bytes
+        Content of the token.
+    faces : mapping of str to bytes
+        Fingerprint of each file, computed by the driver.
+    """
     folder, path = os.path.dirname(token), place(token)
     try:
         if path.read_bytes() != content:
@@ -133,7 +146,7 @@ def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
 
 
 def check_room(client: Any, needed: int, what: str) -> None:
-    """PlanError where so many bytes exceed what the smallest worker has for a thread."""
+    """Raise PlanError if a task needs more bytes than the smallest worker has per thread."""
     rooms = {
         worker: max(info["memory_limit"] - BASE, 0) // info["nthreads"]
         for worker, info in _workers(client).items()
@@ -152,7 +165,7 @@ def check_room(client: Any, needed: int, what: str) -> None:
 
 
 def declared(client: Any, resource: str) -> int | None:
-    """The least of a resource that a worker declares; None where not all do."""
+    """Return the smallest amount of a resource that a worker declares; None unless all workers declare it."""
     amounts = [info.get("resources", {}).get(resource) for info in _workers(client).values()]
     return None if not amounts or None in amounts else int(min(amounts))
 
@@ -162,7 +175,7 @@ def _workers(client: Any) -> Mapping[str, Any]:
 
 
 def _listed(findings: Mapping[str, Sequence[str]], verb: str) -> str:
-    """Some workers, and what each of them has or cannot do."""
+    """Return a phrase that names the first SHOWN workers with their findings."""
     first = [f"worker {worker} {verb} {', '.join(whats)}" for worker, whats in list(findings.items())[:SHOWN]]
     more = len(findings) - len(first)
     return " and ".join([*first, *([f"{more} more workers"] if more else [])])
@@ -177,7 +190,7 @@ ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^][:/@\s]
 
 
 def connect(address: str, seconds: float, takes: str = ADDRESSES) -> Any:
-    """A client of the scheduler at an address. `takes`: what a sentence about a wrong one says may stand there."""
+    """Return a client of the scheduler at an address; `takes` describes the accepted values in an error message."""
     if not _is_address(address):
         raise JobError(SCHEDULER_FIELD, f"{address!r}", takes, "fix it")
     from distributed import Client  # first: it adds its defaults to Dask's configuration
@@ -194,7 +207,7 @@ def connect(address: str, seconds: float, takes: str = ADDRESSES) -> Any:
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """A client of an existing cluster whose workers are fit for use; closed afterwards."""
+    """Yield a client of an existing cluster whose workers have passed the checks; close it afterwards."""
     client = connect(address, CONNECT_SECONDS)
     try:
         await_worker(client)
@@ -205,7 +218,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def await_worker(client: Any) -> None:
-    """TransientError where no worker comes in time."""
+    """Wait for a first worker; raise TransientError if none joins in time."""
     seconds = worker_seconds()
     try:
         client.wait_for_workers(1, timeout=seconds)
@@ -214,7 +227,7 @@ def await_worker(client: Any) -> None:
 
 
 def _is_address(address: str) -> bool:
-    """Whether Dask can try it: it would try for long what is none, and end with a traceback."""
+    """Return whether Dask accepts the address; for an invalid one it would retry for long and end with a traceback."""
     matched = ADDRESS.fullmatch(address)
     if matched is None or not 0 < int(matched["port"]) < 2**16:
         return False
@@ -234,7 +247,7 @@ def _check_encryption(address: str) -> None:
 
 
 def _security() -> Any:
-    """TLS as Dask is configured, refused here where that is not enough: Dask would say so only in its own words."""
+    """Return the TLS settings of Dask's configuration; raise JobError if they are incomplete or unusable."""
     import dask
     from distributed import Security
 

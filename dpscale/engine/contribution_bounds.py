@@ -1,4 +1,8 @@
-"""The rows that exceed a unit's bound: one reading of all partitions, an exchange by buckets of units, a bit a row."""
+"""Rows that exceed the contribution bound of their privacy unit.
+
+All partitions are read once, the rows are exchanged between workers by buckets of units, and the result is one bit per
+row.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,10 @@ SMALL = 1 << 20  # bytes of all marks that go along with every task that needs t
 
 
 def survey_units(engine: Engine, partitions: Sequence[Partition], unit: str) -> int:
-    """An upper guess of the table's rows, by footers; DataError where its files have units that cannot be compared."""
+    """Return an upper bound of the table's rows from the file footers.
+
+    Raises DataError if the units of two files have types that cannot be compared.
+    """
     files = {part.path: part for part in partitions}
     found = engine.map(survey, [(part, unit) for part in files.values()], "rows")
     one_family((family for _, family in found), unit)
@@ -53,11 +60,29 @@ def rows_beyond(
     drop: bool = False,
     through: Through | None = None,
 ) -> Dropped:
-    """Rows to leave out, of every partition that has any. `drop`: also those of no unit, which are an error else.
+    """Return the rows to leave out of each partition, for partitions that have any.
 
-    `rows` is an upper guess of the table's length, for the number of buckets. `names` are the attributes that will be
-    counted (all of the domain when None): only they are read, and rows that agree on them are alike. `through`: whose
-    the ids in the unit's column are. Of rows that are alike the first stay, in the order of the groups.
+    Of rows that are equal in the counted attributes, the first ones are counted, in the order of the groups.
+
+    Parameters
+    ----------
+    engine : Engine
+    domain : Domain
+    groups : sequence of tuple of Partition
+    unit : str
+        Column of the privacy unit.
+    bound : int
+        Largest number of rows of one unit.
+    rows : int
+        Upper bound of the table's rows; it determines the number of buckets.
+    memory : int
+        Memory setting, in bytes.
+    names : sequence of str, optional
+        Attributes that are counted; only they are read. Default: all attributes of the domain.
+    drop : bool
+        Whether rows with no unit are left out too; otherwise they are an error.
+    through : Through, optional
+        Map from the values of the unit's column to the unit.
     """
     share = memory // (2 * engine.workers)
     segment = min(max(share // SEGMENT_BYTES, LEAST_SEGMENT), MOST_SEGMENT)
@@ -81,7 +106,7 @@ def rows_beyond(
 
 
 def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[tuple[Partition, ...]]:
-    """The partitions in the order of the groups, in pieces that are a shard each."""
+    """Return the partitions, in the order of the groups, in pieces of about one shard each."""
     wanted = max(-(-rows // SHARD_ROWS), SHARDS_A_WORKER * workers)
     each = max(wanted // max(len(groups), 1), 1)
     pieces = []
@@ -94,14 +119,17 @@ def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) ->
 def _assign_shard(
     dealing: Dealing, partitions: Sequence[Partition], in_memory: bool, use: Use, *through: Through
 ) -> Shard:
-    """`held`: in memory; else on a disk. `through`: whose ids are, in pieces, where they are not the unit's own."""
+    """Assign the rows of some partitions to buckets, in memory or in an encrypted file.
+
+    `through` contains the pieces of the map from the unit column's values to units, if there is one.
+    """
     if through:
         dealing = replace(dealing, through=Through.joined(through))
     return deal(dealing, partitions, Memory() if in_memory else Sealed.new(use, _own_folder()))
 
 
 def _own_folder() -> str | None:
-    """Where this worker keeps what does not fit its memory; None for the system's own place."""
+    """Return the local directory of this worker for temporary files; None for the system's directory."""
     if "distributed" not in sys.modules:
         return None
     from distributed import get_worker
@@ -113,14 +141,17 @@ def _own_folder() -> str | None:
 
 
 def handed(engine: Engine, dropped: Dropped) -> Mapping[Partition, Any]:
-    """The same for many tasks: handles, unless it is little."""
+    """Return the dropped rows as arguments of many tasks: the values if they are small, otherwise handles."""
     if sum(rows.bits.nbytes for rows in dropped.values()) <= SMALL:
         return dropped
     return dict(zip(dropped, engine.sent(list(dropped.values()), "units"), strict=True))
 
 
 def read_through(engine: Engine, hops: Sequence[tuple[Table, str, str]]) -> Through:
-    """Whose ids are, through tables with their key, and the column of what that belongs to."""
+    """Return the map from keys to units through tables.
+
+    A hop is a table, its key column and the column that the key is mapped to.
+    """
     return composed([_hop(engine, *hop) for hop in hops])
 
 

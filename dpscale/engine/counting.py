@@ -1,13 +1,14 @@
-"""Counting passes: attribute sets in groups under the memory setting, partitions in groups, partial counts in a tree.
+"""Counting passes over the data, planned under the memory setting.
 
-A pass reads every partition once and counts one group of sets, by a cover of them (see `tables.choice`). Its counters
-are cut into shards, so that sums and the measurements that follow are several tasks. Within a pass, the memory at any
-time is about (workers + FACTOR) times the counters of the pass; of FACTOR, one is for the sum and two for the joints.
+A pass reads every partition once and counts one group of attribute sets by a cover of them (see `counting.cover`). Its
+counters are divided into shards, so that the sums and the measurements that follow are several tasks. During a pass the
+memory is about (workers + FACTOR) times the counters of the pass; of FACTOR, one is for the sum and two are for the
+joint tables.
 
-A task is about a second of counting where partial counts are small enough to wait for their sum, and else a worker's
-whole share; passes have never more tasks than make TASKS in all. Where partitions are too few or too unequal to keep
-every worker busy (one huge file), or counters outnumber what rows add to them, workers share the sets instead of the
-rows, and each reads everything.
+A task counts for about a second if its partial counts are small enough to wait for their sum; otherwise it counts a
+worker's whole share. All passes together have at most TASKS tasks. Workers share the attribute sets instead of the
+rows, and each reads all rows, if the partitions are too few or too unequal to occupy every worker (for example one
+large file), or if there are more counters than rows.
 """
 
 from __future__ import annotations
@@ -49,9 +50,16 @@ HELD = 3.0  # nanoseconds to clear a counter and to sum it: those of sets that a
 
 @dataclass(frozen=True)
 class Pass:
-    """One reading of the table: the layouts (shards) that are counted together.
+    """One reading of the table.
 
-    `spare` is how many cells of joints a task may hold, `most` how many tasks may count.
+    Attributes
+    ----------
+    shards : tuple of Layout
+        Layouts that are counted together.
+    spare : int
+        Largest number of cells of joint tables in a task.
+    most : int
+        Largest number of counting tasks.
     """
 
     shards: tuple[Layout, ...]
@@ -60,32 +68,32 @@ class Pass:
 
     @property
     def sets(self) -> tuple[AttributeSet, ...]:
-        """The sets of all shards."""
+        """Attribute sets of all shards."""
         return tuple(attributes for shard in self.shards for attributes in shard.sets)
 
     @property
     def cells(self) -> int:
-        """Counters of all shards."""
+        """Number of counters of all shards."""
         return sum(int(shard.offsets[-1]) for shard in self.shards)
 
     @property
     def bytes(self) -> int:
-        """What a task that counts holds at the most: all counters, and the joints that it counts first."""
+        """Upper bound of the memory of a counting task: all counters and the joint tables that it counts first."""
         return COUNTER_BYTES * (self.cells + self.spare)
 
     @property
     def pieces(self) -> list[range]:
-        """The shards that are summed in the same tasks: as many as are small together, for tasks are what sums cost."""
+        """Ranges of shards that the same tasks sum; small shards share a range, which needs fewer tasks."""
         needed = -(-COUNTER_BYTES * self.cells * FAN_IN // max(SMALL, 1))
         return pieces_of(len(self.shards), max(min(needed, len(self.shards)), 1))
 
     def cover(self, rows: int) -> Cover:
-        """How a task of about so many rows counts the sets."""
+        """Return the cover by which a task of about `rows` rows counts the sets."""
         return plan_cover(self.shards[0].domain, self.sets, rows, self.spare)
 
 
 def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> list[Pass]:
-    """Cut the sets into passes whose counters fit the memory, and each pass into shards of similar size."""
+    """Divide the sets into passes whose counters fit the memory, and each pass into shards of similar size."""
     limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
     spare = min(4 * limit // workers, SPARE_CELLS)
     groups = _fill(sets, domain.cells_each(sets), limit)
@@ -95,7 +103,7 @@ def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, worke
 
 
 def _wait(group: Sequence[AttributeSet], cells: Sequence[int], limit: int, workers: int) -> int:
-    """How many tasks may count a group of sets: one a worker where their partial counts could not wait for the sum."""
+    """Return the largest number of counting tasks of a group: one per worker if partial counts could not wait."""
     if WAITING * sum(cells) > FACTOR * limit:
         return workers
     return max(SENT // max(len(group), 1), workers)
@@ -106,10 +114,19 @@ Filled = tuple[Sequence[AttributeSet], Sequence[int]]
 
 @dataclass(frozen=True)
 class Effort:
-    """What counting and measuring some sets will take: readings of the table, tasks, and bytes held at the most.
+    """Expected cost of counting and measuring some attribute sets.
 
-    `saving` tells what the covers of all passes save, `seconds_per_million` is
-    about what one core needs to read, encode and count a million rows.
+    Attributes
+    ----------
+    passes : int
+        Readings of the table.
+    tasks : int
+    memory : int
+        Largest memory in use, in bytes.
+    saving : Saving
+        Work that the covers of all passes save.
+    seconds_per_million : float
+        Approximate time of one core to read, encode and count a million rows.
     """
 
     passes: int
@@ -120,10 +137,20 @@ class Effort:
 
 
 def effort(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int, rows: int | None = None) -> Effort:
-    """The effort under a memory setting, known before any data is read (with at least as many files as workers).
+    """Return the expected cost under a memory setting without reading any data.
 
-    `rows`: about how long the table is, where that is known; it decides how many tasks there are a worker, provided
-    that there are as many partitions.
+    The table is assumed to have at least as many files as workers.
+
+    Parameters
+    ----------
+    domain : Domain
+    sets : sequence of AttributeSet
+    memory : int
+        Memory setting, in bytes.
+    workers : int
+    rows : int, optional
+        Approximate number of rows, if known. It determines the number of tasks per worker, provided that there are as
+        many partitions.
     """
     passes = plan_passes(domain, sets, memory, workers)
     share = ROWS if rows is None else -(-rows // workers)
@@ -139,7 +166,7 @@ def effort(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: i
 
 
 def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> tuple[int, str]:
-    """Bytes of the task that holds most, and the attributes of its largest set: what `Engine.check_room` takes."""
+    """Return the bytes of the task that needs most memory, and the attributes of its largest set."""
     largest = max(plan_passes(domain, sets, memory, workers), key=lambda one: one.bytes)
     held = largest.sets
     widest = held[int(np.argmax(domain.cells_each(held)))]
@@ -147,25 +174,25 @@ def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, work
 
 
 def _wanted(one: Pass, cover: Cover, rows: int) -> int:
-    """How many tasks a pass over so many rows is cut into."""
+    """Return the number of tasks of a pass over `rows` rows."""
     seconds = cover.saving.covered / cover.rows * rows / 1e9
     return min(math.ceil(seconds / TASK_SECONDS), one.most)
 
 
 def _summing(one: Pass, items: int) -> int:
-    """How many tasks sum what so many items count, and take shards out of the sums."""
+    """Return the number of tasks that sum the counts of `items` items and extract shards from the sums."""
     pieces = len(one.pieces)
     cut = items if pieces > 1 and items > 1 else 0
     return pieces * (cut + _sums(items)) + len(one.shards)
 
 
 def _sums(items: int) -> int:
-    """How many tasks sum so many items over a tree."""
+    """Return the number of tasks of a tree that sums `items` items."""
     return 0 if items <= 1 else -(-items // FAN_IN) + _sums(-(-items // FAN_IN))
 
 
 def _fill(sets: Sequence[AttributeSet], cells: Sequence[int], limit: int) -> list[Filled]:
-    """Sets in their order, in groups of at most so many cells (or one set each), with the cells of each."""
+    """Divide sets, in order, into groups of at most `limit` cells (or one set); return each group with its cells."""
     cuts, held = [0], 0
     for place, size in enumerate(cells):
         if place > cuts[-1] and held + size > limit:
@@ -176,12 +203,12 @@ def _fill(sets: Sequence[AttributeSet], cells: Sequence[int], limit: int) -> lis
 
 
 def _shards(domain: Domain, sets: Sequence[AttributeSet], cells: Sequence[int], count: int) -> tuple[Layout, ...]:
-    """About so many shards of similar size."""
+    """Divide sets into about `count` shards of similar size."""
     return tuple(Layout(domain, tuple(group)) for group, _ in _fill(sets, cells, math.ceil(sum(cells) / count)))
 
 
 def partition_groups(partitions: Sequence[Partition], workers: int) -> list[tuple[Partition, ...]]:
-    """Partitions dealt out, the largest first, so that every worker has one group of similar size."""
+    """Distribute partitions over the workers in groups of similar size, the largest first."""
     sizes = {part: part.size() + 1 for part in partitions}
     groups: list[list[Partition]] = [[] for _ in range(min(workers, len(sizes)))]
     loads = [(0, index) for index in range(len(groups))]
@@ -199,8 +226,19 @@ def run_pass(
     checked: Sequence[str] = (),
     dropped: Mapping[Partition, Any] | None = None,
 ) -> list[Any]:
-    """Count one pass: a handle of the exact counts of every shard. `dropped`: of partitions the rows that do not count,
-    or handles of them."""
+    """Count one pass and return a handle of the exact counts of each shard.
+
+    Parameters
+    ----------
+    engine : Engine
+    one : Pass
+    groups : sequence of tuple of Partition
+        Partitions of each worker.
+    checked : sequence of str
+        Attributes whose columns are also checked against the domain.
+    dropped : mapping of Partition, optional
+        Rows of a partition that are not counted, or handles of them.
+    """
     domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
     cover, rows = one.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
     apart = _sets_are_shared(one, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers)
@@ -220,8 +258,11 @@ def run_pass(
 
 
 def _sets_are_shared(one: Pass, cover: Cover, rows: int, files: int, share: float, workers: int) -> bool:
-    """Whether workers share the sets, each reading all rows: where one has a large `share` of the rows, or where the
-    counters, which every task that counts all sets has to itself, are many for the rows."""
+    """Return whether workers share the sets and each reads all rows.
+
+    This is better if one worker has a large `share` of the rows, or if there are many counters for the rows, because
+    every task that counts all sets has its own counters.
+    """
     counting = cover.saving.covered / cover.rows * rows
     reading = READ * len(Layout(cover.domain, one.sets).names) * rows + OPEN * files
     by_rows = share * (counting + reading) + HELD * one.cells
@@ -231,7 +272,18 @@ def _sets_are_shared(one: Pass, cover: Cover, rows: int, files: int, share: floa
 
 @dataclass(frozen=True, eq=False)
 class CountRequest:
-    """What a task counts: of all shards those from `first` on, by their program. `partial`: others count them too."""
+    """Shards that one task counts.
+
+    Attributes
+    ----------
+    first : int
+        Number of the first shard.
+    shards : tuple of Layout
+    program : Program
+        Program that counts the shards.
+    partial : bool
+        Whether other tasks count the same shards over other rows.
+    """
 
     first: int
     shards: tuple[Layout, ...]
@@ -247,7 +299,7 @@ Item = tuple[tuple[Partition, ...], CountRequest]
 
 
 def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
-    """Every task counts all sets over some partitions."""
+    """Return the items of tasks that each count all sets over some partitions."""
     finer = [part for group in groups for part in cut(group, max(wanted // len(groups), 1))]
     if len(finer) > len(groups):
         cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))
@@ -256,12 +308,12 @@ def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, w
 
 
 def _seconds(cover: Cover, rows: int) -> float:
-    """About how long it takes to read and count so many rows."""
+    """Return the approximate time to read and count `rows` rows."""
     return (cover.saving.covered / cover.rows + READ * len(Layout(cover.domain, cover.sets).names)) * rows / 1e9
 
 
 def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[Item]:
-    """Every task counts some shards, with about as many sets each, over all partitions."""
+    """Return the items of tasks that each count some shards, with about equally many sets, over all partitions."""
     everything = tuple(part for group in groups for part in group)
     ends = np.cumsum([len(shard.sets) for shard in one.shards])
     cuts = sorted({int(np.searchsorted(ends, ends[-1] * k / workers)) for k in range(workers)})
@@ -280,9 +332,9 @@ def count_shards(
     bounded: Sequence[Partition] = (),
     *dropped: Marked,
 ) -> list[Integers]:
-    """Count the shards that are asked in one reading; in 32 bits where the counts are partial and surely fit.
+    """Count the requested shards in one reading; partial counts that certainly fit have 32 bits.
 
-    `dropped`: the rows of the `bounded` partitions that do not count.
+    `dropped` contains the rows of the `bounded` partitions that are not counted.
     """
     without = dict(zip(bounded, dropped, strict=True))
     flat = count_by(asked.program, asked.shards[0].domain, partitions, checked, without)
@@ -293,5 +345,5 @@ def count_shards(
 
 
 def _rows(shard: Layout, flat: Integers) -> int:
-    """How many rows were counted: every one of them is in one cell of any set."""
+    """Return the number of counted rows; each row is in one cell of every set."""
     return int(flat[: shard.offsets[1]].sum())

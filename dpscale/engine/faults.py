@@ -1,4 +1,4 @@
-"""One more pass over all partitions, after a refusal or by `dpscale domain check`: what the domain refuses anywhere."""
+"""Search of all partitions for values that the domain refuses, after a refusal or for `dpscale domain check`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ WARNING = "This is PRIVATE, not to be published: it shows values of records and 
 
 
 def refused_everywhere(engine: Engine, table: Table, names: Sequence[str], met: RefusedValue) -> RefusedValue:
-    """The refusal of all columns with refused values, whichever task met one first; `met` where there are none."""
+    """Return one error for all columns with refused values, or `met` if the search finds none.
+
+    The error does not depend on which task first met a refused value.
+    """
     domain, groups = engine.shared(table.domain, "refused"), partition_groups(table.partitions, engine.workers)
     found = engine.map(worst_of, [(group, domain, list(names)) for group in groups], "refused")
     return refused_of(table.domain, names, found) or met
 
 
 def check(engine: Engine, table: Table) -> dict[str, Any]:
-    """Every fault of a table, in the order of the domain, with rows or files and a few values. Private."""
+    """Return every fault of a table, in the order of the domain, with its number of rows or files and some values.
+
+    The result is private.
+    """
     columns = table.domain.columns(table.domain.names)
     if not set(columns) & set(table.partitions[0].columns()):
         table.require(columns)  # which tells how it comes that none is there

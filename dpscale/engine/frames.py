@@ -1,8 +1,8 @@
-"""A frame that a call gives as a table of partitions, which stay where they are.
+"""In-memory and Dask data frames as tables of partitions that stay where they are.
 
-Of a Dask DataFrame each task computes the partition that it reads, so nothing is gathered; what is persisted comes from
-the worker that has it. A frame in this process's memory is cut into pieces of a few megabytes: threads read them in
-place, and other processes are sent each of them once.
+A task on a Dask DataFrame computes the partition that it reads, so nothing is gathered; a persisted partition comes
+from the worker that has it. A frame in the memory of this process is divided into pieces of a few megabytes. Threads
+read the pieces in place; other processes receive each piece once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE_ROWS = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Here:
-    """A piece in this process's memory."""
+    """A piece in the memory of this process."""
 
     table: Any = field(repr=False)
 
@@ -36,7 +36,7 @@ class Here:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A piece as bytes, which go along with every task that reads it."""
+    """A piece as bytes, which are sent with every task that reads it."""
 
     content: bytes = field(repr=False)
 
@@ -46,7 +46,7 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """A partition of a Dask DataFrame, or a piece that was sent. `kept`: parts of it are in workers' memories."""
+    """A partition of a Dask DataFrame, or a piece that was sent; `kept` is true if parts are in workers' memory."""
 
     delayed: Any = field(repr=False)
     kept: bool
@@ -61,7 +61,10 @@ class Computed:
 
 
 def frame_table(frame: Any, domain: Domain, columns: Sequence[str], engine: Engine, where: Where = EVERYTHING) -> Table:
-    """The columns of a frame as a table; its content is read once, for the hash that every later reading must have."""
+    """Return the columns of a frame as a table.
+
+    The content is read once for its hash; every later reading must have the same hash.
+    """
     has = _names(frame)
     for one in where.conditions:
         check_column(one, has, has)
@@ -81,7 +84,7 @@ def is_dask(frame: Any) -> bool:
 
 
 def _names(frame: Any) -> Sequence[str]:
-    """Names of a frame's columns, without a record of it."""
+    """Return the names of a frame's columns without reading a record."""
     if hasattr(frame, "collect_schema"):
         return list(frame.collect_schema().names())
     if hasattr(frame, "column_names"):
@@ -100,7 +103,7 @@ def _in_memory_parts(frame: Any, names: tuple[str, ...], engine: Engine) -> list
 
 
 def _sent(handle: Any) -> Any:
-    """Bytes, or the future of them, which stay with the worker that has them."""
+    """Return the bytes as a part, or a part whose future stays on the worker that has it."""
     if isinstance(handle, bytes):
         return Packed(handle)
     from dask import delayed
@@ -109,7 +112,7 @@ def _sent(handle: Any) -> Any:
 
 
 def _is_persisted(frame: Any) -> bool:
-    """Whether a Dask DataFrame has parts in a cluster's memory."""
+    """Return whether a Dask DataFrame has partitions in a cluster's memory."""
     if "distributed" not in sys.modules:
         return False
     from distributed import futures_of
@@ -118,7 +121,7 @@ def _is_persisted(frame: Any) -> bool:
 
 
 def _pieces(table: Any) -> Iterator[Any]:
-    """A table cut by its rows alone and their bytes, whoever is going to read it."""
+    """Yield the pieces of a table; they depend on its rows and bytes only, not on the engine that reads them."""
     rows = max(1, min(PIECE_ROWS, MOST_SENT * table.num_rows // max(table.nbytes, 1)))
     for start in range(0, max(table.num_rows, 1), rows):
         yield table.slice(start, rows)

@@ -1,6 +1,6 @@
-"""Task graphs: calls of one function, and their sums over a tree. Keys hold a name and numbers, never an argument.
+"""Task graphs of function calls and of tree sums. Keys contain a name and numbers, never an argument.
 
-The tree has the same shape on every engine, so that sums of floats too are the same bytes.
+The tree has the same shape on every engine, so sums of floating-point numbers are the same bytes too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAN_IN = 8
 
 
 def calls(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str) -> Graph:
-    """A task for each item."""
+    """Return a graph with one call for each item."""
     discreet = Discreet(function)
     return {(name, i): (discreet, *map(literal, item)) for i, item in enumerate(items)}
 
@@ -29,7 +29,7 @@ def calls(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: 
 def exchanges(
     take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], numbers: Sequence[int], named: Named
 ) -> tuple[Graph, list[Any]]:
-    """The graph of join([take(one, number) for one in kept]), a task for each part; the keys of the joins."""
+    """Return the graph of join([take(handle, number) for all handles]) for all numbers, and the keys of the joins."""
     graph, taking, joining = Graph(), Discreet(take), Discreet(_Joining(join))
     for number in numbers:
         parts = [(named("take"), number, i) for i in range(len(kept))]
@@ -39,7 +39,7 @@ def exchanges(
 
 
 class _Joining:
-    """A function of a list as one of its items."""
+    """Function of a list as a function of its items."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -52,10 +52,10 @@ def sums(
     function: Callable[..., Any], items: Sequence[tuple[Any, ...]], pieces: Sequence[range], named: Named,
     apart: bool = False,
 ) -> tuple[Graph, list[Any], list[Any]]:  # fmt: skip
-    """The graph that sums lists of arrays; the keys of the calls, and of the sums, a root for each part.
+    """Return the graph that sums lists of arrays, the keys of the calls, and the key of the sum of each part.
 
-    Parts of one piece are summed by the same tasks: more pieces are more tasks, each of which fetches less. `apart`:
-    each call has one piece, in the order of the calls, and nothing is to be summed.
+    The same tasks sum the parts of one piece; more pieces mean more tasks, each of which fetches less. With `apart`,
+    each call has one piece, in the order of the calls, and nothing is summed.
     """
     graph = calls(function, items, named(""))
     called, roots = list(graph), []
@@ -72,7 +72,7 @@ def sums(
 
 
 def _summed(graph: Graph, called: list[Any], piece: range, number: int, named: Named, cut: bool) -> tuple[Any, int]:
-    """Add the sum of a piece to the graph: its key, and the number of the first part that it has."""
+    """Add the sum of a piece to the graph; return its key and the number of its first part."""
     if not cut:
         return _tree(graph, called, (named("sum"), number)), 0
     taken = [(named("take"), i, number) for i in range(len(called))]
@@ -81,13 +81,13 @@ def _summed(graph: Graph, called: list[Any], piece: range, number: int, named: N
 
 
 def pieces_of(parts: int, pieces: int) -> list[range]:
-    """Parts in so many pieces of similar length, none of them empty."""
+    """Divide `parts` parts into at most `pieces` non-empty ranges of similar length."""
     cuts = [parts * number // pieces for number in range(pieces + 1)]
     return [range(first, end) for first, end in pairwise(cuts) if end > first]
 
 
 def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...]) -> Any:
-    """Add a tree of sums over the keys to the graph; its root."""
+    """Add a tree of sums over the keys to the graph; return the key of its root."""
     depth = 0
     while len(level) > 1:
         groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
@@ -100,12 +100,12 @@ def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...]) -> Any:
 
 
 def is_handle(value: Any) -> bool:
-    """Whether a value stands for a result that a cluster holds."""
+    """Return whether a value represents a result on a cluster."""
     return type(value).__module__.startswith("distributed")
 
 
 def literal(value: Any) -> Any:
-    """An argument that Dask must not read as a key or a task; handles pass as they are."""
+    """Return an argument that Dask does not interpret as a key or a task; handles are returned as they are."""
     return value if is_handle(value) else (_Literal(value),)
 
 
@@ -124,7 +124,10 @@ class _Literal:
 
 
 def fresh_token() -> str:
-    """What Dask takes for the hash of an argument. It would read all of it, for nothing: keys are ours and new."""
+    """Return a token that Dask uses in place of the hash of an argument.
+
+    Dask would read the whole argument to hash it, which is useless here because every key is new.
+    """
     return f"dpscale-{os.getpid()}-{next(_numbers)}"
 
 
@@ -140,7 +143,7 @@ def _slice(results: Sequence[Any], first: int, end: int) -> Sequence[Any]:
 
 
 def summed(*lists: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """The sums of lists of arrays; partial counts may be in 32 bits, their sums are in 64."""
+    """Return the element-wise sums of lists of arrays; sums of 32-bit partial counts have 64 bits."""
     return [_sum(arrays) for arrays in zip(*lists, strict=True)]
 
 

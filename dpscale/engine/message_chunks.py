@@ -1,9 +1,9 @@
-"""What is too large for one message of the scheduler goes in pieces.
+"""Pickled tasks and results in chunks that fit one message of the scheduler.
 
-What a task is told is pickled here, so its size is known, and the scheduler, which would read it to pass it on, need
-not. Of many tasks as many go in a message as make MOST_SENT; one that is larger is cut, and its pieces, a message each,
-are put together where it runs. A large result is cut by the task that made it, and fetched piece by piece. So no
-message holds much more than half as much again, whatever is asked.
+The arguments of a task are pickled here, so their size is known and the scheduler need not read them to pass them on. A
+message contains tasks of at most about MOST_SENT bytes. A larger task is split into chunks of one message each, which
+are joined where it runs. A large result is split by the task that computed it and fetched chunk by chunk. No message is
+much longer than 1.5 MOST_SENT, whatever the job.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ Send = Callable[[Sequence[Any]], list[Any]]
 
 
 def dumped(value: Any) -> bytes:
-    """A value as a cluster passes it on: also functions that no module has."""
+    """Return a value pickled as a cluster does it, including functions that no module defines."""
     from distributed.protocol.pickle import dumps
 
     return bytes(dumps(value))
 
 
 def loaded(data: bytes) -> Any:
-    """The value of `dumped`."""
+    """Return the value of `dumped` bytes."""
     from distributed.protocol.pickle import loads
 
     return loads(data)
 
 
 def cut(data: bytes) -> list[bytes]:
-    """Pieces that fit a message each."""
+    """Split bytes into chunks of one message each."""
     return [data[start : start + MOST_SENT] for start in range(0, len(data), MOST_SENT)]
 
 
 def joined(*pieces: bytes) -> Any:
-    """The value whose pieces these are."""
+    """Return the pickled value of some chunks."""
     return loaded(b"".join(pieces))
 
 
 class Call(Batch):
-    """One call, whose task gives its result alone."""
+    """One call whose task returns its result alone."""
 
     def __call__(self, *handles: Any) -> Any:
         return super().__call__(*handles)[1][0]
 
 
 class Sealed:
-    """A task that was pickled, or of which so many pieces come as its first arguments. Shows no argument."""
+    """Pickled task, or a task whose first arguments are the chunks of its pickle. Its repr shows no argument."""
 
     def __init__(self, call: Batch, data: bytes, pieces: int = 0) -> None:
         self.__name__, self.data, self.pieces = call.__name__, data, pieces
@@ -71,7 +71,7 @@ class Sealed:
 
 
 def sealed(call: Batch, send: Send) -> tuple[tuple[Any, ...], int]:
-    """The task of a call, and the bytes that it adds to a message."""
+    """Return the task of a call and the bytes that it adds to a message."""
     data = dumped(call)
     if len(data) <= WITH_OTHERS:
         return (Sealed(call, data), *call.handles), len(data)
@@ -80,7 +80,10 @@ def sealed(call: Batch, send: Send) -> tuple[tuple[Any, ...], int]:
 
 
 def batch_graph(function: Callable[..., Any], batches: Batches, most: int, name: str, send: Send) -> tuple[Graph, bool]:
-    """Up to so many batches, or a message of them, keyed by where each starts; whether they use handles up."""
+    """Return a graph of the next batches and whether they consume handles.
+
+    The graph has at most `most` batches and fits one message. Its keys contain the start of each batch.
+    """
     graph: Graph = {}
     held, handles = 0, False
     while batches.left and len(graph) < most and held < MOST_SENT:
@@ -92,7 +95,7 @@ def batch_graph(function: Callable[..., Any], batches: Batches, most: int, name:
 
 
 def call_graphs(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str, send: Send) -> list[Graph]:
-    """A task for each item, in graphs of a message each."""
+    """Return graphs of one message each that contain one call for each item."""
     graphs, held = list[Graph]([{}]), 0
     for number, item in enumerate(items):
         task, size = sealed(Call(function, [item]), send)
@@ -105,7 +108,7 @@ def call_graphs(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], 
 
 
 class Alone:
-    """A result that has a message of its own."""
+    """Result that is fetched in its own message."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self.pieces = pieces
@@ -115,11 +118,11 @@ class Alone:
 
 
 class Pieces(Alone):
-    """A result that is fetched piece by piece."""
+    """Result that is fetched chunk by chunk."""
 
 
 def large(result: Any) -> Any:
-    """A result, or where it is large its pieces."""
+    """Return a small result as it is, and a large one as its chunks."""
     data = dumped(result)
     if len(data) <= ALONE:
         return result
@@ -127,7 +130,7 @@ def large(result: Any) -> Any:
 
 
 def deliveries(futures: Sequence[Any]) -> list[list[Any]]:
-    """Futures that have ended, as their results are fetched: small ones together."""
+    """Group finished futures into the requests that fetch their results; small results share a request."""
     alone = [_is(future, Alone) or _is(future, Pieces) for future in futures]
     small = [future for future, own in zip(futures, alone, strict=True) if not own]
     together = [small[start : start + TOGETHER] for start in range(0, len(small), TOGETHER)]
@@ -135,7 +138,7 @@ def deliveries(futures: Sequence[Any]) -> list[list[Any]]:
 
 
 def fetched(futures: Sequence[Any], gather: Callable[[Sequence[Any]], list[Any]], ask: Callable[..., Any]) -> list[Any]:
-    """The results of one delivery; `ask` has a task tell something of one of them."""
+    """Return the results of one group; `ask` runs a small task on a future."""
     if _is(futures[0], Pieces):
         return [joined(*(ask(_piece, futures[0], number) for number in range(ask(_count, futures[0]))))]
     return [joined(*result.pieces) if isinstance(result, Alone) else result for result in gather(futures)]
@@ -150,5 +153,5 @@ def _piece(result: Alone, number: int) -> bytes:
 
 
 def _is(future: Any, kind: type) -> bool:
-    """By what its worker told of its type: the class, or its name."""
+    """Return whether the result of a future has a type, which its worker reports as the class or its name."""
     return future.type is kind or future.type == f"{kind.__module__}.{kind.__name__}"

@@ -1,4 +1,4 @@
-"""Which engine runs: the one place that resolves `client`, `scheduler` and the ambient client."""
+"""Choice of the engine from `client`, `scheduler` and the ambient client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ LOCAL = ("threads", "processes", "synchronous")
 
 
 class LocalEngine(Engine):
-    """Dask's own schedulers on this machine."""
+    """Engine on the Dask schedulers of this machine.
+
+    Parameters
+    ----------
+    scheduler : {"threads", "processes", "synchronous"}
+    workers : int, optional
+        Default: the processors available to this process.
+    progress : callable
+    """
 
     def __init__(self, scheduler: str = "threads", workers: int | None = None, progress: Progress = silent) -> None:
         self.scheduler, self.progress = scheduler, progress
@@ -32,7 +40,7 @@ class LocalEngine(Engine):
     def map(
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
     ) -> list[Any]:
-        """function(item) for every item, in order; a tuple item is spread over the arguments."""
+        """Return function(item) for every item, in order; a tuple item is unpacked into the arguments."""
         graph = calls(function, spread(items), label)
         return self._results(graph, list(graph), label)
 
@@ -46,7 +54,7 @@ class LocalEngine(Engine):
         pieces: Sequence[range] | None = None,
         apart: bool = False,
     ) -> list[Any]:
-        """Sum over items of function(*item), a list of `parts` arrays: the sums."""
+        """Sum lists of `parts` arrays over items; return the sum of each part."""
         asked = pieces or [range(parts)]
         graph, called, roots = sums(function, items, asked, lambda kind: f"{label}-{kind}", apart)
         return self._results(graph, roots, label, called)
@@ -55,28 +63,28 @@ class LocalEngine(Engine):
         self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
         memory: int | None = None,
     ) -> list[Any]:  # fmt: skip
-        """function(*item) for every item: what it made."""
+        """Return function(*item) for every item."""
         return self.map(function, items, label, memory)
 
     def exchange(
         self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
         label: str = "exchange",
     ) -> list[Any]:  # fmt: skip
-        """join([take(one, number) for one in kept]) for every number below `count`."""
+        """Return join([take(handle, number) for all handles]) for every number below `count`."""
         return self.map(_joined, [(take, kept, join, number) for number in range(count)], label)
 
     def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
-        """The values: tasks are near."""
+        """Return the values themselves."""
         return list(values)
 
     @contextmanager
     def scratch(self) -> Iterator[Use]:
-        """Threads share what is open; processes need a folder."""
+        """Yield a use of temporary files. Threads share open files; processes use a folder."""
         with nullcontext() if self.shares_memory else shared_folder() as folder, used(folder) as use:
             yield use
 
     def _results(self, graph: Graph, keys: list[Any], label: str, shown: list[Any] | None = None) -> list[Any]:
-        """The results of `keys`; `shown` are the tasks that progress counts, `keys` unless told."""
+        """Return the results of `keys`; progress counts the tasks `shown` (default: `keys`)."""
         if not keys:
             return []
         counted = set(keys if shown is None else shown)
@@ -86,13 +94,13 @@ class LocalEngine(Engine):
         return results
 
     def check_room(self, needed: int, what: str) -> None:
-        """The memory setting is all that bounds a machine's own tasks."""
+        """Do nothing: on one machine only the memory setting bounds a task."""
 
     def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
-        """A machine's own tasks see what the driver sees."""
+        """Do nothing: tasks on one machine read the files that the driver reads."""
 
     def close(self) -> None:
-        """Nothing to let go of: Dask's local schedulers hold nothing between calls."""
+        """Do nothing: Dask's local schedulers have no resources between calls."""
 
     def _get(self) -> Callable[..., Any]:
         import dask.local
@@ -113,7 +121,7 @@ def _joined(take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., A
 
 @contextmanager
 def _shown(progress: Progress, label: str, total: int, keys: set[Any]) -> Iterator[None]:
-    """Report finished tasks of a local scheduler."""
+    """Report the finished tasks of a local scheduler."""
     from dask.callbacks import Callback
 
     done = 0
@@ -131,10 +139,26 @@ __all__ = ["FAN_IN", "LOCAL", "ClusterEngine", "Engine", "LocalEngine", "Progres
 
 
 def resolve(client: Any = None, scheduler: str | None = None, progress: Progress = silent, priority: int = 0) -> Engine:
-    """The engine: `client`, else `scheduler`, else the ambient `distributed` client, else threads.
+    """Return the engine of `client`, else of `scheduler`, else of the ambient `distributed` client, else threads.
 
-    Inside a task of a cluster the ambient client is the worker's. Every cluster's workers are held against this
-    process's versions, so that a wrong one is refused before anything is read or spent.
+    Inside a task of a cluster the ambient client is the worker's client. The versions of all workers of a cluster are
+    compared with those of this process before anything is read or spent.
+
+    Parameters
+    ----------
+    client : distributed.Client, optional
+    scheduler : str, optional
+        "threads", "processes", "synchronous" or the address of a Dask scheduler.
+    progress : callable
+    priority : int
+        Priority of the tasks on a cluster.
+
+    Raises
+    ------
+    JobError
+        If the client or the address cannot be used, or versions differ.
+    TransientError
+        If the scheduler does not answer or has no worker.
     """
     if client is not None:
         return _checked(ClusterEngine(_opened(client), progress, priority=priority))
@@ -161,7 +185,7 @@ def _checked(engine: ClusterEngine) -> ClusterEngine:
 
 
 def _opened(client: Any) -> Any:
-    """The client that a caller gave, or that is ambient; JobError where it is none that can be used."""
+    """Return a client that can be used; raise JobError for any other."""
     from distributed import Client
 
     takes, remedy = "an open distributed.Client", "open one, or give scheduler= the address"
@@ -176,7 +200,7 @@ def _opened(client: Any) -> Any:
 
 
 def _ambient_client() -> Any:
-    """The client at hand, where Dask is in use at all; one that is closed does not count."""
+    """Return the open ambient client; None if there is none or `distributed` is not imported."""
     if "distributed" not in sys.modules:
         return None
     from distributed import get_client

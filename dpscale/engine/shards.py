@@ -43,7 +43,7 @@ class Shards:
     groups : mapping of str to Groups
         Groups of cells of each attribute.
     rows : int
-        Upper bound of the number of rows.
+        Approximate number of rows, a released value.
     whole : frozenset of AttributeSet
         Sets whose cells are not grouped.
     """
@@ -78,7 +78,7 @@ class Shards:
             yield from self.engine.map(shard_distances, items, "score")
 
     def carry_out(self, wanted: Sequence[Measurements], place: SecretPlace) -> None:
-        """Make measurements, each written to its durable file; if several shards share a file, each writes a piece of it."""
+        """Make measurements, each written to its durable file; shards that share a file write a piece of it each."""
         sources = list(dict.fromkeys(names for one in wanted for names in one.sources))
         for shards in self._with(sources):
             items = [(handle, [piece for one in wanted for piece in one.within(frozenset(mine))], place)
@@ -104,7 +104,7 @@ class Shards:
         self._bytes += self._size(wanted.intersection(one.sets))
 
     def _packed(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[Asked]:
-        """Return the shards of a pass: counted layouts combined into a few shards per thread, fewer if they are small."""
+        """Return the shards of a pass: counted layouts combined into a few per thread, fewer if they are small."""
         wanted, items = set(sets), []
         shards = shards_of(len(wanted.intersection(one.sets)), one.cells, self.engine.workers)
         many = -(-len(handles) // shards)

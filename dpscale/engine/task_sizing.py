@@ -1,13 +1,13 @@
-"""Batches: how many calls make one task of about a second.
+"""Number of calls per task, for tasks of about a second.
 
-Dask takes about a millisecond for a task, so calls that are shorter than that would cost more than they do. The first
-calls are tasks of their own and are timed; the tasks that follow hold as many as take about TASK_SECONDS. Where workers
-are many and the work W is short, k tasks end after about k e + W/k, e the scheduler's seconds for one: they take √(W e)
-at least. Times depend on public sizes and on the machine; where a batch ends changes no result, since every call stands
-for itself.
+Dask needs about a millisecond per task, so a task of one shorter call would cost more than the call. The first calls
+are tasks of their own and are timed; each task after them contains the calls of about TASK_SECONDS. If there are many
+workers and the total work W is short, k tasks end after about k e + W/k, where e is the scheduler's time per task; k is
+therefore at most about √(W/e), and each task lasts at least √(W e). Times depend on public sizes and on the machine.
+The boundaries of batches change no result, because each call is independent.
 
-A call that is given a handle is a task of its own always: its argument may be large, and a worker would have to hold
-those of all calls of a batch.
+A call with a handle as argument is always a task of its own: the argument may be large, and a worker would need the
+memory of the arguments of all calls in the batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCHEDULING = 0.001  # seconds that the scheduler is busy with a task
 
 
 class Batch:
-    """Some calls of one function in one task; picklable where function and arguments are. Shows no argument."""
+    """Calls of one function in one task; picklable if function and arguments are. Its repr shows no argument."""
 
     def __init__(self, function: Callable[..., Any], items: Sequence[tuple[Any, ...]]) -> None:
         self.function, self.__name__ = function, getattr(function, "__name__", "call")
@@ -57,27 +57,27 @@ class Batch:
 
 
 def fair(calls: int, threads: int, pace: float) -> int:
-    """How many of so many calls, of about `pace` seconds each, make one task."""
+    """Return how many of `calls` calls of about `pace` seconds each make one task."""
     shares = SHARES * threads
     worth = min(math.isqrt(int(SCHEDULING * calls / pace)), -(-calls // min(shares, LEAST_SHARES)))
     return max(1, min(int(TASK_SECONDS / pace), max(-(-calls // shares), worth), MOST_CALLS))
 
 
 def message_of(values: Sequence[Any]) -> Sequence[Any]:
-    """The first of some values, as many as one message may hold; one at least."""
+    """Return the first values that fit one message; at least one."""
     sizes = np.cumsum([sys.getsizeof(value) for value in values])
     return values[: max(1, int(np.searchsorted(sizes, MOST_SENT)))]
 
 
 class _Slot:
-    """Stands where a handle's result goes."""
+    """Placeholder for the result of a handle."""
 
 
 _SLOT = _Slot()
 
 
 class Batches:
-    """Cuts items into batches, ever better as it learns how long a call takes."""
+    """Division of items into batches that improves as the duration of calls becomes known."""
 
     def __init__(self, items: Sequence[tuple[Any, ...]], threads: int, seconds: float | None = None) -> None:
         self._items, self._threads, self._next = items, threads, 0
@@ -87,21 +87,21 @@ class Batches:
 
     @property
     def left(self) -> int:
-        """Items that are in no batch yet."""
+        """Number of items that are in no batch yet."""
         return len(self._items) - self._next
 
     @property
     def pace(self) -> float | None:
-        """Seconds a call; None before anything is known."""
+        """Seconds per call; None before any call was timed."""
         return self._seconds / self._calls if self._calls else None
 
     def learn(self, calls: int, seconds: float) -> None:
-        """So many calls took so long. What was long ago counts less."""
+        """Record that `calls` calls lasted `seconds`; older records have less weight."""
         keep = 0.5 if self._calls > MOST_CALLS else 1.0
         self._calls, self._seconds = keep * self._calls + calls, keep * self._seconds + seconds
 
     def take(self) -> tuple[int, Sequence[tuple[Any, ...]]]:
-        """The next batch: where it starts, and its items."""
+        """Return the start of the next batch and its items."""
         start = self._next
         self._next += self._size()
         return start, self._items[start : self._next]
@@ -119,18 +119,18 @@ LEAST_TASKS = 32  # that a pass may have, where there are as many workers
 
 
 def fewer(groups: Sequence[tuple[Partition, ...]], most: int) -> Sequence[tuple[Partition, ...]]:
-    """The groups, or so many of several."""
+    """Return at most `most` groups; groups are merged if there are more."""
     if len(groups) <= most:
         return groups
     return [tuple(part for group in groups[k::most] for part in group) for k in range(most)]
 
 
 def worth(seconds: float) -> int:
-    """How many tasks so much work may be, however many workers: more would take longer to hand out than they save."""
+    """Return the largest useful number of tasks: with more, scheduling would take longer than they save."""
     return max(LEAST_TASKS, math.isqrt(int(seconds / SCHEDULING)))
 
 
 def cut(group: tuple[Partition, ...], pieces: int) -> list[tuple[Partition, ...]]:
-    """A worker's partitions in at most so many pieces of similar length."""
+    """Divide a worker's partitions into at most `pieces` pieces of similar length."""
     step = -(-len(group) // max(pieces, 1))
     return [group[start : start + step] for start in range(0, len(group), step)]

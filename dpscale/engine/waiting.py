@@ -1,8 +1,8 @@
-"""Waiting for a cluster: until tasks are done, or there is nothing left to wait for.
+"""Waiting for a cluster until tasks are finished or no worker or scheduler remains.
 
-Dask waits for ever: for a scheduler that hangs, for workers that never come. The driver looks every few seconds whether
-somebody is still there, and what a lost cluster raises becomes an error that can be tried again: measurements are on
-disk, and the next run goes on behind them.
+Dask waits without limit for a scheduler that hangs or for workers that never join. Every few seconds the driver checks
+that they exist. The loss of a cluster becomes an error after which the job can be run again: measurements are on disk,
+and the next run resumes after them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORKER_SECONDS = 120.0
 
 
 def worker_seconds() -> float:
-    """How long to wait for a first worker: Dask's configuration `dpscale.worker-wait`, for queues that are slow."""
+    """Return the time to wait for a first worker: `dpscale.worker-wait` in Dask's configuration, for slow queues."""
     import dask
     from dask.utils import parse_timedelta
 
@@ -36,7 +36,7 @@ def worker_seconds() -> float:
 
 
 class Watch:
-    """Collects futures of one client as they end."""
+    """Queue of the futures of one client in the order in which they finish."""
 
     def __init__(self, client: Any) -> None:
         self._client, self._patience = client, worker_seconds()
@@ -44,19 +44,19 @@ class Watch:
         self._since: float | None = None
 
     def add(self, futures: Sequence[Any]) -> None:
-        """Watch some futures more."""
+        """Add futures."""
         for future in futures:
             future.add_done_callback(self._ended.put)
 
     def next(self) -> list[Any]:
-        """The futures that have ended, at least one; a lost one counts as ended."""
+        """Return the futures that have finished, at least one; a lost future counts as finished."""
         ended = [self._wait()]
         while not self._ended.empty():
             ended.append(self._ended.get())
         return ended
 
     def all(self, count: int) -> Iterator[int]:
-        """How many of so many futures have ended, as they do; raises what one failed with."""
+        """Yield the number of finished futures, up to `count`; raise the error of a failed one."""
         done = 0
         while done < count:
             for future in self.next():
@@ -73,7 +73,7 @@ class Watch:
                 self._look()
 
     def gather(self, futures: Sequence[Any]) -> list[Any]:
-        """The results of futures that have ended; those that were lost since are waited for again."""
+        """Return the results of finished futures; wait again for those that were lost since."""
 
         async def gathered() -> Any:
             return await self._client.gather(list(futures), asynchronous=True)
@@ -88,7 +88,7 @@ class Watch:
                 self._look()
 
     def _look(self) -> None:
-        """Whether somebody is still there."""
+        """Raise TransientError if the scheduler is lost, or if there has been no worker for too long."""
         if self._client.status not in ("running", "connecting"):
             raise lost_scheduler()
         if self._client.status == "connecting" or self._client.nthreads():
@@ -100,7 +100,7 @@ class Watch:
 
 
 def settle(client: Any) -> None:
-    """Wait until what was sent last has left: Dask puts messages together that follow each other at once."""
+    """Wait until the last message has been sent; Dask merges messages that follow each other at once."""
 
     async def left() -> None:
         until = monotonic() + POLL_SECONDS
@@ -112,10 +112,11 @@ def settle(client: Any) -> None:
 
 @contextmanager
 def dependable(client: Any, label: str) -> Iterator[None]:
-    """Turn what a cluster raises when a part of it is lost into an error that can be tried again.
+    """Convert the errors of a lost scheduler or worker into TransientError.
 
-    Errors of tasks are not among these: they come as they are or as `discretion` tells them, never as an OSError. A
-    client that is closing raises whatever its parts happen to raise, so then everything is the loss.
+    Errors of tasks are not converted: they are raised as they are or as `base.error_redaction` reports them, never as
+    an OSError. A closing client raises arbitrary errors from its components, so all errors of such a client are
+    converted.
     """
     from distributed import KilledWorker
     from distributed.scheduler import NoValidWorkerError
@@ -139,7 +140,7 @@ def dependable(client: Any, label: str) -> Iterator[None]:
 
 
 def killed(label: str, times: int) -> TransientError:
-    """Workers die at a task again and again: nearly always the kernel or the nanny, for want of memory."""
+    """Return the error for a task at which workers died repeatedly, nearly always because of memory."""
     return TransientError(
         f"{FIELD}.memory",
         f"{times} workers died one after the other at task {label}, most likely out of memory",
@@ -149,12 +150,12 @@ def killed(label: str, times: int) -> TransientError:
 
 
 def lost_scheduler() -> TransientError:
-    """Nobody knows any more what was done; what is on disk counts."""
+    """Return the error for a lost scheduler; files on disk remain valid."""
     return TransientError(FIELD, "the connection to the Dask scheduler was lost", "", f"start it, then {AGAIN}")
 
 
 def no_workers(seconds: float | None) -> TransientError:
-    """A scheduler alone computes nothing."""
+    """Return the error for a scheduler without workers."""
     waited = "" if seconds is None else f" in {seconds:.0f} s"
     return TransientError(FIELD, f"the scheduler has had no worker{waited}", "", f"start workers, then {AGAIN}")
 
@@ -164,7 +165,7 @@ __all__ = ["FIELD", "Discreet", "lost_workers"]
 
 @contextmanager
 def lost_workers(kind: type[BaseException]) -> Iterator[None]:
-    """Turn what a scheduler raises for the loss of worker processes into an error that can be tried again."""
+    """Convert the error that a scheduler raises for lost worker processes into TransientError."""
     try:
         yield
     except kind:

@@ -1,13 +1,15 @@
-"""Answers on disk: many attribute sets in a file, one schema a folder, and an index of all sets.
+"""Parquet files of answers: many attribute sets in a file, one schema per folder, and an index of all sets.
 
     answers/FAMILY-DEGREE/PART-NUMBER.parquet, …      answers/index.parquet
-A row is a query: for each of the set's attributes `attribute_1`, `attribute_2`, …, its name, and what the query asks of
-it, `value_1`, … (or, where a query has two ends, `low_1` and `high_1`, or `start_1` and `end_1`; `query`, its number,
-where queries are no products); then `estimate`, `std_error`, `low`, `high`. Values are whole numbers where all labels
-of the domain are, else texts; a missing value is "(null)" among texts, and null among numbers. A set's rows are
-together, its queries in row-major order; `index.parquet` has a row a set: part, family, attributes, queries, file,
-first row in it, rms_error; of answers by a model also `extrapolated`, whether the model goes beyond the row space of
-what was measured.
+
+A row is a query. Its columns are, for each attribute of the set, the name (`attribute_1`, `attribute_2`, …) and the
+label that the query selects (`value_1`, …), or the two labels of a query with two ends (`low_1` and `high_1`, or
+`start_1` and `end_1`), or the number of the query if queries are not products (`query`); then `estimate`, `std_error`,
+`low` and `high`. Labels are integers if all labels of the domain are, otherwise texts. A missing value is "(null)"
+among texts and null among integers. The rows of a set are adjacent, its queries in row-major order.
+
+`index.parquet` has one row per set: part, family, attributes, queries, file, first row in the file, rms_error. For
+answers of a model it also has `extrapolated`: whether the model goes beyond the row space of the measurements.
 """
 
 from __future__ import annotations
@@ -48,7 +50,17 @@ Answered = tuple[AttributeSet, Floats, Floats]  # a set's estimates and standard
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns of one family and degree over a domain. `intervals`: what low and high are, if not 95 % each."""
+    """Columns of the answers of one family and degree.
+
+    Attributes
+    ----------
+    domain : Domain
+    part : Part
+    degree : int
+        Number of attributes of each set.
+    intervals : str
+        Description of `low` and `high`; "" for separate 95 % intervals.
+    """
 
     domain: Domain
     part: Part
@@ -65,13 +77,13 @@ class Columns:
 
     @cached_property
     def product(self) -> ProductPart | None:
-        """The products that the queries are; None where they are none."""
+        """The product queries of the part; None if its queries are not products."""
         own = self.part.family if isinstance(self.part, ExplicitPart) else self.part
         return own if isinstance(own, ProductPart) else None
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """What a query asks of an attribute: `value`, or its two ends."""
+        """Names of the columns that describe a query's selection of one attribute: `value`, or its two ends."""
         if self.product is None:
             return ()
         names = [key for family in self.product.families(self.domain.names[:1]) for key in family.bounds(1)]
@@ -95,14 +107,14 @@ class Columns:
         return pa.schema(fields, metadata=about)
 
     def _figure(self, name: str) -> dict[str, str]:
-        """What a reader of the schema is told of a figure."""
+        """Return the metadata of a numeric column."""
         ends = {"low": "lower", "high": "upper"}
         if self.intervals and name in ends:
             return {"description": f"{ends[name]} end of the interval: {self.intervals}"}
         return _told(name)
 
     def _key(self, key: str) -> str:
-        """What a column of the queries says, by family."""
+        """Return the name of a selection column, which depends on the family."""
         return "at_most" if (key, self.part.name) == ("value", "prefix") else key
 
     @property
@@ -110,7 +122,7 @@ class Columns:
         return range(1, self.degree + 1)
 
     def table(self, answered: Sequence[Answered], halves: Sequence[Floats]) -> Any:
-        """The rows of some sets; `halves`: of each set's intervals the half widths."""
+        """Return the rows of some sets as an Arrow table; `halves` are the half widths of the intervals of each set."""
         import pyarrow as pa
 
         sets, counts = [names for names, *_ in answered], [len(values) for _, values, _ in answered]
@@ -130,7 +142,7 @@ class Columns:
         return pa.DictionaryArray.from_arrays(codes, pa.array(list(known), pa.string()))
 
     def _asked(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[Any]:
-        """What the queries ask of one attribute: a column a key."""
+        """Yield the selection columns of one attribute, one for each key."""
         if self.product is None:
             return
         cells = [spread(self._families(names), self.domain.shape(names))[axis] for names in sets]
@@ -143,13 +155,13 @@ class Columns:
 
 
 def _told(name: str) -> dict[str, str]:
-    """What a reader of the schema is told of a column."""
+    """Return the metadata of a column."""
     return {"description": MEANINGS[name]}
 
 
 @lru_cache(maxsize=64)
 def spread(families: tuple[Any, ...], shape: tuple[int, ...]) -> list[list[Integers32]]:
-    """Of each attribute the cells that every product query names, row-major: one array a key."""
+    """Return, for each attribute, the cells that every product query selects, row-major: one array per key."""
     axes = [list(family.bounds(n).values()) for family, n in zip(families, shape, strict=True)]
     counts, found = [len(one[0]) for one in axes], []
     for axis, bounds in enumerate(axes):
@@ -160,18 +172,21 @@ def spread(families: tuple[Any, ...], shape: tuple[int, ...]) -> list[list[Integ
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels of a domain as a column has them: whole numbers where all are, else texts."""
+    """Labels of a domain as values of a column: integers if all labels are, otherwise texts."""
 
     domain: Domain
     _known: dict[str, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def numeric(self) -> bool:
-        """Whether all labels are whole numbers."""
+        """Whether all labels are integers or null."""
         return all(isinstance(label, int | None) for one in self.domain.attributes for label in one.labels)
 
     def column(self, names: Sequence[str], cells: Sequence[Integers32]) -> Any:
-        """The labels of cells of one attribute after the other; that of nulls is null among numbers, else a text."""
+        """Return the labels of cells of several attributes as one column.
+
+        A null label is null among integers and a text among texts.
+        """
         import pyarrow as pa
 
         pairs = list(zip(names, cells, strict=True))
@@ -190,14 +205,22 @@ class Labels:
         return self._known[name]
 
     def _codes(self, name: str, known: dict[str, int]) -> Integers32:
-        """The code of each cell, with those of new labels added to the known."""
+        """Return the code of each cell; new labels are added to `known`."""
         texts = [NULL_LABEL if one is None else str(one) for one in self.domain[name].labels]
         return np.array([known.setdefault(one, len(known)) for one in texts], np.int32)
 
 
 def write_index(folder: Path, parts: Sequence[Part], rows: Mapping[str, Any]) -> None:
-    """index.parquet. `rows`: part, queries, file (−1: none), first and rms_error of every set, and names of files;
-    of a model's answers `extrapolated`."""
+    """Write index.parquet.
+
+    Parameters
+    ----------
+    folder : Path
+    parts : sequence of Part
+    rows : mapping of str to ndarray, shape (sets,)
+        part, queries, file (−1: none), first and rms_error of every set; extrapolated for answers of a model. `names`
+        is the list of file names.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -221,7 +244,7 @@ def write_index(folder: Path, parts: Sequence[Part], rows: Mapping[str, Any]) ->
 
 
 def read_index(folder: Path) -> Any:
-    """index.parquet, an Arrow table: a row for every set of every part, in the order of the workload."""
+    """Return index.parquet as an Arrow table: a row for every set of every part, in the order of the workload."""
     import pyarrow.parquet as pq
 
     with reading(folder / INDEX) as file:
@@ -229,7 +252,7 @@ def read_index(folder: Path) -> Any:
 
 
 def read_set(folder: Path, row: Mapping[str, Any]) -> Any:
-    """The answers of one row of the index, an Arrow table."""
+    """Return the answers of one row of the index as an Arrow table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

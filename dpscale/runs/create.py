@@ -1,9 +1,10 @@
-"""How a run directory comes to be: whole or not at all, and of several processes that make it one does.
+"""Atomic creation of run directories.
 
-A new folder is made under another name and renamed. Where a folder is there and empty, as a mount point or one with
-rights of its own, and in a store, the files are written into it and the manifest is the last: it makes a run of them.
-Those before it follow from the job, so what a killed process left of them is written again. Whatever else is there is
-not ours: it is not written over, and the rest of an older run is not taken for this one's.
+If several processes create the same directory, one succeeds. A new folder is created under another name and renamed. In
+an existing empty folder, for example a mount point or one with special permissions, and in an object store, the files
+are written one by one and the manifest last; the manifest makes the folder a run directory. The files before it follow
+from the job, so those of a killed process are written again. Any other file belongs to the user: it is not overwritten,
+and the remains of an older run are not treated as part of this run.
 """
 
 from __future__ import annotations
@@ -37,14 +38,17 @@ EMPTY_DISK = "lost+found"
 
 
 def led_to(path: str | Path) -> Path:
-    """Where a path leads, also one over links that lead nowhere yet."""
+    """Return a path with symbolic links resolved, including links to paths that do not exist yet."""
     where = place(path)
     return Path(os.path.realpath(where)) if is_local(where) else where
 
 
 @contextmanager
 def making(where: Path) -> Iterator[None]:
-    """What the operating system says against a run directory, as one sentence; a full disk can be tried again."""
+    """Convert errors of the operating system about a new run directory into JobError.
+
+    A full disk is a TransientError.
+    """
     try:
         with disk_errors(where):
             yield
@@ -55,7 +59,7 @@ def making(where: Path) -> Iterator[None]:
 
 
 def make(where: Path, files: Files) -> bool:
-    """Make it with its first files, the manifest the last of them; False where another process did."""
+    """Create a run directory with its first files, the manifest last; return False if another process created it."""
     if is_local(where) and not where.exists() and _rename_into_place(where, files):
         return True
     if not _ours(where, files):
@@ -67,7 +71,7 @@ def make(where: Path, files: Files) -> bool:
 
 
 def _rename_into_place(where: Path, files: Files) -> bool:
-    """Whether this process made the folder; not where one has come to be meanwhile."""
+    """Return whether this process created the folder; False if another process created it first."""
     draft = where.with_name(f".{secrets.token_hex(16)}.new")
     try:
         draft.mkdir(parents=True)
@@ -93,7 +97,7 @@ def _fill(where: Path, files: Files) -> bool:
 
 
 def _ours(where: Path, files: Files) -> bool:
-    """Whether nothing is there but what a maker of this very run leaves when it is killed."""
+    """Return whether the folder contains only files of an interrupted creation of this run."""
     if is_local(where) and not where.is_dir():
         return False
     return all(_left(where / name, files) for name in listed(where))
@@ -113,21 +117,33 @@ def _content(path: Path) -> bytes:
 
 
 def latest(base: Path, digest: str) -> tuple[Path, int]:
-    """The latest run of this job and its number; `base` and 1 where there is none."""
+    """Return the directory of the latest run of a job and its number; `base` and 1 if there is none."""
     mine = [number for number in _numbers(base) if _holds(numbered(base, number), digest)]
     number = max(mine, default=1)
     return numbered(base, number), number
 
 
 def unmeasured(run: Path) -> str:
-    """What is left of a run that is only to be measured."""
+    """Return "measure" unless the run is measured; "" if it is."""
     return "" if read_manifest(run)["stages"].get("measure", {}).get("state") == "done" else "measure"
 
 
 def following(base: Path, digest: str, left: Callable[[Path], str] = unmeasured) -> tuple[Path, int]:
-    """Where a new release goes, and its number; JobError while the latest one is not done.
+    """Return the directory of a new release and its number.
 
-    `left`: of a run directory the first stage that is left to do, "" for none.
+    Parameters
+    ----------
+    base : Path
+        Directory of the first run of the job.
+    digest : str
+        Digest of the job.
+    left : callable
+        Returns the first unfinished stage of a run directory; "" if there is none.
+
+    Raises
+    ------
+    JobError
+        If the latest run is not finished.
     """
     last, number = latest(base, digest)
     if not _holds(last, digest):
@@ -141,12 +157,12 @@ def following(base: Path, digest: str, left: Callable[[Path], str] = unmeasured)
 
 
 def numbered(base: Path, number: int) -> Path:
-    """The directory of the number-th run."""
+    """Return the directory of run `number`."""
     return base if number == 1 else base.with_name(f"{base.name}-{number}")
 
 
 def _numbers(base: Path) -> set[int]:
-    """The numbers of what is there by such a name, runs or not."""
+    """Return the numbers of existing paths with the names of runs; they need not be runs."""
     name = re.compile(re.escape(base.name) + r"(?:-([2-9]|[1-9][0-9]{1,8}))?")
     found: Mapping[str, re.Match[str] | None] = {one: name.fullmatch(one) for one in listed(base.parent)}
     return {int(match[1] or 1) for match in found.values() if match}

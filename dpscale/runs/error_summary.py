@@ -1,6 +1,7 @@
-"""How sure the answers are: relative errors, and how many errors exceed what they belong to, by family and degree.
+"""Relative standard errors of released answers, by query family and number of attributes.
 
-Read from the answer files: released values and their standard errors alone. Of very many rows some whole files tell.
+They are computed from the answer files, that is from released values and their standard errors. If there are very many
+rows, some whole files are a sample.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ MOST_ROWS = 1 << 21
 
 
 def relative_errors(folder: Path, index: Any) -> Iterator[dict[str, Any]]:
-    """Of each family and degree: sets, queries, typical (median) and largest error in records, the median of
-    error / estimate, and the share of answers whose error exceeds them; None where no error is told."""
+    """Yield a summary of each family and degree.
+
+    Its entries are family, degree, sets, queries, the median (typical) and largest error in records, the median of
+    error / estimate (relative), and the share of answers whose error exceeds the estimate (beyond). They are None if no
+    error is known.
+    """
     family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))
     degrees = index["attributes"].combine_chunks().value_lengths().to_numpy(zero_copy_only=False)
     for name, degree in dict.fromkeys(zip(family.tolist(), degrees.tolist(), strict=True)):
@@ -33,7 +38,7 @@ def relative_errors(folder: Path, index: Any) -> Iterator[dict[str, Any]]:
 
 
 def _relative(folder: Path, files: list[str]) -> dict[str, float | None]:
-    """Median of |error / estimate|, and the share above 1."""
+    """Return the median of |error / estimate|, and the share of ratios above 1."""
     import pyarrow.parquet as pq
 
     held = list[Floats]()
@@ -52,11 +57,10 @@ def _relative(folder: Path, files: list[str]) -> dict[str, float | None]:
 
 
 def write_trace(path: Path, rows: list[dict[str, Any]] | None) -> None:
-    """trace.parquet: a row for every measurement that was chosen; no file for None.
+    """Write trace.parquet, a row for every selected measurement; write no file if `rows` is None.
 
-    Columns: round, rank, attributes, privacy_cost (squared μ of the measurement with its selection), moved (L1 distance
-    by which the estimate of the chosen marginal moved, records), expected_noise (the L1 error that its noise alone
-    would make).
+    Columns: round, rank, attributes, privacy_cost (squared μ of the measurement with its selection), moved (L1 change
+    of the estimate of the selected marginal, in records), expected_noise (L1 error expected from its noise alone).
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -71,7 +75,7 @@ def write_trace(path: Path, rows: list[dict[str, Any]] | None) -> None:
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The rows of a trace; none where there is no file."""
+    """Return the rows of a trace; an empty list if there is no file."""
     import pyarrow.parquet as pq
 
     if not path.exists():

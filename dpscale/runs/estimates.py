@@ -1,7 +1,4 @@
-"""The estimates of a run, by the reconstruction that its job asks for, and the folder of what that keeps.
-
-model/<release>/…
-"""
+"""Estimates of a run by the reconstruction of its job, and samplers of synthetic rows, stored in model/<release>/."""
 
 from __future__ import annotations
 
@@ -27,20 +24,20 @@ from dpscale.synthesis.tree import tree_start
 
 
 def estimates_of(run: Run) -> Estimates:
-    """The estimates that a measured run gives."""
+    """Return the estimates of a measured run."""
     run.require("measure")
     return run.job.reconstruction.estimates(run.released.evidence(), run.job.estimating, model_folder(run))
 
 
 def keep_model(run: Run, each: Each) -> None:
-    """Make what is dear once, for the tasks that answer from it."""
+    """Prepare the expensive part of the estimates once, for the tasks that use it."""
     run.require("measure")
     released = run.released
     run.job.reconstruction.prepare(released.evidence(), run.job.estimating, model_folder(run), released.release, each)
 
 
 def joint_of(run: Run, each: Each) -> GraphicalModel | None:
-    """The distribution that the run's estimates are marginals of, where its reconstruction has one."""
+    """Return the joint distribution of the run's estimates; None if its reconstruction has none."""
     joint = run.job.reconstruction.joint
     if joint is None:
         return None
@@ -49,14 +46,17 @@ def joint_of(run: Run, each: Each) -> GraphicalModel | None:
 
 
 def low_order_of(run: Run) -> LowOrder:
-    """Low-order tables of a measured run: those of its estimates, where it has such, or made for rows alone."""
+    """Return the low-order tables of a measured run: those of its estimates, or ones estimated for rows only."""
     run.require("measure")
     kept = model_folder(run) / MODEL
     return read_model(kept) if present(kept) else run.released.evidence().low_order()
 
 
 def model_folder(run: Run) -> Path:
-    """Named by the release and its data: what another release left in the directory is not read as this one's."""
+    """Return the model folder of a run.
+
+    It is named by release and data, so files of another release are never read as those of this one.
+    """
     manifest = run.manifest
     name = json.dumps([manifest["release"], manifest["snapshot"]])
     return run.path / "model" / hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -71,7 +71,10 @@ _open: dict[str, tuple[Run, RowSampler]] = {}
 
 
 def chosen_way(run: Run, asked: SynthesizeTable, each: Each) -> tuple[str, dict[str, Apart]]:
-    """The way that is asked for, or the one whose rows are nearest to the estimates; how near each is."""
+    """Return the name of a sampler and the distances of all samplers that were compared.
+
+    It is the requested sampler, or the one whose rows are closest to the estimates.
+    """
     ways = _kept(run, asked, each)
     if len(ways) == 1:
         return ways[0], {}
@@ -86,7 +89,7 @@ def chosen_way(run: Run, asked: SynthesizeTable, each: Each) -> tuple[str, dict[
 
 
 def _kept(run: Run, asked: SynthesizeTable, each: Each) -> list[str]:
-    """The ways there are, each with its file."""
+    """Return the names of the available samplers; write the file of each."""
     ways, folder = [], model_folder(run)
     joint = None if asked.method == "sampler" or asked.weights else joint_of(run, each)
     if joint is not None:
@@ -108,7 +111,7 @@ def _learn(run: Run, folder: Path) -> None:
 
 
 def _polish(run: Run, asked: SynthesizeTable, folder: Path) -> bool:
-    """Whether rows are polished; what by is made then."""
+    """Return whether rows are polished; write the targets of polishing if they are missing."""
     learnt, _, total = read_pairwise(folder / LEARNT)
     if not asked.polishes(total):
         return False
@@ -121,7 +124,7 @@ def _polish(run: Run, asked: SynthesizeTable, folder: Path) -> bool:
 
 
 def read_way(folder: Path, name: str) -> RowSampler:
-    """What its files say."""
+    """Return the sampler stored in a folder."""
     if name == "ancestral":
         return read_ancestral(folder / ANCESTRAL)
     return PairwiseSampler(
@@ -130,7 +133,7 @@ def read_way(folder: Path, name: str) -> RowSampler:
 
 
 def opened_way(path: str, folder: str, name: str) -> tuple[Run, RowSampler]:
-    """What tasks draw by, kept in the process from one to the next."""
+    """Return the run and its sampler; they are cached in the process for later tasks."""
     key = f"{folder} {name}"
     if key not in _open:
         _open[key] = (Run(path), read_way(Path(folder), name))

@@ -1,4 +1,4 @@
-"""Files of a run directory: their hashes as a stage ends and the next begins, and what a disk says of them."""
+"""Hashes of the files of a run directory, tags of data frames, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DENIED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 @contextmanager
 def disk_errors(place: Path) -> Iterator[None]:
-    """Turn what a disk says into one sentence: where it is full or fails to try again, where it denies to fix that."""
+    """Convert errors of the disk into TransientError if it is full or fails, and JobError if access is denied."""
     try:
         yield
     except OSError as error:
@@ -46,9 +46,9 @@ def _told(error: OSError, place: Path) -> DpscaleError | None:
 
 
 def digest_files(root: Path, paths: Iterable[Path], each: Each = plainly) -> str:
-    """SHA-256 over names and contents of some files of a run directory; what a kill left half made does not count.
+    """Return the SHA-256 digest of names and contents of files of a run directory; partial files are ignored.
 
-    `each`: where the contents are read, many at a time; an engine's are tasks.
+    `each` is the parallel map that reads the contents; that of an engine reads them in tasks.
     """
     files = [path for path in sorted(paths, key=str) if not path.name.endswith(".partial")]
     share = _shares(files)
@@ -60,7 +60,7 @@ def digest_files(root: Path, paths: Iterable[Path], each: Each = plainly) -> str
 
 
 def _shares(files: Sequence[Path]) -> list[list[Path]]:
-    """Files in their order, cut to about SHARE bytes."""
+    """Divide files, in order, into lists of about SHARE bytes."""
     shares: list[list[Path]] = [[]]
     held = 0
     for path in files:
@@ -81,9 +81,9 @@ def _content_hashes(paths: Sequence[Path]) -> list[str]:
 
 
 def check_left(root: Path, stage: str, entry: Mapping[str, Any], each: Each = plainly) -> None:
-    """JobError where the files that an earlier stage left are not those that it left, by their hash.
+    """Raise JobError if the hash of the files of a finished stage differs from its entry in the manifest.
 
-    `entry`: the manifest's of that stage; one without a hash has nothing to be held against.
+    An entry without a hash is not checked.
     """
     left = root / left_by(stage, entry)[0]
     if entry.get("sha256") is not None and digest_left(root, left, each) != entry["sha256"]:
@@ -92,7 +92,7 @@ def check_left(root: Path, stage: str, entry: Mapping[str, Any], each: Each = pl
 
 
 def digest_left(root: Path, left: Path, each: Each = plainly) -> str:
-    """The hash of what a stage leaves: a file, or all files of a folder."""
+    """Return the hash of the output of a stage: a file, or all files of a folder."""
     return digest_files(root, [path for path in left.rglob("*") if path.is_file()] if left.is_dir() else [left], each)
 
 
@@ -102,13 +102,16 @@ NAME = "frames.key"
 
 
 def frame_tag(release: str, content: str, create: bool = False) -> dict[str, str] | None:
-    """The entry of the manifest that knows a frame; None where this user has no key.
+    """Return the manifest entry that identifies a data frame; None if this user has no key.
 
     Parameters
     ----------
-    release: id of the release. Two releases of one frame have unrelated tags.
-    content: hash of the content of the frame.
-    create: whether to make a key where there is none.
+    release : str
+        Release id. Two releases of one frame have unrelated tags.
+    content : str
+        Hash of the content of the frame.
+    create : bool
+        Whether to create a key if there is none.
     """
     key = _user_key(create)
     if key is None:
@@ -118,7 +121,7 @@ def frame_tag(release: str, content: str, create: bool = False) -> dict[str, str
 
 
 def _user_key(create: bool) -> bytes | None:
-    """The key of this user, which no other user can read; None where there is none, or it is open to others."""
+    """Return the key of this user; None if there is none or if other users can read it."""
     folder = _folder()
     if folder is None:
         return None
@@ -135,7 +138,7 @@ def _user_key(create: bool) -> bytes | None:
 
 
 def _make_key(path: Path) -> None:
-    """Write a new key whole, unless there is one."""
+    """Write a new key atomically, unless there is one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with suppress(FileExistsError):
@@ -153,7 +156,7 @@ def _make_key(path: Path) -> None:
 
 
 def _folder() -> Path | None:
-    """The state folder of dpscale; None where the user has no home."""
+    """Return the state folder of dpscale; None if the user has no home directory."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
     try:

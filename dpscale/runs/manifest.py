@@ -1,4 +1,4 @@
-"""`manifest.json`: what a run is and how far it has come. It is the file that makes a folder a run directory."""
+"""`manifest.json`: identity and progress of a run. A folder with this file is a run directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ ANY = {"snapshot", "secret", "privacy"}  # null until there is one
 
 
 def first_manifest(job: Job, digest: str, number: int = 1, reviewed: bool = False) -> dict[str, Any]:
-    """Of a run that has done nothing yet: a release of its own, or with a seed the job's, the number-th of them."""
+    """Return the manifest of a run without finished stages.
+
+    The release id is random. With a seed it follows from the job and from `number`, the number of the run.
+    """
     seed = job.engine.seed
     release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}" + f"-{number}" * (number > 1)
     return {
@@ -51,12 +54,12 @@ def first_manifest(job: Job, digest: str, number: int = 1, reviewed: bool = Fals
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that a release rests on, as they are here."""
+    """Return the installed versions of Python and of the packages that a release depends on."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run; JobError where what stands there is none, as after a disk's failure or an edit."""
+    """Return the manifest of a run; raise JobError if the file is damaged or missing."""
     try:
         content = json.loads(read_bytes(folder / MANIFEST))
     except (FileNotFoundError, ValueError):
@@ -68,7 +71,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_version(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """JobError for a run of another version of what is on disk."""
+    """Raise JobError if the run has another version of the file layout."""
     if manifest.get("version") != VERSION:
         made_by = "an older" if manifest.get("version") == 1 else "another"
         raise JobError("run directory", f"{folder} was made by {made_by} version of dpscale", "a run of this version",
@@ -77,7 +80,7 @@ def check_version(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def later_request(folder: Path, content: Any) -> SynthesizeTable:
-    """The rows that were asked for since the run was made; JobError where none could be."""
+    """Return the settings of synthetic rows requested after the run was created; raise JobError if they are invalid."""
     try:
         return SynthesizeTable.model_validate(content)
     except ValidationError:
@@ -87,7 +90,7 @@ def later_request(folder: Path, content: Any) -> SynthesizeTable:
 
 
 def left_by(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:
-    """What a stage left, by its entry in the manifest: the folder or file that is hashed, and what has to be there."""
+    """Return the output of a stage from its manifest entry: the hashed folder or file, and the path that must exist."""
     folder, leaves = LEFT.get(stage, (stage, stage))
     return str(entry.get("folder", folder)), str(entry.get("leaves", leaves))
 
@@ -99,9 +102,9 @@ def _whole(content: dict[str, Any]) -> bool:
 
 
 class ManifestCache:
-    """A manifest in memory, written through. Where another process replaced the file since, it is read again.
+    """Manifest in memory, written through, and read again if another process replaced the file.
 
-    A file on a disk is known by its inode, size and time; what is in a store is read whenever it is asked for.
+    A file on a disk is identified by inode, size and time. A file in an object store is read each time.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -110,18 +113,18 @@ class ManifestCache:
         self._sign: tuple[int, int, int] | None = None
 
     def read(self) -> dict[str, Any]:
-        """A copy that its reader may change."""
+        """Return a copy of the manifest."""
         sign = self._signature()
         if sign is None or sign != self._sign:
             self._text, self._sign = json.dumps(read_manifest(self.folder)), sign
         return dict(json.loads(self._text))
 
     def forget(self) -> None:
-        """The next reading is of the file: a disk that is shared may tell an older sign for a while."""
+        """Read the file next time; a shared disk may report an outdated signature for a while."""
         self._sign = None
 
     def write(self, manifest: dict[str, Any]) -> None:
-        """Whole, and kept as written."""
+        """Write the manifest atomically and cache it."""
         text = json.dumps(manifest, indent=2)
         write_whole(self.folder / MANIFEST, text.encode())
         self._text, self._sign = text, self._signature()

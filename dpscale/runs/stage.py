@@ -1,4 +1,4 @@
-"""What a stage is: a name, what it takes and leaves, and what it runs. The table of them is in `stages`."""
+"""Description of a stage. The table of stages is in `dpscale.runs.stages`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from typing import Any
 class Stage:
     """A stage of a run.
 
-    needs: the stages whose files it reads; they must be done, and their files as they left them.
-    folder: what it leaves, a folder or a file of the run directory, which is hashed as it ends.
-    leaves: a file or folder in it that is there if, and only if, the stage is whole.
-    spends: whether it may spend budget.
-    asked: what of a `Run` says that it is asked for; "": always.
-    module: where its `perform(run, engine)` is, imported when it is first called.
+    Attributes
+    ----------
+    name : str
+    help : str
+    folder : str
+        Output: a folder or a file of the run directory, which is hashed when the stage finishes.
+    leaves : str
+        File or folder of the output that exists if and only if the stage is complete.
+    module : str
+        Module with the function `perform(run, engine)`; imported on the first call.
+    needs : sequence of str
+        Stages whose output it reads. They must be finished and their output unchanged.
+    spends : bool
+        Whether the stage may spend budget.
+    asked : str
+        Attribute of a `Run` that is not None if the stage is requested; "" if it always is.
     """
 
     name: str
@@ -30,13 +40,13 @@ class Stage:
     asked: str = ""
 
     def wanted(self, run: Any) -> bool:
-        """Whether a run is to have it."""
+        """Return whether the stage is requested for a run."""
         return not self.asked or getattr(run, self.asked) is not None
 
     def perform(self, run: Any, engine: Any) -> None:
-        """Do it, for a `Run` on an `Engine`."""
+        """Run the stage."""
         import_module(self.module).perform(run, engine)
 
     def to_dict(self) -> dict[str, Any]:
-        """What a scheduler has to know."""
+        """Return the description that an external scheduler needs."""
         return {"name": self.name, "help": self.help, "needs": list(self.needs), "spends": self.spends}

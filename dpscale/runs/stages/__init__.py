@@ -1,6 +1,6 @@
-"""The stages of a run, in their order: commands, hashes of the hand-over, `status` and DAGs follow from this table.
+"""Table of the stages of a run, in order. Commands, hashes of outputs, `status` and DAGs are derived from it.
 
-A stage that is done returns at once, so each can be called alone, again and again, from a shell, a DAG or Python.
+A finished stage returns at once, so each stage can be called separately and repeatedly, from a shell, a DAG or Python.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The secret and the ledger around a measure stage: what keeps a crash harmless.
+"""Noise key and ledger entries of a measure stage, in an order that makes a crash harmless.
 
-The order is: make the secret; count and check (nothing is spent on bad data); charge; draw and store; say so on the
-ledger; destroy the secret. The same release charges once, and the same secret draws the same noise.
+The order is: create the noise key; count and check, so that no budget is spent on invalid data; charge; draw noise and
+store the values; commit on the ledger; destroy the noise key. A release is charged once, and the same key gives the
+same noise.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ PIECE = 1 << 20  # rounds of a table among several are numbered from its own mul
 
 
 def hold_secret(run: Run) -> None:
-    """Make the secret at the first draw; later it must be there."""
+    """Create the noise key before the first draw; raise JobError if it is missing later."""
     if run.manifest["secret"] is None:
         make_secret(run.secret_path, run.job.engine.seed)
         run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
 
 
 def check_secret(run: Run) -> None:
-    """JobError unless the secret of the release is there."""
+    """Raise JobError unless the noise key of the release exists."""
     run.secret.read()
 
 
 def charge(run: Run, released: MeasurementStore, reserve: bool = True) -> str:
-    """Reserve the whole cost before the first draw; a repeat costs nothing. Returns the release's state.
+    """Reserve the whole cost before the first draw and return the release's state; a repeated charge costs nothing.
 
-    With `reserve` off the ledger is only asked, so that a job that it refuses reads no data.
+    With `reserve` False the ledger is only queried, so that a job that it refuses reads no data.
     """
     privacy, drawn = run.job.privacy, _drawn(run, released)
     if run.manifest.get("within"):
@@ -67,7 +68,7 @@ def charge(run: Run, released: MeasurementStore, reserve: bool = True) -> str:
 
 
 def _charge_whole(run: Run, released: MeasurementStore, drawn: str, reserve: bool) -> str:
-    """Of a table among several: the cost of all, under the whole's name; and what this one draws of what."""
+    """Charge the cost of all tables under the release of a multi-table run, and record the draws of this table."""
     whole = run.manifest["within"]
     asked = (Cost.from_dict(whole["cost"]), whole["digest"], whole["epsilon"], whole["delta"], reserve)
     with opened_ledger(run) as ledger:
@@ -82,7 +83,10 @@ def _charge_whole(run: Run, released: MeasurementStore, drawn: str, reserve: boo
 
 
 def keep_decision(run: Run, release: str, number: int, digest: str) -> None:
-    """Tell the ledger what a round measures, before it does; BudgetError where another directory decided otherwise."""
+    """Record the decision of a round on the ledger before it is measured.
+
+    Raises BudgetError if another copy of the directory recorded a different decision.
+    """
     if whole := run.manifest.get("within"):
         release, number = whole["release"], (whole["piece"] + 1) * PIECE + number
     with opened_ledger(run) as ledger:
@@ -90,14 +94,14 @@ def keep_decision(run: Run, release: str, number: int, digest: str) -> None:
 
 
 def keep_unmeasured(run: Run, released: MeasurementStore) -> None:
-    """Tell the ledger again of rounds that measure nothing: no value that is there says that it knew of them."""
+    """Record again the rounds that measure nothing, because no released value shows that the ledger contains them."""
     for decision in released.decisions():
         if decision.round and not decision.requests:
             keep_decision(run, released.release, decision.round, released.digest(decision))
 
 
 def publish(run: Run, released: MeasurementStore) -> None:
-    """All noise is drawn: say so on the ledger, destroy the secret, and call the release out."""
+    """Commit the release on the ledger, destroy the noise key and publish the release, once all noise is drawn."""
     state, alone = charge(run, released), not run.manifest.get("within")
     if state == "reserved":
         keep_unmeasured(run, released)
@@ -114,7 +118,7 @@ def publish(run: Run, released: MeasurementStore) -> None:
 
 
 def check_there(run: Run) -> None:
-    """BudgetError where the ledger that a run was begun with is lost."""
+    """Raise BudgetError if the ledger with which the run began does not exist."""
     place = standing(run.job.privacy.ledger)
     if not there(place):
         raise BudgetError("privacy.ledger", f"{place} does not exist any more", "the one that this run was begun with",
@@ -123,7 +127,11 @@ def check_there(run: Run) -> None:
 
 @contextmanager
 def opened_ledger(run: Any) -> Iterator[Ledger]:
-    """The run's ledger: whichever it finds at first, and from then on that one and no other, as of another machine."""
+    """Yield the ledger of the run.
+
+    The first ledger that the run opens is recorded; any other one is refused later, for example that of another
+    machine.
+    """
     place, known = standing(run.job.privacy.ledger), run.manifest.get("ledger")
     if known is not None:
         check_there(run)
@@ -138,22 +146,22 @@ def opened_ledger(run: Any) -> Iterator[Ledger]:
 
 
 def keep_link(run: Any, ledger: Ledger, release: str) -> None:
-    """Keep the release's link of the ledger's hash chain, by which a ledger that lost the entry is known."""
+    """Record the release's entry in the hash chain of the ledger; it reveals a ledger that has lost the entry."""
     link = {"release": release, "digest": ledger.digest_of(release)}
     if run.manifest.get("ledger_link") != link:
         run.update(ledger_link=link)
 
 
 def check_link(run: Any, ledger: Ledger) -> None:
-    """BudgetError where the ledger has lost the entry of a run that was charged; older runs do not know theirs."""
+    """Raise BudgetError if the ledger lost the entry of a charged run. Older runs have not recorded it."""
     if link := run.manifest.get("ledger_link"):
         ledger.check_contains(link["release"], link["digest"])
 
 
 def _drawn(run: Run, released: MeasurementStore) -> str:
-    """Digest of all that fixes the draws: plan, domain, data, noise and secret.
+    """Return a digest of everything that determines the draws: plan, domain, data, noise and noise key.
 
-    With it the ledger refuses a second draw under a release id, as from a copy of a run directory.
+    With it the ledger refuses a second draw under the same release id, for example from a copy of the run directory.
     """
     content = [
         run.planned.digest,
@@ -166,7 +174,7 @@ def _drawn(run: Run, released: MeasurementStore) -> str:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    """Hashes of public files that the charge is for, as an auditor can compute them from an evidence bundle."""
+    """Return hashes of public files that the charge depends on; an auditor can compute them from an evidence bundle."""
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
     known = vars(run)  # the file does not change, so it is hashed once
     if "domain_sha256" not in known:
@@ -176,7 +184,7 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def _spent(run: Run, cost: Cost) -> dict[str, Any]:
-    """What the manifest tells of the cost."""
+    """Return the manifest entry of the cost."""
     return {
         "dataset": run.job.dataset,
         "cost": cost.to_dict(),

@@ -1,9 +1,10 @@
-"""The measure stage: the only one that sees records and spends budget (see `spending` for its order).
+"""The measure stage, the only stage that reads records and spends budget (see `budget` for the order of its steps).
 
-The driver alone decides and advances, from released values. Exact counts of what may still be selected stay in shards
-on the workers, of which only distances come back, for the exponential mechanism and for nothing else. Each decision
-that does not follow from the plan is on disk and on the ledger before it is measured, so a run that is killed goes on
-with the same streams, decides nothing twice and spends nothing twice, and a copy that decides otherwise is refused.
+Only the driver decides and computes the next state, from released values. Exact counts of the remaining candidates stay
+in shards on the workers. Only distances are returned from them, and only for the exponential mechanism. Each decision
+that does not follow from the plan is on disk and on the ledger before it is measured. A killed run therefore resumes
+with the same noise streams, decides nothing twice and spends nothing twice, and a copy that decides differently is
+refused.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from dpscale.runs.stages.preflight import check_room, counting_memory
 
 
 def open_table(run: Run, names: Sequence[str], engine: Engine) -> Table:
-    """The table of a run's files, or of the frame that it was given."""
+    """Return the table of the run's files or of its data frame."""
     data = run.job.data
     wanted = [*run.domain.columns(names), *([data.privacy_unit] if data.privacy_unit else [])]
     if run.frame is not None:
@@ -55,15 +56,15 @@ def open_table(run: Run, names: Sequence[str], engine: Engine) -> Table:
 
 
 def columns_of(domain: Domain, counted: Sequence[AttributeSet]) -> list[str]:
-    """The attributes that are measured: only their columns are read."""
+    """Return the attributes that are measured; only their columns are read."""
     used = {name for attributes in counted for name in attributes} or {domain.names[0]}
     return [name for name in domain.names if name in used]
 
 
 def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
-    """The snapshot's name under the secret; DataError when the data changed since the release was begun.
+    """Return the tag of the data under the noise key; raise DataError if the data changed since the release began.
 
-    Where the secret is destroyed nothing can be drawn any more, and the data need not be read again.
+    If the noise key is destroyed, nothing can be drawn and the data are not read again.
     """
     begun = run.manifest["snapshot"]
     if begun is not None and run.read_matching_key() is None:
@@ -82,7 +83,7 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
 
 
 def content_hash(run: Run, table: Table, engine: Engine) -> str:
-    """The hash of all that counting follows from: the table's files, those that say whose rows are, and the filter."""
+    """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
     hops = run.job.data.unit_through or []
     contents = [snapshot(one, footers, each) for one in (table, *_hops(run))]
@@ -93,7 +94,17 @@ def content_hash(run: Run, table: Table, engine: Engine) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """Counts passes over the table. `seen`: its files as they were when the stage began; `columns`: all it reads."""
+    """Counter of passes over the table.
+
+    Attributes
+    ----------
+    seen : Stamps
+        State of the files when the stage began.
+    columns : list of str
+        All columns that are read.
+    dropped : mapping of Partition, optional
+        Rows that exceed the contribution bound.
+    """
 
     run: Run
     engine: Engine
@@ -109,18 +120,21 @@ class Reader:
         return cls(run, engine, table, seen, columns, groups, _dropped(run, engine, table, groups, columns))
 
     def first(self, one: Pass) -> list[Any]:
-        """Handles of a pass that also holds every column against the domain."""
+        """Return the handles of a pass that also checks every column against the domain."""
         return self.count(one, self.columns)
 
     def count(self, one: Pass, checked: Sequence[str] = ()) -> list[Any]:
-        """Handles of the exact counts of a pass. Every pass reads what drops rows, so that all leave out the same."""
+        """Return handles of the exact counts of a pass.
+
+        Every pass reads the columns whose values can drop a row, so that all passes omit the same rows.
+        """
         dropping = [name for name in self.columns if self.run.domain[name].drops]
         handles = run_pass(self.engine, one, self.groups, [*checked, *dropping], self.dropped)
         self.check_unchanged()
         return handles
 
     def check_unchanged(self) -> None:
-        """DataError when a file is not the one that it was; counts lost with a worker may be read from it again."""
+        """Raise DataError if a file changed; counts lost with a worker may be read from it again."""
         if stamps(self.table) != self.seen:
             raise _changed("the files changed while they were read")
 
@@ -146,7 +160,7 @@ def _dropped(
 
 
 def _hops(run: Run) -> list[Table]:
-    """The tables that say whose rows are."""
+    """Return the tables that define the privacy unit."""
     return [one.origin.table(one.path, run.domain) for one in run.job.data.unit_through or []]
 
 
@@ -154,7 +168,7 @@ Counted = list[tuple[Pass, list[Any]]]
 
 
 def perform(run: Run, engine: Engine) -> None:
-    """Count, charge, draw, store."""
+    """Count, charge, draw noise and store the values."""
     check_room(run.planned, run.job, engine)
     table = open_table(run, columns_of(run.domain, run.planned.counted), engine)
     engine.check_sight(run.path, table.files)
@@ -170,7 +184,7 @@ def perform(run: Run, engine: Engine) -> None:
 
 
 def measure(run: Run, engine: Engine, table: Table, released: MeasurementStore, seen: Stamps) -> None:
-    """All decisions that are left."""
+    """Make all remaining decisions."""
     state, waiting = released.replay()
     if waiting is not None or released.planned.next_selection(state) is not None:
         check_secret(run)
@@ -194,7 +208,10 @@ class _Measuring:
     taken: list[Decision] = field(default_factory=list)
 
     def to_the_end(self, state: Any, waiting: Decision | None) -> Any:
-        """The last state. A waiting first decision is measured pass by pass; later ones from the shards."""
+        """Return the last state.
+
+        A pending first decision is measured pass by pass, later ones from the shards.
+        """
         planned, counted = self.released.planned, Counted()
         first = waiting if waiting is not None and waiting.round == 0 else None
         self.taken += [one for one in self.released.decisions() if waiting is None or one.round < waiting.round]
@@ -220,12 +237,12 @@ class _Measuring:
 
     @staticmethod
     def _needed(passes: Sequence[Pass], wanted: Sequence[Measurements]) -> int:
-        """How many passes hold what the first decision measures; one at least, which holds all values to the domain."""
+        """Return how many passes contain the sets of the first decision; at least one, which checks all values."""
         sources = {names for one in wanted for names in one.sources}
         return 1 + max((number for number, one in enumerate(passes) if not sources.isdisjoint(one.sets)), default=0)
 
     def _measure_pass(self, one: Pass, wanted: Sequence[Measurements], handles: Sequence[Any]) -> None:
-        """Turn the exact counts of a pass into values on disk: a task a file, or a piece of one."""
+        """Convert the exact counts of a pass to values on disk, one task for each file or piece of a file."""
         shard_of = {names: number for number, layout in enumerate(one.shards) for names in layout.sets}
         sets, items = frozenset(shard_of), []
         for piece in (piece for whole in wanted for piece in whole.within(sets)):
@@ -235,7 +252,7 @@ class _Measuring:
         self.engine.map(measure_layouts, items, "measure")
 
     def _chosen(self, state: Any, waiting: Decision | None, counted: Counted) -> Any:
-        """Rounds of select, decide, measure, update."""
+        """Run rounds of selection, decision, measurement and update."""
         planned = self.released.planned
         if waiting is None and planned.next_selection(state) is None:
             return state
@@ -258,9 +275,10 @@ class _Measuring:
         return after
 
     def _standing(self, decision: Decision) -> Decision:
-        """What is measured: the decision on disk, this one unless another stands there; the first is the plan's.
+        """Return the decision that is measured: the one on disk, or `decision` if there is none.
 
-        It is held against what was charged, and the ledger knows it first.
+        The first decision is that of the plan. The decision is checked against the charged budget and recorded on the
+        ledger first.
         """
         self._check(decision)  # before what was chosen is written anywhere
         standing = decision if decision.round == 0 else self.released.record_decision(decision)

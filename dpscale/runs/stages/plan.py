@@ -1,4 +1,4 @@
-"""The plan stage: what will be measured and what it will cost. It reads no data and spends nothing."""
+"""The plan stage: choice of the measurements and their cost. It reads no data and spends nothing."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dpscale.runs.stages.preflight import check_room
 
 
 def perform(run: Run, engine: Engine) -> None:
-    """Choose the strategy."""
+    """Plan the measurements and write the plan."""
     run.keep_plan(make_plan(run.job, run.planning_problem, engine))
 
 
 def most_cells(job: Job, engine: Engine) -> int:
-    """Cells of a marginal that may be counted and held."""
+    """Return the largest number of cells of a marginal that can be counted in memory."""
     return job.engine.bytes // (8 * (engine.workers + FACTOR))
 
 
 def make_plan(job: Job, problem: PlanningProblem, engine: Engine) -> MeasurementPlan:
-    """The plan of a job, refused where it cannot fit the memory setting or be reconstructed as asked."""
+    """Return the plan of a job; raise PlanError if it does not fit the memory or the requested reconstruction."""
     most = most_cells(job, engine)
     tools = Tools(engine.each("solve"), user_store(), most)
     planned = plan_once(job, problem, most, lambda named: plan_problem(named, problem, job.options, tools))

@@ -1,9 +1,9 @@
-"""Whole plans kept in the user's cache, so that a job that took long to plan is not planned again.
+"""Cache of whole plans in the user's cache directory, for jobs that take long to plan.
 
-The plan store (`solve.store`) keeps what single problems came to; rounding them, weighing axes and telling errors is
-then done anew, which of many sets is most of the work. A plan follows from the workload, the mechanism with its
-options and this very code, by which it is named; it is public. It is read with its hash, and made anew where that or
-anything else is wrong with it.
+The plan store (`optimize.plan_store`) contains solutions of single problems. Rounding them, weighting the axes and
+computing errors is most of the work for many sets, and is repeated with the plan store alone. A plan is named by a hash
+of the workload, the mechanism with its options and the code of this package, from which it follows. It is public. It is
+stored with its hash and computed again if it cannot be read or does not match.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DIGEST = "digest.txt"
 def plan_once(
     job: Job, problem: PlanningProblem, most_cells: int, make: Callable[[Mechanism], MeasurementPlan]
 ) -> MeasurementPlan:
-    """The plan of a job's mechanism, from the cache where it was made before."""
+    """Return the plan of a job's mechanism, from the cache if it is there."""
     return plan_once_by(job.method, job.mechanism.given, job.options, problem, most_cells, make)
 
 
@@ -49,7 +49,7 @@ def plan_once_by(
     most_cells: int,
     make: Callable[[Mechanism], MeasurementPlan],
 ) -> MeasurementPlan:
-    """The same of a mechanism with options."""
+    """Return the plan of a mechanism with given options, from the cache if it is there."""
     folder = _folder(named, given, problem, most_cells)
     if folder is not None and (found := _read(folder, named, problem, options)) is not None:
         return found
@@ -61,7 +61,7 @@ def plan_once_by(
 
 
 def _folder(named: Mechanism, given: Any, problem: PlanningProblem, most_cells: int) -> Path | None:
-    """Where a plan is kept; None where nothing is. Plans that are settled beforehand are the same at any budget."""
+    """Return the folder of a plan; None without a cache. Plans that do not depend on data are the same at any budget."""
     store = user_store()
     if store is None:
         return None
@@ -71,7 +71,7 @@ def _folder(named: Mechanism, given: Any, problem: PlanningProblem, most_cells: 
 
 
 def _name(known: Sequence[Any]) -> str:
-    """By which what follows from these, and from this very code, is kept."""
+    """Return the name of an entry that depends on `known` and on the code of this package."""
     return _digest(json.dumps([*known, _code(), np.__version__], sort_keys=True, default=str))
 
 
@@ -80,7 +80,7 @@ def _digest(text: str) -> str:
 
 
 def cached_summary(known: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What is told of a plan, as JSON has it, from the cache where it was told before. `known`: all it follows from."""
+    """Return the summary of a plan in JSON types, from the cache if possible; `known` is all that it depends on."""
     store = user_store()
     if store is None:
         return make()
@@ -101,7 +101,7 @@ def cached_summary(known: Sequence[Any], make: Callable[[], dict[str, Any]]) -> 
 
 @cache
 def _code() -> str:
-    """What the package's files are: a plan of other code may be another."""
+    """Return a digest of the package's files; other code may give another plan."""
     root = Path(__file__).parents[2]
     signs = [(str(path.relative_to(root)), *_sign(path)) for path in sorted(root.rglob("*.py"))]
     return hashlib.sha256(repr(signs).encode()).hexdigest()
@@ -113,7 +113,7 @@ def _sign(path: Path) -> tuple[int, int]:
 
 
 def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Any) -> MeasurementPlan | None:
-    """None where there is none, or not as it was written."""
+    """Return a plan; None if it is missing or differs from what was written."""
     with suppress(OSError, ValueError, KeyError, EOFError, DpscaleError):
         written = (folder / DIGEST).read_text()
         if written == _content(folder):
@@ -123,7 +123,7 @@ def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Any
 
 
 def _keep(folder: Path, planned: MeasurementPlan) -> None:
-    """Whole or not at all; the oldest give way."""
+    """Write a plan atomically, and remove the oldest plans."""
     partial = folder.with_name(f".{secrets.token_hex(8)}.partial")
     with suppress(OSError, DpscaleError):
         partial.mkdir(parents=True)
@@ -135,14 +135,14 @@ def _keep(folder: Path, planned: MeasurementPlan) -> None:
 
 
 def _thin(folder: Path) -> None:
-    """Leave the MOST that were used last."""
+    """Remove all but the MOST most recently used entries."""
     kept = sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)
     for old in kept[: max(len(kept) - MOST, 0)]:
         old.unlink() if old.is_file() else shutil.rmtree(old, ignore_errors=True)
 
 
 def _content(folder: Path) -> str:
-    """The hash of all that a plan is."""
+    """Return the hash of all files of a plan."""
     files = sorted(path for path in folder.iterdir() if path.name != DIGEST)
     parts = [path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest() for path in files]
     return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -1,7 +1,7 @@
-"""What can be refused before anything is planned or made: paths, columns and their types by headers, and the cap.
+"""Checks before anything is planned or written: paths, columns and their types from file headers, and the budget cap.
 
-Nothing of it reads a record, and a refusal leaves no run directory behind. The whole of it is looked at again where it
-counts: when the table is opened, and when the release is charged.
+They read no record, and a refusal leaves no run directory. Everything is checked again where it matters: when the table
+is opened and when the release is charged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ALMOST = 1 - 1e-6  # of the budget: what a release costs is rounded, and must no
 
 
 def check_preflight(job: Job, domain: Domain, workload: Workload) -> bool:
-    """True; DataError, JobError or BudgetError for what would be refused later, for reasons that are known now."""
+    """Return True, or raise DataError, JobError or BudgetError if the job would be refused later for known reasons."""
     check_cap(job)
     if job.data.path == FRAME:
         return True
@@ -47,9 +47,9 @@ def check_preflight(job: Job, domain: Domain, workload: Workload) -> bool:
 
 
 def check_unit_column(unit: str | None, table: Table) -> None:
-    """DataError where the column of the privacy unit is missing.
+    """Raise DataError if the column of the privacy unit is missing.
 
-    Columns are listed only of formats with a schema: without a header a CSV file has its first record there.
+    The error lists columns only of formats with a schema: without a header, the first line of a CSV file is a record.
     """
     present = table.partitions[0].columns() if unit is not None and table.lake is None else {}
     if unit is None or not present or unit in present:
@@ -61,7 +61,7 @@ def check_unit_column(unit: str | None, table: Table) -> None:
 
 
 def check_table(table: Table, names: list[str], unit: str | None = None) -> None:
-    """The columns of some attributes, and the unit's, by the first file's header: there, and of types they take."""
+    """Check by the first file's header that the columns of attributes and unit exist and have accepted types."""
     check_unit_column(unit, table)
     table.require([*table.domain.columns(names), *([unit] if unit else [])])
     for name in names:
@@ -70,7 +70,7 @@ def check_table(table: Table, names: list[str], unit: str | None = None) -> None
 
 
 def check_cap(job: Job) -> None:
-    """BudgetError where the ledger's file is there and its cap leaves no room for the job's budget."""
+    """Raise BudgetError if the ledger exists and its cap does not permit the job's budget."""
     place, privacy = standing(job.privacy.ledger), job.privacy
     if is_address(place) or not there(place):
         return
@@ -87,7 +87,7 @@ Need = tuple[int, str]
 
 
 def check_room(planned: MeasurementPlan, job: Job, engine: Engine) -> None:
-    """PlanError when the largest attribute set fits neither the memory setting nor the smallest worker."""
+    """Raise PlanError if the largest attribute set fits neither the memory setting nor the smallest worker."""
     memory = counting_memory(planned, job)
     if job.synthesize is not None:
         check_rows(job.synthesize, job.synthesize.rows, len(planned.domain), job.engine.bytes)
@@ -97,7 +97,7 @@ def check_room(planned: MeasurementPlan, job: Job, engine: Engine) -> None:
 
 
 def check_rows(asked: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:
-    """JobError where a file of rows does not fit the memory setting. `rows`: how many; None, not known yet, for any."""
+    """Raise JobError if a file of synthetic rows does not fit the memory setting; `rows` is None if not known yet."""
     from dpscale.synthesis.draw import LEAST_ROWS  # and the compiled loops, which a plan has no use for
 
     files, count = asked.parts_of(rows or 1), rows or 1
@@ -110,7 +110,7 @@ def check_rows(asked: SynthesizeTable, rows: int | None, columns: int, memory: i
 
 
 def counting_memory(planned: MeasurementPlan, job: Job) -> int:
-    """What counting may hold: a run that selects holds exact counts of candidates in the other half."""
+    """Return the memory for counting; an adaptive run stores exact counts of candidates in the other half."""
     return job.engine.bytes // 2 if planned.candidates else job.engine.bytes
 
 
@@ -123,7 +123,7 @@ def _needs(planned: MeasurementPlan, job: Job, memory: int, workers: int) -> Ite
 
 
 def _answering(part: Part, most: int) -> Iterator[Need]:
-    """Bytes of the task that answers a set of a part, one of each size."""
+    """Yield the bytes of the task that answers a set of a part, one for each size of set."""
     sizes = zip(part.domain.cells_each(part.sets), counts_of(part), strict=True)
     for (cells, count), names in dict(zip(sizes, part.sets, strict=True)).items():
         if count <= most:
@@ -132,7 +132,7 @@ def _answering(part: Part, most: int) -> Iterator[Need]:
 
 
 def _check_memory(planned: MeasurementPlan, memory: int, workers: int) -> None:
-    """PlanError when the largest attribute set does not fit the memory that counting has."""
+    """Raise PlanError if the largest attribute set does not fit the memory for counting."""
     needed = 8 * (workers + FACTOR) * planned.domain.cells(planned.largest)
     if needed > memory:
         set_needs = f"{', '.join(planned.largest)} needs {sized(needed)} with {workers} workers"

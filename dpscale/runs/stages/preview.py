@@ -1,8 +1,8 @@
-"""What a job would give, in records, before any data are read: errors by family and set, over ε, and by mechanism.
+"""Expected errors of a job before any data are read: by family and set, over ε, and by mechanism.
 
-Errors of a plan that is settled beforehand follow from its noise alone: at squared μ (or ε²) c they are those at 1 over
-√c. So the error at any ε, and the ε that a wanted error needs, are conversions. What an adaptive mechanism will measure
-is not known beforehand, and nothing is told of its errors.
+Errors of a non-adaptive plan follow from its noise: at squared μ (or ε²) c they are those at 1 divided by √c. The error
+at any ε and the ε for a target error are therefore conversions. The measurements of an adaptive mechanism are not known
+in advance, so no errors are reported for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETS = 200  # of each part, evenly taken
 
 
 def evenly(workload: Workload) -> float:
-    """The share of all records that a query holds on average, were they spread evenly over the cells."""
+    """Return the mean share of all records that a query counts if records are spread evenly over the cells."""
     held = [(part.count(names), _share(part, names)) for part in workload.parts for names in _some(part)]
     return sum(count * share for count, share in held) / sum(count for count, _ in held)
 
@@ -52,14 +52,31 @@ def _share(part: Part, names: AttributeSet) -> float:
 
 
 def limits(workload: Workload) -> tuple[float, float]:
-    """Of an even answer: above the first a plan is behind as a rule, below the second ahead."""
+    """Return two mean counts of a query, relative to its error.
+
+    Above the first, a fixed plan is usually less accurate than an adaptive one; below the second, more accurate.
+    """
     sizes = [size for part in workload.parts for names in part.sets for size in part.domain.shape(names)]
     of_sums = all(part.name in CUMULATIVE for part in workload.parts) and max(sizes, default=0) <= MOST_CELLS
     return (BEHIND_OF_SUMS, AHEAD_OF_SUMS) if of_sums else (BEHIND, AHEAD)
 
 
 def told(workload: Workload, error: float, rows: int | None) -> list[str]:
-    """In words; `error`: of a query, in records; `rows`: where their number is public. Nothing where 1-ways are all."""
+    """Return advice on the choice between this fixed plan and `aim-grem`.
+
+    Parameters
+    ----------
+    workload : Workload
+    error : float
+        Error of a query, in records.
+    rows : int or None
+        Number of rows, if it is public.
+
+    Returns
+    -------
+    list of str
+        Empty if all sets have one attribute.
+    """
     even = evenly(workload)
     if not even or max(map(len, workload.sets), default=0) < 2:
         return []
@@ -74,7 +91,7 @@ def told(workload: Workload, error: float, rows: int | None) -> list[str]:
 
 
 def _about(records: float) -> int:
-    """Two digits of it."""
+    """Return a number rounded to two digits."""
     return int(float(f"{records:.2g}"))
 
 
@@ -85,7 +102,7 @@ LARGE_SHARE = 0.5
 
 
 def expected(planned: MeasurementPlan, job: Job) -> list[dict[str, Any]]:
-    """Of every family and degree: sets, queries, the root mean square error over all, and the best and worst sets."""
+    """Return, for each family and degree, sets, queries, the root mean square error, and the best and worst sets."""
     found = planned.expected_errors(job.privacy.budget, MOST)
     return [_family(name, [one for one in found if one["name"] == name]) for name in {one["name"]: 0 for one in found}]
 
@@ -102,13 +119,16 @@ def _family(name: str, sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def overall(families: Sequence[Mapping[str, Any]]) -> float:
-    """The root mean square error of a query."""
+    """Return the root mean square error over all queries."""
     queries = sum(one["queries"] for one in families)
     return math.sqrt(math.fsum(one["queries"] * one["error"] ** 2 for one in families) / queries)
 
 
 def curve(job: Job, error: float) -> list[dict[str, float]]:
-    """The root mean square error at other ε (for a job in another currency at δ = 10⁻⁹), from that at the job's."""
+    """Return the root mean square error at several ε, computed from the error at the job's budget.
+
+    δ is that of the job, or 10⁻⁹ if its budget is in another unit.
+    """
     own = job.privacy.budget
     amounts = [(epsilon, _at(own.noise, epsilon, _delta(job))) for epsilon in EPSILONS]
     return [{"epsilon": epsilon, "error": error * math.sqrt(own.privacy_cost / one.privacy_cost)}
@@ -124,7 +144,7 @@ def _at(noise: str, epsilon: float, delta: float) -> Budget:
 
 
 def needed(job: Job, error: float, wanted: float) -> dict[str, float]:
-    """The ε at which the root mean square error is the wanted one, and the job's amount in its own currency."""
+    """Return the ε with a given root mean square error, and the budget in the unit of the job."""
     if not 0 < wanted < math.inf:
         raise JobError("--error", f"{wanted:g}", "a number of records above 0", "ask for one")
     own = job.privacy.budget
@@ -136,7 +156,7 @@ def needed(job: Job, error: float, wanted: float) -> dict[str, float]:
 
 
 def compared(job: Job, planned: MeasurementPlan, engine: Engine, most_cells: int) -> list[dict[str, Any]]:
-    """The root mean square error of every mechanism with its defaults, the least first; of others why there is none."""
+    """Return the root mean square error of every mechanism with default options, lowest first, or why it has none."""
     problem = job.planning_problem(planned.workload)
     tools = Tools(engine.each("solve"), user_store(), most_cells)
     lines = [_line(name, job, problem, tools) for name in MECHANISMS if name != "auto"]
@@ -158,7 +178,7 @@ def _line(name: str, job: Job, problem: Any, tools: Tools) -> dict[str, Any]:
 
 
 def advice(job: Job, planned: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a reader would conclude from it, in words."""
+    """Return the conclusions from the expected errors as sentences."""
     if not families:
         return ["What is measured is chosen as it goes, so errors are known only when it is done; `[reconstruct]"
                 ' errors = "simulated"` tells approximate ones then.']  # fmt: skip
@@ -175,7 +195,7 @@ def advice(job: Job, planned: MeasurementPlan, families: Sequence[Mapping[str, A
 
 
 def _by_rows(job: Job, planned: MeasurementPlan) -> list[str]:
-    """Against what a cell holds on average, where the number of rows is public."""
+    """Return the average count of a cell, if the number of rows is public."""
     rows = job.privacy.public_rows
     if not rows:
         return []
@@ -185,7 +205,7 @@ def _by_rows(job: Job, planned: MeasurementPlan) -> list[str]:
 
 
 def _by_share(planned: MeasurementPlan) -> list[str]:
-    """Which degree takes most of the budget."""
+    """Return the number of attributes of the sets that use most of the budget."""
     shares: dict[int, float] = {}
     for attributes, share in planned.shares.items():
         shares[len(attributes)] = shares.get(len(attributes), 0.0) + share

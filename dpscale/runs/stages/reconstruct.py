@@ -1,7 +1,7 @@
-"""The reconstruct stage: the workload's answers with standard errors and 95 % intervals, as Parquet.
+"""The reconstruct stage: answers of the workload with standard errors and confidence intervals, as Parquet files.
 
-Files of many attribute sets each (`runs.answers`), written by independent tasks that read measurements only. Which sets
-share a file follows from the workload alone.
+Independent tasks write files of many attribute sets each (`runs.answers`); they read measurements only. The workload
+alone determines which sets share a file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _open: dict[tuple[str, str], Opened] = {}
 
 
 def perform(run: Run, engine: Engine) -> None:
-    """Write the answers of the whole workload, and their index."""
+    """Write the answers of the whole workload and their index."""
     engine.check_sight(run.path)
     keep_model(run, engine.each("model"))
     known = _known(run)
@@ -58,7 +58,7 @@ File = tuple[int, str, NDArray[np.int64]]
 
 
 def _files(run: Run) -> Iterator[File]:
-    """Part, file and places of the sets that share it, for all sets that are written."""
+    """Yield part number, file name and places in the part for the sets of each file."""
     counts = [_written(run, part) for part in run.workload.parts]
     most = max(min(sum(int(own.sum()) for own in counts) / FILES, MOST_ROWS), 1)
     for number, (part, rows) in enumerate(zip(run.workload.parts, counts, strict=True)):
@@ -73,18 +73,18 @@ def _files(run: Run) -> Iterator[File]:
 
 
 def _written(run: Run, part: Part) -> NDArray[np.int64]:
-    """How many rows each set of a part has in files: none where it has too many, or weighs nothing."""
+    """Return the number of rows of each set in files; 0 if the set has too many queries or weight 0."""
     counts = _queries(part)
     return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
 
 
 def _queries(part: Part) -> NDArray[np.int64]:
-    """How many queries each set of a part has, or MANY."""
+    """Return the number of queries of each set of a part, at most MANY."""
     return np.array([min(count, MANY) for count in counts_of(part)], np.int64)
 
 
 def _index(run: Run, files: Sequence[File], errors: Sequence[Floats]) -> dict[str, Any]:
-    """What index.parquet says of every set."""
+    """Return the columns of index.parquet."""
     parts = run.workload.parts
     starts = np.cumsum([0, *(len(part.sets) for part in parts)])
     queries = np.concatenate([_queries(part) for part in parts])
@@ -100,7 +100,7 @@ def _index(run: Run, files: Sequence[File], errors: Sequence[Floats]) -> dict[st
 
 
 def _extrapolated(estimates: Estimates) -> dict[str, Any]:
-    """Which sets a model answers beyond the row space of the measurements; nothing of least squares, which refuses."""
+    """Return which sets a model answers beyond the row space; empty for least squares, which refuses such sets."""
     marks = [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets[:1]]
     if None in marks:
         return {}
@@ -108,13 +108,13 @@ def _extrapolated(estimates: Estimates) -> dict[str, Any]:
 
 
 def _known(run: Run) -> str:
-    """What a directory's estimates follow from: another run may come to stand where one stood."""
+    """Return a key of everything that the estimates depend on; another run may replace one at the same path."""
     manifest = run.manifest
     return json.dumps([manifest["release"], manifest["job_sha256"], manifest["stages"]["measure"].get("sha256")])
 
 
 def _opened(path: str, known: str) -> Opened:
-    """A run that tasks answer from, kept in the process from one to the next."""
+    """Return the run and the estimates from which tasks answer; they are cached in the process."""
     return _open.get((path, known)) or _kept(path, known, Run(path))
 
 
@@ -126,9 +126,25 @@ def _kept(path: str, known: str, run: Run) -> Opened:
 
 
 def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[np.int64]) -> Floats:
-    """Answer some sets of one part into a file; of each the root mean square of its standard errors, nan for none.
+    """Write the answers of some sets of one part into a file.
 
-    `known`: as of `_known`.
+    Parameters
+    ----------
+    path : str
+        Run directory.
+    known : str
+        Key of `_known`.
+    number : int
+        Number of the part.
+    name : str
+        Name of the file.
+    sets : ndarray of int
+        Places of the sets in the part.
+
+    Returns
+    -------
+    ndarray, shape (sets,)
+        Root mean square standard error of each set; nan if it has none.
     """
     import pyarrow.parquet as pq
 
@@ -151,7 +167,10 @@ def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[n
 
 
 def _intervals(output: Output, estimates: Estimates) -> str:
-    """What the job says of intervals, in words; nothing where it says nothing. Other errors than exact ones: about."""
+    """Return the description of the intervals for the file's metadata; "" for the default ones.
+
+    With errors that are not exact, the probability is described as approximate.
+    """
     if output.level is None and not output.joint:
         return ""
     whose = "all of an attribute set's together" if output.joint else "each by itself"
@@ -160,7 +179,7 @@ def _intervals(output: Output, estimates: Estimates) -> str:
 
 
 def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, errors: Floats) -> Floats:
-    """Half widths of a set's intervals."""
+    """Return the half widths of a set's intervals."""
     level = run.job.output.level
     if run.job.output.joint:
         return simultaneous_widths(estimates, part, names, errors, level or LEVEL, str(run.manifest["release"]))
@@ -168,12 +187,12 @@ def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, error
 
 
 def _coded(columns: Columns) -> Any:
-    """The columns that repeat their values: all but those that the noise is in."""
+    """Return the columns whose values repeat, that is those without noise."""
     return [name for name in columns.schema.names if name not in ("query", "estimate", "low", "high")]
 
 
 def _groups(estimates: Estimates, part: Part, sets: NDArray[np.int64]) -> Iterator[list[Answered]]:
-    """The answers of the sets, as many at a time as are written together."""
+    """Yield the answers of the sets in groups that are written together."""
     group, held = list[Answered](), 0
     asked = [part.sets[place] for place in sets.tolist()]
     for names, (answers, errors) in zip(asked, estimates.iter_part_answers(part, asked), strict=True):

@@ -1,4 +1,4 @@
-"""A job that is asked for again: nothing is read and nothing spent, and answers from other data are told as such."""
+"""Repetition of a job: a measured run reads and spends nothing, and answers from other data are refused."""
 
 from __future__ import annotations
 
@@ -21,15 +21,22 @@ from dpscale.runs.stages.preflight import check_preflight
 
 
 def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False, in_sight: bool = True) -> Run:
-    """The run of a job, made or reopened; with `fresh` a new one, JobError while the latest has a stage to do.
+    """Create or reopen the run of a job.
 
-    `in_sight`: whether data and ledger are there where this is called; of a submitted job the driver looks at them.
+    Parameters
+    ----------
+    job : Job
+    run_dir : path, optional
+    fresh : bool
+        Whether to create a new run; JobError if the latest one is not finished.
+    in_sight : bool
+        Whether data and ledger can be read here; for a submitted job the driver checks them.
     """
     return Run.create(job, run_dir, fresh, left_of, check_preflight if in_sight else None)
 
 
 def left_of(path: Path) -> str:
-    """The first stage that a run is to have and that is not done; of one that cannot be opened, measuring alone."""
+    """Return the first requested stage that is not finished; for a run that cannot be opened only measuring counts."""
     stages = read_manifest(path)["stages"]
     try:
         run = Run(path)
@@ -40,7 +47,7 @@ def left_of(path: Path) -> str:
 
 
 def check_repeat(run: Run) -> str | None:
-    """What to say of a run that is measured; None of one that is not, DataError where its data are others by now."""
+    """Return the status of a measured run; None if it is not measured. Raises DataError if its data changed."""
     if not run.done("measure"):
         return None
     when, done = _date(run), all(run.done(stage.name) for stage in STAGES.values() if stage.wanted(run))
@@ -53,9 +60,9 @@ def check_repeat(run: Run) -> str | None:
 
 
 def check_frame(run: Run, client: Any = None, scheduler: str | None = None) -> None:
-    """DataError unless the frame of a call is the one that a measured run read.
+    """Raise DataError unless the data frame of a call is the one that a measured run read.
 
-    The frame is read once, for its hash (`runs.frames`).
+    The frame is read once for its hash (`runs.fingerprints.frame_tag`).
     """
     if run.frame is None or not run.done("measure"):
         return
@@ -81,7 +88,7 @@ def _tag_of(run: Run, client: Any, scheduler: str | None) -> dict[str, str] | No
 
 
 def _why(run: Run, found: dict[str, str] | None) -> str:
-    """Why two frames cannot be compared."""
+    """Return why two frames cannot be compared."""
     if run.job.data.path != FRAME:
         return "the run read files"
     if not run.manifest.get("frame"):
@@ -91,16 +98,16 @@ def _why(run: Run, found: dict[str, str] | None) -> str:
 
 
 def other_data(run: Run) -> list[str]:
-    """Which of size, time and number of the data's files, or the version of a table, are not what was measured.
+    """Return which of size, time and number of the data's files, or the version of a table, changed since measuring.
 
-    Of data that are gone nothing can be said, nor of a run that did not write it down.
+    The result is empty if the data no longer exist or the run did not record them.
     """
     known, found = run.manifest.get("data"), _layout(run.job.data)
     return differing(known, found) if known and found else []
 
 
 def _layout(data: Data) -> Layout | None:
-    """As it is now; None where that cannot be told."""
+    """Return the current layout of the data; None if it is not known."""
     if not data.lake:
         return layout(data.path, data.matching, data.dialect.format)
     with suppress(DataError):

@@ -1,4 +1,4 @@
-"""Stages in turn: each on what the ones before it left, once, and on an engine that is closed at the end."""
+"""Execution of stages in order, each once and on the output of earlier ones, and the end of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Left = Mapping[str, Mapping[str, Any]]
 def run_stages(
     run: Run, client: Any = None, scheduler: str | None = None, progress: Progress = silent, only: str | None = None
 ) -> None:
-    """All stages in turn, or one of them."""
+    """Run all requested stages in order, or only one."""
     asked = [stage for stage in STAGES.values() if (stage.wanted(run) if only is None else only == stage.name)]
     if any(stage.spends and not run.done(stage.name) for stage in asked):
         check_ledger_place(standing(run.job.privacy.ledger))
@@ -44,7 +44,10 @@ def run_stages(
 
 
 def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) -> None:
-    """One stage, unless it is done. `left`: the manifest's entries of what was done before this process came."""
+    """Run one stage unless it is finished.
+
+    `left` contains the manifest entries of the stages that were finished before this process began.
+    """
     if not run.done(stage.name):
         run.check_open(stage.name)
     for name in stage.needs:
@@ -61,7 +64,7 @@ def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) 
 
 
 def _perform(stage: Stage, run: Run, engine: Engine) -> None:
-    """The stage; what a disk or a store says is ours to tell."""
+    """Run the stage; errors of a disk or a store may be reported in full."""
     with disk_errors(run.path), store_errors(run.path):
         stage.perform(run, engine)
 
@@ -70,9 +73,10 @@ BROKEN = (DataError, JobError, PlanError)
 
 
 def end(run: Run) -> dict[str, Any]:
-    """How the run ended and what was spent; TransientError while a process works in it. To repeat it changes nothing.
+    """End a run and return how it ended and what it spent; a repeated call changes nothing.
 
-    The manifest says so first: a kill in between leaves a secret that the next `end` destroys, and nothing goes on.
+    The manifest is updated first: if the process is killed afterwards, the next `end` destroys the noise key, and no
+    stage continues. Raises TransientError while another process works in the directory.
     """
     with disk_errors(run.path), store_errors(run.path), run.locked():
         if run.ended is None:
@@ -84,7 +88,7 @@ def end(run: Run) -> dict[str, Any]:
 
 
 def _forget(run: Run) -> None:
-    """Destroy the secret; to repeat it changes nothing."""
+    """Destroy the noise key, including one that was only partly written."""
     for secret in (run.secret_path, run.secret_path.with_suffix(".partial")):  # one may have been half made
         destroy_secret(secret)
     if run.manifest["secret"] not in (None, "destroyed"):
@@ -92,9 +96,9 @@ def _forget(run: Run) -> None:
 
 
 def _spent(run: Run) -> dict[str, Any]:
-    """What the ledger holds of the run: nothing, the whole charge, or what the manifest says where it is not here.
+    """Return the charge of the run from the ledger, or from the manifest if the ledger is not readable here.
 
-    A finished run is published first, unless it is.
+    A finished run is published first if it is not yet.
     """
     try:
         entry = entry_of(run)
@@ -107,20 +111,20 @@ def _spent(run: Run) -> dict[str, Any]:
 
 
 def entry_of(run: Run) -> dict[str, Any] | None:
-    """The run's release on its ledger: state and cost; None where it was never charged."""
+    """Return the state and cost of the run's release on its ledger; None if it was never charged."""
     dataset, release = dataset_of(run), released_as(run)
     return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
 
 
 def released_as(run: Run) -> str:
-    """The name on the ledger: its own, or that of the whole that it is a table of."""
+    """Return the release id on the ledger: that of the run, or of the multi-table run that it belongs to."""
     return str((run.manifest.get("within") or run.manifest)["release"])
 
 
 def dataset_of(run: Run, chained: bool = False) -> dict[str, Any]:
-    """All that the run's ledger says of the dataset; nothing where the run never came to one.
+    """Return the ledger's summary of the run's dataset, with the links of its hash chain if `chained`.
 
-    `chained`: with the links of its hash chain.
+    It is empty if the run never opened a ledger.
     """
     manifest = run.manifest
     known = manifest.get("ledger")
@@ -141,9 +145,10 @@ def dataset_of(run: Run, chained: bool = False) -> dict[str, Any]:
 
 
 def _finished(run: Run) -> bool:
-    """Whether all was measured but not published, as after a kill at the very end: its secret is not needed any more.
+    """Return whether everything is measured but not published, for example after a kill at the very end.
 
-    A power cut must not take what cannot be drawn again.
+    The noise key is no longer needed then. The files are flushed to disk first, because lost values cannot be drawn
+    again.
     """
     try:
         state, left = _state_of(run)
@@ -161,7 +166,7 @@ def _finished(run: Run) -> bool:
 
 
 def _state_of(run: Run) -> tuple[Any, bool]:
-    """The last state that the measurements give, and whether something is left to measure."""
+    """Return the last state of the measurements, and whether any measurement remains."""
     released = run.released
     state, waiting = released.replay()
     return state, waiting is not None or released.planned.next_selection(state) is not None
@@ -171,7 +176,7 @@ SECRET = "secret.key"
 
 
 class Directory(Protocol):
-    """A run of one table or of several."""
+    """Run directory of one table or of several."""
 
     path: Path
     made: str
@@ -186,7 +191,11 @@ Known = Callable[[Any], Any]
 
 @contextmanager
 def leaving_nothing(run: Directory, charged: Known = entry_of) -> Iterator[None]:
-    """Take the directory back where what is done inside is refused. `charged`: what the ledger holds of a run."""
+    """Remove a newly created run directory if the block raises a DpscaleError.
+
+    Nothing is removed after a TransientError, because the same command resumes the run, or if the release was charged;
+    `charged` returns the ledger entry of a run.
+    """
     try:
         yield
     except TransientError:  # the same command goes on in it
@@ -199,7 +208,7 @@ def leaving_nothing(run: Directory, charged: Known = entry_of) -> Iterator[None]
 
 
 def _take_back(run: Directory, charged: Known) -> None:
-    """Nothing of a run that the ledger knows, and nothing while another process works in it."""
+    """Remove the content of a run directory unless the ledger contains the run or another process works in it."""
     with run.locked():
         if run.manifest["privacy"] is not None or charged(run) is not None:
             return

@@ -1,7 +1,7 @@
-"""The synthesize stage: rows, for free and as often as asked. It reads no record and no count.
+"""The synthesize stage: synthetic rows, which cost nothing and can be drawn repeatedly.
 
-What is learnt is made once, on the driver; then every part of the table is a task of its own, whose bytes follow from
-what was learnt, the release's name and the part's number.
+It reads no record and no count. The driver fits the sampler once. Then each part of the table is a separate task. Its
+bytes depend on the sampler, the release id and the number of the part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Counts = list[np.ndarray]
 
 
 def perform(run: Run, engine: Engine) -> None:
-    """Learn, draw every part, and say what there is."""
+    """Fit the sampler, draw every part and write the description."""
     settings, folder, columns, memory = _settings(run), model_folder(run), len(run.domain), run.job.engine.bytes
     check_rows(settings, settings.rows, columns, memory)
     name, tried = chosen_way(run, settings, engine.each("model"))
@@ -52,7 +52,7 @@ def perform(run: Run, engine: Engine) -> None:
 
 
 def _tell(run: Run, way: RowSampler, told: dict[str, Any], written: list[tuple[list[str], Counts]]) -> None:
-    """Write what there is, and how near it is to the estimates."""
+    """Write the description of the rows and their distance from the estimates."""
     counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts in written), strict=True)]
     content = told | {
         "files": [file for files, _ in written for file in files],
@@ -67,9 +67,9 @@ def _tell(run: Run, way: RowSampler, told: dict[str, Any], written: list[tuple[l
 
 
 def _distance(run: Run, way: RowSampler, counts: Counts, rows: int) -> str:
-    """A sentence where rows are too far from the estimates that they are drawn from; empty where they are not.
+    """Return a warning if rows are too far from the estimates from which they are drawn; "" if they are not.
 
-    Estimates by least squares may be negative and contradict each other. Then rows are drawn from low-order tables.
+    Least-squares estimates may be negative and inconsistent. Rows are then drawn from low-order tables.
     """
     estimates = estimates_of(run)
     model = low_order_of(run) if estimates.extrapolates(()) is None else estimates
@@ -81,15 +81,15 @@ def _settings(run: Run) -> SynthesizeTable:
 
 
 def _clear(folder: Path) -> None:
-    """No part of another table stays beside those to come."""
+    """Remove files of earlier rows."""
     for name in listed(folder) if present(folder) else []:
         (folder / name).unlink()
 
 
 def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> tuple[list[str], Counts]:
-    """Draw a part and write its files; their names, and the part's counts over some sets.
+    """Draw a part and write its files; return their names and the part's counts over some sets.
 
-    `settings`: handed over, since a process that keeps a run open may know what was asked for before.
+    `settings` is an argument because a process with an open run may have older settings.
     """
     run, way = opened_way(path, folder, name)
     rows = drawn_rows(run, way, part)
@@ -106,7 +106,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
 
 
 def drawn_rows(run: Run, way: RowSampler, part: RowPart) -> Integers32:
-    """A part's rows over cells, those mended that the domain's rules exclude."""
+    """Return the cells of a part's rows; rows that the domain's rules exclude are repaired."""
     rows = way.rows(part, run.manifest["release"])
     if not run.domain.rules:
         return rows
@@ -115,7 +115,7 @@ def drawn_rows(run: Run, way: RowSampler, part: RowPart) -> Integers32:
 
 
 def _decoded(run: Run, way: RowSampler, cells: Integers32, weights: np.ndarray | None, chance: Chance) -> Any:
-    """The columns in the input's order, of its types."""
+    """Return the columns in the order and with the types of the input."""
     import pyarrow as pa
 
     names, types = way.names, run.manifest.get("columns") or {}
