@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,10 @@ from dpscale.base.errors import JobError
 from dpscale.plans.requests import MeasurementRequests
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 Labelled = tuple[str, Floats]  # the label as canonical JSON
 GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # largest row group
@@ -62,7 +66,7 @@ def write_values(path: Path, head: Mapping[str, Any], measured: Iterable[Labelle
             writer.write_table(pa.table([column, flat], schema=schema), row_group_size=max(len(flat), 1))
 
 
-def _schema(head: bytes) -> Any:
+def _schema(head: bytes) -> pa.Schema:
     import pyarrow as pa
 
     label = pa.field("label", pa.dictionary(pa.int32(), pa.string()), nullable=False)
@@ -101,7 +105,7 @@ class RowGroup:
     first: int
     values: Floats
     codes: NDArray[np.int32]
-    labels: Any  # Arrow array of strings
+    labels: pa.StringArray
 
     def read(self, start: int, size: int, label: str) -> Floats | None:
         """Return `size` values from row `start`, or None unless exactly these rows have the label."""
@@ -116,7 +120,7 @@ class ValueReader:
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = canonical(head)
-        self._files: OrderedDict[Path, tuple[Any, list[int]]] = OrderedDict()
+        self._files: OrderedDict[Path, tuple[pq.ParquetFile, list[int]]] = OrderedDict()
         self._groups: OrderedDict[tuple[Path, int], RowGroup] = OrderedDict()
         self._cached_bytes, self._lock = 0, Lock()
 
@@ -157,7 +161,7 @@ class ValueReader:
         while self._cached_bytes > CACHED_BYTES and len(self._groups) > 1:
             self._cached_bytes -= self._groups.popitem(last=False)[1].values.nbytes
 
-    def _opened(self, path: Path) -> tuple[Any, list[int]]:
+    def _opened(self, path: Path) -> tuple[pq.ParquetFile, list[int]]:
         if path not in self._files:
             self._files[path] = opened = open_values(path)
             if not opened[0].schema_arrow.equals(_schema(self._head), check_metadata=True):
@@ -168,7 +172,7 @@ class ValueReader:
         return self._files[path]
 
 
-def open_values(path: Path) -> tuple[Any, list[int]]:
+def open_values(path: Path) -> tuple[pq.ParquetFile, list[int]]:
     """Return an open value file and the boundaries of its row groups."""
     import pyarrow.parquet as pq
 
@@ -177,14 +181,14 @@ def open_values(path: Path) -> tuple[Any, list[int]]:
     return file, np.cumsum([0, *groups]).tolist()
 
 
-def read_group(file: Any, number: int, first: int = 0) -> RowGroup:
+def read_group(file: pq.ParquetFile, number: int, first: int = 0) -> RowGroup:
     """Return a row group of an open file."""
     rows = file.read_row_group(number, use_threads=False).combine_chunks()
     label, value = rows.column("label").chunk(0), rows.column("value").chunk(0)
     return RowGroup(first, _flat(value, "<f8"), _flat(label.indices, "<i4"), label.dictionary)
 
 
-def _flat(column: Any, kind: str) -> NDArray[Any]:
+def _flat(column: pa.Array, kind: str) -> NDArray[Any]:
     """Return the values of an Arrow array without nulls; the Arrow method would import pandas."""
     start = column.offset * np.dtype(kind).itemsize
     return np.frombuffer(column.buffers()[1], kind, len(column), start)

@@ -8,7 +8,7 @@ of a Kronecker product are products; the marginals are weighted by `OPT_M`.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import model_validator
@@ -25,6 +25,7 @@ from dpscale.optimize.integer_strategies import joint_block, product_block
 from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
 from dpscale.optimize.opt_explicit import Strategy
 from dpscale.optimize.opt_marginals import optimise_marginals
+from dpscale.plans.blocks import Block
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import GAUSSIAN
 from dpscale.workload import Workload
@@ -112,7 +113,7 @@ def _mixed(grams: dict[str, Floats]) -> Floats:
     return np.asarray(np.sum(scaled, axis=0) + OF_TOTAL * (np.full((size, size), 1 / size) + np.eye(size) / size))
 
 
-def _joint_plan(workload: Workload, blocks: list[Any], bound: float) -> Plan:
+def _joint_plan(workload: Workload, blocks: list[Block], bound: float) -> Plan:
     planned = marginal_plan(workload, NAME, blocks, bound)
     if planned.bound == 0:
         return planned

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
@@ -250,7 +250,7 @@ class Accuracy(ABC):
         """Return the profiles by axis of an array over `attributes`."""
         return {axis: self.profiles[name] for axis, name in enumerate(attributes) if name in self.profiles}
 
-    def spanned(self, attributes: Sequence[str], query: Any) -> SpannedQuery:
+    def spanned(self, attributes: Sequence[str], query: ArrayLike) -> SpannedQuery:
         """Return the query with its pieces.
 
         Raises
@@ -268,7 +268,7 @@ class Accuracy(ABC):
         self._check_span(nonzero)
         return SpannedQuery(ordered, values, nonzero)
 
-    def variance(self, attributes: Sequence[str], query: Any) -> float:
+    def variance(self, attributes: Sequence[str], query: ArrayLike) -> float:
         """Return the variance of one linear query, given as an array over the attributes' cells."""
         return self.variance_of(self.spanned(attributes, query))
 
@@ -308,7 +308,7 @@ class Accuracy(ABC):
         """Return whether a block estimates every cell of a residual."""
         return all(factor.spans_all for factor in self._factors(block, residual_set))
 
-    def _aligned(self, attributes: Sequence[str], query: Any) -> tuple[AttributeSet, Floats]:
+    def _aligned(self, attributes: Sequence[str], query: ArrayLike) -> tuple[AttributeSet, Floats]:
         """Return the attributes in domain order and the query as a batch of one with its axes in that order."""
         values = as_query(query)
         if values.shape != self.domain.shape(attributes):
@@ -323,7 +323,7 @@ class Accuracy(ABC):
                 raise out_of_span(residual_set)
 
 
-def as_query(query: Any) -> Floats:
+def as_query(query: ArrayLike) -> Floats:
     """Return the query as an array of floats.
 
     Raises

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Floats, Integers
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family
-from dpscale.workload.wide import Cut, Run, block_gram, block_sums, cut_of, inner_gram, runs_of
+from dpscale.workload.wide import BlockRun, Cut, block_gram, block_sums, cut_of, inner_gram, runs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class NestedFactor(Factor):
             raise ValueError("the parts of a nested factor do not match its blocks")
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[BlockRun, ...]:
         return runs_of(self.cells)
 
     @cached_property
@@ -171,7 +171,7 @@ class NestedFactor(Factor):
         return np.diff(np.diff(self._covariances(left, right), axis=0), axis=1)
 
     @property
-    def _each(self) -> list[tuple[Run, Factor]]:
+    def _each(self) -> list[tuple[BlockRun, Factor]]:
         return list(zip(self.runs, self.inner, strict=True))
 
     @property

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet, glance, shown
@@ -123,7 +123,7 @@ class Plan:
         """Errors of the planned noise at privacy cost 1."""
         return accuracy_of(self.domain, self.blocks)
 
-    def variance(self, attributes: Sequence[str], query: Any) -> float:
+    def variance(self, attributes: Sequence[str], query: ArrayLike) -> float:
         """Return the variance of one linear query at privacy cost 1.
 
         Parameters

@@ -26,6 +26,8 @@ from dpscale.plans.plan import Plan
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
 
+Arrays = Mapping[str, NDArray[Any]]
+
 
 def is_consistent(sets: AttributeSets, attributes: int) -> bool:
     """Return whether the sets refer to `attributes` attributes, each in ascending order, and are contiguous."""
@@ -127,13 +129,13 @@ def write_plan(folder: Path, plan: Plan) -> None:
     write_content(folder, content_of(plan))
 
 
-def _write_arrays(path: Path, arrays: Mapping[str, Any], packed: bool = False) -> None:
+def _write_arrays(path: Path, arrays: Arrays, packed: bool = False) -> None:
     save = np.savez_compressed if packed else np.savez
     with writing(path) as file:
         save(file, allow_pickle=False, **arrays)
 
 
-def _columns(plan: Plan) -> dict[str, Any]:
+def _columns(plan: Plan) -> dict[str, NDArray[Any]]:
     """Return the arrays of blocks.npz: the blocks and their counted sets.
 
     Attributes are stored by position in the domain, strategies by position in plan.json, noises by position in
@@ -195,7 +197,7 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
 
 
 def _blocks(
-    domain: Domain, strategies: Sequence[Sequence[str]], factors: Mapping[str, Factor], columns: Mapping[str, Any]
+    domain: Domain, strategies: Sequence[Sequence[str]], factors: Mapping[str, Factor], columns: Arrays
 ) -> tuple[Blocks, CountSources]:
     sets = AttributeSets(domain.names, columns["members"], columns["ends"])
     made = tuple(tuple(factors[key] for key in keys) for keys in strategies)

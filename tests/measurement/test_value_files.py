@@ -1,0 +1,194 @@
+"""Which measurements lie in which file: all of them once, a bounded number of files, and what is left after a stop."""
+
+import os
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from dpscale import Domain, JobError, Workload, plan
+from dpscale.counting.count import Layout
+from dpscale.measurement import MeasurementStore, value_files
+from dpscale.measurement.measurement import measure_layouts
+from dpscale.measurement.value_files import FileLayout, ValueReader, file_name, records, runs, spans, write_values
+from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.mechanisms.fixed_plan import FixedPlan
+from dpscale.privacy.accounting import Budget
+from dpscale.privacy.secret import SecretPlace, make_secret, read_secret, secret_tag
+
+DOMAIN = Domain({name: 2 + i % 3 for i, name in enumerate("abcdefghijkl")})
+
+
+class Asked:
+    """Orders as the filing sees them."""
+
+    def __init__(self, source, sizes):
+        self.source, self.sizes = np.array(source), np.array(sizes)
+
+
+def settled(domain=DOMAIN, degree=2):
+    workload = Workload(domain).add("marginal", degree=degree)
+    made = plan(workload, mechanism="residual-planner")
+    return FixedPlan(made, PlanningProblem(workload, Budget("gaussian", 0.5)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_value_has_one_place_and_files_end_where_sources_do(seed):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 400))
+    asked = Asked(rng.integers(0, rng.integers(1, count + 1), count), rng.integers(1, 50, count))
+    filed = FileLayout.of(asked)
+    assert sorted(filed.sequence) == list(range(count))
+    assert (filed.place[filed.sequence] == np.arange(count)).all()
+    assert filed.starts.tolist() == [0, *np.cumsum(asked.sizes[filed.sequence])]
+    assert filed.cuts[0] == 0
+    assert filed.cuts[-1] == count
+    source = asked.source[filed.sequence]
+    assert (np.diff(source) >= 0).all()
+    assert all(source[cut - 1] != source[cut] for cut in filed.cuts[1:-1])
+    assert len(filed.cuts) - 1 <= value_files.FILES + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_pieces_leave_of_the_files_is_just_what_they_lack(seed):
+    """Against a list of places; pieces may overlap, as where a task of an older cut ends late."""
+    rng = np.random.default_rng(seed)
+    filed = FileLayout.of(Asked(np.arange(300), rng.integers(1, 9, 300)))
+    pieces = [tuple(sorted(rng.choice(301, 2, replace=False).tolist())) for _ in range(rng.integers(0, 6))]
+    held = {place for first, end in pieces for place in range(first, end)}
+    left = list(filed.unfilled(pieces))
+    assert [place for first, end in left for place in range(first, end)] == sorted(set(range(300)) - held)
+    cuts = set(filed.cuts.tolist())
+    assert all(not cuts & set(range(first + 1, end)) for first, end in left)
+
+
+def test_names_tell_round_and_places():
+    given = [(0, 70000), (70000, 123456789)]
+    names = [*(file_name(2, one) for one in given), file_name(1, (3, 4)), "round-002.json", ".x.partial", "0.parquet"]
+    assert spans(2, names) == given
+    assert spans(1, names) == [(3, 4)]
+    assert list(runs(np.array([True, True, False, True]))) == [(0, 2), (3, 4)]
+
+
+def released_in(folder, planned):
+    folder.mkdir()
+    made = MeasurementStore(folder / "measurements", "r", "snapshot", planned)
+    make_secret(folder / "secret.key", 7)
+    return made, SecretPlace(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
+
+
+def measured(released, place, sets=None, wanted=None):
+    """Measure what is missing, from counts of the sets alone that are given."""
+    rng, domain = np.random.default_rng(3), released.planned.domain
+    everything = rng.integers(0, 9, domain.shape(domain.names))
+    sets = released.planned.counted if sets is None else sets
+    away = {one: tuple(i for i, name in enumerate(domain.names) if name not in one) for one in sets}
+    flat = np.concatenate([everything.sum(axis=away[one]).reshape(-1) for one in sets])
+    for one in wanted or released.missing(released.planned.first_decision()):
+        for piece in one.within(frozenset(sets)):
+            measure_layouts([Layout(domain, tuple(sets))], piece, place, flat)
+
+
+SMALL = Domain({name: 2 + i % 3 for i, name in enumerate("abcde")})
+
+
+def values_of(released):
+    return [one.tobytes() for one in released.values(released.planned.first_decision())]
+
+
+@pytest.mark.parametrize("files", [1, 3, 64])
+def test_passes_and_files_change_no_value(tmp_path, monkeypatch, files):
+    """In one pass, or one set after the other, into few files or many: the same numbers."""
+    planned = settled(SMALL)
+    whole, place = released_in(tmp_path / "whole", planned)
+    measured(whole, place)
+    monkeypatch.setattr(value_files, "FILES", files)
+    cut, place = released_in(tmp_path / "cut", planned)
+    for number, names in enumerate(planned.counted):
+        measured(cut, place, [names])
+        assert (number + 1 == len(planned.counted)) == (not cut.missing(planned.first_decision()))
+    assert values_of(cut) == values_of(whole)
+    held = [one for path in cut.folder.iterdir() for one in records(path)]
+    assert len(held) == len(planned.plan.blocks)
+
+
+def test_a_stop_amid_a_file_leaves_nothing_of_it_and_the_next_goes_on(tmp_path, monkeypatch):
+    """Also where the next one cuts files otherwise: what is there stays, and what is not is drawn by the same keys."""
+    planned = settled(SMALL)
+    whole, place = released_in(tmp_path / "whole", planned)
+    measured(whole, place)
+    monkeypatch.setattr(value_files, "FILES", 4)
+    monkeypatch.setattr(value_files, "GROUP_VALUES", 8)
+    stopped, place = released_in(tmp_path / "stopped", planned)
+    first = stopped.missing(planned.first_decision())
+    measured(stopped, place, wanted=first[:1])
+    kept = {path.name: path.read_bytes() for path in stopped.folder.iterdir()}
+    left = [len(first[1].requests)]
+
+    def counting(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    from dpscale.measurement import measurement
+
+    real = measurement.measure_block
+    with monkeypatch.context() as patch:
+        patch.setattr(measurement, "measure_block", counting)
+        with pytest.raises(KeyboardInterrupt):
+            measured(stopped, place, wanted=first[1:])
+    assert {path.name: path.read_bytes() for path in stopped.folder.iterdir()} == kept
+    monkeypatch.setattr(value_files, "FILES", 64)
+    vars(stopped).pop("_first")
+    measured(stopped, place)
+    assert values_of(stopped) == values_of(whole)
+    assert kept.items() <= {path.name: path.read_bytes() for path in stopped.folder.iterdir()}.items()
+
+
+def test_a_source_that_lacks_what_is_measured_is_refused(tmp_path):
+    """As where the column of sources was edited: it is no part of what the ledger knows, and draws nothing."""
+    planned = settled(SMALL)
+    released, place = released_in(tmp_path / "run", planned)
+    source = planned.plan.sources.source
+    source[:] = source[::-1].copy()
+    with pytest.raises(JobError, match="cannot be measured from"):
+        measured(released, place)
+    assert not released.folder.exists() or not list(released.folder.iterdir())
+
+
+def test_a_file_of_other_places_or_of_another_release_is_refused(tmp_path):
+    planned = settled(SMALL)
+    ours, place = released_in(tmp_path / "ours", planned)
+    measured(ours, place)
+    expected = values_of(MeasurementStore(ours.folder, "r", "snapshot", planned))
+    one, other, *_ = sorted(ours.folder.iterdir())
+    kept = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    with pytest.raises(JobError, match="of another release"):
+        list(ours.values(planned.first_decision()))
+    one.write_bytes(kept)
+    with pytest.raises(JobError, match="of another release"):
+        ValueReader({**ours.head, "release": "q"}).read(one, 0, 1, "{}")
+    fresh = MeasurementStore(ours.folder, "r", "snapshot", planned)
+    assert values_of(fresh) == expected
+    os.unlink(one)
+    fresh = MeasurementStore(ours.folder, "r", "snapshot", planned)
+    with pytest.raises(JobError, match="are missing"):
+        list(fresh.values(planned.first_decision()))
+
+
+def test_values_come_back_from_any_group_of_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(value_files, "GROUP_VALUES", 10)
+    rng = np.random.default_rng(0)
+    rows = [(f'{{"n":{i}}}', rng.normal(size=size)) for i, size in enumerate([3, 4, 4, 30, 1, 9, 1])]
+    write_values(tmp_path / "x.parquet", {"release": "r"}, rows)
+    starts = np.cumsum([0, *(len(values) for _, values in rows)])
+    value_reader = ValueReader({"release": "r"})
+    for (label, values), start in zip(rows, starts[:-1], strict=True):
+        np.testing.assert_array_equal(value_reader.read(tmp_path / "x.parquet", int(start), len(values), label), values)
+    for start, size, label in ((0, 4, '{"n":0}'), (0, 3, '{"n":1}'), (1, 3, '{"n":0}'), (52, 1, '{"n":6}')):
+        with pytest.raises(JobError, match="of another release"):
+            value_reader.read(tmp_path / "x.parquet", start, size, label)
+    assert [one["n"] for one in records(tmp_path / "x.parquet")] == list(range(7))
+    assert all(first < end for first, end in pairwise(starts.tolist()))
