@@ -54,7 +54,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         run = measured(table, Path(folder))
-        run.ask_rows(SynthesizeTable(rows=asked.rows))
+        run.request_rows(SynthesizeTable(rows=asked.rows))
         with LocalCluster(WORKERS, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
             began = time.perf_counter()
             run_stages(run, client, only="synthesize")

@@ -15,7 +15,7 @@ from dpscale.multitable.job import DatabaseJob
 from dpscale.multitable.run import DatabaseRun
 from dpscale.multitable.runner import charged, run_database
 from dpscale.multitable.writer import INDEX
-from dpscale.runs.stages.runner import leaving_nothing
+from dpscale.runs.stages.runner import remove_on_error
 from dpscale.storage.files import read_text
 
 
@@ -81,6 +81,6 @@ def run(
 ) -> DatabaseRelease:
     """Run all stages of a job of several tables and open its release; a finished run is only opened."""
     opened = DatabaseRun.create(job if isinstance(job, DatabaseJob) else DatabaseJob.read(job), run_dir)
-    with leaving_nothing(opened, charged):
+    with remove_on_error(opened, charged):
         run_database(opened, client, scheduler, progress)
     return DatabaseRelease(opened)

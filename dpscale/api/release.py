@@ -23,8 +23,8 @@ from dpscale.job import Job
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
-from dpscale.runs.stages.resume import begin, check_frame, check_repeat
-from dpscale.runs.stages.runner import leaving_nothing, run_stages
+from dpscale.runs.stages.resume import begin_run, check_frame, check_repeat
+from dpscale.runs.stages.runner import remove_on_error, run_stages
 from dpscale.storage.files import read_text
 
 
@@ -334,10 +334,10 @@ def run(
     DataError
         Also if `data` is another frame than the measured one, or cannot be compared with it.
     """
-    opened = begin(job if isinstance(job, Job) else Job.read(job), run_dir, fresh)
+    opened = begin_run(job if isinstance(job, Job) else Job.read(job), run_dir, fresh)
     opened.frame = data
     check_repeat(opened)
     check_frame(opened, client, scheduler)
-    with leaving_nothing(opened):
+    with remove_on_error(opened):
         run_stages(opened, client, scheduler, progress)
     return Release(opened)

@@ -23,12 +23,12 @@ def run_several(
     from dpscale.api.public import check_not_fresh
     from dpscale.multitable.run import DatabaseRun
     from dpscale.multitable.runner import charged, run_database
-    from dpscale.runs.stages.runner import leaving_nothing
+    from dpscale.runs.stages.runner import remove_on_error
 
     check_not_fresh(fresh)
     directory = DatabaseRun.create(job, run_dir)
     done = directory.done("report")
-    with leaving_nothing(directory, charged), Bars(quiet) as progress:
+    with remove_on_error(directory, charged), Bars(quiet) as progress:
         run_database(directory, scheduler=scheduler, progress=progress)
     manifest, report = directory.manifest, directory.path / "report.html"
     summary = {"run_dir": str(directory.path), "report": str(report), "repeated": done,
@@ -50,11 +50,11 @@ def plan_several(
     from dpscale.multitable.planning import summary
     from dpscale.multitable.run import DatabaseRun
     from dpscale.multitable.runner import charged, run_database
-    from dpscale.runs.stages.runner import leaving_nothing
+    from dpscale.runs.stages.runner import remove_on_error
 
     if run_dir is not None:
         directory = DatabaseRun.create(job, run_dir)
-        with leaving_nothing(directory, charged):
+        with remove_on_error(directory, charged):
             run_database(directory, scheduler=scheduler, progress=progress, last="plan")
     planned = summary(job)
     if as_json:

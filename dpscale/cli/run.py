@@ -29,16 +29,16 @@ def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet
     """Run all stages of a job; an interrupted run resumes."""
     from dpscale.api.public import read_job
     from dpscale.job import Job
-    from dpscale.runs.stages.resume import begin, check_repeat
-    from dpscale.runs.stages.runner import leaving_nothing, run_stages
+    from dpscale.runs.stages.resume import begin_run, check_repeat
+    from dpscale.runs.stages.runner import remove_on_error, run_stages
 
     read = read_job(job)
     if not isinstance(read, Job):
         run_several(read, run_dir, fresh, scheduler, quiet, as_json)
         return
-    directory = begin(read, run_dir, fresh)
+    directory = begin_run(read, run_dir, fresh)
     repeated = check_repeat(directory)
-    with leaving_nothing(directory), Bars(quiet) as progress:
+    with remove_on_error(directory), Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress)
     _print_run(directory.path, directory.manifest, repeated, as_json)
 
@@ -110,7 +110,7 @@ def _ask_rows(directory: Any, rows: int) -> None:
     request = checked(SynthesizeTable, before.model_dump() | {"rows": rows}, "synthesize", "synthetic rows")
     check_rows(request, rows, len(directory.domain), directory.job.engine.bytes)
     with directory.locked():
-        directory.ask_rows(request)
+        directory.request_rows(request)
 
 
 @main.command(help=STAGES["synthesize"].help)
@@ -140,7 +140,7 @@ def stages(run_dir: str | None, as_json: bool) -> None:
     from dpscale.runs.run import Run
 
     run = None if run_dir is None else Run(run_dir)
-    table = [stage.to_dict() for stage in STAGES.values() if run is None or stage.wanted(run)]
+    table = [stage.to_dict() for stage in STAGES.values() if run is None or stage.is_enabled(run)]
     if as_json:
         click.echo(json.dumps({"stages": table}))
         return
@@ -184,12 +184,12 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
     """Return the plan; with a run directory, store it there."""
     from dpscale.runs.run import Run
     from dpscale.runs.stages.plan import make_plan
-    from dpscale.runs.stages.runner import leaving_nothing, run_stages
+    from dpscale.runs.stages.runner import remove_on_error, run_stages
 
     if run_dir is None:
         return make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine)
     directory = Run.create(read, run_dir)
-    with leaving_nothing(directory):
+    with remove_on_error(directory):
         run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
     return directory.planned
 
@@ -199,19 +199,26 @@ def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: f
     from dpscale.base.errors import JobError
     from dpscale.runs.stages.plan import most_cells
     from dpscale.runs.stages.plan_cache import cached_summary
-    from dpscale.runs.stages.preview import advice, compared, curve, expected, needed, overall
+    from dpscale.runs.stages.preview import (
+        compare_mechanisms,
+        error_curve,
+        expected_errors,
+        list_advice,
+        required_epsilon,
+        rms_error,
+    )
 
     budget = read.privacy.budget
     known = [read.method.name, read.mechanism.given, planned.workload.digest, budget.noise, budget.amount,
              read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
     followed = cached_summary(
-        known, lambda: {"needs": _needs(read, planned, engine), "families": expected(planned, read)}
+        known, lambda: {"needs": _needs(read, planned, engine), "families": expected_errors(planned, read)}
     )
     families = followed["families"]
     if wanted is not None and not families:
         raise JobError("--error", f"given for the adaptive mechanism {planned.mechanism}",
                        "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
-    error = overall(families) if families else None
+    error = rms_error(families) if families else None
     return {
         "mechanism": planned.mechanism,
         "queries": planned.workload.query_count,
@@ -221,10 +228,10 @@ def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: f
         **followed["needs"],
         "notes": list(planned.notes),
         "families": families,
-        "curve": [] if error is None else curve(read, error),
-        "needed": None if error is None or wanted is None else needed(read, error, wanted),
-        "compared": compared(read, planned, engine, most_cells(read, engine)) if compare else [],
-        "advice": advice(read, planned, families),
+        "curve": [] if error is None else error_curve(read, error),
+        "needed": None if error is None or wanted is None else required_epsilon(read, error, wanted),
+        "compared": compare_mechanisms(read, planned, engine, most_cells(read, engine)) if compare else [],
+        "advice": list_advice(read, planned, families),
     }
 
 

@@ -22,9 +22,9 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
     from dpscale.cli import driver
     from dpscale.engine.connect import connected
     from dpscale.job import Job
-    from dpscale.runs.stages.resume import begin, check_repeat
+    from dpscale.runs.stages.resume import begin_run, check_repeat
 
-    directory = begin(Job.read(job), run_dir, fresh, in_sight=False)
+    directory = begin_run(Job.read(job), run_dir, fresh, files_accessible=False)
     directory.check_open("measure")
     check_repeat(directory)
     with connected(scheduler) as client:

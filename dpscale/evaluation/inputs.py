@@ -26,7 +26,7 @@ from dpscale.privacy.streams import Chance
 from dpscale.records import Partition, Table
 from dpscale.records.origin import Origin
 from dpscale.records.snapshot import Stamps, stamps
-from dpscale.runs.fingerprints import check_left
+from dpscale.runs.fingerprints import check_output
 from dpscale.runs.run import Run, origin_of
 from dpscale.storage.files import is_local, read_text
 
@@ -71,7 +71,7 @@ def open_rows(run: Run) -> ComparedTable:
     if not run.done("synthesize"):
         raise JobError("run directory", f"{run.path} has no synthetic rows", "a run with synthetic rows",
                        f"draw them: dpscale synthesize {run.path}")  # fmt: skip
-    check_left(run.path, "synthesize", run.manifest["stages"]["synthesize"])
+    check_output(run.path, "synthesize", run.manifest["stages"]["synthesize"])
     index = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
     if index["weights"]:
         raise JobError("synthesize.weights", "true: a row represents several records",

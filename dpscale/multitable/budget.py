@@ -23,7 +23,7 @@ from dpscale.relational.assignment import Tables
 from dpscale.relational.budget_shares import MOST_SIBLINGS, Question, Split, degrees_squared, split
 from dpscale.relational.degrees import thresholds
 from dpscale.relational.features import Side
-from dpscale.runs.stages.budget import keep_link, opened_ledger
+from dpscale.runs.stages.budget import open_ledger, record_ledger_link
 from dpscale.storage.files import flush_names
 
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may be a last bit above 1
@@ -102,7 +102,7 @@ class Piece:
         return gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
 
 
-def hold_secret(run: DatabaseRun) -> None:
+def ensure_noise_key(run: DatabaseRun) -> None:
     """Make the secret of the links at the first draw; later it must be there."""
     if run.manifest["secret"] is None:
         make_secret(run.secret_path, run.job.engine.seed)
@@ -138,12 +138,12 @@ def entry(run: DatabaseRun) -> dict[str, Any]:
 def charge(run: DatabaseRun, reserve: bool = True) -> str:
     """Reserve the whole cost; a repeat costs nothing. Returns the release's state."""
     told = entry(run)
-    with opened_ledger(run) as ledger:
+    with open_ledger(run) as ledger:
         state = ledger.charge(run.job.dataset, told["release"], Cost.from_dict(told["cost"]), told["digest"],
                               told["epsilon"], told["delta"], reserve, run.whom.protects,
                               public=run.job.engine.seed is not None)  # fmt: skip
         if reserve:
-            keep_link(run, ledger, told["release"])
+            record_ledger_link(run, ledger, told["release"])
     if reserve:
         run.update(privacy={"dataset": run.job.dataset, **told, **told["protects"]})
     return state
@@ -151,7 +151,7 @@ def charge(run: DatabaseRun, reserve: bool = True) -> str:
 
 def keep_piece(run: DatabaseRun, number: int, drawn: str) -> None:
     """Tell the ledger what a link's draws are of."""
-    with opened_ledger(run) as ledger:
+    with open_ledger(run) as ledger:
         ledger.decide(run.manifest["release"], number, drawn)
 
 
@@ -166,7 +166,7 @@ def hand_over(run: DatabaseRun) -> None:
 def publish(run: DatabaseRun, state: str) -> None:
     """All noise is drawn: say so on the ledger, and destroy the secret."""
     release = run.manifest["release"]
-    with opened_ledger(run) as ledger:
+    with open_ledger(run) as ledger:
         if state == "reserved":
             ledger.commit(release)
         for folder in (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path):

@@ -30,7 +30,7 @@ from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
 from dpscale.relational.published import drawn_children, drawn_pairs
 from dpscale.relational.rounding import cross_words, moved_over, round_children, round_totals, rounded, rounded_columns
-from dpscale.runs.estimates import model_folder, read_way
+from dpscale.runs.estimates import model_folder, read_sampler
 from dpscale.runs.run import Run
 from dpscale.runs.stages.synthesize import drawn_rows
 from dpscale.storage.files import present, read_text, reading, writing
@@ -42,7 +42,7 @@ MOST_WORDS = 1 << 27  # of entries of cross marginals that swaps of siblings kee
 def synthetic_codes(run: Run) -> NDArray[np.int32]:
     """(rows, attributes): the synthetic rows of a table as cells, drawn again: the same that its files hold."""
     told = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
-    way = read_way(model_folder(run), told["method"])
+    way = read_sampler(model_folder(run), told["method"])
     rows = np.concatenate([drawn_rows(run, way, part) for part in split_rows(told["rows"], told["parts"])])
     return rows[:, [way.names.index(name) for name in run.domain.names]]
 

@@ -25,7 +25,7 @@ from dpscale.multitable.job import DatabaseJob, TableSection
 from dpscale.multitable.privacy_unit import NeighbourRelation, table_job, whom
 from dpscale.privacy.secret import read_secret, secret_tag
 from dpscale.records import Table
-from dpscale.runs.create import make, making
+from dpscale.runs.create import create_directory, creation_errors
 from dpscale.runs.manifest import MANIFEST, VERSION, ManifestCache, check_version, versions
 from dpscale.runs.run import Run, now
 from dpscale.storage.files import present
@@ -59,11 +59,11 @@ KIND = "database"
 class DatabaseRun:
     """A run directory of several tables that exists. `create` makes one for a job, or reopens the one that it began."""
 
-    made = ""  # by this call: its "folder", or the "files" in one that was there
+    created = ""  # created by this call: "folder", or "files" in an existing folder
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
-        self._kept = ManifestCache(self.path)
+        self._manifest_cache = ManifestCache(self.path)
         if not is_database_run(self.path):
             raise JobError("run directory", f"{self.path} is not one of several tables",
                            "a directory that `dpscale run` made for such a job", "check the path")  # fmt: skip
@@ -82,11 +82,11 @@ class DatabaseRun:
         where = Path(path if path is not None else Path("runs") / digest[:12]).resolve()
         files = {"job.toml": tomli_w.dumps(job.to_dict()).encode(),
                  MANIFEST: json.dumps(_first(job, digest), indent=2).encode()}  # fmt: skip
-        with making(where):
+        with creation_errors(where):
             found = where.is_dir()
-            made = not present(where / MANIFEST) and make(where, files)
+            made = not present(where / MANIFEST) and create_directory(where, files)
         opened = cls(where)
-        opened.made = ("files" if found else "folder") if made else ""
+        opened.created = ("files" if found else "folder") if made else ""
         if opened.manifest["job_sha256"] != digest:
             raise JobError("run directory", f"{where} holds another job", "the directory of this job, or a new one",
                            "choose another --run-dir")  # fmt: skip
@@ -94,10 +94,10 @@ class DatabaseRun:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return self._kept.read()
+        return self._manifest_cache.read()
 
     def update(self, **changes: Any) -> None:
-        self._kept.write(self.manifest | changes)
+        self._manifest_cache.write(self.manifest | changes)
 
     def hold_versions(self) -> None:
         """Of tables with a log the version that is the latest now is this run's, whenever they are read."""
@@ -109,11 +109,11 @@ class DatabaseRun:
     def locked(self) -> Iterator[None]:
         """One process at a time."""
         with locked(self.path):
-            self._kept.forget()
+            self._manifest_cache.forget()
             yield
 
     @contextmanager
-    def during(self, stage: str) -> Iterator[None]:
+    def record_stage(self, stage: str) -> Iterator[None]:
         """Mark a stage as running, then done; as failed where an error ended it."""
         self._mark(stage, "running")
         try:
@@ -155,7 +155,7 @@ class DatabaseRun:
         """The secret that links are drawn with; JobError where it is not the one that the release began with."""
         secret = read_secret(self.secret_path)
         if secret_tag(secret) != self.manifest["secret_tag"]:
-            raise JobError("run directory", "its secret is not the one that the release began with",
+            raise JobError("run directory", "its secret differs from the one at the start of the release",
                            "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
         return secret
 

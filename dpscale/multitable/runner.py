@@ -21,7 +21,7 @@ from dpscale.privacy.secret import destroy_secret
 from dpscale.runs.fingerprints import disk_errors
 from dpscale.runs.run import ABANDONED, FINISHED, Run, now
 from dpscale.runs.stages import runner
-from dpscale.runs.stages.budget import opened_ledger
+from dpscale.runs.stages.budget import open_ledger
 from dpscale.runs.stages.runner import run_stages
 from dpscale.storage.files import present, remove_partial
 
@@ -58,7 +58,7 @@ def charged(run: DatabaseRun) -> dict[str, Any] | None:
     """What the ledger holds of the run; None where that is nothing, BudgetError where nobody can say."""
     if run.manifest.get("ledger") is None:
         return None
-    with opened_ledger(run) as ledger:
+    with open_ledger(run) as ledger:
         datasets = ledger.summary()["datasets"].values()
     release = run.manifest["release"]
     return next((one for dataset in datasets for one in dataset["releases"] if one["release"] == release), None)
@@ -89,7 +89,7 @@ def run_database(
         names = ("plan", "measure", "synthesize", "report")
         for name in names[: names.index(last) + 1]:
             if not run.done(name):
-                with run.during(name):
+                with run.record_stage(name):
                     getattr(stages, name)()
 
 
@@ -118,7 +118,7 @@ class _Stages:
 
     def measure(self) -> None:
         """Links are read first, so that nothing is spent on keys that are refused; tables before links are drawn."""
-        budget.hold_secret(self.run)
+        budget.ensure_noise_key(self.run)
         budget.charge(self.run, reserve=False)
         exact = self._with_engine(self._read)
         for stage in ("measure", "reconstruct", "synthesize"):

@@ -32,8 +32,10 @@ from dpscale.workload import ExplicitPart, Part, ProductPart
 
 INDEX = "index.parquet"
 FIGURES = ("estimate", "std_error", "low", "high")
-WHAT = "Answers of a differentially private release, with noise: a row is a query. Post-processing of it is free."
-MEANINGS = {
+FILE_DESCRIPTION = (
+    "Answers of a differentially private release, with noise: a row is a query. Post-processing of it is free."
+)
+DESCRIPTIONS = {
     "attribute": "name of an attribute of the set",
     "value": "label that the query asks for; null: missing values",
     "at_most": "label of the last value that the query counts: all up to it, in the domain's order",
@@ -45,11 +47,11 @@ MEANINGS = {
     "std_error": "standard error in records; not a number: none is told",
 }
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}
-Answered = tuple[AttributeSet, Floats, Floats]  # a set's estimates and standard errors, flat
+SetAnswers = tuple[AttributeSet, Floats, Floats]  # a set's estimates and standard errors, flat
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class AnswerColumns:
     """Columns of the answers of one family and degree.
 
     Attributes
@@ -94,26 +96,29 @@ class Columns:
         import pyarrow as pa
 
         text = pa.dictionary(pa.int32(), pa.string())
-        asked = pa.int64() if self.labels.numeric else text
+        selection = pa.int64() if self.labels.numeric else text
         fields = [
-            pa.field(f"attribute_{axis}", text, nullable=False, metadata=_told("attribute")) for axis in self.axes
+            pa.field(f"attribute_{axis}", text, nullable=False, metadata=_description("attribute"))
+            for axis in self.axes
         ]
-        fields += [pa.field(f"{key}_{axis}", asked, metadata=_told(self._key(key)))
+        fields += [pa.field(f"{key}_{axis}", selection, metadata=_description(self._column_name(key)))
                    for axis in self.axes for key in self.keys]  # fmt: skip
         fields += [pa.field("query", pa.int64(), nullable=False)] if self.product is None else []
-        fields += [pa.field(name, pa.float64(), nullable=False, metadata=self._figure(name)) for name in FIGURES]
-        about = {"description": WHAT, "family": self.part.name, "attributes": str(self.degree)}
+        fields += [
+            pa.field(name, pa.float64(), nullable=False, metadata=self._figure_metadata(name)) for name in FIGURES
+        ]
+        about = {"description": FILE_DESCRIPTION, "family": self.part.name, "attributes": str(self.degree)}
         about |= {"intervals": self.intervals} if self.intervals else {}
         return pa.schema(fields, metadata=about)
 
-    def _figure(self, name: str) -> dict[str, str]:
+    def _figure_metadata(self, name: str) -> dict[str, str]:
         """Return the metadata of a numeric column."""
         ends = {"low": "lower", "high": "upper"}
         if self.intervals and name in ends:
             return {"description": f"{ends[name]} end of the interval: {self.intervals}"}
-        return _told(name)
+        return _description(name)
 
-    def _key(self, key: str) -> str:
+    def _column_name(self, key: str) -> str:
         """Return the name of a selection column, which depends on the family."""
         return "at_most" if (key, self.part.name) == ("value", "prefix") else key
 
@@ -121,31 +126,31 @@ class Columns:
     def axes(self) -> range:
         return range(1, self.degree + 1)
 
-    def table(self, answered: Sequence[Answered], halves: Sequence[Floats]) -> Any:
-        """Return the rows of some sets as an Arrow table; `halves` are the half widths of the intervals of each set."""
+    def table(self, answers: Sequence[SetAnswers], half_widths: Sequence[Floats]) -> Any:
+        """Return the rows of some sets as an Arrow table; `half_widths` are those of the intervals of each set."""
         import pyarrow as pa
 
-        sets, counts = [names for names, *_ in answered], [len(values) for _, values, _ in answered]
-        estimate, error = (np.concatenate([one[k] for one in answered]) for k in (1, 2))
-        half = np.concatenate(halves)
-        named = [self._named([names[axis - 1] for names in sets], counts) for axis in self.axes]
-        asked = [column for axis in self.axes for column in self._asked(axis - 1, sets)]
+        sets, counts = [names for names, *_ in answers], [len(values) for _, values, _ in answers]
+        estimate, error = (np.concatenate([one[k] for one in answers]) for k in (1, 2))
+        half = np.concatenate(half_widths)
+        named = [self._name_column([names[axis - 1] for names in sets], counts) for axis in self.axes]
+        selection = [column for axis in self.axes for column in self._selection_columns(axis - 1, sets)]
         numbers = [] if self.product else [np.concatenate([np.arange(count) for count in counts])]
-        return pa.table([*named, *asked, *numbers, estimate, error, estimate - half, estimate + half],
+        return pa.table([*named, *selection, *numbers, estimate, error, estimate - half, estimate + half],
                         schema=self.schema)  # fmt: skip
 
-    def _named(self, names: Sequence[str], counts: Sequence[int]) -> Any:
+    def _name_column(self, names: Sequence[str], counts: Sequence[int]) -> Any:
         import pyarrow as pa
 
         known: dict[str, int] = {}
         codes = np.repeat(np.array([known.setdefault(one, len(known)) for one in names], np.int32), counts)
         return pa.DictionaryArray.from_arrays(codes, pa.array(list(known), pa.string()))
 
-    def _asked(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[Any]:
+    def _selection_columns(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[Any]:
         """Yield the selection columns of one attribute, one for each key."""
         if self.product is None:
             return
-        cells = [spread(self._families(names), self.domain.shape(names))[axis] for names in sets]
+        cells = [query_cells(self._families(names), self.domain.shape(names))[axis] for names in sets]
         for key in range(len(self.keys)):
             yield self.labels.column([names[axis] for names in sets], [own[key] for own in cells])
 
@@ -154,13 +159,13 @@ class Columns:
         return self.product.families(names)
 
 
-def _told(name: str) -> dict[str, str]:
+def _description(name: str) -> dict[str, str]:
     """Return the metadata of a column."""
-    return {"description": MEANINGS[name]}
+    return {"description": DESCRIPTIONS[name]}
 
 
 @lru_cache(maxsize=64)
-def spread(families: tuple[Any, ...], shape: tuple[int, ...]) -> list[list[Integers32]]:
+def query_cells(families: tuple[Any, ...], shape: tuple[int, ...]) -> list[list[Integers32]]:
     """Return, for each attribute, the cells that every product query selects, row-major: one array per key."""
     axes = [list(family.bounds(n).values()) for family, n in zip(families, shape, strict=True)]
     counts, found = [len(one[0]) for one in axes], []
@@ -175,7 +180,7 @@ class Labels:
     """Labels of a domain as values of a column: integers if all labels are, otherwise texts."""
 
     domain: Domain
-    _known: dict[str, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
+    _cache: dict[str, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def numeric(self) -> bool:
@@ -199,10 +204,10 @@ class Labels:
         return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(list(known), pa.string()))
 
     def _numbers(self, name: str) -> NDArray[np.int64]:
-        if name not in self._known:
+        if name not in self._cache:
             labels = self.domain[name].labels
-            self._known[name] = np.fromiter((label or 0 for label in labels), np.int64, len(labels))
-        return self._known[name]
+            self._cache[name] = np.fromiter((label or 0 for label in labels), np.int64, len(labels))
+        return self._cache[name]
 
     def _codes(self, name: str, known: dict[str, int]) -> Integers32:
         """Return the code of each cell; new labels are added to `known`."""

@@ -37,14 +37,14 @@ Files = dict[str, bytes]
 EMPTY_DISK = "lost+found"
 
 
-def led_to(path: str | Path) -> Path:
+def resolve_path(path: str | Path) -> Path:
     """Return a path with symbolic links resolved, including links to paths that do not exist yet."""
     where = place(path)
     return Path(os.path.realpath(where)) if is_local(where) else where
 
 
 @contextmanager
-def making(where: Path) -> Iterator[None]:
+def creation_errors(where: Path) -> Iterator[None]:
     """Convert errors of the operating system about a new run directory into JobError.
 
     A full disk is a TransientError.
@@ -54,18 +54,18 @@ def making(where: Path) -> Iterator[None]:
             yield
     except (OSError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "not possible"
-        raise JobError("run directory", f"cannot make {where} ({reason})", "a place to write",
+        raise JobError("run directory", f"cannot create {where} ({reason})", "a writable location",
                        "choose another --run-dir") from None  # fmt: skip
 
 
-def make(where: Path, files: Files) -> bool:
+def create_directory(where: Path, files: Files) -> bool:
     """Create a run directory with its first files, the manifest last; return False if another process created it."""
     if is_local(where) and not where.exists() and _rename_into_place(where, files):
         return True
-    if not _ours(where, files):
-        if present(where / MANIFEST):  # made since it was asked for
+    if not _is_resumable(where, files):
+        if present(where / MANIFEST):  # another process created it
             return False
-        raise JobError("run directory", f"{where} is there and is no run directory", "a new or empty directory",
+        raise JobError("run directory", f"{where} exists and is not a run directory", "a new or empty directory",
                        "choose another --run-dir")  # fmt: skip
     return _fill(where, files)
 
@@ -96,14 +96,14 @@ def _fill(where: Path, files: Files) -> bool:
     return create(where / name, manifest)
 
 
-def _ours(where: Path, files: Files) -> bool:
+def _is_resumable(where: Path, files: Files) -> bool:
     """Return whether the folder contains only files of an interrupted creation of this run."""
     if is_local(where) and not where.is_dir():
         return False
-    return all(_left(where / name, files) for name in listed(where))
+    return all(_is_draft_file(where / name, files) for name in listed(where))
 
 
-def _left(path: Path, files: Files) -> bool:
+def _is_draft_file(path: Path, files: Files) -> bool:
     if path.name in files and path.name != MANIFEST:
         return _content(path) == files[path.name]  # else it may be the user's own job.toml
     return path.name == EMPTY_DISK or path.name.startswith(PROBE) or is_partial(path)
@@ -116,19 +116,21 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def latest(base: Path, digest: str) -> tuple[Path, int]:
+def latest_directory(base: Path, digest: str) -> tuple[Path, int]:
     """Return the directory of the latest run of a job and its number; `base` and 1 if there is none."""
-    mine = [number for number in _numbers(base) if _holds(numbered(base, number), digest)]
+    mine = [number for number in _numbers(base) if _contains_job(numbered_path(base, number), digest)]
     number = max(mine, default=1)
-    return numbered(base, number), number
+    return numbered_path(base, number), number
 
 
-def unmeasured(run: Path) -> str:
+def unmeasured_stage(run: Path) -> str:
     """Return "measure" unless the run is measured; "" if it is."""
     return "" if read_manifest(run)["stages"].get("measure", {}).get("state") == "done" else "measure"
 
 
-def following(base: Path, digest: str, left: Callable[[Path], str] = unmeasured) -> tuple[Path, int]:
+def next_directory(
+    base: Path, digest: str, first_unfinished: Callable[[Path], str] = unmeasured_stage
+) -> tuple[Path, int]:
     """Return the directory of a new release and its number.
 
     Parameters
@@ -137,7 +139,7 @@ def following(base: Path, digest: str, left: Callable[[Path], str] = unmeasured)
         Directory of the first run of the job.
     digest : str
         Digest of the job.
-    left : callable
+    first_unfinished : callable
         Returns the first unfinished stage of a run directory; "" if there is none.
 
     Raises
@@ -145,18 +147,18 @@ def following(base: Path, digest: str, left: Callable[[Path], str] = unmeasured)
     JobError
         If the latest run is not finished.
     """
-    last, number = latest(base, digest)
-    if not _holds(last, digest):
+    last, number = latest_directory(base, digest)
+    if not _contains_job(last, digest):
         return base, 1
-    if not read_manifest(last).get("ended") and (stage := left(last)):
-        what = "is not measured" if stage in ("plan", "measure") else f"its stage {stage} is not done"
-        raise JobError("--fresh", f"{last} was begun and {what}", "a job whose latest run is done",
-                       f"go on by --run-dir {last} without --fresh, or end it: `dpscale end {last}`")  # fmt: skip
+    if not read_manifest(last).get("ended") and (stage := first_unfinished(last)):
+        what = "is not measured" if stage in ("plan", "measure") else f"its stage {stage} is not finished"
+        raise JobError("--fresh", f"{last} was started and {what}", "a job whose latest run is finished",
+                       f"resume it with --run-dir {last} without --fresh, or end it: `dpscale end {last}`")  # fmt: skip
     number = max(_numbers(base)) + 1
-    return numbered(base, number), number
+    return numbered_path(base, number), number
 
 
-def numbered(base: Path, number: int) -> Path:
+def numbered_path(base: Path, number: int) -> Path:
     """Return the directory of run `number`."""
     return base if number == 1 else base.with_name(f"{base.name}-{number}")
 
@@ -168,5 +170,5 @@ def _numbers(base: Path) -> set[int]:
     return {int(match[1] or 1) for match in found.values() if match}
 
 
-def _holds(where: Path, digest: str) -> bool:
+def _contains_job(where: Path, digest: str) -> bool:
     return present(where / MANIFEST) and read_manifest(where)["job_sha256"] == digest

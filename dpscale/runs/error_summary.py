@@ -29,27 +29,27 @@ def relative_errors(folder: Path, index: Any) -> Iterator[dict[str, Any]]:
     degrees = index["attributes"].combine_chunks().value_lengths().to_numpy(zero_copy_only=False)
     for name, degree in dict.fromkeys(zip(family.tolist(), degrees.tolist(), strict=True)):
         mine = (family == name) & (degrees == degree)
-        told = errors[mine][np.nan_to_num(errors[mine]) > 0]
+        known = errors[mine][np.nan_to_num(errors[mine]) > 0]
         found = {"family": name, "degree": degree, "sets": int(mine.sum()), "queries": int(queries[mine].sum()),
-                 "typical": float(np.median(told)) if told.size else None,
-                 "largest": float(told.max()) if told.size else None}  # fmt: skip
+                 "typical": float(np.median(known)) if known.size else None,
+                 "largest": float(known.max()) if known.size else None}  # fmt: skip
         files = dict.fromkeys(index["file"].filter(mine).drop_null().to_pylist())
-        yield found | (_relative(folder, list(files)) if told.size else {"relative": None, "beyond": None})
+        yield found | (_relative(folder, list(files)) if known.size else {"relative": None, "beyond": None})
 
 
 def _relative(folder: Path, files: list[str]) -> dict[str, float | None]:
     """Return the median of |error / estimate|, and the share of ratios above 1."""
     import pyarrow.parquet as pq
 
-    held = list[Floats]()
+    parts = list[Floats]()
     for name in files:
         with reading(folder / name) as file:
             table = pq.read_table(file, columns=["estimate", "std_error"])
         estimate, error = (table[column].to_numpy() for column in ("estimate", "std_error"))
-        held.append(error / np.maximum(np.abs(estimate), 1e-9))
-        if sum(map(len, held)) > MOST_ROWS:
+        parts.append(error / np.maximum(np.abs(estimate), 1e-9))
+        if sum(map(len, parts)) > MOST_ROWS:
             break
-    ratios = np.concatenate(held) if held else np.zeros(0)
+    ratios = np.concatenate(parts) if parts else np.zeros(0)
     ratios = ratios[np.isfinite(ratios)]
     if not ratios.size:
         return {"relative": None, "beyond": None}

@@ -26,30 +26,30 @@ from dpscale.synthesis.tree import tree_start
 def estimates_of(run: Run) -> Estimates:
     """Return the estimates of a measured run."""
     run.require("measure")
-    return run.job.reconstruction.estimates(run.released.evidence(), run.job.estimating, model_folder(run))
+    return run.job.reconstruction.estimates(run.measurements.evidence(), run.job.estimating, model_folder(run))
 
 
-def keep_model(run: Run, each: Each) -> None:
+def prepare_model(run: Run, each: Each) -> None:
     """Prepare the expensive part of the estimates once, for the tasks that use it."""
     run.require("measure")
-    released = run.released
-    run.job.reconstruction.prepare(released.evidence(), run.job.estimating, model_folder(run), released.release, each)
+    evidence, release = run.measurements.evidence(), run.measurements.release
+    run.job.reconstruction.prepare(evidence, run.job.estimating, model_folder(run), release, each)
 
 
-def joint_of(run: Run, each: Each) -> GraphicalModel | None:
+def joint_distribution(run: Run, each: Each) -> GraphicalModel | None:
     """Return the joint distribution of the run's estimates; None if its reconstruction has none."""
     joint = run.job.reconstruction.joint
     if joint is None:
         return None
-    keep_model(run, each)
+    prepare_model(run, each)
     return joint(model_folder(run))
 
 
-def low_order_of(run: Run) -> LowOrder:
+def low_order_tables(run: Run) -> LowOrder:
     """Return the low-order tables of a measured run: those of its estimates, or ones estimated for rows only."""
     run.require("measure")
-    kept = model_folder(run) / MODEL
-    return read_model(kept) if present(kept) else run.released.evidence().low_order()
+    path = model_folder(run) / MODEL
+    return read_model(path) if present(path) else run.measurements.evidence().low_order()
 
 
 def model_folder(run: Run) -> Path:
@@ -62,81 +62,82 @@ def model_folder(run: Run) -> Path:
     return run.path / "model" / hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-Apart = dict[str, float]
-LEARNT = "rows.npz"
-TASKS = 8  # that may hold all pairs at once; no number of workers, on which no byte may depend
-TRIED = RowPart(20_000, 1, 0)
+DegreeDistances = dict[str, float]
+PAIRWISE_FILE = "rows.npz"
+TASKS = 8  # tasks that have all pairs in memory at once; constant, because no byte may depend on the workers
+TRIAL_PART = RowPart(20_000, 1, 0)
 MOST_OPEN = 2
 _open: dict[str, tuple[Run, RowSampler]] = {}
 
 
-def chosen_way(run: Run, asked: SynthesizeTable, each: Each) -> tuple[str, dict[str, Apart]]:
+def choose_sampler(run: Run, settings: SynthesizeTable, each: Each) -> tuple[str, dict[str, DegreeDistances]]:
     """Return the name of a sampler and the distances of all samplers that were compared.
 
     It is the requested sampler, or the one whose rows are closest to the estimates.
     """
-    ways = _kept(run, asked, each)
-    if len(ways) == 1:
-        return ways[0], {}
+    samplers = _write_samplers(run, settings, each)
+    if len(samplers) == 1:
+        return samplers[0], {}
     estimated = estimates_of(run).marginal
-    tried = {}
-    for name in ways:
-        way = read_way(model_folder(run), name)
-        sizes = attribute_sizes(way)
-        counts = count_sampled_sets(way.rows(TRIED, run.manifest["release"]), sizes)
-        tried[name] = distances_by_degree(counts, way.names, sizes, estimated)
-    return min(tried, key=lambda name: sum(tried[name].values())), tried
+    distances = {}
+    for name in samplers:
+        sampler = read_sampler(model_folder(run), name)
+        sizes = attribute_sizes(sampler)
+        counts = count_sampled_sets(sampler.rows(TRIAL_PART, run.manifest["release"]), sizes)
+        distances[name] = distances_by_degree(counts, sampler.names, sizes, estimated)
+    return min(distances, key=lambda name: sum(distances[name].values())), distances
 
 
-def _kept(run: Run, asked: SynthesizeTable, each: Each) -> list[str]:
+def _write_samplers(run: Run, settings: SynthesizeTable, each: Each) -> list[str]:
     """Return the names of the available samplers; write the file of each."""
-    ways, folder = [], model_folder(run)
-    joint = None if asked.method == "sampler" or asked.weights else joint_of(run, each)
+    samplers, folder = [], model_folder(run)
+    joint = None if settings.method == "sampler" or settings.weights else joint_distribution(run, each)
     if joint is not None:
         write_ancestral(folder / ANCESTRAL, ancestral_sampler(joint))
-        ways.append("ancestral")
-    if asked.method != "ancestral":
-        _learn(run, folder)
-        ways.append("polished" if _polish(run, asked, folder) else "sampler")
-    return ways
+        samplers.append("ancestral")
+    if settings.method != "ancestral":
+        _fit_pairwise(run, folder)
+        samplers.append("polished" if _prepare_polishing(run, settings, folder) else "sampler")
+    return samplers
 
 
-def _learn(run: Run, folder: Path) -> None:
-    if present(folder / LEARNT):
+def _fit_pairwise(run: Run, folder: Path) -> None:
+    if present(folder / PAIRWISE_FILE):
         return
-    model = low_order_of(run)
-    asked = pair_targets(model, run.job.engine.bytes // TASKS)
-    learnt = learn(asked, run.manifest["release"], start=tree_start)
-    write_pairwise(folder / LEARNT, learnt, CellDistribution(model.groups, model.ones, model.rules), model.total)
+    model = low_order_tables(run)
+    targets = pair_targets(model, run.job.engine.bytes // TASKS)
+    pairwise = learn(targets, run.manifest["release"], start=tree_start)
+    cells = CellDistribution(model.groups, model.ones, model.rules)
+    write_pairwise(folder / PAIRWISE_FILE, pairwise, cells, model.total)
 
 
-def _polish(run: Run, asked: SynthesizeTable, folder: Path) -> bool:
+def _prepare_polishing(run: Run, settings: SynthesizeTable, folder: Path) -> bool:
     """Return whether rows are polished; write the targets of polishing if they are missing."""
-    learnt, _, total = read_pairwise(folder / LEARNT)
-    if not asked.polishes(total):
+    pairwise, _, total = read_pairwise(folder / PAIRWISE_FILE)
+    if not settings.polishes(total):
         return False
     if not present(folder / THREES):
         write_targets(
             folder / THREES,
-            three_way_targets(learnt, low_order_of(run), run.manifest["release"], run.job.engine.bytes // TASKS),
+            three_way_targets(pairwise, low_order_tables(run), run.manifest["release"], run.job.engine.bytes // TASKS),
         )
     return True
 
 
-def read_way(folder: Path, name: str) -> RowSampler:
+def read_sampler(folder: Path, name: str) -> RowSampler:
     """Return the sampler stored in a folder."""
     if name == "ancestral":
         return read_ancestral(folder / ANCESTRAL)
     return PairwiseSampler(
-        *read_pairwise(folder / LEARNT), read_targets(folder / THREES) if name == "polished" else None
+        *read_pairwise(folder / PAIRWISE_FILE), read_targets(folder / THREES) if name == "polished" else None
     )
 
 
-def opened_way(path: str, folder: str, name: str) -> tuple[Run, RowSampler]:
+def open_sampler(path: str, folder: str, name: str) -> tuple[Run, RowSampler]:
     """Return the run and its sampler; they are cached in the process for later tasks."""
     key = f"{folder} {name}"
     if key not in _open:
-        _open[key] = (Run(path), read_way(Path(folder), name))
+        _open[key] = (Run(path), read_sampler(Path(folder), name))
         while len(_open) > MOST_OPEN:
             _open.pop(next(iter(_open)))
     return _open[key]

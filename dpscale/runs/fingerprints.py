@@ -14,11 +14,11 @@ from typing import Any
 
 from dpscale.base.errors import DpscaleError, JobError, TransientError
 from dpscale.base.parallel import Each, plainly
-from dpscale.runs.manifest import left_by
+from dpscale.runs.manifest import stage_output
 
-FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)
+FAILURE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)
 SHARE = 1 << 25  # bytes that a task hashes
-DENIED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+DENIAL_ERRNOS = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
 @contextmanager
@@ -27,21 +27,22 @@ def disk_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        told = _told(error, place)
-        if told is None:
+        converted = _disk_error(error, place)
+        if converted is None:
             raise
     else:
         return
-    raise told
+    raise converted
 
 
-def _told(error: OSError, place: Path) -> DpscaleError | None:
-    if error.errno in FAILING:
+def _disk_error(error: OSError, place: Path) -> DpscaleError | None:
+    if error.errno in FAILURE_ERRNOS:
         return TransientError("run directory", f"cannot write in {place} ({os.strerror(error.errno)})", "",
-                              "fix that and run again to resume")  # fmt: skip
-    if error.errno in DENIED and f"{error.filename}/".startswith(f"{place}/"):  # data and sockets may be denied as well
+                              "fix it and run again to resume")  # fmt: skip
+    # access to data or sockets may be denied as well
+    if error.errno in DENIAL_ERRNOS and f"{error.filename}/".startswith(f"{place}/"):
         return JobError("run directory", f"cannot work in {place} ({os.strerror(error.errno)})",
-                        "a directory that this user can read and write", "fix that or choose another")  # fmt: skip
+                        "a directory that this user can read and write", "fix it or choose another")  # fmt: skip
     return None
 
 
@@ -62,13 +63,13 @@ def digest_files(root: Path, paths: Iterable[Path], each: Each = plainly) -> str
 def _shares(files: Sequence[Path]) -> list[list[Path]]:
     """Divide files, in order, into lists of about SHARE bytes."""
     shares: list[list[Path]] = [[]]
-    held = 0
+    size = 0
     for path in files:
-        if held >= SHARE:
+        if size >= SHARE:
             shares.append([])
-            held = 0
+            size = 0
         shares[-1].append(path)
-        held += path.stat().st_size
+        size += path.stat().st_size
     return shares
 
 
@@ -80,25 +81,26 @@ def _content_hashes(paths: Sequence[Path]) -> list[str]:
     return found
 
 
-def check_left(root: Path, stage: str, entry: Mapping[str, Any], each: Each = plainly) -> None:
+def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: Each = plainly) -> None:
     """Raise JobError if the hash of the files of a finished stage differs from its entry in the manifest.
 
     An entry without a hash is not checked.
     """
-    left = root / left_by(stage, entry)[0]
-    if entry.get("sha256") is not None and digest_left(root, left, each) != entry["sha256"]:
-        raise JobError("run directory", f"files that stage {stage} left in {left} were changed",
-                       "the files as that stage left them", "restore them, or start a new run")  # fmt: skip
+    output = root / stage_output(stage, entry)[0]
+    if entry.get("sha256") is not None and output_digest(root, output, each) != entry["sha256"]:
+        raise JobError("run directory", f"files that stage {stage} wrote in {output} were changed",
+                       "the files as that stage wrote them", "restore them, or start a new run")  # fmt: skip
 
 
-def digest_left(root: Path, left: Path, each: Each = plainly) -> str:
+def output_digest(root: Path, output: Path, each: Each = plainly) -> str:
     """Return the hash of the output of a stage: a file, or all files of a folder."""
-    return digest_files(root, [path for path in left.rglob("*") if path.is_file()] if left.is_dir() else [left], each)
+    files = [path for path in output.rglob("*") if path.is_file()] if output.is_dir() else [output]
+    return digest_files(root, files, each)
 
 
-VARIABLE = "DPSCALE_STATE"
+STATE_VARIABLE = "DPSCALE_STATE"
 KEY_BYTES = 32
-NAME = "frames.key"
+KEY_FILE = "frames.key"
 
 
 def frame_tag(release: str, content: str, create: bool = False) -> dict[str, str] | None:
@@ -127,11 +129,11 @@ def _user_key(create: bool) -> bytes | None:
         return None
     if create:
         with suppress(OSError):
-            _make_key(folder / NAME)
+            _make_key(folder / KEY_FILE)
     try:
-        if (folder / NAME).stat().st_mode & 0o077:
+        if (folder / KEY_FILE).stat().st_mode & 0o077:
             return None
-        key = (folder / NAME).read_bytes()
+        key = (folder / KEY_FILE).read_bytes()
     except OSError:
         return None
     return key if len(key) == KEY_BYTES else None
@@ -157,7 +159,7 @@ def _make_key(path: Path) -> None:
 
 def _folder() -> Path | None:
     """Return the state folder of dpscale; None if the user has no home directory."""
-    if named := os.environ.get(VARIABLE):
+    if named := os.environ.get(STATE_VARIABLE):
         return Path(named)
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

@@ -19,16 +19,16 @@ from dpscale.storage.files import is_local, read_bytes, write_whole
 
 MANIFEST = "manifest.json"
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
-VERSION = 2  # 1: a file for each measurement and each answered set
-LEFT = {  # by stages of runs whose manifest does not tell: folder, and what is there when it is whole
+VERSION = 2  # version 1 has a file for each measurement and each answered set
+DEFAULT_OUTPUTS = {  # output and completion marker of stages whose manifest entry does not record them
     "plan": ("plan", "plan/plan.json"),
     "measure": ("measurements", "measurements"),
     "reconstruct": ("answers", "answers/index.parquet"),
     "report": ("report.html", "report.html"),
 }
-KEPT = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
+FIELD_TYPES = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
 DRAFTED = "drafted from the data by `dpscale domain sketch`; a person has reviewed it since"
-ANY = {"snapshot", "secret", "privacy"}  # null until there is one
+NULLABLE_FIELDS = {"snapshot", "secret", "privacy"}  # null until they exist
 
 
 def first_manifest(job: Job, digest: str, number: int = 1, reviewed: bool = False) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         content = json.loads(read_bytes(folder / MANIFEST))
     except (FileNotFoundError, ValueError):
         content = None
-    if not isinstance(content, dict) or not _whole(content):
+    if not isinstance(content, dict) or not _is_valid(content):
         raise JobError("run directory", f"{MANIFEST} in {folder} is damaged", "the file as the run wrote it",
                        "restore it, or start a new run")  # fmt: skip
     return content
@@ -73,30 +73,34 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def check_version(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Raise JobError if the run has another version of the file layout."""
     if manifest.get("version") != VERSION:
-        made_by = "an older" if manifest.get("version") == 1 else "another"
-        raise JobError("run directory", f"{folder} was made by {made_by} version of dpscale", "a run of this version",
-                       "what is in answers/ stands and costs nothing: read it there, or open the run with the version "
-                       "that its manifest.json names")  # fmt: skip
+        creator = "an older" if manifest.get("version") == 1 else "another"
+        raise JobError("run directory", f"{folder} was created by {creator} version of dpscale",
+                       "a run of this version",
+                       "read the files in answers/, which remain valid, or open the run with the version that its "
+                       "manifest.json names")  # fmt: skip
 
 
-def later_request(folder: Path, content: Any) -> SynthesizeTable:
+def parse_row_settings(folder: Path, content: Any) -> SynthesizeTable:
     """Return the settings of synthetic rows requested after the run was created; raise JobError if they are invalid."""
     try:
         return SynthesizeTable.model_validate(content)
     except ValidationError:
         raise JobError("run directory", f"synthesize in {MANIFEST} in {folder} is damaged",
                        "the settings of [synthesize], which `dpscale job schema` lists",
-                       "fix it there, or take it out: rows cost nothing") from None  # fmt: skip
+                       "fix it in the file, or remove it: rows cost no budget") from None  # fmt: skip
 
 
-def left_by(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:
+def stage_output(stage: str, entry: Mapping[str, Any]) -> tuple[str, str]:
     """Return the output of a stage from its manifest entry: the hashed folder or file, and the path that must exist."""
-    folder, leaves = LEFT.get(stage, (stage, stage))
+    folder, leaves = DEFAULT_OUTPUTS.get(stage, (stage, stage))
     return str(entry.get("folder", folder)), str(entry.get("leaves", leaves))
 
 
-def _whole(content: dict[str, Any]) -> bool:
-    if not (content.keys() >= ANY and all(isinstance(content.get(name), kind) for name, kind in KEPT.items())):
+def _is_valid(content: dict[str, Any]) -> bool:
+    if not (
+        content.keys() >= NULLABLE_FIELDS
+        and all(isinstance(content.get(name), kind) for name, kind in FIELD_TYPES.items())
+    ):
         return False
     return all(isinstance(stage, dict) and isinstance(stage.get("state"), str) for stage in content["stages"].values())
 
@@ -110,24 +114,24 @@ class ManifestCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._text = ""
-        self._sign: tuple[int, int, int] | None = None
+        self._signature_read: tuple[int, int, int] | None = None
 
     def read(self) -> dict[str, Any]:
         """Return a copy of the manifest."""
         sign = self._signature()
-        if sign is None or sign != self._sign:
-            self._text, self._sign = json.dumps(read_manifest(self.folder)), sign
+        if sign is None or sign != self._signature_read:
+            self._text, self._signature_read = json.dumps(read_manifest(self.folder)), sign
         return dict(json.loads(self._text))
 
     def forget(self) -> None:
         """Read the file next time; a shared disk may report an outdated signature for a while."""
-        self._sign = None
+        self._signature_read = None
 
     def write(self, manifest: dict[str, Any]) -> None:
         """Write the manifest atomically and cache it."""
         text = json.dumps(manifest, indent=2)
         write_whole(self.folder / MANIFEST, text.encode())
-        self._text, self._sign = text, self._signature()
+        self._text, self._signature_read = text, self._signature()
 
     def _signature(self) -> tuple[int, int, int] | None:
         path = self.folder / MANIFEST

@@ -31,25 +31,40 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.secret import SecretPlace, read_secret, secret_tag
 from dpscale.records.origin import Origin
-from dpscale.runs.create import following, latest, led_to, make, making, unmeasured
-from dpscale.runs.fingerprints import digest_left, disk_errors
-from dpscale.runs.manifest import MANIFEST, ManifestCache, check_version, first_manifest, later_request, left_by
+from dpscale.runs.create import (
+    create_directory,
+    creation_errors,
+    latest_directory,
+    next_directory,
+    resolve_path,
+    unmeasured_stage,
+)
+from dpscale.runs.fingerprints import disk_errors, output_digest
+from dpscale.runs.manifest import (
+    MANIFEST,
+    ManifestCache,
+    check_version,
+    first_manifest,
+    parse_row_settings,
+    stage_output,
+)
 from dpscale.runs.stage import Stage
 from dpscale.storage.files import is_local, present, read_bytes, store_errors, write_whole
 from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload
 
 FINISHED, ABANDONED = "finished", "abandoned"
-Left = Callable[[Path], str]
-Before = Callable[[Job, Domain, Workload], object]
-SPELLED_OUT = {"errors": "auto", "agree": False}  # defaults that every digest includes, also of jobs that omit them
+FirstUnfinished = Callable[[Path], str]
+Preflight = Callable[[Job, Domain, Workload], object]
+# defaults that every digest includes, also that of a job that omits them
+EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
 class Run:
     """An existing run directory; `create` makes one for a job or reopens that of an earlier run."""
 
     frame: Any = None  # the data, if a call passes them as a frame
-    made = ""  # created by this call: "folder", or "files" in an existing folder
+    created = ""  # created by this call: "folder", or "files" in an existing folder
 
     def __init__(self, path: str | Path, known: tuple[Job, Domain] | None = None) -> None:
         """Open a run directory.
@@ -63,17 +78,17 @@ class Run:
         ------
         JobError : `path` is not a run directory, is one of several tables, or its job or domain file was edited.
         """
-        self.path = led_to(path)
+        self.path = resolve_path(path)
         with disk_errors(self.path), store_errors(self.path):
             if not present(self.path / MANIFEST):
                 raise JobError("run directory", f"{self.path} is not one",
-                               "a directory that `dpscale run` or `dpscale plan --run-dir` made",
+                               "a directory that `dpscale run` or `dpscale plan --run-dir` created",
                                "check the path")  # fmt: skip
-            self._kept = ManifestCache(self.path)
+            self._manifest_cache = ManifestCache(self.path)
             if self.manifest.get("kind"):
-                got = f"{self.path} is of several tables"
-                raise JobError("run directory", got, "one table's, as under its tables/",
-                               "run its job again to go on, or open it as a DatabaseRelease")  # fmt: skip
+                got = f"{self.path} is the run of several tables"
+                raise JobError("run directory", got, "the run of one table, such as those in its tables/",
+                               "run its job again to resume it, or open it as a DatabaseRelease")  # fmt: skip
             check_version(self.path, self.manifest)
             self.job, self.domain = known or (
                 Job.read(self.path / "job.toml", stored=True),
@@ -85,8 +100,9 @@ class Run:
                                "restore them, or start a new run with your job")  # fmt: skip
 
     @classmethod
-    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False, left: Left = unmeasured,
-               before: Before | None = None) -> Run:  # fmt: skip
+    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False,
+               first_unfinished: FirstUnfinished = unmeasured_stage,
+               preflight: Preflight | None = None) -> Run:  # fmt: skip
         """Create the run directory of a job, or reopen it.
 
         Parameters
@@ -95,42 +111,43 @@ class Run:
         path : the directory. By default it is runs/ plus the first digits of the job's digest, and the latest run of
             the job is reopened.
         fresh : create another directory next to the existing one.
-        left : returns the first unfinished stage of a run directory, which prevents a fresh one; "" for none.
-        before : checks of job, domain and workload that run before a directory is created.
+        first_unfinished : returns the first unfinished stage of a run directory, which prevents a fresh one; "" if
+            there is none.
+        preflight : checks of job, domain and workload that run before a directory is created.
         """
         domain = job.read_domain()
         workload = job.build_workload(domain)
         digest = job_digest(job, domain)
-        base = led_to(path if path is not None else Path("runs") / digest[:12])
-        with store_errors(base), making(base):
-            where, number = _place(base, digest, left if fresh else None, named=path is not None)
-            if (new := not present(where / MANIFEST)) and before is not None:
-                before(job, domain, workload)
+        base = resolve_path(path if path is not None else Path("runs") / digest[:12])
+        with store_errors(base), creation_errors(base):
+            where, number = _place(base, digest, first_unfinished if fresh else None, named=path is not None)
+            if (new := not present(where / MANIFEST)) and preflight is not None:
+                preflight(job, domain, workload)
             found = is_local(where) and where.is_dir()
-            made = new and make(where, _first_files(job, domain, digest, number))
-        run = cls(where, (job, domain)) if made else cls._reopened(where, digest, job.synthesize)
-        vars(run).update(workload=workload, made=("files" if found else "folder") if made else "")
+            created = new and create_directory(where, _first_files(job, domain, digest, number))
+        run = cls(where, (job, domain)) if created else cls._reopened(where, digest, job.synthesize)
+        vars(run).update(workload=workload, created=("files" if found else "folder") if created else "")
         return run
 
     @classmethod
     def _reopened(cls, where: Path, digest: str, rows: SynthesizeTable | None) -> Run:
         run = cls(where)
         if run.manifest["job_sha256"] != digest:
-            raise JobError("run directory", f"{where} holds another job", "the directory of this job, or a new one",
+            raise JobError("run directory", f"{where} contains another job", "the directory of this job, or a new one",
                            "choose another --run-dir")  # fmt: skip
         if rows not in (None, run.synthesis):
             with run.locked():
-                run.ask_rows(rows)
+                run.request_rows(rows)
         return run
 
     @property
     def manifest(self) -> dict[str, Any]:
         """A copy of the manifest: identity and progress of the run. Use `update` to change it."""
-        return self._kept.read()
+        return self._manifest_cache.read()
 
     def update(self, **changes: Any) -> None:
         """Change entries of the manifest."""
-        self._kept.write(self.manifest | changes)
+        self._manifest_cache.write(self.manifest | changes)
 
     @property
     def ended(self) -> dict[str, Any] | None:
@@ -165,8 +182,8 @@ class Run:
         """The measurement plan that the plan stage wrote."""
         planned = self.job.method.read(self.path / "plan", self.planning_problem, self.job.options)
         if planned.noise != self.job.privacy.noise:
-            raise JobError("run directory", "its plan has another noise than its job asks for",
-                           "the plan as it was made", "start a new run")  # fmt: skip
+            raise JobError("run directory", "the noise of its plan differs from that of its job",
+                           "the plan as the run wrote it", "start a new run")  # fmt: skip
         return planned
 
     @property
@@ -176,21 +193,21 @@ class Run:
         Rows are post-processing, so their settings may change without cost.
         """
         since = self.manifest.get("synthesize")
-        return self.job.synthesize if since is None else later_request(self.path, since)
+        return self.job.synthesize if since is None else parse_row_settings(self.path, since)
 
-    def ask_rows(self, asked: SynthesizeTable) -> None:
+    def request_rows(self, asked: SynthesizeTable) -> None:
         """Change the settings of the synthetic rows; rows made with other settings become outdated."""
         if self.synthesis != asked:
             stages = {name: entry for name, entry in self.manifest["stages"].items() if name != "synthesize"}
             self.update(synthesize=asked.model_dump(), stages=stages)
 
-    def keep_plan(self, planned: MeasurementPlan) -> None:
+    def write_plan(self, planned: MeasurementPlan) -> None:
         """Write the plan and cache it in this object."""
         planned.write(self.path / "plan")
         vars(self)["planned"] = planned
 
     @property
-    def released(self) -> MeasurementStore:
+    def measurements(self) -> MeasurementStore:
         """The measurements of this release.
 
         Raises JobError if the measure stage has not recorded a snapshot of the data yet.
@@ -198,9 +215,9 @@ class Run:
         manifest = self.manifest
         if manifest["snapshot"] is None:
             raise self._undone("measure")
-        return self.releasing(manifest["release"], manifest["snapshot"])
+        return self.open_measurements(manifest["release"], manifest["snapshot"])
 
-    def releasing(self, release: str, snapshot: str) -> MeasurementStore:
+    def open_measurements(self, release: str, snapshot: str) -> MeasurementStore:
         """Return the measurements of a release id and a snapshot of the data; cached."""
         if (release, snapshot) not in self._releases:
             rows, folder = self.planning_problem.rows_per_unit, self.measurements_path
@@ -222,7 +239,7 @@ class Run:
     def done(self, stage: str) -> bool:
         """Return whether a stage is done and its output still exists."""
         entry = self.manifest["stages"].get(stage, {})
-        return entry.get("state") == "done" and present(self.path / left_by(stage, entry)[1])
+        return entry.get("state") == "done" and present(self.path / stage_output(stage, entry)[1])
 
     def states(self, driven: bool = False) -> dict[str, str]:
         """Return the state of every started stage: running, done, failed, cancelled or stopped.
@@ -254,7 +271,7 @@ class Run:
                         f"run `dpscale {stage} {self.path}` first")  # fmt: skip
 
     @contextmanager
-    def during(self, stage: Stage, each: Each = plainly) -> Iterator[None]:
+    def record_stage(self, stage: Stage, each: Each = plainly) -> Iterator[None]:
         """Mark a stage as running, then as done with the hash of its files; on an error as failed or stopped.
 
         `each` is the parallel map that hashes the files.
@@ -266,7 +283,7 @@ class Run:
             with suppress(OSError, DpscaleError):  # for example on a full disk; the original error is raised
                 self._mark(stage.name, end=now(), state=_state_after(error))
             raise
-        digest = digest_left(self.path, self.path / stage.folder, each)
+        digest = output_digest(self.path, self.path / stage.folder, each)
         self._mark(stage.name, end=now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
 
     @contextmanager
@@ -276,13 +293,13 @@ class Run:
         Raises TransientError if another process works in the directory.
         """
         with locked(self.path):
-            self._kept.forget()
+            self._manifest_cache.forget()
             yield
 
     def _mark(self, stage: str, **changes: Any) -> None:
         manifest = self.manifest
         manifest["stages"].setdefault(stage, {}).update(changes)
-        self._kept.write(manifest)
+        self._manifest_cache.write(manifest)
         self._log(json.dumps({"time": now(), "stage": stage, "state": changes.get("state")}) + "\n")
 
     def _log(self, line: str) -> None:
@@ -300,16 +317,16 @@ def job_digest(job: Job, domain: Domain) -> str:
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
     content.pop("synthesize", None)
-    content["reconstruct"] = SPELLED_OUT | content["reconstruct"]
+    content["reconstruct"] = EXPLICIT_DEFAULTS | content["reconstruct"]
     text = json.dumps([content, domain.digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _place(base: Path, digest: str, left: Left | None, named: bool) -> tuple[Path, int]:
-    """Return the directory and its number among the directories of a job; `left` is given for a fresh one."""
-    if left:
-        return following(base, digest, left)
-    return (base, 1) if named else latest(base, digest)
+def _place(base: Path, digest: str, first_unfinished: FirstUnfinished | None, named: bool) -> tuple[Path, int]:
+    """Return the directory and its number among those of a job; `first_unfinished` is given for a fresh one."""
+    if first_unfinished:
+        return next_directory(base, digest, first_unfinished)
+    return (base, 1) if named else latest_directory(base, digest)
 
 
 def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str, bytes]:

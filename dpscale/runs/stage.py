@@ -26,7 +26,7 @@ class Stage:
         Stages whose output it reads. They must be finished and their output unchanged.
     spends : bool
         Whether the stage may spend budget.
-    asked : str
+    enabled_by : str
         Attribute of a `Run` that is not None if the stage is requested; "" if it always is.
     """
 
@@ -37,11 +37,11 @@ class Stage:
     module: str
     needs: Sequence[str] = ()
     spends: bool = False
-    asked: str = ""
+    enabled_by: str = ""
 
-    def wanted(self, run: Any) -> bool:
+    def is_enabled(self, run: Any) -> bool:
         """Return whether the stage is requested for a run."""
-        return not self.asked or getattr(run, self.asked) is not None
+        return not self.enabled_by or getattr(run, self.enabled_by) is not None
 
     def perform(self, run: Any, engine: Any) -> None:
         """Run the stage."""

@@ -33,7 +33,7 @@ KNOWN = ("marginal", "prefix", "range", "circular")
 
 
 @dataclass(frozen=True)
-class Run:
+class BlockRun:
     """Consecutive blocks of equal size."""
 
     count: int
@@ -45,14 +45,14 @@ def is_wide(size: int) -> bool:
 
 
 @lru_cache(maxsize=256)
-def runs_of(size: int, blocks: int | None = None) -> tuple[Run, ...]:
+def runs_of(size: int, blocks: int | None = None) -> tuple[BlockRun, ...]:
     """Return the division of a wide axis: blocks of m cells first, then of m − 1.
 
     By default there are at least as many blocks as cells per block.
     """
     number = blocks or max(BLOCKS, math.isqrt(size - 1) + 1)
     longer, left = -(-size // number), size % number
-    return (Run(number, longer),) if left == 0 else (Run(left, longer), Run(number - left, longer - 1))
+    return (BlockRun(number, longer),) if left == 0 else (BlockRun(left, longer), BlockRun(number - left, longer - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Cut:
     blocks: int | None = None
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[BlockRun, ...]:
         return runs_of(self.size, self.blocks)
 
     @property
@@ -126,7 +126,7 @@ class WideGram:
             "workload",
             f"{families} on {self.size} cells, together with other families or by this mechanism",
             f"at most {DENSE} cells",
-            "coarsen the attribute, ask one family of each set, or take weighted-residuals",
+            "coarsen the attribute, use one family per set, or use weighted-residuals",
         )
 
     @property

@@ -548,7 +548,7 @@ def test_only_a_measured_run_that_nobody_edited_and_whose_ledger_is_here_has_one
     run = dp.run(job, tmp_path / "run").path
     stray = run / "measurements" / ("0" * 32 + ".parquet")
     stray.write_bytes(next(run.glob("measurements/*.parquet")).read_bytes())
-    assert "files that stage measure left" in command("evidence", run, "--selftest", selftest)[2]
+    assert "files that stage measure wrote" in command("evidence", run, "--selftest", selftest)[2]
     stray.unlink()
     for path in tmp_path.glob("ledger.sqlite*"):
         path.rename(tmp_path / f"away-{path.name}")

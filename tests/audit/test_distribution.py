@@ -46,7 +46,7 @@ def noise_of_run(place, mechanism, noise, seed):
     (place / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
     release = dp.run(path, place / f"run-{mechanism}-{noise}-{seed}")
     table = Table.open(place / "data", release.domain)
-    released = release._run.released
+    released = release._run.measurements
     first, parts = released.planned.first_decision(), []
     for order, value in zip(first.requests, released.values(first), strict=True):
         block, draw = order.block, order.draw

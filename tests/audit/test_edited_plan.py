@@ -13,7 +13,7 @@ from dpscale.audit.composition import records_of
 from dpscale.job import Job
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
-from dpscale.runs.fingerprints import digest_left
+from dpscale.runs.fingerprints import output_digest
 from dpscale.runs.run import Run
 from dpscale.runs.stages import budget, runner
 from tests.answered import edit_blocks
@@ -45,7 +45,7 @@ def other_attribute(run):
 
 def agreed(run):
     manifest = json.loads((run / "manifest.json").read_text())
-    manifest["stages"]["plan"]["sha256"] = digest_left(run, run / "plan")
+    manifest["stages"]["plan"]["sha256"] = output_digest(run, run / "plan")
     manifest["stages"]["measure"]["state"] = "running"
     (run / "manifest.json").write_text(json.dumps(manifest))
 

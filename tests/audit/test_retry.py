@@ -65,7 +65,7 @@ def test_a_task_run_again_changes_no_file(tmp_path):
     measure(run)
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
     make_secret(run.secret_path, run.job.engine.seed)
-    released = run.released
+    released = run.measurements
     orders = every_measurement(released)
     table = Table.open(run.job.data.path, run.domain)
     layout = Layout(run.domain, released.planned.counted)
@@ -235,7 +235,7 @@ def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
         run.update(release="f" * 32)
 
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "check_secret", overtaken)
+        patch.setattr(measuring, "check_noise_key", overtaken)
         measure(run)
     drawn = {record["release"] for path in run.measurements_path.iterdir() for record in records_of(path)}
     assert drawn <= {row["release"] for row in charges(tmp_path)}

@@ -121,7 +121,7 @@ def test_what_is_no_path(place, path):
 def test_nothing_is_no_run_directory_and_a_thousand_folders_are_too_many(place):
     with pytest.raises(dp.JobError, match="run directory: None; expected a path"):
         dp.Release.open(None)
-    with pytest.raises(dp.JobError, match="cannot make"):
+    with pytest.raises(dp.JobError, match="cannot create"):
         dp.run(write_job(place), "a/" * 2000)
 
 
@@ -155,7 +155,7 @@ def test_a_run_of_an_older_version_is_told_to_stand(place):
     with pytest.raises(dp.JobError) as refused:
         dp.Release.open(place / "run")
     for said in (result.stderr, str(refused.value)):
-        assert "made by an older version of dpscale" in said
+        assert "created by an older version of dpscale" in said
         assert "what is in answers/ stands" in said
         assert "new run" not in said
 
@@ -170,7 +170,7 @@ def test_not_toml_and_not_there(place):
     ("attribute", "says"),
     [
         ({"kind": "integer", "low": 3, "high": 1}, ["attributes.age.high", "1"]),
-        ({"kind": "integer", "low": 3, "high": 3}, ["attributes.age", "size 1", "leave the attribute out"]),
+        ({"kind": "integer", "low": 3, "high": 3}, ["attributes.age", "size 1", "omit the attribute"]),
         ({"kind": "intger", "low": 3, "high": 9}, ["attributes.age.kind", "'integer'"]),
         ({"kind": "integer", "low": 3, "high": 9, "outside": "clp"}, ["attributes.age.outside", "'clip'"]),
         ({"kind": "integer", "low": 3}, ["attributes.age.high", "missing"]),
@@ -240,7 +240,7 @@ def test_a_folder_that_is_no_run_directory(place):
     path = write_job(place)
     result = call("run", path, "--run-dir", place / "data")
     assert result.exit_code == 2
-    assert "no run directory" in result.stderr
+    assert "not a run directory" in result.stderr
     assert call("measure", place / "data").exit_code == 2
 
 
@@ -259,7 +259,7 @@ def test_a_stop_from_the_keyboard_says_how_to_go_on(place, monkeypatch):
 def test_a_place_where_no_run_directory_can_be(place):
     result = call("run", write_job(place), "--run-dir", "/proc/nowhere/run")
     assert result.exit_code == 2
-    assert "cannot make" in result.stderr
+    assert "cannot create" in result.stderr
 
 
 def test_a_job_edited_inside_its_run_directory(place):

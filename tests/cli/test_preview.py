@@ -75,7 +75,7 @@ def test_mechanisms_are_compared_in_records(job):
 def test_what_chooses_as_it_goes_promises_no_errors(job):
     found = told(job(mechanism="mst"))
     assert found["families"] == []
-    assert "chosen as it goes" in found["advice"][0]
+    assert "not known in advance" in found["advice"][0]
     assert "leave it out" in told(job(mechanism="mst"), "--error", "5", code=2)
 
 
@@ -88,7 +88,7 @@ def test_the_words_tell_errors_and_a_remedy(job):
 
 
 def test_where_an_adaptive_mechanism_is_nearer_is_said_before_anything_is_spent(job):
-    said = "`aim-grem` is nearer as a rule"
+    said = "`aim-grem` is usually more accurate"
     assert said in " ".join(told(job())["advice"])
     few, many = (f"epsilon = 1.0\ndelta = 1e-9\npublic_rows = {rows}" for rows in (40, 10**8))
     assert said in " ".join(told(job(privacy=few))["advice"])
@@ -104,8 +104,8 @@ def test_a_plan_is_made_once_and_made_anew_where_its_file_is_damaged(job, monkey
     monkeypatch.setenv("DPSCALE_STORE", str(tmp_path / "store"))
     monkeypatch.setattr(plan_cache, "WORTH_SECONDS", 0.0)
     made = []
-    real = plan_cache._keep
-    monkeypatch.setattr(plan_cache, "_keep", lambda folder, planned: (made.append(folder), real(folder, planned)))
+    real = plan_cache._store_plan
+    monkeypatch.setattr(plan_cache, "_store_plan", lambda folder, planned: (made.append(folder), real(folder, planned)))
     first, second = told(job()), told(job())
     assert len(made) == 1
     del first["planning_seconds"], second["planning_seconds"]

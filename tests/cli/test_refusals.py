@@ -47,7 +47,7 @@ JOBS = [  # what is wrong in a job file, and what the sentence says
     ({"data": DATA + "\nwhere = 'a = 1 or b = 2'"}, "in (…)"),
     ({"data": DATA + "\nprivacy_unit = 'p'"}, "require each other"),
     ({"data": DATA + "\nprivacy_unit = 'p'\nmax_rows_per_unit = 0"}, "at least 1"),
-    ({"data": DATA + "\nprivacy_unit = 'p'\nmax_rows_per_unit = 1"}, "'p', which is no column of the data"),
+    ({"data": DATA + "\nprivacy_unit = 'p'\nmax_rows_per_unit = 1"}, "'p', which is not a column of the data"),
     ({"data": DATA + "\nsnapshot = 'all'"}, "data.snapshot"),
     ({"data": DATA + "\nlinks = 'yes'"}, "true or false"),
     ({"privacy": "epsilon = 1.0\ndelta = 0.0"}, "a number above 0 and below 1"),

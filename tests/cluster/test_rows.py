@@ -28,7 +28,7 @@ def expected(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     reconstruct = {"method": "graphical"}
     run = Run.create(Job.read(write(folder, **JOB, reconstruct=reconstruct)), folder / "run")
-    run.ask_rows(ASKED[request.param])
+    run.request_rows(ASKED[request.param])
     for stage in ("plan", "measure", "reconstruct", "synthesize"):
         run_stages(run, scheduler="threads", only=stage)
     assert len(digests(run.path)) == 4
@@ -44,7 +44,7 @@ def drawn_again(expected, client, tmp_path):
     shutil.copytree(expected.path, tmp_path / "run")
     run = Run(tmp_path / "run")
     shutil.rmtree(run.path / "synthetic")
-    run.ask_rows(run.synthesis)
+    run.request_rows(run.synthesis)
     run_stages(run, client, only="synthesize")
     return digests(run.path)
 

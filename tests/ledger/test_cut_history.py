@@ -11,7 +11,7 @@ from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.run import Run
-from dpscale.runs.stages.runner import dataset_of
+from dpscale.runs.stages.runner import ledger_dataset
 from tests.audit.small import write
 from tests.audit.test_bundle import GAUSSIAN, UNSEEDED, command
 from tests.runs.disks import needs_mounts
@@ -28,13 +28,13 @@ def test_a_cut_log_is_noticed_by_the_run_whose_entry_it_held(tmp_path, monkeypat
         for end in ("", "-wal"):
             shutil.copy(f"{path}{end}", f"{copy}{end}")
     os.truncate(f"{copy}-wal", short)
-    assert dataset_of(run)["releases"][-1]["release"] == run.manifest["release"]
+    assert ledger_dataset(run)["releases"][-1]["release"] == run.manifest["release"]
     with Ledger.open(copy) as cut:
         assert [row["release"] for row in cut.summary("small")["datasets"]["small"]["releases"]] == ["first"]
         cut.verify()  # the shorter history is sound in itself
     monkeypatch.setenv("DPSCALE_LEDGER", str(copy))
-    with pytest.raises(BudgetError, match="its history was cut off or replaced") as refused:
-        dataset_of(run)
+    with pytest.raises(BudgetError, match="its history was truncated or replaced") as refused:
+        ledger_dataset(run)
     assert (refused.value.exit_code, str(refused.value).count("\n")) == (3, 0)
     (selftest := tmp_path / "selftest.json").write_text('[{"name": "a", "passed": true, "detail": ""}]')
     code, _, told = command("evidence", run.path, "--selftest", selftest)

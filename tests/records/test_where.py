@@ -150,10 +150,10 @@ def test_what_is_written_is_read_again(conditions):
     ("year = 2025 or a = 1", "'or' at character 13; expected and; for several values of a column write in (…)"),
     ("year = 'x", '"\'" at character 8;'),
     ("year", "it ends too early; expected =, !=, <, <=, >, >= or in (…)"),
-    ("year in (1, 'x')", "number and text together at character 10; expected values of one kind in a list"),
-    ("year = 2025-02-30", "'2025-02-30' at character 8; expected a day of the calendar"),
-    ("2025 = year", "'2025' at character 1; expected a column's name"),
-    ("not a = 1", "'not' at character 1; expected a column's name, in `…` where it has blanks; write !="),
+    ("year in (1, 'x')", "number and text together at character 10; expected values of one type in a list"),
+    ("year = 2025-02-30", "'2025-02-30' at character 8; expected a valid date"),
+    ("2025 = year", "'2025' at character 1; expected the name of a column"),
+    ("not a = 1", "'not' at character 1; expected the name of a column, in `…` if it contains blanks; write !="),
     ("__import__('os')", "'(' at character 11; expected =, !="),
     ("x = 1e999", "'1e999' at character 5; expected numbers below 1e308"),
 ])  # fmt: skip
@@ -207,7 +207,7 @@ def test_folders_that_cannot_match_are_never_opened(tmp_path):
     again = dp.Table.open(tmp_path, domain, where=read_where(text)).split()
     assert before == (snapshot(again), snapshot(again, footers=True), stamps(again),
                       layout(str(tmp_path), read_where(text)))  # fmt: skip
-    with pytest.raises(dp.DataError, match=r"year = 1999, which no folder's name or partition matches"):
+    with pytest.raises(dp.DataError, match=r"year = 1999, which no folder name or partition matches"):
         dp.Table.open(tmp_path, domain, where=read_where("year = 1999"))
 
 
@@ -238,5 +238,5 @@ def test_a_job_with_units_counts_the_rows_that_match(tmp_path, scheduler):
         assert release.manifest.get("where") == (where and "year = 2021")
     np.testing.assert_array_equal(answers["all"], answers["some"])
     changed = write_job(tmp_path / "all", data=data | {"where": "year = 2022"}, engine={"scheduler": scheduler})
-    with pytest.raises(dp.JobError, match="holds another job"):
+    with pytest.raises(dp.JobError, match="contains another job"):
         dp.run(changed, tmp_path / "all" / "run")

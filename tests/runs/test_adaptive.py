@@ -202,7 +202,7 @@ def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatc
         patch.setattr(MeasurementStore, "record_decision", lambda rounds, own: real(
             rounds, replace(own, chosen=own.chosen[1:], requests=())
         ))  # fmt: skip
-        with pytest.raises(dp.BudgetError, match="has decided round 1 otherwise"):
+        with pytest.raises(dp.BudgetError, match="has another decision of round 1"):
             dp.run(job, tmp_path / "other")
     assert measurements(tmp_path / "other") == before
 
@@ -212,7 +212,7 @@ def test_a_round_of_nothing_that_was_killed_before_the_ledger_knew_it(tmp_path, 
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     with monkeypatch.context() as patch:
         patch.setattr(measure, "select_candidates", lambda selection, *others: ((),) * selection.count)
-        crash_at(patch, 1, measure, "keep_decision")
+        crash_at(patch, 1, measure, "record_decision")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     assert json.loads((tmp_path / "run/measurements/round-001.json").read_text())["orders"] == []
@@ -222,7 +222,7 @@ def test_a_round_of_nothing_that_was_killed_before_the_ledger_knew_it(tmp_path, 
     assert audit_run(tmp_path / "run", tmp_path / "ledger.sqlite").faults == ()
     with monkeypatch.context() as patch:
         patch.setattr(measure, "select_candidates", lambda selection, *others: selection.candidates[: selection.count])
-        with pytest.raises(dp.BudgetError, match="has decided round 1 otherwise"):
+        with pytest.raises(dp.BudgetError, match="has another decision of round 1"):
             dp.run(job, tmp_path / "other")
 
 
@@ -432,8 +432,8 @@ def test_targets_can_be_made_to_agree(tmp_path):
     )  # fmt: skip
     np.testing.assert_allclose(tight.marginal(("a", "b", "c")).sum(2), tight.marginal(("a", "b")), rtol=1e-5)
     np.testing.assert_allclose(tight.marginal(("a", "b")).sum(0), tight.marginal(("b",)), rtol=1e-5)
-    assert "Sets are estimated apart" in (loose.path / "report.html").read_text()
-    assert "Sets are estimated apart" not in (tight.path / "report.html").read_text()
+    assert "Sets are estimated separately" in (loose.path / "report.html").read_text()
+    assert "Sets are estimated separately" not in (tight.path / "report.html").read_text()
 
 
 def test_one_attribute_and_a_budget_for_nothing(tmp_path):

@@ -84,7 +84,7 @@ def test_2_way_prefix_by_query_smasher(adult):
     truth = np.bincount(np.ravel_multi_index([frame[n] for n in names], shape), minlength=np.prod(shape))
     truth = truth.reshape(shape).cumsum(0).cumsum(1)
     part = release.plan.workload.parts[0]
-    answers, spread = release._estimates.part_answers(part, names)
-    z = (answers - truth) / spread
+    answers, query_cells = release._estimates.part_answers(part, names)
+    z = (answers - truth) / query_cells
     assert 0.5 < z.std() < 1.6  # prefix sums are strongly correlated: a coarse check here, the exact one is elsewhere
     assert np.abs(z).max() < 6

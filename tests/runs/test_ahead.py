@@ -1,10 +1,18 @@
-"""Which mechanism is nearer for how many records: the share that queries hold by brute force, and the words."""
+"""Advice on the more accurate mechanism by number of records; the share of a query by brute force."""
 
 import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
-from dpscale.runs.stages.preview import AHEAD, AHEAD_OF_SUMS, BEHIND, BEHIND_OF_SUMS, evenly, limits, told
+from dpscale.runs.stages.preview import (
+    MORE_ACCURATE,
+    MORE_ACCURATE_SUMS,
+    LESS_ACCURATE,
+    LESS_ACCURATE_SUMS,
+    mean_share,
+    accuracy_thresholds,
+    compare_with_adaptive,
+)
 
 SIZES = {"a": 4, "b": 3, "c": 2}
 
@@ -21,34 +29,43 @@ def test_the_share_is_the_mean_over_all_queries_of_what_an_even_table_gives():
         for names in part.sets:
             shape = part.domain.shape(names)
             held.append(np.abs(part.answers(names, np.full(shape, 1 / np.prod(shape)))).reshape(-1))
-    assert evenly(workload) == pytest.approx(np.concatenate(held).mean())
+    assert mean_share(workload) == pytest.approx(np.concatenate(held).mean())
 
 
 def test_of_many_sets_some_are_enough():
     workload = Workload(Domain({f"x{i}": 2 + i % 3 for i in range(60)})).add("prefix", degree=2)
     part = workload.parts[0]
     every = [np.prod([(size + 1) / (2 * size) for size in part.domain.shape(names)]) for names in part.sets]
-    assert evenly(workload) == pytest.approx(np.mean(every), rel=0.1)
+    assert mean_share(workload) == pytest.approx(np.mean(every), rel=0.1)
 
 
 @pytest.mark.parametrize("family", ["marginal", "prefix"])
 def test_how_many_records_decide_it(family):
     workload = Workload(Domain(SIZES)).add(family, degree=2)
-    even, (behind, ahead) = evenly(workload), limits(workload)
+    even, (behind, ahead) = mean_share(workload), accuracy_thresholds(workload)
     error = 900 * behind * even
-    assert told(workload, error, None)[0].startswith("With fewer than about 900 records `aim-grem` is nearer")
-    assert f"{900 * behind / ahead:,.0f}" in told(workload, error, None)[0]
-    assert "is nearer as a rule" in told(workload, error, 890)[0]
-    assert "may be nearer" in told(workload, error, 910)[0]
-    assert told(workload, error, round(900 * behind / ahead) + 10) == []
+    assert compare_with_adaptive(workload, error, None)[0].startswith(
+        "With fewer than about 900 records, `aim-grem` is usually"
+    )
+    assert f"{900 * behind / ahead:,.0f}" in compare_with_adaptive(workload, error, None)[0]
+    assert "is usually more accurate" in compare_with_adaptive(workload, error, 890)[0]
+    assert "may be more accurate" in compare_with_adaptive(workload, error, 910)[0]
+    assert compare_with_adaptive(workload, error, round(900 * behind / ahead) + 10) == []
 
 
 def test_limits_are_those_of_sums_where_nothing_else_is_asked_of_attributes_that_are_measured_so():
     prefixes = Workload(Domain(SIZES)).add("prefix", degree=2).add("range", degree=1)
-    assert limits(prefixes) == (BEHIND_OF_SUMS, AHEAD_OF_SUMS)
-    assert limits(prefixes.add("marginal", degree=1)) == limits(mixed()) == (BEHIND, AHEAD)
-    assert limits(Workload(Domain({"a": 4, "b": 600})).add("prefix", degree=2)) == (BEHIND, AHEAD)
+    assert accuracy_thresholds(prefixes) == (LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS)
+    assert (
+        accuracy_thresholds(prefixes.add("marginal", degree=1))
+        == accuracy_thresholds(mixed())
+        == (LESS_ACCURATE, MORE_ACCURATE)
+    )
+    assert accuracy_thresholds(Workload(Domain({"a": 4, "b": 600})).add("prefix", degree=2)) == (
+        LESS_ACCURATE,
+        MORE_ACCURATE,
+    )
 
 
 def test_of_single_attributes_there_is_nothing_to_choose():
-    assert told(Workload(Domain(SIZES)).add("marginal", degree=1), 5.0, None) == []
+    assert compare_with_adaptive(Workload(Domain(SIZES)).add("marginal", degree=1), 5.0, None) == []

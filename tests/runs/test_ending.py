@@ -184,7 +184,7 @@ def test_where_the_ledger_is_gone_the_secret_is_destroyed_all_the_same(tmp_path)
     run = stopped(job, tmp_path / "run", "amid")
     for path in tmp_path.glob("ledger.sqlite*"):
         path.unlink()
-    assert "its ledger cannot be asked" in told(0, "end", run.path)
+    assert "the ledger is not available" in told(0, "end", run.path)
     assert not run.secret_path.exists()
 
 
@@ -208,7 +208,7 @@ def test_no_ledger_is_needed_to_destroy_a_secret_and_it_is_told_when_it_is_back(
     back = lose(tmp_path)
     how = {"amid": "abandoned", "unpublished": "finished"}[step]
     for _ in range(2):
-        assert told(0, "end", run.path).startswith(f"{how}: its ledger cannot be asked what was spent (privacy.ledger")
+        assert told(0, "end", run.path).startswith(f"{how}: the ledger is not available to state the spent budget (privacy.ledger")
         assert not run.secret_path.exists()
         assert (Run(run.path).ended["how"], Run(run.path).manifest["secret"]) == (how, "destroyed")
     back()

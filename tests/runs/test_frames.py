@@ -139,7 +139,7 @@ def test_a_frame_that_is_another_is_refused_before_a_draw(tmp_path, monkeypatch,
         return
     drawn = measurements(tmp_path / "run")
     assert drawn  # of the passes before it alone
-    with pytest.raises(dp.DataError, match="changed since this release was begun"):
+    with pytest.raises(dp.DataError, match="changed since this release started"):
         dp.run(job(tmp_path), tmp_path / "run", data=given)
     assert measurements(tmp_path / "run") == drawn
 
@@ -173,9 +173,9 @@ def test_a_run_of_a_frame_goes_on_with_it_alone(tmp_path, monkeypatch):
         patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             dp.run(job(tmp_path), tmp_path / "run", data=frame())
-    with pytest.raises(dp.DataError, match=r"data: none: this run is of a frame; .* give it again"):
+    with pytest.raises(dp.DataError, match=r"data: none, but this run reads a data frame; .* pass it again"):
         measure.perform(Run(tmp_path / "run"), LocalEngine("synchronous"))
-    with pytest.raises(dp.DataError, match="changed since this release was begun"):
+    with pytest.raises(dp.DataError, match="changed since this release started"):
         dp.run(job(tmp_path), tmp_path / "run", data=frame(seed=1))
     release = dp.run(job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
     assert release.manifest["secret"] == "destroyed"
@@ -188,7 +188,7 @@ def test_another_frame_does_not_get_the_answers_of_the_first(tmp_path):
     first = dp.run(job(tmp_path), tmp_path / "run", data=frame())
     again = dp.run(job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
     assert again.manifest["release"] == first.manifest["release"]
-    with pytest.raises(dp.DataError, match="other records than the one measured") as caught:
+    with pytest.raises(dp.DataError, match="a frame whose records differ from those measured") as caught:
         dp.run(job(tmp_path), tmp_path / "run", data=frame().head(10))
     assert f"Release.open({str(tmp_path / 'run')!r})" in str(caught.value)
     assert "fresh=True" in str(caught.value)
@@ -209,7 +209,7 @@ def test_without_the_key_no_frame_is_taken_for_the_same(tmp_path, monkeypatch):
     with pytest.raises(dp.DataError, match="is not in the state folder"):
         dp.run(job(tmp_path), tmp_path / "run", data=frame())
     dp.run(job(tmp_path), tmp_path / "other", data=frame())  # makes another key
-    with pytest.raises(dp.DataError, match="under another key"):
+    with pytest.raises(dp.DataError, match="with another key"):
         dp.run(job(tmp_path), tmp_path / "run", data=frame())
     manifest = Run(tmp_path / "run").manifest
     Run(tmp_path / "run").update(frame=None)
@@ -258,8 +258,8 @@ def test_only_what_is_read_is_in_the_name():
 
 
 @pytest.mark.parametrize(("changes", "told"), [
-    ({"data": {"path": "x.parquet", "domain": "d"}}, "data.path: given beside a frame"),
-    ({"data": {"delimiter": ";", "domain": "d"}}, "data.delimiter: given beside a frame"),
+    ({"data": {"path": "x.parquet", "domain": "d"}}, "data.path: given together with a frame"),
+    ({"data": {"delimiter": ";", "domain": "d"}}, "data.delimiter: given together with a frame"),
     ({"tables": {}}, "a frame for a job of several tables"),
     ({"privacy": {"privacy_cost": 1.0}}, "privacy.dataset: missing"),
 ])  # fmt: skip
@@ -272,7 +272,7 @@ def test_a_job_that_has_no_use_for_a_frame(tmp_path, changes, told):
 @pytest.mark.parametrize(("given", "told"), [
     ([1, 2], "a list; expected a pandas, Polars or Dask DataFrame"),
     (frame()[["a", "b"]], "no column 'c'"),
-    (frame().assign(c=[1, "SECRET"] * 200), "values of several kinds"),
+    (frame().assign(c=[1, "SECRET"] * 200), "values of several types"),
     (frame().assign(c=[["SECRET"]] * 400), "type list"),
     (frame().assign(c=77), "a value outside the domain"),
 ])  # fmt: skip

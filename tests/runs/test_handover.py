@@ -30,7 +30,7 @@ def done_before(place, stage):
     return run
 
 
-def left_by(run, stage):
+def stage_output(run, stage):
     return sorted(run.path.glob(FILES[stage]))[0]
 
 
@@ -41,13 +41,13 @@ def left_by(run, stage):
 )
 def test_what_was_edited_after_its_stage_is_refused_until_it_is_restored(place, edited, begun, only):
     run = done_before(place, begun)
-    path = left_by(run, edited)
+    path = stage_output(run, edited)
     kept = path.read_bytes()
     path.write_bytes(kept + b"\n")
     command = [begun, run.path] if only else ["run", place / "job.toml", "--run-dir", run.path]
     refused = CliRunner().invoke(main, [*map(str, command), "--quiet"])
     assert refused.exit_code == 2, refused.output
-    assert f"files that stage {edited} left in {path.parent} were changed" in refused.stderr
+    assert f"files that stage {edited} wrote in {path.parent} were changed" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert not run.done(begun)
     assert begun not in run.manifest["stages"], "it has not even begun"
@@ -61,7 +61,7 @@ def test_tasks_hash_what_is_large_and_catch_a_change_wherever_it_is(place, sched
     """Of every file that a stage left one byte is changed in turn; the whole hash is the one of a plain loop."""
     run = done_before(place, "reconstruct")
     monkeypatch.setattr(fingerprints, "SHARE", 1)  # a task a file
-    check, entry = fingerprints.check_left, run.manifest["stages"]["measure"]
+    check, entry = fingerprints.check_output, run.manifest["stages"]["measure"]
     engine = resolve(None, scheduler)
     try:
         each = engine.each("check")
@@ -80,12 +80,12 @@ def test_tasks_hash_what_is_large_and_catch_a_change_wherever_it_is(place, sched
 @pytest.mark.parametrize("change", ["taken away", "put there"])
 def test_the_files_of_a_stage_are_those_that_it_left_no_less_and_no_more(place, change):
     run = done_before(place, "reconstruct")
-    path = left_by(run, "measure")
+    path = stage_output(run, "measure")
     if change == "taken away":
         path.unlink()
     else:
         path.with_name("another.parquet").write_bytes(path.read_bytes())
-    with pytest.raises(dp.JobError, match="stage measure left in"):
+    with pytest.raises(dp.JobError, match="stage measure wrote in"):
         run_stages(run, only="reconstruct")
 
 
@@ -95,13 +95,13 @@ def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, m
         patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             run_stages(run, only="measure")
-    path = left_by(run, "plan")
+    path = stage_output(run, "plan")
     kept = path.read_bytes()
     path.write_bytes(kept.replace(b"{", b"{ ", 1))
-    with pytest.raises(dp.JobError, match="stage plan left in"):
+    with pytest.raises(dp.JobError, match="stage plan wrote in"):
         run_stages(run, only="measure")
     path.write_bytes(kept)
-    left_by(run, "measure").unlink()
+    stage_output(run, "measure").unlink()
     run_stages(run)
     assert run.done("report")
     with Ledger.open(place / "ledger.sqlite") as ledger:
@@ -109,7 +109,7 @@ def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, m
 
 
 def test_what_this_process_made_and_what_is_done_is_not_read_for_its_hash_again(place, monkeypatch):
-    monkeypatch.setattr(fingerprints, "digest_left", lambda *_: pytest.fail("hashed twice"))
+    monkeypatch.setattr(fingerprints, "output_digest", lambda *_: pytest.fail("hashed twice"))
     path = write_job(place, engine=SEEDED)
     for _ in range(2):
         dp.run(path, place / "run")

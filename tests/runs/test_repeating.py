@@ -98,7 +98,7 @@ def test_other_data_are_told_by_what_differs(tmp_path, done, change, what):
     said = command(2, "run", done, "--run-dir", tmp_path / "run")
     assert "done on 20" in said
     assert f"from other data ({what}); nothing read or spent" in said
-    assert said.endswith("--fresh makes a new release\n")
+    assert said.endswith("--fresh starts a new release\n")
     with pytest.raises(dp.DataError, match="from other data"):
         dp.run(done, tmp_path / "run")
     assert (measurements(tmp_path / "run"), answers(tmp_path / "run"), charged(tmp_path)) == before
@@ -118,7 +118,7 @@ def test_measured_and_not_answered_yet_it_is_told_as_well_and_goes_on_when_asked
     touched(tmp_path)
     said = command(2, "run", job, "--run-dir", run.path)
     assert "measured on 20" in said
-    assert f"`dpscale reconstruct {run.path}` goes on with that one" in said
+    assert f"`dpscale reconstruct {run.path}` resumes the old one" in said
     assert "from other data" in command(0, "measure", run.path)
     command(0, "reconstruct", run.path)
     command(0, "report", run.path)
@@ -185,7 +185,7 @@ def test_fresh_never_spends_twice_for_a_command_that_is_repeated_after_a_stop(tm
         command(75, "run", job, "--run-dir", run, "--fresh")
     assert len(charged(tmp_path)) == 2
     refused = command(2, "run", job, "--run-dir", run, "--fresh")
-    assert f"{tmp_path / 'run-2'} was begun and is not measured" in refused
+    assert f"{tmp_path / 'run-2'} was started and is not measured" in refused
     assert len(charged(tmp_path)) == 2
     command(0, "run", job, "--run-dir", tmp_path / "run-2")
     command(0, "run", job, "--run-dir", run, "--fresh")
@@ -200,9 +200,9 @@ def test_fresh_never_spends_twice_after_a_stop_in_a_later_stage(tmp_path, monkey
         patch.setattr(f"dpscale.runs.stages.{stage}.perform", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         command(75, "run", job, "--run-dir", run, "--fresh")
     said = command(2, "run", job, "--run-dir", run, "--fresh")
-    assert f"{run} was begun and its stage {stage} is not done" in said
+    assert f"{run} was started and its stage {stage} is not finished" in said
     assert f"`dpscale end {run}`" in said
-    with pytest.raises(dp.JobError, match="is not done"):
+    with pytest.raises(dp.JobError, match="is not finished"):
         dp.run(job, run, fresh=True)
     assert len(charged(tmp_path)) == 1
     command(0, "run", job, "--run-dir", run)
@@ -225,7 +225,7 @@ def test_fresh_goes_on_behind_a_run_that_was_edited_or_ended_amid_its_answers(tm
 def test_fresh_goes_on_behind_a_run_that_was_ended(tmp_path):
     job, run = write(tmp_path, engine=UNSEEDED), tmp_path / "run"
     command(0, "plan", job, "--run-dir", run)
-    assert "was begun and is not measured" in command(2, "run", job, "--run-dir", run, "--fresh")
+    assert "was started and is not measured" in command(2, "run", job, "--run-dir", run, "--fresh")
     command(0, "end", run)
     command(0, "run", job, "--run-dir", run, "--fresh")
     assert (tmp_path / "run-2" / "report.html").exists()
@@ -233,7 +233,7 @@ def test_fresh_goes_on_behind_a_run_that_was_ended(tmp_path):
 
 def test_another_jobs_directory_is_not_this_ones(tmp_path, done):
     other = write(tmp_path, "other.toml", engine=UNSEEDED, workload=[{"family": "prefix", "degree": 1}])
-    assert "holds another job" in command(2, "run", other, "--run-dir", tmp_path / "run", "--fresh")
+    assert "contains another job" in command(2, "run", other, "--run-dir", tmp_path / "run", "--fresh")
 
 
 def test_with_json_the_repeat_is_in_the_object(tmp_path, done):

@@ -150,7 +150,7 @@ def test_a_users_own_job_file_is_not_written_over(tmp_path):
     (folder := tmp_path / "jobs").mkdir()
     path = write_job(folder, data=content()["data"] | {"path": "../data"})
     before = path.read_bytes()
-    assert "is there and is no run directory" in told(2, "run", path, "--run-dir", folder)
+    assert "exists and is not a run directory" in told(2, "run", path, "--run-dir", folder)
     assert path.read_bytes() == before
 
 
@@ -259,10 +259,10 @@ def test_damaged_signs_do_not_end_a_driver_at_work(damaged, monkeypatch):
     (damaged / driver.STOP).write_text("s")
     beats, change = [], driver_status.change
     monkeypatch.setattr(driver_status, "change", lambda *given, **changes: beats.append(1) or change(*given, **changes))
-    with driver.Heart(damaged, "d") as heart:
-        assert eventually(lambda: len(beats) >= 3 or not heart._thread.is_alive())
-        heart("count", 1, 2)
-        assert heart._thread.is_alive()
+    with driver.Heartbeat(damaged, "d") as heartbeat:
+        assert eventually(lambda: len(beats) >= 3 or not heartbeat._thread.is_alive())
+        heartbeat("count", 1, 2)
+        assert heartbeat._thread.is_alive()
     assert driver._end(damaged, lambda _: True, None) == 0
 
 

@@ -20,7 +20,7 @@ def test_a_budget_that_is_no_budget_is_refused(place, privacy, says):
 
 def test_a_budget_that_hides_every_count_is_warned_of(place):
     job = write_job(place, privacy={"epsilon": 1e-12, "delta": 1e-9, "dataset": "small"})
-    with pytest.warns(UserWarning, match="noise of more than 1,000,000 records"):
+    with pytest.warns(UserWarning, match="noise of each count exceeds 1,000,000 records"):
         dp.run(job, place / "run")
 
 
@@ -28,6 +28,6 @@ def test_a_missing_unit_column_is_named_beside_the_columns_of_the_data(place):
     data = {"path": "data", "domain": "domain.toml", "privacy_unit": "prson", "max_rows_per_unit": 2}
     with pytest.raises(dp.DataError) as caught:
         dp.run(write_job(place, data=data), place / "run")
-    assert str(caught.value).startswith("data.privacy_unit: 'prson', which is no column of the data")
+    assert str(caught.value).startswith("data.privacy_unit: 'prson', which is not a column of the data")
     assert "person" in str(caught.value)
     assert "did you mean 'person'" in str(caught.value)

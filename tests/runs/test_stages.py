@@ -192,7 +192,7 @@ def test_status_tells_a_killed_run_from_one_at_work(place):
 
 
 def hang(run, pipe):
-    with run.locked(), run.during(STAGES["plan"]):
+    with run.locked(), run.record_stage(STAGES["plan"]):
         pipe.send("begun")
         signal.pause()
 

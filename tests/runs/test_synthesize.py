@@ -106,7 +106,7 @@ def test_rows_are_polished_where_chance_shows_or_where_it_is_asked(
 ) -> None:
     shutil.copytree(reference / "run", tmp_path / "run")
     run = Run(tmp_path / "run")
-    run.ask_rows(dp_sections.SynthesizeTable(**({"rows": 900} | asked)))
+    run.request_rows(dp_sections.SynthesizeTable(**({"rows": 900} | asked)))
     run_stages(run, only="synthesize")
     told = json.loads((run.path / "synthetic/_rows.json").read_text())
     assert told["method"] == way
@@ -159,7 +159,7 @@ def test_other_rows_are_asked_for_since_at_no_cost(reference: Path, tmp_path: Pa
     job = write(tmp_path, synthesize=None)
     run = dp.run(job, tmp_path / "run")
     assert "synthesize" not in run.manifest["stages"]
-    with pytest.raises(dp.JobError, match=r"draw them: dpscale synthesize"):
+    with pytest.raises(dp.JobError, match=r"sample them: dpscale synthesize"):
         run.synthetic()
     measured = run.manifest["stages"]["measure"]
     for rows in (50, 20, 20):

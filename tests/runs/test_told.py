@@ -14,8 +14,8 @@ from tests.runs.small import write_job
 def asked(monkeypatch, tmp_path):
     """How often errors were computed, and what is told of a job."""
     monkeypatch.setenv("DPSCALE_STORE", str(tmp_path / "store"))
-    times, expected = [], preview.expected
-    monkeypatch.setattr(preview, "expected", lambda *own: times.append(1) or expected(*own))
+    times, expected_errors = [], preview.expected_errors
+    monkeypatch.setattr(preview, "expected_errors", lambda *own: times.append(1) or expected_errors(*own))
 
     def tell(**changes):
         result = CliRunner().invoke(main, ["plan", str(write_job(tmp_path, **changes)), "--json", "--quiet"])

@@ -141,16 +141,16 @@ def test_of_several_processes_one_makes_the_run(tmp_path, prefix):
 def test_another_job_and_a_foreign_store_are_refused(tmp_path, prefix):
     Run.create(Job.read(write(tmp_path)), prefix)
     other = Job.read(write(tmp_path, "other.toml", workload=[{"family": "marginal", "degree": 1}]))
-    with pytest.raises(dp.JobError, match="holds another job"):
+    with pytest.raises(dp.JobError, match="contains another job"):
         Run.create(other, prefix)
-    with pytest.raises(dp.JobError, match="no known kind of store"):
+    with pytest.raises(dp.JobError, match="an unknown kind of store"):
         place("nowhere://bucket/run")
 
 
 def test_a_bucket_or_a_job_that_is_not_there_is_one_sentence_without_keys(tmp_path, prefix):
     """To try again would not help."""
     bucket = f"s3://no-such-bucket-{uuid.uuid4().hex}"
-    with pytest.raises(dp.JobError, match="in a bucket that is not there") as caught:
+    with pytest.raises(dp.JobError, match="in a bucket that does not exist") as caught:
         Run.create(Job.read(write(tmp_path)), f"{bucket}/run")
     assert "tests" not in str(caught.value)
     for where in (prefix, bucket):
@@ -166,10 +166,10 @@ def test_a_prefix_that_holds_anything_else_is_refused(tmp_path, prefix):
     path = Run.create(job, prefix).path
     (path / "answers" / "index.json").write_bytes(b"[]")
     for inside in (f"{prefix}/answers", prefix.rpartition("/")[0]):
-        with pytest.raises(dp.JobError, match="is there and is no run directory"):
+        with pytest.raises(dp.JobError, match="exists and is not a run directory"):
             Run.create(job, inside)
     (path / "manifest.json").unlink()
-    with pytest.raises(dp.JobError, match="is there and is no run directory"):
+    with pytest.raises(dp.JobError, match="exists and is not a run directory"):
         Run.create(job, prefix)
 
 
@@ -181,7 +181,7 @@ def test_what_a_killed_maker_left_is_taken_up(tmp_path, prefix):
     assert Run.create(job, prefix).manifest["stages"] == {}
     (first.path / "manifest.json").unlink()
     (first.path / "job.toml").write_bytes(b"# the user's own")
-    with pytest.raises(dp.JobError, match="is there and is no run directory"):
+    with pytest.raises(dp.JobError, match="exists and is not a run directory"):
         Run.create(job, prefix)
 
 
@@ -208,7 +208,7 @@ def test_a_write_that_fails_leaves_what_was_there(prefix):
 def test_a_store_without_conditional_writes_is_refused():
     """fsspec's driver of HTTP takes no exclusive mode."""
     pytest.importorskip("aiohttp")
-    with pytest.raises(dp.JobError, match="no conditional writes"):
+    with pytest.raises(dp.JobError, match="lacks conditional writes"):
         create(place("http://127.0.0.1:9/run"), b"x")
 
 
@@ -256,7 +256,7 @@ class Heedless(MemoryFileSystem):
 @pytest.mark.filterwarnings("ignore:UPath")
 def test_a_store_that_takes_no_notice_of_conditions_is_refused(tmp_path):
     fsspec.register_implementation("heedless", Heedless, clobber=True)
-    with pytest.raises(dp.JobError, match="no conditional writes"):
+    with pytest.raises(dp.JobError, match="lacks conditional writes"):
         Run.create(Job.read(write(tmp_path)), "heedless://bucket/run")
     assert not [name for name in Heedless.store if "probe" not in name]
 

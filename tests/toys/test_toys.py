@@ -93,7 +93,7 @@ def test_the_toy_stage_is_handed_over_by_hash_and_made_again(tmp_path):
     path.write_bytes(kept + b"\n")
     done = CliRunner().invoke(main, ["run", str(tmp_path / "job.toml"), "--run-dir", str(release.path), "--quiet"])
     assert done.exit_code == 2
-    assert "files that stage measure left" in done.stderr
+    assert "files that stage measure wrote" in done.stderr
     path.write_bytes(kept)
     dp.run(tmp_path / "job.toml", release.path)
     assert Run(release.path).done("totals")

@@ -21,11 +21,11 @@ from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost
-from dpscale.runs.fingerprints import check_left, disk_errors
+from dpscale.runs.fingerprints import check_output, disk_errors
 from dpscale.runs.manifest import versions
 from dpscale.runs.run import Run, now
 from dpscale.runs.stages import STAGES
-from dpscale.runs.stages.runner import dataset_of
+from dpscale.runs.stages.runner import ledger_dataset
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
 
 LEFT_OUT = "(left out)"
@@ -60,7 +60,7 @@ def write_bundle(run: Run, selftest: Any, key: Signer | None = None) -> Path:
     with disk_errors(run.path), store_errors(run.path), run.locked():
         run.require("measure")
         for stage in filter(run.done, STAGES):
-            check_left(run.path, stage, run.manifest["stages"][stage])
+            check_output(run.path, stage, run.manifest["stages"][stage])
         contents = _texts(run)
         contents |= {name: canonical(value) for name, value in _facts(run, selftest).items()}
         return _written(run.path / FOLDER, contents | _sealed(contents, key))
@@ -73,7 +73,7 @@ def canonical(value: Any) -> bytes:
 
 def _facts(run: Run, selftest: Any) -> Said:
     """The files that are JSON."""
-    ledger = _ledger(dataset_of(run, chained=True), run.manifest["release"])
+    ledger = _ledger(ledger_dataset(run, chained=True), run.manifest["release"])
     drawn, factors, costs = draws_and_factors(run)
     events = _events(run, ledger, costs)
     return {

@@ -38,11 +38,11 @@ Names = Mapping[str, tuple[str, Said]]
 
 def draws_and_factors(run: Run) -> tuple[Said, dict[str, Said], Counted]:
     """draws.json, the integer strategies that it names, each once, and what all costs by the run's own account."""
-    decisions = list(run.released.decisions())
+    decisions = list(run.measurements.decisions())
     requests = [request for decision in decisions for request in decision.requests]
     _check_names(run.measurements_path, [decision.round for decision in decisions])
     names = _named(factor for request in requests for factor in request.block.factors)
-    drawn = [one for decision in decisions for one in _drawn(run.released, decision, names)]
+    drawn = [one for decision in decisions for one in _drawn(run.measurements, decision, names)]
     told = {"release": run.manifest["release"], "rows_per_unit": run.planning_problem.rows_per_unit, "draws": drawn,
             "selections": [one for decision in decisions for one in _selections(decision)]}  # fmt: skip
     costs = Counter((_kind(request.draw), request.draw.cost) for request in requests)

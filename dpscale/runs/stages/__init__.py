@@ -16,7 +16,7 @@ TABLE = (
           "answers", "answers/index.parquet", "dpscale.runs.stages.reconstruct", needs=("plan", "measure")),
     Stage("synthesize", "Draw synthetic rows from a measured run.",
           "synthetic", "synthetic/_rows.json", "dpscale.runs.stages.synthesize", needs=("plan", "measure"),
-          asked="synthesis"),
+          enabled_by="synthesis"),
     Stage("report", "Write the report of an answered run.",
           "report.html", "report.html", "dpscale.runs.stages.report", needs=("plan", "reconstruct")),
 )  # fmt: skip

@@ -24,141 +24,141 @@ from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, sec
 from dpscale.runs.run import Run
 from dpscale.storage.files import flush_names, read_bytes, remove_partial
 
-PIECE = 1 << 20  # rounds of a table among several are numbered from its own multiple on
+ROUNDS_PER_TABLE = 1 << 20  # the rounds of each table of a multi-table run start at a multiple of it
 
 
-def hold_secret(run: Run) -> None:
+def ensure_noise_key(run: Run) -> None:
     """Create the noise key before the first draw; raise JobError if it is missing later."""
     if run.manifest["secret"] is None:
         make_secret(run.secret_path, run.job.engine.seed)
         run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
 
 
-def check_secret(run: Run) -> None:
+def check_noise_key(run: Run) -> None:
     """Raise JobError unless the noise key of the release exists."""
     run.secret.read()
 
 
-def charge(run: Run, released: MeasurementStore, reserve: bool = True) -> str:
+def charge(run: Run, measurements: MeasurementStore, reserve: bool = True) -> str:
     """Reserve the whole cost before the first draw and return the release's state; a repeated charge costs nothing.
 
     With `reserve` False the ledger is only queried, so that a job that it refuses reads no data.
     """
-    privacy, drawn = run.job.privacy, _drawn(run, released)
+    privacy, draw_digest = run.job.privacy, _draw_digest(run, measurements)
     if run.manifest.get("within"):
-        return _charge_whole(run, released, drawn, reserve)
-    with opened_ledger(run) as ledger:
+        return _charge_multitable(run, measurements, draw_digest, reserve)
+    with open_ledger(run) as ledger:
         state = ledger.charge(
             run.job.dataset,
-            released.release,
-            released.spent,
-            drawn,
+            measurements.release,
+            measurements.spent,
+            draw_digest,
             privacy.epsilon,
             privacy.delta,
             reserve,
             run.job.data.protects,
             public=run.job.engine.seed is not None,
-            facts=_facts(run),
+            facts=_public_hashes(run),
         )
         if reserve:
-            keep_link(run, ledger, released.release)
+            record_ledger_link(run, ledger, measurements.release)
     if reserve:
-        run.update(privacy=_spent(run, released.spent))
+        run.update(privacy=_cost_entry(run, measurements.spent))
     return state
 
 
-def _charge_whole(run: Run, released: MeasurementStore, drawn: str, reserve: bool) -> str:
+def _charge_multitable(run: Run, measurements: MeasurementStore, draw_digest: str, reserve: bool) -> str:
     """Charge the cost of all tables under the release of a multi-table run, and record the draws of this table."""
-    whole = run.manifest["within"]
-    asked = (Cost.from_dict(whole["cost"]), whole["digest"], whole["epsilon"], whole["delta"], reserve)
-    with opened_ledger(run) as ledger:
-        state = ledger.charge(run.job.dataset, whole["release"], *asked, Protection(**whole["protects"]),
+    parent = run.manifest["within"]
+    terms = (Cost.from_dict(parent["cost"]), parent["digest"], parent["epsilon"], parent["delta"], reserve)
+    with open_ledger(run) as ledger:
+        state = ledger.charge(run.job.dataset, parent["release"], *terms, Protection(**parent["protects"]),
                               public=run.job.engine.seed is not None)  # fmt: skip
         if reserve:
-            ledger.decide(whole["release"], whole["piece"], drawn)
-            keep_link(run, ledger, whole["release"])
+            ledger.decide(parent["release"], parent["piece"], draw_digest)
+            record_ledger_link(run, ledger, parent["release"])
     if reserve:
-        run.update(privacy=_spent(run, released.spent))
+        run.update(privacy=_cost_entry(run, measurements.spent))
     return state
 
 
-def keep_decision(run: Run, release: str, number: int, digest: str) -> None:
+def record_decision(run: Run, release: str, number: int, digest: str) -> None:
     """Record the decision of a round on the ledger before it is measured.
 
     Raises BudgetError if another copy of the directory recorded a different decision.
     """
-    if whole := run.manifest.get("within"):
-        release, number = whole["release"], (whole["piece"] + 1) * PIECE + number
-    with opened_ledger(run) as ledger:
+    if parent := run.manifest.get("within"):
+        release, number = parent["release"], (parent["piece"] + 1) * ROUNDS_PER_TABLE + number
+    with open_ledger(run) as ledger:
         ledger.decide(release, number, digest)
 
 
-def keep_unmeasured(run: Run, released: MeasurementStore) -> None:
+def record_empty_decisions(run: Run, measurements: MeasurementStore) -> None:
     """Record again the rounds that measure nothing, because no released value shows that the ledger contains them."""
-    for decision in released.decisions():
+    for decision in measurements.decisions():
         if decision.round and not decision.requests:
-            keep_decision(run, released.release, decision.round, released.digest(decision))
+            record_decision(run, measurements.release, decision.round, measurements.digest(decision))
 
 
-def publish(run: Run, released: MeasurementStore) -> None:
+def publish(run: Run, measurements: MeasurementStore) -> None:
     """Commit the release on the ledger, destroy the noise key and publish the release, once all noise is drawn."""
-    state, alone = charge(run, released), not run.manifest.get("within")
+    state, is_single = charge(run, measurements), not run.manifest.get("within")
     if state == "reserved":
-        keep_unmeasured(run, released)
-    with opened_ledger(run) as ledger:
-        if alone and state == "reserved":
-            ledger.commit(released.release)
+        record_empty_decisions(run, measurements)
+    with open_ledger(run) as ledger:
+        if is_single and state == "reserved":
+            ledger.commit(measurements.release)
         remove_partial(run.measurements_path)
         for folder in (run.measurements_path, run.path):
-            flush_names(folder)  # a power cut must not take what cannot be drawn again
+            flush_names(folder)  # a power cut must not lose values that cannot be drawn again
         destroy_secret(run.secret_path)
         run.update(secret="destroyed")
-        if alone and state != "released":
-            ledger.publish(released.release)
+        if is_single and state != "released":
+            ledger.publish(measurements.release)
 
 
-def check_there(run: Run) -> None:
+def check_ledger_exists(run: Run) -> None:
     """Raise BudgetError if the ledger with which the run began does not exist."""
     place = standing(run.job.privacy.ledger)
     if not there(place):
-        raise BudgetError("privacy.ledger", f"{place} does not exist any more", "the one that this run was begun with",
+        raise BudgetError("privacy.ledger", f"{place} no longer exists", "the ledger with which this run started",
                           f"restore it from a copy, or end the run: `dpscale end {run.path}`")  # fmt: skip
 
 
 @contextmanager
-def opened_ledger(run: Any) -> Iterator[Ledger]:
+def open_ledger(run: Any) -> Iterator[Ledger]:
     """Yield the ledger of the run.
 
     The first ledger that the run opens is recorded; any other one is refused later, for example that of another
     machine.
     """
-    place, known = standing(run.job.privacy.ledger), run.manifest.get("ledger")
-    if known is not None:
-        check_there(run)
-    with Ledger.open(place, create=known is None) as ledger:
-        if known is None:
+    place, recorded = standing(run.job.privacy.ledger), run.manifest.get("ledger")
+    if recorded is not None:
+        check_ledger_exists(run)
+    with Ledger.open(place, create=recorded is None) as ledger:
+        if recorded is None:
             run.update(ledger=ledger.name)
-        elif known != ledger.name:
-            raise BudgetError("privacy.ledger", f"{place} is not the ledger that this run was begun with",
-                              "that one, on the machine where it is", "run it there, or start a new run")  # fmt: skip
-        check_link(run, ledger)
+        elif recorded != ledger.name:
+            raise BudgetError("privacy.ledger", f"{place} is not the ledger with which this run started",
+                              "the ledger of the run, on its machine", "run it there, or start a new run")  # fmt: skip
+        check_ledger_link(run, ledger)
         yield ledger
 
 
-def keep_link(run: Any, ledger: Ledger, release: str) -> None:
+def record_ledger_link(run: Any, ledger: Ledger, release: str) -> None:
     """Record the release's entry in the hash chain of the ledger; it reveals a ledger that has lost the entry."""
     link = {"release": release, "digest": ledger.digest_of(release)}
     if run.manifest.get("ledger_link") != link:
         run.update(ledger_link=link)
 
 
-def check_link(run: Any, ledger: Ledger) -> None:
+def check_ledger_link(run: Any, ledger: Ledger) -> None:
     """Raise BudgetError if the ledger lost the entry of a charged run. Older runs have not recorded it."""
     if link := run.manifest.get("ledger_link"):
         ledger.check_contains(link["release"], link["digest"])
 
 
-def _drawn(run: Run, released: MeasurementStore) -> str:
+def _draw_digest(run: Run, measurements: MeasurementStore) -> str:
     """Return a digest of everything that determines the draws: plan, domain, data, noise and noise key.
 
     With it the ledger refuses a second draw under the same release id, for example from a copy of the run directory.
@@ -166,24 +166,24 @@ def _drawn(run: Run, released: MeasurementStore) -> str:
     content = [
         run.planned.digest,
         run.domain.digest,
-        released.snapshot,
-        released.planned.noise_spec,
+        measurements.snapshot,
+        measurements.planned.noise_spec,
         run.manifest["secret_tag"],
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _public_hashes(run: Run) -> dict[str, str]:
     """Return hashes of public files that the charge depends on; an auditor can compute them from an evidence bundle."""
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
-    known = vars(run)  # the file does not change, so it is hashed once
-    if "domain_sha256" not in known:
-        known["domain_sha256"] = hashlib.sha256(read_bytes(run.path / "domain.toml")).hexdigest()
-    domain = known["domain_sha256"]
+    recorded = vars(run)  # the file does not change, so it is hashed once
+    if "domain_sha256" not in recorded:
+        recorded["domain_sha256"] = hashlib.sha256(read_bytes(run.path / "domain.toml")).hexdigest()
+    domain = recorded["domain_sha256"]
     return {"domain": domain, **({"plan": plan} if plan else {})}
 
 
-def _spent(run: Run, cost: Cost) -> dict[str, Any]:
+def _cost_entry(run: Run, cost: Cost) -> dict[str, Any]:
     """Return the manifest entry of the cost."""
     return {
         "dataset": run.job.dataset,

@@ -37,8 +37,15 @@ from dpscale.records.table import Partition
 from dpscale.runs.error_summary import write_trace
 from dpscale.runs.fingerprints import frame_tag
 from dpscale.runs.run import Run, origin_of
-from dpscale.runs.stages.budget import charge, check_secret, hold_secret, keep_decision, keep_unmeasured, publish
-from dpscale.runs.stages.preflight import check_room, counting_memory
+from dpscale.runs.stages.budget import (
+    charge,
+    check_noise_key,
+    ensure_noise_key,
+    publish,
+    record_decision,
+    record_empty_decisions,
+)
+from dpscale.runs.stages.preflight import check_memory, counting_memory
 
 
 def open_table(run: Run, names: Sequence[str], engine: Engine) -> Table:
@@ -48,8 +55,8 @@ def open_table(run: Run, names: Sequence[str], engine: Engine) -> Table:
     if run.frame is not None:
         return frame_table(run.frame, run.domain, wanted, engine, data.matching)
     if data.path == FRAME:
-        raise DataError("data", "none: this run is of a frame", "the frame that it began with",
-                        "give it again by dp.run(job, data=frame)")  # fmt: skip
+        raise DataError("data", "none, but this run reads a data frame", "the frame with which it started",
+                        "pass it again: dp.run(job, data=frame)")  # fmt: skip
     table = origin_of(run).table(data.path, run.domain)
     table.require(wanted)
     return table
@@ -66,16 +73,16 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
 
     If the noise key is destroyed, nothing can be drawn and the data are not read again.
     """
-    begun = run.manifest["snapshot"]
-    if begun is not None and run.read_matching_key() is None:
-        return str(begun)
+    first_snapshot = run.manifest["snapshot"]
+    if first_snapshot is not None and run.read_matching_key() is None:
+        return str(first_snapshot)
     data, lake = run.job.data, table.lake
     known = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
     content = content_hash(run, table, engine)
     tag = snapshot_tag(read_secret(run.secret_path), content)
-    if begun not in (None, tag):
-        raise _changed("the files changed since this release was begun")
-    if begun is None or run.manifest.get("data") != known:
+    if first_snapshot not in (None, tag):
+        raise _changed("the files changed since this release started")
+    if first_snapshot is None or run.manifest.get("data") != known:
         run.update(snapshot=tag, data=known, **({"table": table.lake.told} if table.lake else {}))
     if run.frame is not None and "frame" not in run.manifest:
         run.update(frame=frame_tag(run.manifest["release"], content, create=True))
@@ -86,7 +93,7 @@ def content_hash(run: Run, table: Table, engine: Engine) -> str:
     """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
     hops = run.job.data.unit_through or []
-    contents = [snapshot(one, footers, each) for one in (table, *_hops(run))]
+    contents = [snapshot(one, footers, each) for one in (table, *_unit_tables(run))]
     contents += [str(run.job.data.matching)] if run.job.data.matching else []
     contents += [f"{number}: {hop.matching}" for number, hop in enumerate(hops) if hop.matching]
     return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()
@@ -98,7 +105,7 @@ class Reader:
 
     Attributes
     ----------
-    seen : Stamps
+    file_stamps : Stamps
         State of the files when the stage began.
     columns : list of str
         All columns that are read.
@@ -109,15 +116,16 @@ class Reader:
     run: Run
     engine: Engine
     table: Table
-    seen: Stamps
+    file_stamps: Stamps
     columns: list[str]
     groups: list[Any]
     dropped: Mapping[Partition, Any] | None
 
     @classmethod
-    def of(cls, run: Run, engine: Engine, table: Table, seen: Stamps, columns: list[str]) -> Reader:
+    def of(cls, run: Run, engine: Engine, table: Table, file_stamps: Stamps, columns: list[str]) -> Reader:
         groups = partition_groups(table.partitions, engine.workers)
-        return cls(run, engine, table, seen, columns, groups, _dropped(run, engine, table, groups, columns))
+        dropped = _rows_beyond_bound(run, engine, table, groups, columns)
+        return cls(run, engine, table, file_stamps, columns, groups, dropped)
 
     def first(self, one: Pass) -> list[Any]:
         """Return the handles of a pass that also checks every column against the domain."""
@@ -135,7 +143,7 @@ class Reader:
 
     def check_unchanged(self) -> None:
         """Raise DataError if a file changed; counts lost with a worker may be read from it again."""
-        if stamps(self.table) != self.seen:
+        if stamps(self.table) != self.file_stamps:
             raise _changed("the files changed while they were read")
 
 
@@ -145,98 +153,100 @@ def _changed(got: str) -> DataError:
     )
 
 
-def _dropped(
+def _rows_beyond_bound(
     run: Run, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
 ) -> Mapping[Partition, Any] | None:
     data = run.job.data
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None
     rows = survey_units(engine, table.partitions, data.privacy_unit)
-    hops = [(one, hop.key, hop.unit) for one, hop in zip(_hops(run), data.unit_through or [], strict=True)]
+    hops = [(one, hop.key, hop.unit) for one, hop in zip(_unit_tables(run), data.unit_through or [], strict=True)]
     through = read_through(engine, hops) if hops else None
     found = rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
                         run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
     return handed(engine, found)
 
 
-def _hops(run: Run) -> list[Table]:
+def _unit_tables(run: Run) -> list[Table]:
     """Return the tables that define the privacy unit."""
     return [one.origin.table(one.path, run.domain) for one in run.job.data.unit_through or []]
 
 
-Counted = list[tuple[Pass, list[Any]]]
+CountedPasses = list[tuple[Pass, list[Any]]]
 
 
 def perform(run: Run, engine: Engine) -> None:
     """Count, charge, draw noise and store the values."""
-    check_room(run.planned, run.job, engine)
+    check_memory(run.planned, run.job, engine)
     table = open_table(run, columns_of(run.domain, run.planned.counted), engine)
     engine.check_sight(run.path, table.files)
-    hold_secret(run)
+    ensure_noise_key(run)
     if run.manifest.get("columns") is None:
         public = run.synthesis is not None and run.synthesis.types == "input"
         run.update(columns={name: kind if public else "" for name, kind in table.types().items()})
-    seen = stamps(table)
-    released = run.releasing(run.manifest["release"], snapshot_of(run, table, engine))
+    file_stamps = stamps(table)
+    measurements = run.open_measurements(run.manifest["release"], snapshot_of(run, table, engine))
     with one_thread():
-        measure(run, engine, table, released, seen)
-    publish(run, released)
+        measure(run, engine, table, measurements, file_stamps)
+    publish(run, measurements)
 
 
-def measure(run: Run, engine: Engine, table: Table, released: MeasurementStore, seen: Stamps) -> None:
+def measure(run: Run, engine: Engine, table: Table, measurements: MeasurementStore, file_stamps: Stamps) -> None:
     """Make all remaining decisions."""
-    state, waiting = released.replay()
-    if waiting is not None or released.planned.next_selection(state) is not None:
-        check_secret(run)
-        charge(run, released, reserve=False)
-        columns = columns_of(run.domain, released.planned.counted)
+    state, pending = measurements.replay()
+    if pending is not None or measurements.planned.next_selection(state) is not None:
+        check_noise_key(run)
+        charge(run, measurements, reserve=False)
+        columns = columns_of(run.domain, measurements.planned.counted)
         try:
-            reader = Reader.of(run, engine, table, seen, columns)
-            state = _Measuring(run, engine, released, reader).to_the_end(state, waiting)
-        except RefusedValue as met:
-            raise refused_everywhere(engine, table, columns, met) from None
-    write_trace(run.path / "trace.parquet", released.planned.trace(state))
+            reader = Reader.of(run, engine, table, file_stamps, columns)
+            state = MeasurementLoop(run, engine, measurements, reader).finish(state, pending)
+        except RefusedValue as error:
+            raise refused_everywhere(engine, table, columns, error) from None
+    write_trace(run.path / "trace.parquet", measurements.planned.trace(state))
 
 
 @dataclass(eq=False)
-class _Measuring:
+class MeasurementLoop:
+    """The remaining decisions of a release: select, record on disk and ledger, measure, update."""
+
     run: Run
     engine: Engine
-    released: MeasurementStore
+    measurements: MeasurementStore
     reader: Reader
     scores: Scores = field(default_factory=Scores)
-    taken: list[Decision] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
 
-    def to_the_end(self, state: Any, waiting: Decision | None) -> Any:
+    def finish(self, state: Any, pending: Decision | None) -> Any:
         """Return the last state.
 
         A pending first decision is measured pass by pass, later ones from the shards.
         """
-        planned, counted = self.released.planned, Counted()
-        first = waiting if waiting is not None and waiting.round == 0 else None
-        self.taken += [one for one in self.released.decisions() if waiting is None or one.round < waiting.round]
-        wanted = self.released.missing(first) if first else []
+        planned, counted = self.measurements.planned, CountedPasses()
+        first = pending if pending is not None and pending.round == 0 else None
+        self.decisions += [one for one in self.measurements.decisions() if pending is None or one.round < pending.round]
+        wanted = self.measurements.missing(first) if first else []
         passes = self._passes([names for one in wanted for names in one.sources])
-        for number, one in enumerate(passes[: self._needed(passes, wanted)]):
+        for number, one in enumerate(passes[: self._first_passes(passes, wanted)]):
             handles = self.reader.count(one) if number else self.reader.first(one)
             if number == 0:
-                charge(self.run, self.released)
-                keep_unmeasured(self.run, self.released)
-                self._standing(first) if first is not None else None
+                charge(self.run, self.measurements)
+                record_empty_decisions(self.run, self.measurements)
+                self._record_decision(first) if first is not None else None
             self._measure_pass(one, wanted, handles)
             if planned.candidates:
                 counted.append((one, handles))
         if first is not None:
-            state, waiting = planned.initial_state(first, self.released.values(first)), None
-        return self._chosen(state, waiting, counted)
+            state, pending = planned.initial_state(first, self.measurements.values(first)), None
+        return self._run_rounds(state, pending, counted)
 
     def _passes(self, sources: Sequence[AttributeSet]) -> list[Pass]:
-        sets = list(dict.fromkeys([*sources, *self.released.planned.candidates]))
-        memory = counting_memory(self.released.planned, self.run.job)
+        sets = list(dict.fromkeys([*sources, *self.measurements.planned.candidates]))
+        memory = counting_memory(self.measurements.planned, self.run.job)
         return plan_passes(self.run.domain, sets, memory, self.engine.workers)
 
     @staticmethod
-    def _needed(passes: Sequence[Pass], wanted: Sequence[Measurements]) -> int:
+    def _first_passes(passes: Sequence[Pass], wanted: Sequence[Measurements]) -> int:
         """Return how many passes contain the sets of the first decision; at least one, which checks all values."""
         sources = {names for one in wanted for names in one.sources}
         return 1 + max((number for number, one in enumerate(passes) if not sources.isdisjoint(one.sets)), default=0)
@@ -251,55 +261,55 @@ class _Measuring:
             items.append((layouts, piece, self.run.secret, *(handles[number] for number in numbers)))
         self.engine.map(measure_layouts, items, "measure")
 
-    def _chosen(self, state: Any, waiting: Decision | None, counted: Counted) -> Any:
+    def _run_rounds(self, state: Any, pending: Decision | None, counted: CountedPasses) -> Any:
         """Run rounds of selection, decision, measurement and update."""
-        planned = self.released.planned
-        if waiting is None and planned.next_selection(state) is None:
+        planned = self.measurements.planned
+        if pending is None and planned.next_selection(state) is None:
             return state
         memory = self.run.job.engine.bytes
         whole = frozenset(planned.counted) - frozenset(planned.candidates)
         shards = Shards(self.engine, self.run.domain, memory, self.reader.count, state.groups, state.rows, whole)
         shards.hold(planned.counted, counted)
         counted.clear()
-        while waiting is not None or planned.next_selection(state) is not None:
-            state, waiting = self._round(state, waiting, shards), None
+        while pending is not None or planned.next_selection(state) is not None:
+            state, pending = self._run_round(state, pending, shards), None
         return state
 
-    def _round(self, state: Any, waiting: Decision | None, shards: Shards) -> Any:
-        planned = self.released.planned
-        decision = self._standing(waiting or self._decided(state, shards))
-        shards.carry_out(self.released.missing(decision), self.run.secret)
+    def _run_round(self, state: Any, pending: Decision | None, shards: Shards) -> Any:
+        planned = self.measurements.planned
+        decision = self._record_decision(pending or self._select_decision(state, shards))
+        shards.carry_out(self.measurements.missing(decision), self.run.secret)
         self.reader.check_unchanged()
-        after = planned.next_state(state, decision, self.released.values(decision))
+        after = planned.next_state(state, decision, self.measurements.values(decision))
         self.scores.forget(planned.changed_sets(state, after))
         return after
 
-    def _standing(self, decision: Decision) -> Decision:
+    def _record_decision(self, decision: Decision) -> Decision:
         """Return the decision that is measured: the one on disk, or `decision` if there is none.
 
         The first decision is that of the plan. The decision is checked against the charged budget and recorded on the
         ledger first.
         """
-        self._check(decision)  # before what was chosen is written anywhere
-        standing = decision if decision.round == 0 else self.released.record_decision(decision)
-        if standing is not decision:
-            self._check(standing)
-        self.taken.append(standing)
-        keep_decision(self.run, self.released.release, standing.round, self.released.digest(standing))
-        return standing
+        self._check_budget(decision)  # before the decision is written anywhere
+        recorded = decision if decision.round == 0 else self.measurements.record_decision(decision)
+        if recorded is not decision:
+            self._check_budget(recorded)
+        self.decisions.append(recorded)
+        record_decision(self.run, self.measurements.release, recorded.round, self.measurements.digest(recorded))
+        return recorded
 
-    def _check(self, decision: Decision) -> None:
-        check_affordable([*self.taken, decision], self.released.spent, self.released.rows_per_unit)
+    def _check_budget(self, decision: Decision) -> None:
+        check_affordable([*self.decisions, decision], self.measurements.spent, self.measurements.rows_per_unit)
 
-    def _decided(self, state: Any, shards: Shards) -> Decision:
-        planned = self.released.planned
+    def _select_decision(self, state: Any, shards: Shards) -> Decision:
+        planned = self.measurements.planned
         selection = planned.next_selection(state)
         assert selection is not None
         for distances in shards.distances(state.estimates, self.scores.missing(selection.candidates)):
             self.scores.learn(distances)
         self.reader.check_unchanged()
-        secret, head = self.run.secret.read(), self.released.head
-        chosen = select_candidates(selection, self.scores.of(selection), self.released.rows_per_unit,
+        secret, head = self.run.secret.read(), self.measurements.head
+        chosen = select_candidates(selection, self.scores.of(selection), self.measurements.rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
         decision = planned.make_decision(state, selection, chosen)
         check_selection_cost(decision, selection)

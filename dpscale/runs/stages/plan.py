@@ -11,12 +11,12 @@ from dpscale.optimize.plan_store import user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.run import Run
 from dpscale.runs.stages.plan_cache import plan_once
-from dpscale.runs.stages.preflight import check_room
+from dpscale.runs.stages.preflight import check_memory
 
 
 def perform(run: Run, engine: Engine) -> None:
     """Plan the measurements and write the plan."""
-    run.keep_plan(make_plan(run.job, run.planning_problem, engine))
+    run.write_plan(make_plan(run.job, run.planning_problem, engine))
 
 
 def most_cells(job: Job, engine: Engine) -> int:
@@ -29,7 +29,7 @@ def make_plan(job: Job, problem: PlanningProblem, engine: Engine) -> Measurement
     most = most_cells(job, engine)
     tools = Tools(engine.each("solve"), user_store(), most)
     planned = plan_once(job, problem, most, lambda named: plan_problem(named, problem, job.options, tools))
-    check_room(planned, job, engine)
+    check_memory(planned, job, engine)
     job.reconstruction.check(planned, job.estimating, job.engine.bytes)
     if job.synthesize is not None:
         planned.check_low_order()

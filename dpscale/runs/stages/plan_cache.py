@@ -30,7 +30,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.storage.files import write_whole
 
 WORTH_SECONDS = 0.5
-MOST = 32  # plans, of which those that were used last stay
+MOST = 32  # plans in the cache; the most recently used ones
 DIGEST = "digest.txt"
 
 
@@ -56,35 +56,38 @@ def plan_once_by(
     began = time.perf_counter()
     made = make(named)
     if folder is not None and time.perf_counter() - began >= WORTH_SECONDS:
-        _keep(folder, made)
+        _store_plan(folder, made)
     return made
 
 
 def _folder(named: Mechanism, given: Any, problem: PlanningProblem, most_cells: int) -> Path | None:
-    """Return the folder of a plan; None without a cache. Plans that do not depend on data are the same at any budget."""
+    """Return the folder of a plan; None without a cache.
+
+    A data-independent plan is the same at any budget.
+    """
     store = user_store()
     if store is None:
         return None
     budget = problem.noise if named.data_independent else [problem.noise, problem.budget.amount, problem.rows_per_unit]
-    known = [named.name, given, problem.workload.digest, budget, most_cells]
-    return store.folder / "plans" / _name(known)
+    inputs = [named.name, given, problem.workload.digest, budget, most_cells]
+    return store.folder / "plans" / _name(inputs)
 
 
-def _name(known: Sequence[Any]) -> str:
-    """Return the name of an entry that depends on `known` and on the code of this package."""
-    return _digest(json.dumps([*known, _code(), np.__version__], sort_keys=True, default=str))
+def _name(inputs: Sequence[Any]) -> str:
+    """Return the name of an entry that depends on `inputs` and on the code of this package."""
+    return _digest(json.dumps([*inputs, _code(), np.__version__], sort_keys=True, default=str))
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def cached_summary(known: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the summary of a plan in JSON types, from the cache if possible; `known` is all that it depends on."""
+def cached_summary(inputs: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the summary of a plan in JSON types, from the cache if possible; `inputs` is all that it depends on."""
     store = user_store()
     if store is None:
         return make()
-    place = store.folder / "told" / f"{_name(known)}.json"
+    place = store.folder / "told" / f"{_name(inputs)}.json"
     with suppress(OSError, ValueError):
         digest, _, text = place.read_text().partition("\n")
         if digest == _digest(text):
@@ -95,7 +98,7 @@ def cached_summary(known: Sequence[Any], make: Callable[[], dict[str, Any]]) -> 
         place.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(made)
         write_whole(place, f"{_digest(text)}\n{text}".encode())
-        _thin(place.parent)
+        _remove_oldest(place.parent)
     return made
 
 
@@ -122,7 +125,7 @@ def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Any
     return None
 
 
-def _keep(folder: Path, planned: MeasurementPlan) -> None:
+def _store_plan(folder: Path, planned: MeasurementPlan) -> None:
     """Write a plan atomically, and remove the oldest plans."""
     partial = folder.with_name(f".{secrets.token_hex(8)}.partial")
     with suppress(OSError, DpscaleError):
@@ -130,14 +133,14 @@ def _keep(folder: Path, planned: MeasurementPlan) -> None:
         planned.write(partial)
         (partial / DIGEST).write_text(_content(partial))
         os.replace(partial, folder)
-        _thin(folder.parent)
+        _remove_oldest(folder.parent)
     shutil.rmtree(partial, ignore_errors=True)
 
 
-def _thin(folder: Path) -> None:
+def _remove_oldest(folder: Path) -> None:
     """Remove all but the MOST most recently used entries."""
-    kept = sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)
-    for old in kept[: max(len(kept) - MOST, 0)]:
+    entries = sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)
+    for old in entries[: max(len(entries) - MOST, 0)]:
         old.unlink() if old.is_file() else shutil.rmtree(old, ignore_errors=True)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from dpscale.base.display import nearest, sized
 from dpscale.base.errors import DataError, JobError, PlanError, TransientError
@@ -29,11 +28,8 @@ from dpscale.records.frames import FRAME
 from dpscale.records.judging import empty
 from dpscale.workload import Part, Workload, counts_of
 
-if TYPE_CHECKING:
-    pass
-
-NOTHING = "0" * 64  # of what is drawn
-ALMOST = 1 - 1e-6  # of the budget: what a release costs is rounded, and must not be refused for that here
+EMPTY_DIGEST = "0" * 64  # digest of draws that do not exist yet
+ROUNDING_MARGIN = 1 - 1e-6  # share of the budget: a rounding error of the cost must not cause a refusal
 
 
 def check_preflight(job: Job, domain: Domain, workload: Workload) -> bool:
@@ -55,7 +51,7 @@ def check_unit_column(unit: str | None, table: Table) -> None:
     if unit is None or not present or unit in present:
         return
     named = [] if table.partitions[0].is_csv else list(present)
-    raise DataError("data.privacy_unit", f"{unit!r}, which is no column of the data",
+    raise DataError("data.privacy_unit", f"{unit!r}, which is not a column of the data",
                     f"one of {', '.join(named)}" if named else "a column of the data",
                     nearest(unit, named) if named else "check the name and the header")  # fmt: skip
 
@@ -74,38 +70,38 @@ def check_cap(job: Job) -> None:
     place, privacy = standing(job.privacy.ledger), job.privacy
     if is_address(place) or not there(place):
         return
-    amount = Fraction(privacy.budget.amount * ALMOST)
+    amount = Fraction(privacy.budget.amount * ROUNDING_MARGIN)
     cost = Cost(pure=amount) if privacy.budget.noise == LAPLACE else Cost(gaussian=amount)
     with suppress(TransientError), Ledger.open(place, create=False) as ledger:
-        ledger.charge(job.dataset, "not yet a release", cost, NOTHING, privacy.epsilon, privacy.delta, False,
+        ledger.charge(job.dataset, "not yet a release", cost, EMPTY_DIGEST, privacy.epsilon, privacy.delta, False,
                       job.data.protects, public=job.engine.seed is not None)  # fmt: skip
 
 
-ESTIMATED, ANSWERED = 40, 216  # bytes a cell of an estimate, and a query with what names it, its error and interval
-VALUE = 16  # bytes of a value of a synthetic row: as a cell and decoded
+ESTIMATE_BYTES, ANSWER_BYTES = 40, 216  # bytes of a cell, and of a query with its labels, error and interval
+VALUE_BYTES = 16  # bytes of a value of a synthetic row: as a cell and decoded
 Need = tuple[int, str]
 
 
-def check_room(planned: MeasurementPlan, job: Job, engine: Engine) -> None:
+def check_memory(planned: MeasurementPlan, job: Job, engine: Engine) -> None:
     """Raise PlanError if the largest attribute set fits neither the memory setting nor the smallest worker."""
     memory = counting_memory(planned, job)
     if job.synthesize is not None:
         check_rows(job.synthesize, job.synthesize.rows, len(planned.domain), job.engine.bytes)
-    _check_memory(planned, memory, engine.workers)
-    needed, what = max(_needs(planned, job, memory, engine.workers))
+    _check_memory_setting(planned, memory, engine.workers)
+    needed, what = max(_memory_needs(planned, job, memory, engine.workers))
     engine.check_room(needed, what)
 
 
-def check_rows(asked: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:
+def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:
     """Raise JobError if a file of synthetic rows does not fit the memory setting; `rows` is None if not known yet."""
-    from dpscale.synthesis.draw import LEAST_ROWS  # and the compiled loops, which a plan has no use for
+    from dpscale.synthesis.draw import LEAST_ROWS  # imports compiled loops, which a plan does not need
 
-    files, count = asked.parts_of(rows or 1), rows or 1
-    needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE
+    files, count = settings.parts_of(rows or 1), rows or 1
+    needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE_BYTES
     if needed > memory:
         got = f"{rows} in {files} files: drawing one needs {sized(needed)}"
-        raise JobError("synthesize.rows", got, f"what fits the {sized(memory)} of engine.memory",
-                       f"ask for fewer rows, set more synthesize.parts (of {2 * LEAST_ROWS:,} rows or more), or raise "
+        raise JobError("synthesize.rows", got, f"files that fit the {sized(memory)} of engine.memory",
+                       f"draw fewer rows, set more synthesize.parts (of {2 * LEAST_ROWS:,} rows or more), or raise "
                        "engine.memory")  # fmt: skip
 
 
@@ -114,27 +110,27 @@ def counting_memory(planned: MeasurementPlan, job: Job) -> int:
     return job.engine.bytes // 2 if planned.candidates else job.engine.bytes
 
 
-def _needs(planned: MeasurementPlan, job: Job, memory: int, workers: int) -> Iterator[Need]:
+def _memory_needs(planned: MeasurementPlan, job: Job, memory: int, workers: int) -> Iterator[Need]:
     counting, what = largest_task(planned.domain, planned.counted, memory, workers)
     yield counting, f"{what} (counting)"
     yield from planned.memory_needs
     for part in planned.workload.parts:
-        yield from _answering(part, job.output.max_rows)
+        yield from _answer_needs(part, job.output.max_rows)
 
 
-def _answering(part: Part, most: int) -> Iterator[Need]:
+def _answer_needs(part: Part, most: int) -> Iterator[Need]:
     """Yield the bytes of the task that answers a set of a part, one for each size of set."""
     sizes = zip(part.domain.cells_each(part.sets), counts_of(part), strict=True)
     for (cells, count), names in dict(zip(sizes, part.sets, strict=True)).items():
         if count <= most:
-            needed = ANSWERED * count + ESTIMATED * cells
+            needed = ANSWER_BYTES * count + ESTIMATE_BYTES * cells
             yield needed, f"{', '.join(names) or 'the total'} (answers)"
 
 
-def _check_memory(planned: MeasurementPlan, memory: int, workers: int) -> None:
+def _check_memory_setting(planned: MeasurementPlan, memory: int, workers: int) -> None:
     """Raise PlanError if the largest attribute set does not fit the memory for counting."""
     needed = 8 * (workers + FACTOR) * planned.domain.cells(planned.largest)
     if needed > memory:
         set_needs = f"{', '.join(planned.largest)} needs {sized(needed)} with {workers} workers"
-        raise PlanError("engine.memory", set_needs, f"more than the {sized(memory)} set",
-                        "raise it, use fewer workers, or leave the set out")  # fmt: skip
+        raise PlanError("engine.memory", set_needs, f"at most the {sized(memory)} for counting",
+                        "raise engine.memory, use fewer workers, or leave the set out")  # fmt: skip

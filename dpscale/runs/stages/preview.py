@@ -27,20 +27,20 @@ from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
 from dpscale.runs.stages.plan_cache import plan_once_by
 from dpscale.workload import Part, ProductPart, Workload
 
-BEHIND, AHEAD = 0.1, 0.01
-BEHIND_OF_SUMS, AHEAD_OF_SUMS = 0.05, 0.005
+LESS_ACCURATE, MORE_ACCURATE = 0.1, 0.01
+LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS = 0.05, 0.005
 CUMULATIVE = ("prefix", "range", "circular")
-SETS = 200  # of each part, evenly taken
+SAMPLED_SETS = 200  # sets of each part, at regular intervals
 
 
-def evenly(workload: Workload) -> float:
+def mean_share(workload: Workload) -> float:
     """Return the mean share of all records that a query counts if records are spread evenly over the cells."""
-    held = [(part.count(names), _share(part, names)) for part in workload.parts for names in _some(part)]
-    return sum(count * share for count, share in held) / sum(count for count, _ in held)
+    pairs = [(part.count(names), _share(part, names)) for part in workload.parts for names in _sample_sets(part)]
+    return sum(count * share for count, share in pairs) / sum(count for count, _ in pairs)
 
 
-def _some(part: Part) -> list[AttributeSet]:
-    return [names for names in part.sets[:: max(1, len(part.sets) // SETS)] if names] or [()]
+def _sample_sets(part: Part) -> list[AttributeSet]:
+    return [names for names in part.sets[:: max(1, len(part.sets) // SAMPLED_SETS)] if names] or [()]
 
 
 def _share(part: Part, names: AttributeSet) -> float:
@@ -51,17 +51,17 @@ def _share(part: Part, names: AttributeSet) -> float:
     return float(np.abs(part.answers(names, np.full(sizes, 1 / math.prod(sizes)))).mean())
 
 
-def limits(workload: Workload) -> tuple[float, float]:
-    """Return two mean counts of a query, relative to its error.
+def accuracy_thresholds(workload: Workload) -> tuple[float, float]:
+    """Return two thresholds of the error of a query relative to its mean count.
 
-    Above the first, a fixed plan is usually less accurate than an adaptive one; below the second, more accurate.
+    Above the first, a fixed plan is usually less accurate than `aim-grem`; below the second, more accurate.
     """
     sizes = [size for part in workload.parts for names in part.sets for size in part.domain.shape(names)]
     of_sums = all(part.name in CUMULATIVE for part in workload.parts) and max(sizes, default=0) <= MOST_CELLS
-    return (BEHIND_OF_SUMS, AHEAD_OF_SUMS) if of_sums else (BEHIND, AHEAD)
+    return (LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS) if of_sums else (LESS_ACCURATE, MORE_ACCURATE)
 
 
-def told(workload: Workload, error: float, rows: int | None) -> list[str]:
+def compare_with_adaptive(workload: Workload, error: float, rows: int | None) -> list[str]:
     """Return advice on the choice between this fixed plan and `aim-grem`.
 
     Parameters
@@ -77,20 +77,21 @@ def told(workload: Workload, error: float, rows: int | None) -> list[str]:
     list of str
         Empty if all sets have one attribute.
     """
-    even = evenly(workload)
+    even = mean_share(workload)
     if not even or max(map(len, workload.sets), default=0) < 2:
         return []
-    few, many = (_about(error / (share * even)) for share in limits(workload))
+    few, many = (_two_digits(error / (share * even)) for share in accuracy_thresholds(workload))
     if rows is None:
-        return [f"With fewer than about {few:,} records `aim-grem` is nearer as a rule, with more than {many:,} this"
-                " plan is; between them either may be."]  # fmt: skip
+        return [f"With fewer than about {few:,} records, `aim-grem` is usually more accurate than this plan; with more"
+                f" than {many:,} records, this plan is. In between, either can be."]  # fmt: skip
     if rows > many:
         return []
-    likely = "is nearer as a rule" if rows < few else "may be nearer"
-    return [f"With {rows:,} public_rows `aim-grem` {likely}; this plan is with more than about {many:,}."]
+    likely = "is usually" if rows < few else "may be"
+    return [f"With {rows:,} public_rows, `aim-grem` {likely} more accurate than this plan; this plan is usually more"
+            f" accurate with more than about {many:,} records."]  # fmt: skip
 
 
-def _about(records: float) -> int:
+def _two_digits(records: float) -> int:
     """Return a number rounded to two digits."""
     return int(float(f"{records:.2g}"))
 
@@ -101,7 +102,7 @@ SHOWN, MOST = 5, 2000
 LARGE_SHARE = 0.5
 
 
-def expected(planned: MeasurementPlan, job: Job) -> list[dict[str, Any]]:
+def expected_errors(planned: MeasurementPlan, job: Job) -> list[dict[str, Any]]:
     """Return, for each family and degree, sets, queries, the root mean square error, and the best and worst sets."""
     found = planned.expected_errors(job.privacy.budget, MOST)
     return [_family(name, [one for one in found if one["name"] == name]) for name in {one["name"]: 0 for one in found}]
@@ -111,26 +112,26 @@ def _family(name: str, sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ordered = sorted(sets, key=lambda one: one["error"])
     queries = sum(one["queries"] for one in sets)
     squared = math.fsum(one["queries"] * one["error"] ** 2 for one in sets)
-    told = [
+    errors = [
         {"attributes": list(one["attributes"]), "queries": one["queries"], "error": one["error"]} for one in ordered
     ]
     return {"family": name, "sets": len(sets), "queries": queries, "error": math.sqrt(squared / queries),
-            "best": told[:SHOWN], "worst": told[::-1][:SHOWN]}  # fmt: skip
+            "best": errors[:SHOWN], "worst": errors[::-1][:SHOWN]}  # fmt: skip
 
 
-def overall(families: Sequence[Mapping[str, Any]]) -> float:
+def rms_error(families: Sequence[Mapping[str, Any]]) -> float:
     """Return the root mean square error over all queries."""
     queries = sum(one["queries"] for one in families)
     return math.sqrt(math.fsum(one["queries"] * one["error"] ** 2 for one in families) / queries)
 
 
-def curve(job: Job, error: float) -> list[dict[str, float]]:
+def error_curve(job: Job, error: float) -> list[dict[str, float]]:
     """Return the root mean square error at several ε, computed from the error at the job's budget.
 
     δ is that of the job, or 10⁻⁹ if its budget is in another unit.
     """
     own = job.privacy.budget
-    amounts = [(epsilon, _at(own.noise, epsilon, _delta(job))) for epsilon in EPSILONS]
+    amounts = [(epsilon, _budget_at(own.noise, epsilon, _delta(job))) for epsilon in EPSILONS]
     return [{"epsilon": epsilon, "error": error * math.sqrt(own.privacy_cost / one.privacy_cost)}
             for epsilon, one in amounts]  # fmt: skip
 
@@ -139,59 +140,65 @@ def _delta(job: Job) -> float:
     return job.privacy.delta or USUAL_DELTA
 
 
-def _at(noise: str, epsilon: float, delta: float) -> Budget:
+def _budget_at(noise: str, epsilon: float, delta: float) -> Budget:
     return Budget(noise, epsilon if noise == LAPLACE else gdp_mu(epsilon, delta) ** 2)
 
 
-def needed(job: Job, error: float, wanted: float) -> dict[str, float]:
+def required_epsilon(job: Job, error: float, target: float) -> dict[str, float]:
     """Return the ε with a given root mean square error, and the budget in the unit of the job."""
-    if not 0 < wanted < math.inf:
-        raise JobError("--error", f"{wanted:g}", "a number of records above 0", "ask for one")
+    if not 0 < target < math.inf:
+        raise JobError("--error", f"{target:g}", "a number of records above 0", "set a positive number")
     own = job.privacy.budget
-    cost = own.privacy_cost * (error / wanted) ** 2
+    cost = own.privacy_cost * (error / target) ** 2
     if own.noise == LAPLACE:
-        return {"error": wanted, "epsilon": math.sqrt(cost)}
-    return {"error": wanted, "epsilon": epsilon_of_mu(math.sqrt(cost), _delta(job)), "delta": _delta(job),
+        return {"error": target, "epsilon": math.sqrt(cost)}
+    return {"error": target, "epsilon": epsilon_of_mu(math.sqrt(cost), _delta(job)), "delta": _delta(job),
             "rho": cost / 2, "privacy_cost": cost}  # fmt: skip
 
 
-def compared(job: Job, planned: MeasurementPlan, engine: Engine, most_cells: int) -> list[dict[str, Any]]:
+def compare_mechanisms(job: Job, planned: MeasurementPlan, engine: Engine, most_cells: int) -> list[dict[str, Any]]:
     """Return the root mean square error of every mechanism with default options, lowest first, or why it has none."""
     problem = job.planning_problem(planned.workload)
     tools = Tools(engine.each("solve"), user_store(), most_cells)
-    lines = [_line(name, job, problem, tools) for name in MECHANISMS if name != "auto"]
+    lines = [_mechanism_error(name, job, problem, tools) for name in MECHANISMS if name != "auto"]
     return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
 
 
-def _line(name: str, job: Job, problem: Any, tools: Tools) -> dict[str, Any]:
+def _mechanism_error(name: str, job: Job, problem: Any, tools: Tools) -> dict[str, Any]:
     named = mechanism(name)
     if not named.data_independent:
-        return {"mechanism": name, "error": None, "why": "chooses as it goes: its errors depend on the data"}
+        return {"mechanism": name, "error": None, "why": "adaptive: its errors depend on the data"}
     own, none = name == job.mechanism.name, dict[str, Any]()
     options, given = (job.options, job.mechanism.given) if own else (named.Options(), none)
     try:
-        made = plan_once_by(named, given, options, problem, tools.most_cells,
+        plan = plan_once_by(named, given, options, problem, tools.most_cells,
                             lambda one: plan_problem(one, problem, options, tools))  # fmt: skip
     except DpscaleError as error:
-        return {"mechanism": name, "error": None, "why": f"does not take this job ({error})"}
-    return {"mechanism": name, "error": made.summary(job.privacy.budget)["rmse"], "why": ""}
+        return {"mechanism": name, "error": None, "why": f"not applicable to this job ({error})"}
+    return {"mechanism": name, "error": plan.summary(job.privacy.budget)["rmse"], "why": ""}
 
 
-def advice(job: Job, planned: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_advice(job: Job, planned: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the conclusions from the expected errors as sentences."""
     if not families:
-        return ["What is measured is chosen as it goes, so errors are known only when it is done; `[reconstruct]"
-                ' errors = "simulated"` tells approximate ones then.']  # fmt: skip
+        return ["The mechanism selects its measurements from the data, so errors are not known in advance. With"
+                ' `[reconstruct] errors = "simulated"` the release has approximate standard errors.']  # fmt: skip
     worst = max(families, key=lambda one: one["error"])
-    said = [f"A true count below about {2 * worst['error']:.3g} cannot be told from none by {worst['family']}, the"
-            " least certain family.", *_by_rows(job, planned), *_by_share(planned)]  # fmt: skip
-    error = overall(families)
-    chosen_before = not planned.candidates and job.privacy.budget.noise != LAPLACE
-    said += [] if not chosen_before else told(planned.workload, error, job.privacy.public_rows)
-    half = needed(job, error, error / 2)
-    said.append(f"Half the error ({error / 2:.3g} records) needs epsilon = {half['epsilon']:.3g}; and the same budget"
-                " spread over fewer families or a lower degree buys the rest more.")  # fmt: skip
-    return said
+    sentences = [
+        f"A true count below about {2 * worst['error']:.3g} cannot be distinguished from 0 in {worst['family']}, the"
+        " family with the largest error.",
+        *_by_rows(job, planned),
+        *_by_share(planned),
+    ]
+    error = rms_error(families)
+    if not planned.candidates and job.privacy.budget.noise != LAPLACE:
+        sentences += compare_with_adaptive(planned.workload, error, job.privacy.public_rows)
+    half = required_epsilon(job, error, error / 2)
+    sentences.append(
+        f"Half the error ({error / 2:.3g} records) needs epsilon = {half['epsilon']:.3g}. At the same budget, fewer"
+        " families or a lower degree reduce the error of the other queries."
+    )
+    return sentences
 
 
 def _by_rows(job: Job, planned: MeasurementPlan) -> list[str]:
@@ -200,7 +207,7 @@ def _by_rows(job: Job, planned: MeasurementPlan) -> list[str]:
     if not rows:
         return []
     cells = planned.domain.cells(planned.largest)
-    return [f"A cell of the largest table counted ({cells:,} cells of {', '.join(planned.largest)}) holds"
+    return [f"A cell of the largest counted table ({cells:,} cells of {', '.join(planned.largest)}) contains"
             f" {rows / cells:.3g} of the public_rows on average."]  # fmt: skip
 
 
@@ -212,4 +219,4 @@ def _by_share(planned: MeasurementPlan) -> list[str]:
     degree = max(shares, key=shares.__getitem__, default=0)
     if shares.get(degree, 0.0) < LARGE_SHARE or degree < 2:
         return []
-    return [f"{100 * shares[degree]:.0f} % of the budget goes to what only sets of {degree} attributes ask."]
+    return [f"{100 * shares[degree]:.0f} % of the budget is used to measure sets of {degree} attributes."]

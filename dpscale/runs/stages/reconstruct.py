@@ -24,18 +24,18 @@ from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.model_answers import simultaneous_widths
-from dpscale.runs.answers import LARGE_PAGES, Answered, Columns, write_index
-from dpscale.runs.estimates import estimates_of, keep_model
+from dpscale.runs.answers import LARGE_PAGES, AnswerColumns, SetAnswers, write_index
+from dpscale.runs.estimates import estimates_of, prepare_model
 from dpscale.runs.run import Run
 from dpscale.storage.files import writing
 from dpscale.workload import Part, counts_of
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
-LEVEL = 0.95  # where the job names none
-FILES = 64  # of all answers, about, so that many workers write them
-MOST_ROWS = 1 << 21  # of a file: about 64 MB
+LEVEL = 0.95  # if the job sets none
+FILES = 64  # approximate number of answer files, so that many workers write them
+MOST_ROWS = 1 << 21  # rows of a file, about 64 MB
 GROUP_ROWS = 1 << 17
-MANY = 1 << 62  # more than anyone writes
+MOST_QUERIES = 1 << 62  # more queries than a file can have
 MOST_OPEN = 4
 Opened = tuple[Run, Estimates]
 _open: dict[tuple[str, str], Opened] = {}
@@ -44,13 +44,13 @@ _open: dict[tuple[str, str], Opened] = {}
 def perform(run: Run, engine: Engine) -> None:
     """Write the answers of the whole workload and their index."""
     engine.check_sight(run.path)
-    keep_model(run, engine.each("model"))
-    known = _known(run)
-    _kept(str(run.path), known, run)  # threads of this process need not open it again
+    prepare_model(run, engine.each("model"))
+    key = _estimates_key(run)
+    _cache_estimates(str(run.path), key, run)  # for tasks in this process
     files = list(_files(run))
-    errors = engine.map(write_answers, [(str(run.path), known, number, name, sets) for number, name, sets in files],
+    errors = engine.map(write_answers, [(str(run.path), key, number, name, sets) for number, name, sets in files],
                         "answers")  # fmt: skip
-    estimates = _opened(str(run.path), known)[1]
+    estimates = _open_cached(str(run.path), key)[1]
     write_index(run.path / "answers", run.workload.parts, _index(run, files, errors) | _extrapolated(estimates))
 
 
@@ -59,7 +59,7 @@ File = tuple[int, str, NDArray[np.int64]]
 
 def _files(run: Run) -> Iterator[File]:
     """Yield part number, file name and places in the part for the sets of each file."""
-    counts = [_written(run, part) for part in run.workload.parts]
+    counts = [_row_counts(run, part) for part in run.workload.parts]
     most = max(min(sum(int(own.sum()) for own in counts) / FILES, MOST_ROWS), 1)
     for number, (part, rows) in enumerate(zip(run.workload.parts, counts, strict=True)):
         degrees = np.array([len(names) for names in part.sets], np.int64)
@@ -67,20 +67,20 @@ def _files(run: Run) -> Iterator[File]:
             mine = np.flatnonzero((degrees == degree) & (rows > 0))
             before = np.cumsum(rows[mine]) - rows[mine]
             starts = np.flatnonzero(np.diff((before // most).astype(np.int64), prepend=-1))
-            folder = Columns(run.domain, part, degree).folder
+            folder = AnswerColumns(run.domain, part, degree).folder
             for which, sets in enumerate(np.split(mine, starts[1:])):
                 yield number, f"{folder}/{number:02d}-{which:05d}.parquet", sets
 
 
-def _written(run: Run, part: Part) -> NDArray[np.int64]:
+def _row_counts(run: Run, part: Part) -> NDArray[np.int64]:
     """Return the number of rows of each set in files; 0 if the set has too many queries or weight 0."""
     counts = _queries(part)
     return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
 
 
 def _queries(part: Part) -> NDArray[np.int64]:
-    """Return the number of queries of each set of a part, at most MANY."""
-    return np.array([min(count, MANY) for count in counts_of(part)], np.int64)
+    """Return the number of queries of each set of a part, at most MOST_QUERIES."""
+    return np.array([min(count, MOST_QUERIES) for count in counts_of(part)], np.int64)
 
 
 def _index(run: Run, files: Sequence[File], errors: Sequence[Floats]) -> dict[str, Any]:
@@ -107,33 +107,33 @@ def _extrapolated(estimates: Estimates) -> dict[str, Any]:
     return {"extrapolated": [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets]}
 
 
-def _known(run: Run) -> str:
+def _estimates_key(run: Run) -> str:
     """Return a key of everything that the estimates depend on; another run may replace one at the same path."""
     manifest = run.manifest
     return json.dumps([manifest["release"], manifest["job_sha256"], manifest["stages"]["measure"].get("sha256")])
 
 
-def _opened(path: str, known: str) -> Opened:
+def _open_cached(path: str, key: str) -> Opened:
     """Return the run and the estimates from which tasks answer; they are cached in the process."""
-    return _open.get((path, known)) or _kept(path, known, Run(path))
+    return _open.get((path, key)) or _cache_estimates(path, key, Run(path))
 
 
-def _kept(path: str, known: str, run: Run) -> Opened:
-    _open[path, known] = opened = run, estimates_of(run)
+def _cache_estimates(path: str, key: str, run: Run) -> Opened:
+    _open[path, key] = opened = run, estimates_of(run)
     while len(_open) > MOST_OPEN:
         _open.pop(next(iter(_open)))
     return opened
 
 
-def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[np.int64]) -> Floats:
+def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.int64]) -> Floats:
     """Write the answers of some sets of one part into a file.
 
     Parameters
     ----------
     path : str
         Run directory.
-    known : str
-        Key of `_known`.
+    key : str
+        Result of `_estimates_key`.
     number : int
         Number of the part.
     name : str
@@ -148,19 +148,20 @@ def write_answers(path: str, known: str, number: int, name: str, sets: NDArray[n
     """
     import pyarrow.parquet as pq
 
-    run, estimates = _opened(path, known)
+    run, estimates = _open_cached(path, key)
     part, typical = estimates.workload.parts[number], list[float]()
-    columns = Columns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output, estimates))
-    # not flushed to disk one by one: answers can be made again for free, and the manifest holds their hash
+    columns = AnswerColumns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output, estimates))
+    # files are not flushed one by one: answers can be computed again, and the manifest contains their hash
     with (
-        one_thread(),  # tasks are the threads; those of BLAS would wait for each other
+        one_thread(),  # tasks run in threads; BLAS threads would compete with them
         writing(run.path / "answers" / name, durable=False) as file,
         pq.ParquetWriter(
-            file, columns.schema, write_statistics=False, use_dictionary=_coded(columns), **LARGE_PAGES
+            file, columns.schema, write_statistics=False, use_dictionary=_dictionary_columns(columns), **LARGE_PAGES
         ) as writer,
     ):
         for group in _groups(estimates, part, sets):
-            table = columns.table(group, [_half(run, estimates, part, names, errors) for names, _, errors in group])
+            half_widths = [_half_widths(run, estimates, part, names, errors) for names, _, errors in group]
+            table = columns.table(group, half_widths)
             writer.write_table(table, row_group_size=table.num_rows)
             typical += [_rms(own) for _, _, own in group]
     return np.array(typical)
@@ -178,7 +179,7 @@ def _intervals(output: Output, estimates: Estimates) -> str:
     return f"they hold the true count with probability {about}{output.level or LEVEL:g}, {whose}"
 
 
-def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, errors: Floats) -> Floats:
+def _half_widths(run: Run, estimates: Estimates, part: Part, names: AttributeSet, errors: Floats) -> Floats:
     """Return the half widths of a set's intervals."""
     level = run.job.output.level
     if run.job.output.joint:
@@ -186,24 +187,24 @@ def _half(run: Run, estimates: Estimates, part: Part, names: AttributeSet, error
     return (HALF_WIDTH_95[estimates.noise] if level is None else half_width(level, estimates.noise)) * errors
 
 
-def _coded(columns: Columns) -> Any:
+def _dictionary_columns(columns: AnswerColumns) -> Any:
     """Return the columns whose values repeat, that is those without noise."""
     return [name for name in columns.schema.names if name not in ("query", "estimate", "low", "high")]
 
 
-def _groups(estimates: Estimates, part: Part, sets: NDArray[np.int64]) -> Iterator[list[Answered]]:
+def _groups(estimates: Estimates, part: Part, sets: NDArray[np.int64]) -> Iterator[list[SetAnswers]]:
     """Yield the answers of the sets in groups that are written together."""
-    group, held = list[Answered](), 0
-    asked = [part.sets[place] for place in sets.tolist()]
-    for names, (answers, errors) in zip(asked, estimates.iter_part_answers(part, asked), strict=True):
-        if group and held + answers.size > GROUP_ROWS:
+    group, rows = list[SetAnswers](), 0
+    requested = [part.sets[place] for place in sets.tolist()]
+    for names, (answers, errors) in zip(requested, estimates.iter_part_answers(part, requested), strict=True):
+        if group and rows + answers.size > GROUP_ROWS:
             yield group
-            group, held = [], 0
+            group, rows = [], 0
         group.append((names, answers.reshape(-1), errors.reshape(-1)))
-        held += answers.size
+        rows += answers.size
     yield group
 
 
 def _rms(errors: Floats) -> float:
-    known = errors[np.isfinite(errors)]
-    return math.sqrt(float(np.mean(known**2))) if known.size else math.nan
+    finite = errors[np.isfinite(errors)]
+    return math.sqrt(float(np.mean(finite**2))) if finite.size else math.nan

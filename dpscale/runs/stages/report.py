@@ -36,7 +36,7 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.account import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.answers import Columns, read_index
+from dpscale.runs.answers import AnswerColumns, read_index
 from dpscale.runs.error_summary import read_trace, relative_errors
 from dpscale.runs.estimates import estimates_of, model_folder
 from dpscale.runs.run import Run
@@ -118,7 +118,7 @@ def snippets(run: Run, index: Any) -> list[tuple[str, str]]:
         return [("Python", 'import dpscale as dp\n\nrelease = dp.Release.open("RUN_DIRECTORY")\nrelease.total()')]
     row = rows[0]
     part, names = run.workload.parts[row["part"]], row["attributes"]
-    folder = f"answers/{Columns(run.domain, part, len(names)).folder}/*.parquet"
+    folder = f"answers/{AnswerColumns(run.domain, part, len(names)).folder}/*.parquet"
     where = " AND ".join(f"attribute_{i} = {_quoted(name, SQL)}" for i, name in enumerate(names, 1)) or "true"
     r = " & ".join(f"attribute_{i} == {_quoted(name, R)}" for i, name in enumerate(names, 1)) or "TRUE"
     python = (f'import dpscale as dp\n\nrelease = dp.Release.open("RUN_DIRECTORY")\n'
@@ -205,8 +205,8 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "extrapolated": lambda: _extrapolated(index()),
         "disagreement": lambda: named.disagreement(planned, job.estimating, model_folder(run)),
         "saving": lambda: effort(run.domain, planned.counted, job.engine.bytes, workers).saving,
-        "measurements": lambda: sum(len(decision.requests) for decision in run.released.decisions()),
-        "epsilon": lambda: _epsilon(run, run.released.spent),
+        "measurements": lambda: sum(len(decision.requests) for decision in run.measurements.decisions()),
+        "epsilon": lambda: _epsilon(run, run.measurements.spent),
         "rows": lambda: answered(run, SHOWN),
         "index": lambda: len(index()),
         "hidden": lambda: max(len(index()) - 2 * SHOWN, 0),

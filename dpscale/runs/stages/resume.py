@@ -20,7 +20,7 @@ from dpscale.runs.stages.measure import columns_of, content_hash, open_table
 from dpscale.runs.stages.preflight import check_preflight
 
 
-def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False, in_sight: bool = True) -> Run:
+def begin_run(job: Job, run_dir: str | Path | None = None, fresh: bool = False, files_accessible: bool = True) -> Run:
     """Create or reopen the run of a job.
 
     Parameters
@@ -29,18 +29,18 @@ def begin(job: Job, run_dir: str | Path | None = None, fresh: bool = False, in_s
     run_dir : path, optional
     fresh : bool
         Whether to create a new run; JobError if the latest one is not finished.
-    in_sight : bool
+    files_accessible : bool
         Whether data and ledger can be read here; for a submitted job the driver checks them.
     """
-    return Run.create(job, run_dir, fresh, left_of, check_preflight if in_sight else None)
+    return Run.create(job, run_dir, fresh, unfinished_stage, check_preflight if files_accessible else None)
 
 
-def left_of(path: Path) -> str:
+def unfinished_stage(path: Path) -> str:
     """Return the first requested stage that is not finished; for a run that cannot be opened only measuring counts."""
     stages = read_manifest(path)["stages"]
     try:
         run = Run(path)
-        wanted = [stage.name for stage in STAGES.values() if stage.wanted(run)]
+        wanted = [stage.name for stage in STAGES.values() if stage.is_enabled(run)]
     except DpscaleError:
         wanted = ["measure"]
     return next((name for name in wanted if stages.get(name, {}).get("state") != "done"), "")
@@ -50,13 +50,14 @@ def check_repeat(run: Run) -> str | None:
     """Return the status of a measured run; None if it is not measured. Raises DataError if its data changed."""
     if not run.done("measure"):
         return None
-    when, done = _date(run), all(run.done(stage.name) for stage in STAGES.values() if stage.wanted(run))
-    said = f"{'done' if done else 'measured'} on {when}"
-    if others := other_data(run):
-        got = f"{said} from other data ({', '.join(others)} differ{'s' * (len(others) == 1)}); nothing read or spent"
-        goes_on = "" if done else f", `dpscale reconstruct {run.path}` goes on with that one"
-        raise DataError("data.path", got, "the files as they were", f"--fresh makes a new release{goes_on}")
-    return f"{said}, nothing read, nothing spent"
+    when, done = _date(run), all(run.done(stage.name) for stage in STAGES.values() if stage.is_enabled(run))
+    status = f"{'done' if done else 'measured'} on {when}"
+    if changed := changed_data(run):
+        differ = f"{', '.join(changed)} differ{'s' * (len(changed) == 1)}"
+        resume = "" if done else f", `dpscale reconstruct {run.path}` resumes the old one"
+        raise DataError("data.path", f"{status} from other data ({differ}); nothing read or spent",
+                        "the files as they were", f"--fresh starts a new release{resume}")  # fmt: skip
+    return f"{status}, nothing read, nothing spent"
 
 
 def check_frame(run: Run, client: Any = None, scheduler: str | None = None) -> None:
@@ -71,11 +72,13 @@ def check_frame(run: Run, client: Any = None, scheduler: str | None = None) -> N
     if found is not None and found == known:
         return
     other = bool(found and known and found["key"] == known["key"])
-    got = (f"a frame with other records than the one measured on {_date(run)}" if other else
-           f"a frame that cannot be compared with the one measured on {_date(run)}: {_why(run, found)}")  # fmt: skip
+    got = f"a frame whose records differ from those measured on {_date(run)}"
+    if not other:
+        problem = _comparison_problem(run, found)
+        got = f"a frame that cannot be compared with the one measured on {_date(run)}: {problem}"
     raise DataError("data", got, "the frame that the run measured",
-                    f"read the old release by Release.open({str(run.path)!r}), or make a new one, which is "
-                    "charged, by fresh=True")  # fmt: skip
+                    f"open the existing release with Release.open({str(run.path)!r}), or start a new one, which is "
+                    "charged, with fresh=True")  # fmt: skip
 
 
 def _tag_of(run: Run, client: Any, scheduler: str | None) -> dict[str, str] | None:
@@ -87,17 +90,17 @@ def _tag_of(run: Run, client: Any, scheduler: str | None) -> dict[str, str] | No
         engine.close()
 
 
-def _why(run: Run, found: dict[str, str] | None) -> str:
+def _comparison_problem(run: Run, found: dict[str, str] | None) -> str:
     """Return why two frames cannot be compared."""
     if run.job.data.path != FRAME:
         return "the run read files"
     if not run.manifest.get("frame"):
         return "the run has no fingerprint of it"
     return "the key of its fingerprint is not in the state folder of this user" if found is None else (
-        "its fingerprint was made under another key")  # fmt: skip
+        "its fingerprint was computed with another key")  # fmt: skip
 
 
-def other_data(run: Run) -> list[str]:
+def changed_data(run: Run) -> list[str]:
     """Return which of size, time and number of the data's files, or the version of a table, changed since measuring.
 
     The result is empty if the data no longer exist or the run did not record them.

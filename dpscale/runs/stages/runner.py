@@ -16,37 +16,37 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.privacy.secret import destroy_secret
 from dpscale.runs.error_summary import write_trace
-from dpscale.runs.fingerprints import check_left, disk_errors
+from dpscale.runs.fingerprints import check_output, disk_errors
 from dpscale.runs.run import ABANDONED, FINISHED, Run, now
 from dpscale.runs.stage import Stage
 from dpscale.runs.stages import STAGES
-from dpscale.runs.stages.budget import check_link, check_there, publish
+from dpscale.runs.stages.budget import check_ledger_exists, check_ledger_link, publish
 from dpscale.storage.files import flush_names, is_local, remove_partial, store_errors
 
-Left = Mapping[str, Mapping[str, Any]]
+Finished = Mapping[str, Mapping[str, Any]]
 
 
 def run_stages(
     run: Run, client: Any = None, scheduler: str | None = None, progress: Progress = silent, only: str | None = None
 ) -> None:
     """Run all requested stages in order, or only one."""
-    asked = [stage for stage in STAGES.values() if (stage.wanted(run) if only is None else only == stage.name)]
-    if any(stage.spends and not run.done(stage.name) for stage in asked):
+    requested = [stage for stage in STAGES.values() if (stage.is_enabled(run) if only is None else only == stage.name)]
+    if any(stage.spends and not run.done(stage.name) for stage in requested):
         check_ledger_place(standing(run.job.privacy.ledger))
     engine = resolve(client, scheduler or run.job.engine.scheduler, progress)
     try:
         with disk_errors(run.path), store_errors(run.path), run.locked():
-            left = {name: entry for name, entry in run.manifest["stages"].items() if run.done(name)}
-            for stage in asked:
-                run_stage(stage, run, engine, left)
+            finished = {name: entry for name, entry in run.manifest["stages"].items() if run.done(name)}
+            for stage in requested:
+                run_stage(stage, run, engine, finished)
     finally:
         engine.close()
 
 
-def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) -> None:
+def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None = None) -> None:
     """Run one stage unless it is finished.
 
-    `left` contains the manifest entries of the stages that were finished before this process began.
+    `finished` contains the manifest entries of the stages that were finished before this process began.
     """
     if not run.done(stage.name):
         run.check_open(stage.name)
@@ -55,9 +55,9 @@ def run_stage(stage: Stage, run: Run, engine: Engine, left: Left | None = None) 
     if run.done(stage.name):
         return
     for name in stage.needs:
-        check_left(run.path, name, (left or {}).get(name, {}), engine.each("check"))
-    with run.during(stage, engine.each("hash")):
-        if stage.spends:  # and so sees records: of an error the kind alone is told
+        check_output(run.path, name, (finished or {}).get(name, {}), engine.each("check"))
+    with run.record_stage(stage, engine.each("hash")):
+        if stage.spends:  # stages that spend read records: report only the type of an error, never its text
             discreetly(f"stage {stage.name}", _perform, stage, run, engine)
         else:
             stage.perform(run, engine)
@@ -69,7 +69,7 @@ def _perform(stage: Stage, run: Run, engine: Engine) -> None:
         stage.perform(run, engine)
 
 
-BROKEN = (DataError, JobError, PlanError)
+UNREADABLE = (DataError, JobError, PlanError)
 
 
 def end(run: Run) -> dict[str, Any]:
@@ -83,13 +83,13 @@ def end(run: Run) -> dict[str, Any]:
             whole = run.done("measure") or _finished(run)
             run.update(ended={"how": FINISHED if whole else ABANDONED, "at": now()})
         remove_partial(run.path)
-        _forget(run)
+        _destroy_key(run)
         return {"run_dir": str(run.path), **(run.ended or {}), **_spent(run)}
 
 
-def _forget(run: Run) -> None:
+def _destroy_key(run: Run) -> None:
     """Destroy the noise key, including one that was only partly written."""
-    for secret in (run.secret_path, run.secret_path.with_suffix(".partial")):  # one may have been half made
+    for secret in (run.secret_path, run.secret_path.with_suffix(".partial")):  # the latter if creation was interrupted
         destroy_secret(secret)
     if run.manifest["secret"] not in (None, "destroyed"):
         run.update(secret="destroyed")
@@ -101,46 +101,46 @@ def _spent(run: Run) -> dict[str, Any]:
     A finished run is published first if it is not yet.
     """
     try:
-        entry = entry_of(run)
+        entry = ledger_entry(run)
         if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
-            publish(run, run.released)
-            entry = entry_of(run)
+            publish(run, run.measurements)
+            entry = ledger_entry(run)
         return {"charged": entry}
-    except (BudgetError, *BROKEN) as error:
+    except (BudgetError, *UNREADABLE) as error:
         return {"charged": run.manifest["privacy"], "ledger": str(error)}
 
 
-def entry_of(run: Run) -> dict[str, Any] | None:
+def ledger_entry(run: Run) -> dict[str, Any] | None:
     """Return the state and cost of the run's release on its ledger; None if it was never charged."""
-    dataset, release = dataset_of(run), released_as(run)
+    dataset, release = ledger_dataset(run), ledger_release(run)
     return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
 
 
-def released_as(run: Run) -> str:
+def ledger_release(run: Run) -> str:
     """Return the release id on the ledger: that of the run, or of the multi-table run that it belongs to."""
     return str((run.manifest.get("within") or run.manifest)["release"])
 
 
-def dataset_of(run: Run, chained: bool = False) -> dict[str, Any]:
+def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
     """Return the ledger's summary of the run's dataset, with the links of its hash chain if `chained`.
 
     It is empty if the run never opened a ledger.
     """
     manifest = run.manifest
-    known = manifest.get("ledger")
-    if known is None and manifest["privacy"] is None:
+    recorded = manifest.get("ledger")
+    if recorded is None and manifest["privacy"] is None:
         return {}
-    check_there(run)
+    check_ledger_exists(run)
     with Ledger.open(standing(run.job.privacy.ledger), create=False) as ledger:
-        if known not in (None, ledger.name):  # older runs did not keep its name
-            raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger that this run was begun with",
-                              "that one, on the machine where it is", "run it there")  # fmt: skip
-        check_link(run, ledger)
+        if recorded not in (None, ledger.name):  # older runs did not record its name
+            raise BudgetError("privacy.ledger", f"{ledger.path} is not the ledger with which this run started",
+                              "the ledger of the run, on its machine", "run the command there")  # fmt: skip
+        check_ledger_link(run, ledger)
         datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
-        release = released_as(run)
-        holding = ((name, one) for name, one in datasets.items()
+        release = ledger_release(run)
+        containing = ((name, one) for name, one in datasets.items()
                    if any(row["release"] == release for row in one["releases"]))  # fmt: skip
-        name, found = next(holding, ("", {}))
+        name, found = next(containing, ("", {}))
         return found | {"chain": ledger.chain(name)} if chained and found else found
 
 
@@ -151,25 +151,25 @@ def _finished(run: Run) -> bool:
     again.
     """
     try:
-        state, left = _state_of(run)
-    except BROKEN:  # what cannot be read can be abandoned all the same
+        state, remaining = _state_of(run)
+    except UNREADABLE:  # an unreadable run can still be abandoned
         return False
-    if left:
+    if remaining:
         return False
-    with run.during(STAGES["measure"]):
-        write_trace(run.path / "trace.parquet", run.released.planned.trace(state))
+    with run.record_stage(STAGES["measure"]):
+        write_trace(run.path / "trace.parquet", run.measurements.planned.trace(state))
         remove_partial(run.measurements_path)
         for folder in (run.measurements_path, run.path):
             flush_names(folder)
-        _forget(run)
+        _destroy_key(run)
     return True
 
 
 def _state_of(run: Run) -> tuple[Any, bool]:
     """Return the last state of the measurements, and whether any measurement remains."""
-    released = run.released
-    state, waiting = released.replay()
-    return state, waiting is not None or released.planned.next_selection(state) is not None
+    measurements = run.measurements
+    state, pending = measurements.replay()
+    return state, pending is not None or measurements.planned.next_selection(state) is not None
 
 
 SECRET = "secret.key"
@@ -179,18 +179,18 @@ class Directory(Protocol):
     """Run directory of one table or of several."""
 
     path: Path
-    made: str
+    created: str
 
     @property
     def manifest(self) -> dict[str, Any]: ...
     def locked(self) -> AbstractContextManager[None]: ...
 
 
-Known = Callable[[Any], Any]
+LedgerEntry = Callable[[Any], Any]
 
 
 @contextmanager
-def leaving_nothing(run: Directory, charged: Known = entry_of) -> Iterator[None]:
+def remove_on_error(run: Directory, charged: LedgerEntry = ledger_entry) -> Iterator[None]:
     """Remove a newly created run directory if the block raises a DpscaleError.
 
     Nothing is removed after a TransientError, because the same command resumes the run, or if the release was charged;
@@ -198,16 +198,16 @@ def leaving_nothing(run: Directory, charged: Known = entry_of) -> Iterator[None]
     """
     try:
         yield
-    except TransientError:  # the same command goes on in it
+    except TransientError:  # the same command resumes the run
         raise
     except DpscaleError:
-        if run.made and is_local(run.path):
+        if run.created and is_local(run.path):
             with suppress(DpscaleError, OSError):
-                _take_back(run, charged)
+                _remove_directory(run, charged)
         raise
 
 
-def _take_back(run: Directory, charged: Known) -> None:
+def _remove_directory(run: Directory, charged: LedgerEntry) -> None:
     """Remove the content of a run directory unless the ledger contains the run or another process works in it."""
     with run.locked():
         if run.manifest["privacy"] is not None or charged(run) is not None:
@@ -216,7 +216,7 @@ def _take_back(run: Directory, charged: Known) -> None:
             destroy_secret(secret)
         for path in run.path.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if run.made == "folder":
+    if run.created == "folder":
         run.path.rmdir()
         if run.path.parent.name == "runs":
-            run.path.parent.rmdir()  # which is refused where there are others
+            run.path.parent.rmdir()  # fails if there are other runs

@@ -18,7 +18,7 @@ from dpscale.base.arrays import Integers32
 from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import Chance
-from dpscale.runs.estimates import chosen_way, estimates_of, low_order_of, model_folder, opened_way
+from dpscale.runs.estimates import choose_sampler, estimates_of, low_order_tables, model_folder, open_sampler
 from dpscale.runs.run import Run
 from dpscale.runs.stages.preflight import check_rows
 from dpscale.storage.files import listed, present, write_whole, writing
@@ -32,7 +32,7 @@ class RowsWarning(UserWarning):
     """Synthetic rows are farther from their own estimates than `synthesize.quality` allows."""
 
 
-INDEX = "_rows.json"  # readers of a folder pass over names with a line before them
+INDEX = "_rows.json"  # readers of a folder skip names that begin with an underscore
 Counts = list[np.ndarray]
 
 
@@ -40,40 +40,43 @@ def perform(run: Run, engine: Engine) -> None:
     """Fit the sampler, draw every part and write the description."""
     settings, folder, columns, memory = _settings(run), model_folder(run), len(run.domain), run.job.engine.bytes
     check_rows(settings, settings.rows, columns, memory)
-    name, tried = chosen_way(run, settings, engine.each("model"))
-    _, way = opened_way(str(run.path), str(folder), name)
-    rows = settings.rows or max(1, round(way.total))
+    name, distances = choose_sampler(run, settings, engine.each("model"))
+    _, sampler = open_sampler(str(run.path), str(folder), name)
+    rows = settings.rows or max(1, round(sampler.total))
     check_rows(settings, rows, columns, memory)
     _clear(run.path / "synthetic")
     parts = split_rows(rows, settings.parts_of(rows))
     written = engine.map(write_part, [(str(run.path), str(folder), name, settings, part) for part in parts], "rows")
-    told = {"rows": rows, "parts": settings.parts_of(rows), "weights": settings.weights, "method": name, "tried": tried}
-    _tell(run, way, told, written)
+    description = {"rows": rows, "parts": settings.parts_of(rows), "weights": settings.weights, "method": name,
+                   "tried": distances}  # fmt: skip
+    _write_description(run, sampler, description, written)
 
 
-def _tell(run: Run, way: RowSampler, told: dict[str, Any], written: list[tuple[list[str], Counts]]) -> None:
+def _write_description(
+    run: Run, sampler: RowSampler, description: dict[str, Any], written: list[tuple[list[str], Counts]]
+) -> None:
     """Write the description of the rows and their distance from the estimates."""
     counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts in written), strict=True)]
-    content = told | {
+    content = description | {
         "files": [file for files, _ in written for file in files],
-        "total": way.total,
-        "pairs": {"held": way.matched_pairs, "of": comb(len(way.names), 2)},
-        "apart": distances_by_degree(counts, way.names, attribute_sizes(way), estimates_of(run).marginal),
+        "total": sampler.total,
+        "pairs": {"held": sampler.matched_pairs, "of": comb(len(sampler.names), 2)},
+        "apart": distances_by_degree(counts, sampler.names, attribute_sizes(sampler), estimates_of(run).marginal),
     }
-    if warning := _distance(run, way, counts, told["rows"]):
+    if warning := _distance_warning(run, sampler, counts, description["rows"]):
         content["warning"] = warning
         warnings.warn(warning, RowsWarning, stacklevel=2)
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
 
 
-def _distance(run: Run, way: RowSampler, counts: Counts, rows: int) -> str:
+def _distance_warning(run: Run, sampler: RowSampler, counts: Counts, rows: int) -> str:
     """Return a warning if rows are too far from the estimates from which they are drawn; "" if they are not.
 
     Least-squares estimates may be negative and inconsistent. Rows are then drawn from low-order tables.
     """
     estimates = estimates_of(run)
-    model = low_order_of(run) if estimates.extrapolates(()) is None else estimates
-    return distance_warning(counts, way.names, attribute_sizes(way), model.marginal, rows)
+    model = low_order_tables(run) if estimates.extrapolates(()) is None else estimates
+    return distance_warning(counts, sampler.names, attribute_sizes(sampler), model.marginal, rows)
 
 
 def _settings(run: Run) -> SynthesizeTable:
@@ -91,34 +94,34 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
 
     `settings` is an argument because a process with an open run may have older settings.
     """
-    run, way = opened_way(path, folder, name)
-    rows = drawn_rows(run, way, part)
-    weights = way.weights(rows, part) if settings.weights and isinstance(way, PairwiseSampler) else None
-    files, begun = [], 0
+    run, sampler = open_sampler(path, folder, name)
+    rows = drawn_rows(run, sampler, part)
+    weights = sampler.weights(rows, part) if settings.weights and isinstance(sampler, PairwiseSampler) else None
+    files, start = [], 0
     for file in part.each:
-        inside = slice(begun, begun + file.count)
+        inside = slice(start, start + file.count)
         chance = Chance(run.manifest["release"], "values", file.rows, file.parts, file.number)
-        table = _decoded(run, way, rows[inside], None if weights is None else weights[inside], chance)
+        table = _decoded(run, sampler, rows[inside], None if weights is None else weights[inside], chance)
         files.append(f"part-{file.number:05d}.{settings.format}")
         _write(run.path / "synthetic" / files[-1], table)
-        begun += file.count
-    return files, count_sampled_sets(rows, attribute_sizes(way), weights)
+        start += file.count
+    return files, count_sampled_sets(rows, attribute_sizes(sampler), weights)
 
 
-def drawn_rows(run: Run, way: RowSampler, part: RowPart) -> Integers32:
+def drawn_rows(run: Run, sampler: RowSampler, part: RowPart) -> Integers32:
     """Return the cells of a part's rows; rows that the domain's rules exclude are repaired."""
-    rows = way.rows(part, run.manifest["release"])
+    rows = sampler.rows(part, run.manifest["release"])
     if not run.domain.rules:
         return rows
     chance = Chance(run.manifest["release"], "possible", *part.key)
-    return RuleRepair(run.domain.rules, way.names, way.ones).repair(rows, chance)
+    return RuleRepair(run.domain.rules, sampler.names, sampler.ones).repair(rows, chance)
 
 
-def _decoded(run: Run, way: RowSampler, cells: Integers32, weights: np.ndarray | None, chance: Chance) -> Any:
+def _decoded(run: Run, sampler: RowSampler, cells: Integers32, weights: np.ndarray | None, chance: Chance) -> Any:
     """Return the columns in the order and with the types of the input."""
     import pyarrow as pa
 
-    names, types = way.names, run.manifest.get("columns") or {}
+    names, types = sampler.names, run.manifest.get("columns") or {}
     ordered = [name for name in types if name in names] + [name for name in names if name not in types]
     values = {
         name: column(run.domain[name], cells[:, names.index(name)], chance, type_of(types.get(name, "")))
