@@ -30,7 +30,7 @@ SAMPLED = 33  # cells of wider attributes
 class Estimate(NamedTuple):
     """Estimate with a confidence interval.
 
-    Attributes
+    Parameters
     ----------
     estimate : float
     low, high : float

@@ -20,7 +20,13 @@ from dpscale.storage.files import read_text
 
 
 class DatabaseRelease:
-    """Answers and synthetic rows of a finished run of several tables. Reading it costs no budget."""
+    """Answers and synthetic rows of a finished run of several tables. Reading it costs no budget.
+
+    Parameters
+    ----------
+    run : DatabaseRun
+        Finished run directory; `DatabaseRelease.open` opens one by its path.
+    """
 
     def __init__(self, run: DatabaseRun) -> None:
         if not run.done("synthesize"):
@@ -64,7 +70,12 @@ class DatabaseRelease:
         return f"DatabaseRelease({self.manifest['release'][:8]}, {', '.join(self._run.job.tables)}, {self.path})"
 
     def synthetic(self) -> dict[str, Any]:
-        """Return synthetic rows as a dask DataFrame for each table and each pair table, by name."""
+        """Return synthetic rows of each table and each pair table.
+
+        Returns
+        -------
+        dict of str to dask.dataframe.DataFrame
+        """
         import dask.dataframe as dd
 
         folder = self.path / "synthetic"

@@ -29,7 +29,13 @@ from dpscale.storage.files import read_text
 
 
 class Release:
-    """Private answers of a run. Reading it costs no budget: everything is post-processing."""
+    """Private answers of a run. Reading it costs no budget: everything is post-processing.
+
+    Parameters
+    ----------
+    run : Run
+        Run directory whose measure stage is done; `Release.open` opens one by its path.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -293,7 +299,11 @@ class Release:
         })  # fmt: skip
 
     def synthetic(self) -> Any:
-        """Return synthetic rows as a dask DataFrame.
+        """Return synthetic rows.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
 
         Raises
         ------

@@ -120,7 +120,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 def no_memory() -> TransientError:
     """Return the error for memory that ran out."""
-    return TransientError(f"{FIELD}.memory", "out of memory", "", f"set less, or use fewer workers, and {AGAIN}")
+    return TransientError(f"{FIELD}.memory", "out of memory", "", f"reduce it, or use fewer workers, and {AGAIN}")
 
 
 def _redacted(error: Exception, what: str) -> DpscaleError:
@@ -139,7 +139,7 @@ def unexpected(error: BaseException, what: str, but: str = "") -> TransientError
     `but` is prepended to the remedy and states which conclusion would be wrong.
     """
     got = f"{what} failed with {kind_and_place(error)}"
-    return TransientError(FIELD, got, "", f"{but}its text may tell of records and is left out; {AGAIN}{hint()}")
+    return TransientError(FIELD, got, "", f"{but}its text may describe records and is omitted; {AGAIN}{hint()}")
 
 
 def hint() -> str:

@@ -66,15 +66,33 @@ class Cause(Exception):
 
 
 class JobError(DpscaleError):
-    """The job file or the run directory is invalid."""
+    """The job file or the run directory is invalid.
+
+    Parameters
+    ----------
+    field, got, takes, remedy : str
+        See `DpscaleError`.
+    """
 
 
 class DomainError(DpscaleError):
-    """The domain file is invalid, or does not fit the workload."""
+    """The domain file is invalid, or does not fit the workload.
+
+    Parameters
+    ----------
+    field, got, takes, remedy : str
+        See `DpscaleError`.
+    """
 
 
 class DataError(DpscaleError):
-    """The data cannot be read, or do not fit the domain."""
+    """The data cannot be read, or do not fit the domain.
+
+    Parameters
+    ----------
+    field, got, takes, remedy : str
+        See `DpscaleError`.
+    """
 
 
 class RefusedValue(DataError):
@@ -88,17 +106,35 @@ class Unreadable(DataError):
 
 
 class PlanError(DpscaleError):
-    """The mechanism cannot handle this workload, or not within the memory setting."""
+    """The mechanism cannot handle this workload, or not within the memory setting.
+
+    Parameters
+    ----------
+    field, got, takes, remedy : str
+        See `DpscaleError`.
+    """
 
 
 class BudgetError(DpscaleError):
-    """The ledger refuses the charge, because the budget is spent or the ledger cannot be trusted."""
+    """The ledger refuses the charge, because the budget is spent or the ledger cannot be trusted.
+
+    Parameters
+    ----------
+    field, got, takes, remedy : str
+        See `DpscaleError`.
+    """
 
     exit_code = 3
 
 
 class TransientError(DpscaleError):
-    """An external failure that may be temporary: the same command can be repeated."""
+    """An external failure that may be temporary: the same command can be repeated.
+
+    Parameters
+    ----------
+    field, got, takes, remedy : str
+        See `DpscaleError`.
+    """
 
     exit_code = 75
 
@@ -116,6 +152,12 @@ class Cancelled(Stopped):
 
 
 class ReportError(DpscaleError):
-    """A section of a report failed; the answers and the rest of the report are written."""
+    """A section of a report failed; the answers and the rest of the report are written.
+
+    Parameters
+    ----------
+    field, got, takes, remedy : str
+        See `DpscaleError`.
+    """
 
     exit_code = 70  # EX_SOFTWARE of sysexits.h (75 is EX_TEMPFAIL): a fault of dpscale, not of the job

@@ -79,7 +79,7 @@ class OldModules(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         new = new_name(module.__name__)
         assert new is not None
-        message = f"{module.__name__} is now {new}; the old name goes in the next release"
+        message = f"{module.__name__} is now {new}; the old name will be removed in the next release"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         sys.modules[module.__name__] = import_module(new)
 

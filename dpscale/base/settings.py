@@ -94,7 +94,9 @@ def _refused(where: str, fault: Any, takes: str) -> JobError:
 def check_texts(content: Any, where: str) -> None:
     """Raise JobError for a text that cannot be stored in a file: with a NUL or a lone surrogate."""
     if isinstance(content, str) and ("\0" in content or any("\ud800" <= letter <= "\udfff" for letter in content)):
-        raise JobError(where or "job", "a text with a character that cannot be stored in a file", "a text", "remove the character")
+        raise JobError(
+            where or "job", "a text with a character that cannot be stored in a file", "a text", "remove the character"
+        )
     if isinstance(content, Mapping):
         for name, value in content.items():
             check_texts(name, where)

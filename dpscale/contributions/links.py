@@ -112,7 +112,7 @@ def key_words(batch: dict[str, object], columns: Columns, nulls: str) -> tuple[W
     missing = reduce(np.logical_or, (one.missing for one in parts))
     if missing.any() and nulls != "drop":
         raise DataError(f"data column {', '.join(columns)}", "a null", "a key in every row",
-                        'fill it, or leave such rows out by nulls = "drop"')  # fmt: skip
+                        'fill it, or drop such rows with nulls = "drop"')  # fmt: skip
     return reduce(_mixed, parts).words, ~missing
 
 
@@ -128,8 +128,12 @@ def one_a_key(words: Words, values: Words, duplicates: str = "keep") -> Integers
     first = np.ones(len(order), np.bool_)
     first[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
     if duplicates == "reject" and not first.all():
-        raise DataError("data.path", "a key that two rows have", "a key for every row",
-                        'fix them, or keep one of them by duplicates = "keep"')  # fmt: skip
+        raise DataError(
+            "data.path",
+            "a duplicate key",
+            "a distinct key for every row",
+            'fix the rows, or use one of them with duplicates = "keep"',
+        )
     return order[first]
 
 

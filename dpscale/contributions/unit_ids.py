@@ -93,7 +93,7 @@ def one_family(families: Iterable[str], unit: str) -> None:
     """Raise DataError if files of a table have ids that cannot be compared."""
     if len(mixed := sorted(set(families) - {ANY})) > 1:
         raise DataError(f"data column {unit!r}", f"{' in one file, '.join(mixed)} in another",
-                        "ids of one kind in all files", "convert the column")  # fmt: skip
+                        "ids of one type in all files", "convert the column")  # fmt: skip
 
 
 def identities(column: pa.Array, unit: str) -> Identities:

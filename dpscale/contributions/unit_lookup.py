@@ -41,8 +41,12 @@ class Through:
         first[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
         owned = units[order]
         if (~first[1:] & (owned[1:] != owned[:-1]).any(axis=1)).any():
-            raise DataError("data.path", "a key whose rows belong to two units", "one unit for every key",
-                            "give each its own key: what one unit holds must not hang on another's rows")  # fmt: skip
+            raise DataError(
+                "data.path",
+                "a key whose rows belong to two units",
+                "one unit per key",
+                "use separate keys: the rows of a unit must not depend on another unit",
+            )
         return cls(ranked[first], owned[first])
 
     def __call__(self, words: Words) -> tuple[Words, NDArray[np.bool_]]:

@@ -201,7 +201,7 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
         owners = _owners(batch[unit], unit, dealing.through)
         if owners.missing.any() and not dealing.drop:
             raise RefusedValue(f"data column {unit!r}", "a null", "a unit for every row",
-                            'fill it, or leave such rows out by unit_nulls = "drop" in [data]')  # fmt: skip
+                            'fill it, or drop such rows with unit_nulls = "drop" in [data]')  # fmt: skip
         apart = owners.missing.astype(np.uint8)
         if gone is not None:
             apart[gone & ~owners.missing] = 2

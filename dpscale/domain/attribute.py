@@ -95,7 +95,7 @@ MOST_CELLS = 1 << 32  # codes are at most 32 bits
 class Attribute:
     """Discrete attribute.
 
-    Attributes
+    Parameters
     ----------
     name : str
     kind : str
@@ -223,7 +223,12 @@ class Attribute:
         return list(range(self.low, self.high + 1, self.step))
 
     def describe(self) -> dict[str, Any]:
-        """Return the attribute as a table of the domain file."""
+        """Return the attribute as a table of the domain file.
+
+        Returns
+        -------
+        dict
+        """
         told = {} if self.unparsable is None else {"unparsable": self.unparsable}
         read = {"from": self.source} if self.source else {}
         return {"kind": self.kind, **self._own_keys, "outside": self.outside, "nulls": self.nulls, **told, **read}
@@ -255,7 +260,7 @@ def check_size(attribute: Attribute) -> None:
             f"attributes.{attribute.name}",
             f"size {attribute.size}",
             "at least 2 cells",
-            "leave the attribute out: it tells nothing, and the total is always there to ask",
+            "omit the attribute: it carries no information",
         )
     if attribute.size > MOST_CELLS:
         raise DomainError(f"attributes.{attribute.name}", f"size {attribute.size}", "at most 2^32 cells", "use bins")

@@ -28,20 +28,25 @@ REVIEWED = "reviewed"
 
 
 class Domain:
-    """Ordered set of attributes. `Domain({"a": 10, "b": 20})` creates coded attributes of these sizes."""
+    """Ordered set of attributes.
+
+    Parameters
+    ----------
+    attributes : mapping of str to int, or iterable of Attribute
+        Sizes of coded attributes, or attributes.
+    rules : mapping
+        Entries `impossible` and `determined` of a domain file, and `reviewed` for a draft.
+
+    Examples
+    --------
+    >>> Domain({"a": 10, "b": 20}).shape(("a", "b"))
+    (10, 20)
+    """
 
     def __init__(
         self, attributes: Mapping[str, int] | Iterable[Attribute], rules: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        """Create a domain.
-
-        Parameters
-        ----------
-        attributes : mapping of str to int, or iterable of Attribute
-            Sizes of coded attributes, or attributes.
-        rules : mapping
-            Entries `impossible` and `determined` of a domain file, and `reviewed` for a draft.
-        """
+        """Create a domain; the parameters are those of the class."""
         if isinstance(attributes, str) or not isinstance(attributes, Iterable):
             raise DomainError("attributes", shown(attributes), "sizes by name, or attributes",
                               'write {"a": 10}, or read a file: Domain.read(path)')  # fmt: skip
@@ -49,8 +54,12 @@ class Domain:
             attributes = [coded(name, size) for name, size in attributes.items()]
         self.attributes = tuple(attributes)
         if strange := [one for one in self.attributes if not isinstance(one, Attribute)]:
-            raise DomainError("attributes", f"a {type(strange[0]).__name__} among them", "sizes by name, or attributes",
-                              'write them as {"a": 10}')  # fmt: skip
+            raise DomainError(
+                "attributes",
+                f"an item of type {type(strange[0]).__name__}",
+                "sizes by name, or attributes",
+                'write them as {"a": 10}',
+            )
         if not self.attributes:
             raise DomainError("attributes", "none given", "at least one attribute", "add an [attributes.NAME] table")
         self._by_name = {a.name: a for a in self.attributes}
@@ -85,7 +94,7 @@ class Domain:
             If the file cannot be read or is not a valid domain.
         """
         if not is_path(path):
-            raise DomainError("domain", shown(path), "a domain file's path", "give it")
+            raise DomainError("domain", shown(path), "the path of a domain file", "pass one")
         try:
             content = tomllib.loads(read_text(place(path, "domain")))
         except OSError as error:
@@ -116,8 +125,12 @@ class Domain:
         """
         check_keys(content, {"attributes", REVIEWED, *RULES}, "domain file")
         if content.get(REVIEWED, True) is not True:
-            raise DomainError(REVIEWED, shown(content[REVIEWED]), "true, once public bounds stand for those"
-                              " that `dpscale domain sketch` read off the records", "review it, set it")  # fmt: skip
+            raise DomainError(
+                REVIEWED,
+                shown(content[REVIEWED]),
+                "true, after public bounds have replaced those that `dpscale domain sketch` took from the records",
+                "review the file, then set it",
+            )
         tables = content.get("attributes", {})
         if not isinstance(tables, Mapping):
             raise DomainError(
@@ -126,7 +139,12 @@ class Domain:
         return cls(from_tables(tables), content)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of a domain file that defines this domain."""
+        """Return the content of a domain file that defines this domain.
+
+        Returns
+        -------
+        dict
+        """
         return {"attributes": {a.name: a.describe() for a in self.attributes}, **self._told}
 
     @property
@@ -271,6 +289,6 @@ def _check_names(names: Sequence[Any]) -> None:
         if not isinstance(name, str) or not name:
             raise DomainError("attributes", f"the name {shown(name)}", "texts for names", "name every attribute")
         if any("\ud800" <= letter <= "\udfff" for letter in name):  # not encodable in UTF-8
-            raise DomainError("attributes", f"the name {name!a}", "texts of whole letters", "fix its encoding")
+            raise DomainError("attributes", f"the name {name!a}", "valid Unicode texts", "fix its encoding")
     if len(set(names)) != len(names):
         raise DomainError("attributes", "a name twice", "distinct names", "drop the repeat")

@@ -63,15 +63,17 @@ def _parent(child: Attribute, name: str, groups: Any) -> Attribute:
     field = f"attributes.{child.name}.parent.{name}"
     if child.groups or child.kind not in ("categories", "text-prefix", "integer", "coded"):
         kind = "a map" if child.groups else f"kind {child.kind}"
-        raise DomainError(field, f"given for {kind}", "kinds that list values", "group what the column has by map")
+        raise DomainError(
+            field, f"given for {kind}", "kinds that list values", "group the values of the column with map"
+        )
     if child.outside == "clip":
         raise DomainError(field, 'given with outside = "clip"', "reject, category or drop",
-                          "a value that is moved has no parent of its own")  # fmt: skip
+                          "a clipped value has no parent")  # fmt: skip
     read = _read_map(field, groups, child.length)
     listed = child.values or tuple(range(child.low, child.high + 1, child.step))
     known, own = set(chain(*read["groups"])), set(listed)
     if left := [value for value in listed if value not in known]:
-        raise DomainError(field, f"no group has {shown(left[0])}", "every value in one group", "add it to one")
+        raise DomainError(field, f"no group has {shown(left[0])}", "every value in exactly one group", "add it to one")
     if strange := [value for value in chain(*read["groups"]) if value not in own]:
         raise DomainError(
             field, shown(strange[0]), f"values of {child.name}", nearest(str(strange[0]), map(str, listed))
@@ -90,10 +92,10 @@ def from_table(name: str, table: Any) -> Attribute:
     read = _READ[kind](name, table)
     if read.get("values") and policies.get("outside") == "clip":
         raise DomainError(f"attributes.{name}.outside", "'clip'", f"reject, category or drop, for {kind}",
-                          "what is listed has no nearest value")  # fmt: skip
+                          "listed values have no nearest value")  # fmt: skip
     attribute = replace(Attribute(name, kind, **read, **policies), source=_source(name, table))
     if attribute.unparsable and attribute.of_texts:
-        raise DomainError(f"attributes.{name}.unparsable", "given for texts", "kinds of numbers", "leave it to outside")
+        raise DomainError(f"attributes.{name}.unparsable", "given for texts", "kinds of numbers", "use outside instead")
     return attribute
 
 
@@ -110,14 +112,18 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
     for key in sorted(needs - set(table)):
         raise DomainError(f"attributes.{name}.{key}", "missing", f"a value, for kind {kind}", "add it")
     if "map" in table and "values" in table:
-        raise DomainError(f"attributes.{name}.map", "given with values", "one of them", "drop values: map lists them")
+        raise DomainError(
+            f"attributes.{name}.map", "given with values", "map or values", "remove values: map lists them"
+        )
     return kind
 
 
 def _source(name: str, table: Mapping[str, Any]) -> str:
     told = table.get("from", "")
     if not isinstance(told, str) or ("from" in table and not told):
-        raise DomainError(f"attributes.{name}.from", shown(told), "the name of a column", "name one, or leave it out")
+        raise DomainError(
+            f"attributes.{name}.from", shown(told), "the name of a column", "name a column, or leave it out"
+        )
     return "" if told == name else told
 
 
@@ -130,7 +136,7 @@ def _policy(name: str, key: str, value: Any) -> str:
 
 def _is_integer(name: str, key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise DomainError(f"attributes.{name}.{key}", shown(value), "a whole number", "write it without a point")
+        raise DomainError(f"attributes.{name}.{key}", shown(value), "an integer", "write it without a decimal point")
     if abs(value) >= EXACT:
         raise DomainError(f"attributes.{name}.{key}", f"{value}", "a number between -2^53 and 2^53", "use kind bins")
     return value
@@ -141,8 +147,8 @@ def _read_integer(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if high < low:
         raise DomainError(f"attributes.{name}.high", f"{high}", f"at least low = {low}", "swap them")
     if step < 1 or (high - low) % step:
-        raise DomainError(f"attributes.{name}.round", f"{step}", f"a whole number that divides {high - low}, the way"
-                          " from low to high", "move high, or round to another number")  # fmt: skip
+        raise DomainError(f"attributes.{name}.round", f"{step}", f"an integer that divides {high - low}, the distance"
+                          " from low to high", "change high or round")  # fmt: skip
     return {"low": low, "high": high, "step": step}
 
 
@@ -171,9 +177,9 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 def _check_values(field: str, values: Any) -> None:
     """Raise DomainError unless the values are a list of distinct texts, distinct numbers, or booleans."""
     if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str | int | float) for v in values):
-        raise DomainError(field, "not a list of texts or numbers", "such a list", "fix it")
+        raise DomainError(field, "not a list of texts or numbers", "a list of texts or numbers", "fix it")
     if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
-        raise DomainError(field, "texts, numbers and true or false mixed", "one of them", "quote the numbers")
+        raise DomainError(field, "texts, numbers and booleans mixed", "values of one type", "quote the numbers")
     if not isinstance(values[0], str) and not all(abs(v) < EXACT for v in values):
         raise DomainError(field, "a number too large or not finite", "numbers between -2^53 and 2^53", "fix it")
     if len(set(values)) != len(values):
@@ -183,13 +189,17 @@ def _check_values(field: str, values: Any) -> None:
 def _read_map(field: str, table: Any, length: int) -> dict[str, Any]:
     """Return the values of a map and the column values that each represents."""
     if not isinstance(table, Mapping) or not table or not all(isinstance(one, list | tuple) for one in table.values()):
-        raise DomainError(field, "not a table of lists", 'for each value what it stands for, as north = ["a", "b"]',
-                          "fix it")  # fmt: skip
+        raise DomainError(
+            field,
+            "not a table of lists",
+            'for each value a list of original values, for example north = ["a", "b"]',
+            "fix it",
+        )
     if empty := [name for name, values in table.items() if not values]:
-        raise DomainError(f"{field}.{empty[0]}", "an empty list", "what it stands for", "fill it, or leave it out")
+        raise DomainError(f"{field}.{empty[0]}", "an empty list", "original values", "fill it, or remove it")
     _check_values(field, [value for values in table.values() for value in values])
     if taken := {OUTSIDE_LABEL, NULL_LABEL} & set(table):
-        raise DomainError(field, f"the value {min(taken)}", "another name", "rename it")
+        raise DomainError(field, f"the value {min(taken)}", "a name that is not a value", "rename it")
     groups = tuple(map(tuple, table.values()))
     if length:
         _check_prefixes(field, [value for own in groups for value in own], length)
@@ -199,7 +209,7 @@ def _read_map(field: str, table: Any, length: int) -> dict[str, Any]:
 def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     length = _is_integer(name, "length", table["length"])
     if length < 1:
-        raise DomainError(f"attributes.{name}.length", f"{length}", "a number of letters above 0", "fix it")
+        raise DomainError(f"attributes.{name}.length", f"{length}", "a positive number of letters", "fix it")
     if "map" in table:
         return {**_read_map(f"attributes.{name}.map", table["map"], length), "length": length}
     _check_prefixes(f"attributes.{name}.values", table["values"], length)
@@ -208,7 +218,9 @@ def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_prefixes(field: str, values: Any, length: int) -> None:
     if not isinstance(values, list) or not values or not all(isinstance(v, str) and len(v) <= length for v in values):
-        raise DomainError(field, "not a list of prefixes", f"texts of {length} letters at most", "fix it, or length")
+        raise DomainError(
+            field, "not a list of prefixes", f"texts of at most {length} letters", "fix it, or change length"
+        )
 
 
 def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +229,7 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         raise DomainError(field, "not a list of numbers", "finite numbers", "fix it")
     edges = [_raised(name, table["log"], edge) if "log" in table else float(edge) for edge in edges]
     if any(b <= a for a, b in pairwise(edges)) or len(edges) < 2:
-        raise DomainError(field, "not increasing", "two or more increasing numbers", "sort them, drop repeats")
+        raise DomainError(field, "not increasing", "two or more increasing numbers", "sort them and remove repeats")
     return {"edges": tuple(edges)}
 
 
@@ -229,8 +241,12 @@ def _raised(name: str, base: Any, edge: float) -> float:
         power = float(base) ** edge
         if 0 < power < math.inf:
             return power
-    raise DomainError(f"attributes.{name}.edges", f"{edge:g}, a logarithm to base {base:g}", "logarithms of floats",
-                      "give the edges as logarithms, or leave log out")  # fmt: skip
+    raise DomainError(
+        f"attributes.{name}.edges",
+        f"{edge:g}, a logarithm to base {base:g}",
+        "logarithms of finite numbers",
+        "write the edges as logarithms, or leave log out",
+    )
 
 
 def _is_finite(value: Any) -> bool:
@@ -263,7 +279,7 @@ def _zone(name: str, zone: Any) -> str:
     try:
         return zone and str(ZoneInfo(zone))
     except (KeyError, ValueError, TypeError, OSError):
-        raise DomainError(f"attributes.{name}.zone", shown(zone), 'a time zone, as "Europe/Berlin" or "UTC"',
+        raise DomainError(f"attributes.{name}.zone", shown(zone), 'a time zone such as "Europe/Berlin" or "UTC"',
                           "fix it, or leave it out") from None  # fmt: skip
 
 

@@ -169,7 +169,7 @@ def _tables(content: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]
     tables = content.get(name, [])
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) and table for table in tables):
         raise DomainError(
-            name, "not a list of tables", f"tables [[{name}]]", "write each as a table of attributes with their values"
+            name, "not a list of tables", f"tables [[{name}]]", "write each rule as a table of attributes and values"
         )
     return tables
 
@@ -197,7 +197,7 @@ def _normalised(attribute: Attribute, values: Any) -> Any:
 def _determined(table: Mapping[str, Any], attribute: Find) -> Follows:
     if set(table) != {"attribute", "by", "map"} or not isinstance(table["map"], Mapping):
         raise DomainError("determined", f"the keys {', '.join(map(str, table))}", "attribute, by and a table map",
-                          "name attributes and values in each")  # fmt: skip
+                          "name attributes and values in each rule")  # fmt: skip
     for key in ("attribute", "by"):
         if not isinstance(table[key], str):
             raise DomainError(f"determined.{key}", shown(table[key]), "the name of an attribute", "name one")
@@ -251,8 +251,9 @@ def check_rules(rules: Sequence[Excludes], sizes: Mapping[str, int]) -> None:
     """Raise DomainError if the constraints exclude all values of an attribute."""
     for name in sorted({rule.names[0] for rule in rules if len(rule.names) == 1}):
         if not possible(rules, (name,), (sizes[name],)).any():
-            raise DomainError("impossible", f"all values of {name}", "rules that leave every attribute one",
-                              "take some values out")  # fmt: skip
+            raise DomainError(
+                "impossible", f"all values of {name}", "rules that leave at least one value", "remove some values"
+            )
 
 
 def _cells(attribute: Attribute, values: Any, field: str) -> frozenset[int]:
@@ -260,7 +261,7 @@ def _cells(attribute: Attribute, values: Any, field: str) -> frozenset[int]:
     if isinstance(values, Mapping):
         return _between(attribute, values, field)
     if not isinstance(values, list) or not values:
-        raise DomainError(field, "no list of values", "a list, or { low = …, high = … }", "fix it")
+        raise DomainError(field, "not a list of values", "a list, or { low = …, high = … }", "fix it")
     return frozenset(_cell(attribute, value, field) for value in values)
 
 
@@ -277,7 +278,7 @@ def _between(attribute: Attribute, bounds: Mapping[str, Any], field: str) -> fro
     low, high = bounds.get("low", -float("inf")), bounds.get("high", float("inf"))
     numbers = all(isinstance(end, int | float) for end in (low, high))
     if not set(bounds) <= {"low", "high"} or not numbers or attribute.values or attribute.by:
-        raise DomainError(field, f"{dict(bounds)}", "low and high, numbers, of an attribute of numbers", "fix it")
+        raise DomainError(field, f"{dict(bounds)}", "numbers low and high, for an attribute of numbers", "fix it")
     if attribute.kind == "bins":
         inside = [low <= a and b <= high for a, b in zip(attribute.edges, attribute.edges[1:], strict=False)]
     else:

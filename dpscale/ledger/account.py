@@ -45,7 +45,7 @@ class Cap:
 
     def __post_init__(self) -> None:
         if not (_is_number(self.epsilon) and math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise JobError("cap.epsilon", f"got {shown(self.epsilon)}", "a finite number > 0", "give the total allowed")
+            raise JobError("cap.epsilon", f"got {shown(self.epsilon)}", "a finite number > 0", "set the total limit")
         if not (_is_number(self.delta) and 0 <= self.delta < 1):
             raise JobError("cap.delta", f"got {shown(self.delta)}", "a number >= 0 and < 1", "1e-9 is a usual choice")
         for name in ("epsilon", "delta"):
@@ -54,7 +54,7 @@ class Cap:
         if self.currency not in CURRENCIES:
             raise JobError("cap.currency", f"got {shown(self.currency)}", " or ".join(CURRENCIES), "name one of them")
         if self.currency == GDP and not self.delta:
-            raise JobError("cap.currency", "gdp at delta 0", "pure, or a delta > 0", "leave it out or give a delta")
+            raise JobError("cap.currency", "gdp at delta 0", "pure, or a delta > 0", "leave it out, or set a delta")
 
     @property
     def boundless(self) -> bool:
@@ -73,9 +73,7 @@ def new_cap(epsilon: float, delta: float, currency: str) -> Cap:
     """Return a new cap. Raises JobError if a figure is invalid or epsilon exceeds 1e12."""
     cap = Cap(epsilon, delta, currency)
     if cap.boundless:
-        raise JobError(
-            "cap.epsilon", f"got {cap.epsilon:g}", f"a number > 0, at most {MOST:g}", "give the total allowed"
-        )
+        raise JobError("cap.epsilon", f"got {cap.epsilon:g}", f"a number > 0, at most {MOST:g}", "set the total limit")
     return cap
 
 
@@ -151,7 +149,7 @@ def refusal(
     """Return the error that states the requested, the remaining and the largest admissible epsilon."""
     if public:
         return BudgetError("engine.seed", f"noise that anyone can compute, on dataset {dataset!r}, which has a cap",
-                           "noise of a secret key", "leave the seed out, or take data that is not capped")  # fmt: skip
+                           "noise with a secret key", "remove the seed, or use data without a cap")  # fmt: skip
     at = cap.delta if delta is None or math.isinf(cost.epsilon(delta)) else delta
     asked = cost.epsilon(at) if epsilon is None else epsilon
     largest = largest_epsilon(cap, history, cost, at, steps)
@@ -181,9 +179,9 @@ def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float, requested: 
 def checked_request(epsilon: float | None, delta: float | None) -> tuple[float | None, float | None]:
     """Return the epsilon and delta stated in the job. Raises BudgetError if a given one is invalid."""
     if epsilon is not None and not (_is_number(epsilon) and math.isfinite(epsilon) and epsilon > 0):
-        raise BudgetError("privacy.epsilon", f"got {shown(epsilon)}", "a finite number > 0", "give it, or leave it out")
+        raise BudgetError("privacy.epsilon", f"got {shown(epsilon)}", "a finite number > 0", "set it, or leave it out")
     if delta is not None and not (_is_number(delta) and 0 <= delta < 1):
-        raise BudgetError("privacy.delta", f"got {shown(delta)}", "a number >= 0 and < 1", "give it, or leave it out")
+        raise BudgetError("privacy.delta", f"got {shown(delta)}", "a number >= 0 and < 1", "set it, or leave it out")
     return epsilon, delta
 
 
@@ -212,7 +210,7 @@ def cost_from_text(text: str) -> Cost:
     try:
         return Cost.from_dict(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise BudgetError("cost", "got a row that is not a cost", "the text that the ledger wrote",
+        raise BudgetError("cost", "got a row that is not a cost", "a row of the ledger",
                           "restore the ledger from a copy") from error  # fmt: skip
 
 
@@ -309,9 +307,12 @@ class Account:
     def check_recorded(self) -> None:
         """Raise BudgetError if older releases do not state their privacy unit and the cap does not state it either."""
         if self.caps and not self.caps[-1]["relation"] and any(not row["relation"] for row in self.releases):
-            raise BudgetError("privacy.dataset", f"{self.name!r}, whose older releases do not say whom they protect",
-                              "a cap that says it",
-                              "`dpscale ledger cap … --unit row`, or the column that names persons")  # fmt: skip
+            raise BudgetError(
+                "privacy.dataset",
+                f"{self.name!r}, whose older releases do not state their privacy unit",
+                "a cap that states it",
+                "run `dpscale ledger cap … --unit row`, or with the column of the unit",
+            )
 
     def _sum(self, rows: Iterable[Row]) -> Spending:
         spending = Spending()

@@ -233,9 +233,12 @@ class Ledger:
             if (decided := row.fetchone()) is None:
                 ledgerrows.insert_round(db, release, number, digest)
             elif decided[0] != digest:
-                raise BudgetError("release", f"{release!r} has decided round {number} otherwise, elsewhere",
-                                  "one run directory to a release",
-                                  "go on in the one that is ahead, or start a new run")  # fmt: skip
+                raise BudgetError(
+                    "release",
+                    f"{release!r} has another decision of round {number} in another copy",
+                    "one run directory per release",
+                    "continue in the copy with more rounds, or start a new run",
+                )
 
         self._change(act)
 
@@ -254,9 +257,9 @@ class Ledger:
     def check_contains(self, release: str, digest: str) -> None:
         """Raise BudgetError if the hash chain lacks the link that a run received when it was charged."""
         if not self._read(lambda db: chain.contains(db, digest)):
-            raise BudgetError(FIELD, f"{self.path} lacks the entry of release {release!r}, which was on it: its history"
-                              " was cut off or replaced", "the whole history, with its -wal file",
-                              "restore it from a copy; do not charge anything on this one")  # fmt: skip
+            raise BudgetError(FIELD, f"{self.path} lacks the entry of release {release!r}, which it contained: its"
+                              " history was truncated or replaced", "the whole history, with its -wal file",
+                              "restore it from a copy; do not use this one")  # fmt: skip
 
     def chain(self, dataset: str) -> list[tuple[Link, str]]:
         """Return the links of a dataset's hash chain with their digests.
@@ -297,8 +300,12 @@ class Ledger:
             return wrong + findings(ledgerrows.history(db).tables, self._store.numbered(db))
 
         if wrong := self._read(act):
-            raise BudgetError(FIELD, f"{self.path} is damaged ({' '.join(wrong[0].split())})", "a sound ledger",
-                              "restore it from a copy")  # fmt: skip
+            raise BudgetError(
+                FIELD,
+                f"{self.path} is damaged ({' '.join(wrong[0].split())})",
+                "an undamaged ledger",
+                "restore it from a copy",
+            )
 
     def move(self, target: str | os.PathLike[str]) -> int:
         """Move the history to a new ledger at `target` and close this one permanently. Returns the number of releases.

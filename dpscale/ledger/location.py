@@ -47,7 +47,7 @@ def connection(ledger: str) -> dict[str, Any]:
     _check(ledger, parts.scheme, "@" in parts.netloc or bool(parts.fragment), options)
     database = unquote(parts.path.removeprefix("/"))
     if not database or "/" in database or NUL in database or "=" in database:
-        raise _refused("an address that names no database", "name one: postgresql://HOST/DATABASE")
+        raise _refused("an address without a database", "add one: postgresql://HOST/DATABASE")
     named = {"host": unquote(parts.hostname or ""), "port": str(port or ""), "dbname": database}
     return {name: value for name, value in (named | options).items() if value}
 
@@ -56,12 +56,14 @@ def _check(ledger: str, scheme: str, credentials: bool, options: dict[str, str])
     if scheme != SCHEME:
         raise _refused(f"an address of {scheme}://", f"write {SCHEME}://, or the path of a file")
     if credentials or {"user", "password", "passfile"} & options.keys():
-        raise _refused("an address with a user's name or a password in it", FROM_ENVIRONMENT)
+        raise _refused("an address with a user name or a password", FROM_ENVIRONMENT)
     if strangers := sorted(options.keys() - set(OPTIONS)):
-        raise _refused(f"an address with {len(strangers)} options that are not known",
-                       f"keep to {', '.join(OPTIONS)}; libpq takes the others from the environment")  # fmt: skip
+        raise _refused(
+            f"an address with {len(strangers)} unknown options",
+            f"use {', '.join(OPTIONS)}; libpq reads the others from the environment",
+        )
     if not ledger.isprintable():
-        raise _refused("an address with a letter that is none", "fix it")
+        raise _refused("an address with an invalid character", "fix it")
 
 
 def _refused(got: str, remedy: str) -> JobError:
@@ -73,7 +75,7 @@ def driver() -> Any:
     try:
         import psycopg
     except ImportError:
-        raise JobError(FIELD, "names a PostgreSQL server, and psycopg cannot be imported here",
+        raise JobError(FIELD, "names a PostgreSQL server, but psycopg is not installed",
                        "psycopg 3", 'install it: pip install "dpscale[postgres]"') from None  # fmt: skip
     return psycopg
 

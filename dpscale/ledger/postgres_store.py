@@ -32,7 +32,7 @@ from dpscale.ledger.rows import History, history, insert_history, now
 from dpscale.ledger.sqlite_schema import APPLICATION_ID, VERSION
 from dpscale.ledger.store import FIELD, Again, Database, repeated
 
-TAKES = "a ledger of dpscale on a PostgreSQL server that keeps what is committed"
+TAKES = "a ledger of dpscale on a PostgreSQL server with durable commits"
 CONNECTING, SILENT = 10, 60  # seconds to wait for the server, and until it ends the transaction of a silent client
 SETTINGS = {
     "application_name": "dpscale", "connect_timeout": str(CONNECTING), "target_session_attrs": "read-write",
@@ -55,8 +55,8 @@ MEANINGS: dict[str, tuple[type[DpscaleError], str, str]] = {
     "25006": (BudgetError, "cannot be written", "name the server that takes writes, no standby"),
     "42501": (BudgetError, NO_RIGHTS, GRANT),
     "42P01": (BudgetError, NO_RIGHTS, GRANT),  # reported for tables in a schema that the user may not use
-    "23": (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
-    "P0001": (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
+    "23": (BudgetError, "refuses a change of its history", "it is append-only; make a new charge"),
+    "P0001": (BudgetError, "refuses a change of its history", "it is append-only; make a new charge"),
 }
 OTHERWISE = (BudgetError, "cannot be used", "check the server and its log")
 
@@ -177,8 +177,8 @@ class ServerStore:
 
 def _meaning(address: str, error: Any, lost: bool) -> DpscaleError:
     if lost:
-        return unusable(address, "was lost, and what was asked for may be kept or not",
-                        "run the same command again: it asks for the same once more", Again)  # fmt: skip
+        return unusable(address, "was lost, and the last change may be stored or not",
+                        "run the same command again", Again)  # fmt: skip
     state = error.sqlstate or ""
     if state in OVERTAKEN:
         return unusable(address, "is busy", "try again", Again)
@@ -213,14 +213,14 @@ def is_there(db: Any) -> bool:
 def _check_durable(db: Any, address: str) -> None:
     """Raise BudgetError if the server could lose committed rows."""
     if db.execute("SHOW fsync").fetchone()[0] != "on":
-        raise unusable(address, "is on a server with fsync off, which a power cut makes forget charges", "turn it on")
+        raise unusable(address, "is on a server with fsync = off, which loses charges in a power cut", "turn it on")
 
 
 def check_identity(db: Database, address: str) -> int:
     """Return the ledger's version. Raises BudgetError if it is unknown or a trigger is missing."""
     version = db.execute("SELECT max(version) FROM schema_version").fetchone()[0]
     if version not in range(FIRST_VERSION, VERSION + 1):
-        raise unusable(address, f"has schema version {version}, known is {VERSION}", "update dpscale")
+        raise unusable(address, f"has schema version {version}; this dpscale supports {VERSION}", "update dpscale")
     if set(db.execute(CATALOGUE).fetchall()) != expected(version):
         raise unusable(address, "has another schema than a ledger", "restore it from a copy")
     return int(version)
@@ -232,7 +232,7 @@ def _check_owner(db: Database, address: str, version: int) -> None:
         WHERE relnamespace = '{SCHEMA}'::regnamespace AND relkind = 'r'"""
     if not db.execute(query).fetchone()[0]:
         raise unusable(address, f"has schema version {version}, which only the owner of its tables can upgrade",
-                       "let that user open it once, as with `dpscale ledger show`")  # fmt: skip
+                       "open it once as that user, for example with `dpscale ledger show`")  # fmt: skip
 
 
 def _create(address: str, create: bool) -> None:

@@ -89,7 +89,7 @@ class Request:
 def check_currency(account: Account, cap: Cap) -> None:
     """Raise BudgetError if the cap's currency differs from that under which releases were admitted."""
     if account.cap and account.releases and account.cap.currency != cap.currency:
-        raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset whose cap is in {account.cap.currency}",
+        raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset with a cap in {account.cap.currency}",
                           "one currency for all releases of a dataset",
                           f"set the cap in {account.cap.currency}")  # fmt: skip
 
@@ -97,14 +97,14 @@ def check_currency(account: Account, cap: Cap) -> None:
 def checked_name(field: str, name: object) -> str:
     """Return the name in the form used for comparison. Raises JobError if it is invalid."""
     if not (isinstance(name, str) and name.strip() and name.isprintable()):
-        raise JobError(field, f"got {shown(name)}", "a name of printable characters", "give it a name")
+        raise JobError(field, f"got {shown(name)}", "a name of printable characters", "set a name")
     return canonical(name)
 
 
 def check_protection(protects: object) -> None:
     """Raise JobError unless the value is a Protection or None."""
     if protects is not None and not isinstance(protects, Protection):
-        raise JobError("protects", f"got {shown(protects)}", "a Protection, or nothing", "give Protection('person')")
+        raise JobError("protects", f"got {shown(protects)}", "a Protection, or None", "use Protection('person')")
 
 
 def _checked_digest(plan_digest: object) -> str:
@@ -116,7 +116,7 @@ def _checked_digest(plan_digest: object) -> str:
 
 def _checked_cost(cost: object) -> str:
     if not (isinstance(cost, Cost) and cost):
-        raise BudgetError("cost", "got no cost above 0", "a Cost > 0", "a release that draws no noise is not private")
+        raise BudgetError("cost", "got no positive cost", "a Cost > 0", "a release without noise is not private")
     return cost_to_text(cost)
 
 
@@ -126,5 +126,5 @@ def _state_of_same(release: str, present: tuple[str, str, str, str], entry: tupl
     for name, old, new in zip(("dataset", "plan_digest", "cost"), recorded, entry[1:], strict=True):
         if old != new:
             raise BudgetError("release", f"{release!r} is on the ledger with another {name}",
-                              "the same dataset, cost and plan again", "start a new release")  # fmt: skip
+                              "the same dataset, cost and plan", "start a new release")  # fmt: skip
     return state

@@ -79,8 +79,12 @@ def check_known(db: Database, dataset: str) -> None:
     """
     capped = {canonical(name) for (name,) in db.execute("SELECT DISTINCT dataset FROM caps")}
     if near := known_near(db, dataset, capped):
-        raise BudgetError("privacy.dataset", f"{dataset!r}, which is new and almost {near!r}, which has a cap",
-                          "the name of one dataset", f"write {near!r}, or set a cap for this name too")  # fmt: skip
+        raise BudgetError(
+            "privacy.dataset",
+            f"{dataset!r}, which is new and similar to {near!r}, which has a cap",
+            "a consistent dataset name",
+            f"write {near!r}, or set a cap for this name too",
+        )
 
 
 def known_near(db: Database, dataset: str, others: set[str] | None = None) -> str | None:

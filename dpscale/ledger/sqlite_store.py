@@ -39,12 +39,12 @@ MEANINGS: dict[int, tuple[type[DpscaleError], str, str]] = {
     sqlite3.SQLITE_LOCKED: (TransientError, "is locked by another process", "try again when that one is done"),
     sqlite3.SQLITE_FULL: (TransientError, "is on a full disk", "free some space and try again"),
     sqlite3.SQLITE_IOERR: (TransientError, "met a disk error", "check the disk and try again"),
-    sqlite3.SQLITE_READONLY: (BudgetError, "cannot be written", "give write permission on it and on its folder"),
-    sqlite3.SQLITE_PERM: (BudgetError, "cannot be written", "give write permission on it and on its folder"),
+    sqlite3.SQLITE_READONLY: (BudgetError, "cannot be written", "grant write permission for it and its folder"),
+    sqlite3.SQLITE_PERM: (BudgetError, "cannot be written", "grant write permission for it and its folder"),
     sqlite3.SQLITE_CANTOPEN: (BudgetError, "cannot be opened", "give write permission on it and on its folder"),
     sqlite3.SQLITE_NOTADB: (JobError, "is not a SQLite file", "name another file, or restore it from a copy"),
     sqlite3.SQLITE_CORRUPT: (BudgetError, "is damaged", "restore it from a copy; do not start a new one"),
-    sqlite3.SQLITE_CONSTRAINT: (BudgetError, "refuses a change of its history", "it is append-only; charge anew"),
+    sqlite3.SQLITE_CONSTRAINT: (BudgetError, "refuses a change of its history", "it is append-only; make a new charge"),
 }
 
 
@@ -83,7 +83,7 @@ def making(path: Path) -> Iterator[Callable[[History], None]]:
     The file is linked to `path` once the context ends without an exception. Raises FileExistsError if `path` exists.
     """
     if os.path.exists(f"{path}-wal"):
-        raise unusable(path, "is gone, but its -wal file is there", "restore both, or move the -wal file away")
+        raise unusable(path, "is missing, but its -wal file exists", "restore both, or remove the -wal file")
     with failures(path), _draft(path) as draft:
         yield lambda history: _write(draft, history)
         try:
@@ -179,24 +179,24 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _check_place(path: Path) -> None:
     if path.is_dir():
-        raise unusable(path, "is a folder", "name a file in it", JobError)
+        raise unusable(path, "is a folder", "use a file in it", JobError)
     if not path.is_file():
-        raise unusable(path, "is a device, a pipe or a socket", "name a file", JobError)
+        raise unusable(path, "is a device, a pipe or a socket", "use a file", JobError)
     if path.stat().st_size == 0:
-        raise unusable(path, "is empty, which a ledger never is", "restore it from a copy, or name a new file")
+        raise unusable(path, "is empty", "restore it from a copy, or use a new file")
     if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)):
-        raise unusable(path, "cannot be written", "give write permission on it and on its folder")
+        raise unusable(path, "cannot be written", "grant write permission for it and its folder")
 
 
 def check_identity(db: sqlite3.Connection, path: Path) -> int:
     """Check that the file is an intact dpscale ledger of a known version with all its triggers; return its version."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise unusable(path, "is a SQLite file of another program", "name another file", JobError)
+        raise unusable(path, "is a SQLite file of another program", "use another file", JobError)
     if (verdict := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise unusable(path, f"is damaged ({verdict})", "restore it from a copy; do not start a new one")
     version = _version(db)
     if version not in STEPS:
-        raise unusable(path, f"has schema version {version}, known is up to {VERSION}", "update dpscale")
+        raise unusable(path, f"has schema version {version}; this dpscale supports at most {VERSION}", "update dpscale")
     if schema_of(db) != expected_schema(version):
         raise unusable(path, "has another schema than a ledger", "restore it from a copy")
     if (mode := db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":

@@ -46,7 +46,7 @@ def notes(account: Account) -> list[str]:
     """Return the caveats that a reader of the figures needs."""
     said = []
     if account.cap and account.cap.boundless:
-        said.append(f"a cap above epsilon {MOST:g} holds nothing back: set one that does")
+        said.append(f"a cap above epsilon {MOST:g} has no effect: set a smaller one")
     if account.spent.public:
         said.append("a release with a seed showed exact counts: nothing that follows makes this dataset private")
     if not account.caps:
@@ -56,7 +56,7 @@ def notes(account: Account) -> list[str]:
     if account.spent.approximate and account.spent.pure:
         said.append("pure and Gaussian releases are counted together in gdp")
     if any(not row["relation"] for row in account.releases):
-        said.append("older releases did not tell whom they protect: they are counted as protecting the same")
+        said.append("older releases do not state their privacy unit: they are counted as if it were the same")
     return said
 
 

@@ -48,8 +48,12 @@ def unreached(place: str) -> str:
 def check_open(db: Database, place: object) -> None:
     """Raise BudgetError if the ledger is closed."""
     if (target := rows.moved_to(db)) is not None:
-        raise BudgetError(FIELD, f"{place} is closed permanently: its history moved to {target}", "the ledger there",
-                          "name that one, in the job or as DPSCALE_LEDGER")  # fmt: skip
+        raise BudgetError(
+            FIELD,
+            f"{place} is closed permanently: its history moved to {target}",
+            "the new ledger",
+            "use it in the job or as DPSCALE_LEDGER",
+        )
 
 
 def move(source: Store, transaction: Callable[[], AbstractContextManager[Database]], target: str) -> int:
@@ -75,7 +79,9 @@ def move(source: Store, transaction: Callable[[], AbstractContextManager[Databas
 
 def _moved(transaction: Callable[[], AbstractContextManager[Database]], target: str) -> rows.History:
     if there(target):
-        raise JobError("target", f"there is a ledger at {target}", "a place where there is none", "name another place")
+        raise JobError(
+            "target", f"{target} already contains a ledger", "a place without a ledger", "choose another place"
+        )
     making: Making = postgres_store.making(target) if is_address(target) else sqlite_store.making(Path(target))
     try:
         with making as fill, transaction() as db:
@@ -83,8 +89,12 @@ def _moved(transaction: Callable[[], AbstractContextManager[Database]], target: 
                 rows.insert_closed(db, target)
             fill(history := rows.history(db))
     except FileExistsError:
-        raise JobError("target", f"a ledger was made at {target} meanwhile", "a place where there is none",
-                       "take it away if it is empty, and repeat") from None  # fmt: skip
+        raise JobError(
+            "target",
+            f"another process created a ledger at {target}",
+            "a place without a ledger",
+            "remove it if it is empty, and repeat",
+        ) from None
     return history
 
 

@@ -35,7 +35,7 @@ SHOWN_CELLS = 4096
 class Plan:
     """Measurement plan of a matrix mechanism. Immutable; created by `dpscale.plan`.
 
-    Attributes
+    Parameters
     ----------
     workload : Workload
     mechanism : str
@@ -102,6 +102,11 @@ class Plan:
         privacy_cost : float
             Squared Gaussian-DP μ, or ε² for Laplace noise.
 
+        Returns
+        -------
+        float
+            In records.
+
         Raises
         ------
         PlanError
@@ -131,6 +136,15 @@ class Plan:
         attributes : sequence of str
         query : array_like
             One axis for each attribute.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        PlanError
+            If the query lies outside the row space of the strategy.
         """
         return self.accuracy.variance(attributes, query)
 

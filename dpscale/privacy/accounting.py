@@ -55,7 +55,7 @@ class Cost:
 
     Numbers may be given as int, Fraction, float (taken at its exact binary value) or "p/q". Costs add with +.
 
-    Attributes
+    Parameters
     ----------
     gaussian : Fraction
         Sum of the squared mu of Gaussian-DP mechanisms (the privacy cost beta of the papers), including selections.
@@ -79,7 +79,7 @@ class Cost:
         object.__setattr__(self, "pure_squares", squares)
         if (squares > 0) != (self.pure > 0) or squares > self.pure**2:
             raise BudgetError("cost.pure_squares", "does not fit cost.pure", "at most pure², and 0 only with it",
-                              "leave it out for a single mechanism, and add the Costs of several")  # fmt: skip
+                              "omit it for a single mechanism, and add the Costs of several")  # fmt: skip
 
     def __add__(self, other: Cost) -> Cost:
         if not isinstance(other, Cost):
@@ -114,7 +114,7 @@ class Cost:
         unknown = sorted(set(parts) - {f.name for f in fields(cls)})
         if unknown:
             raise BudgetError("cost", f"got the unknown part {unknown[0]!r}", "gaussian, zcdp, pure, pure_squares",
-                              "read it with the version that wrote it")  # fmt: skip
+                              "read it with the version of dpscale that wrote it")  # fmt: skip
         return cls(**parts)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
@@ -163,7 +163,7 @@ def _fraction(part: str, value: Any) -> Fraction:
         fraction = Fraction(-1)
     if fraction < 0:
         raise BudgetError(f"cost.{part}", f"got {str(value)[:40]}", "a finite number >= 0, exact as int or p/q",
-                          "check the noise scale that it comes from")  # fmt: skip
+                          "check its noise scale")  # fmt: skip
     return Fraction(int(fraction.numerator), int(fraction.denominator))  # NumPy integers inside would overflow
 
 

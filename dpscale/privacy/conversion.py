@@ -36,21 +36,23 @@ FAR = 38.0  # beyond so many standard deviations the Gaussian tail is below SMAL
 def checked_epsilon(epsilon: float) -> float:
     """Return a finite epsilon >= 0. Raises JobError otherwise."""
     if not (isinstance(epsilon, SupportsFloat) and math.isfinite(epsilon) and epsilon >= 0):
-        raise JobError("epsilon", f"got {epsilon!r}", "a finite number >= 0", "give a smaller or a positive epsilon")
+        raise JobError("epsilon", f"got {epsilon!r}", "a finite number >= 0", "use a smaller or a positive epsilon")
     return float(epsilon)
 
 
 def checked_delta(delta: float) -> float:
     """Return a delta in [0, 1). Raises JobError otherwise."""
     if not (isinstance(delta, SupportsFloat) and 0 <= float(delta) < 1):
-        raise JobError("delta", f"got {delta!r}", "a number >= 0 and < 1", "take delta well below 1 / number of people")
+        raise JobError(
+            "delta", f"got {delta!r}", "a number >= 0 and < 1", "choose delta well below 1 / number of people"
+        )
     return float(delta)
 
 
 def checked_parameter(name: str, value: float) -> float:
     """Return a finite mu, rho or epsilon >= 0 of a mechanism. Raises JobError otherwise."""
     if not (isinstance(value, SupportsFloat) and math.isfinite(value) and value >= 0):
-        raise JobError(name, f"got {value!r}", "a finite number >= 0", "check the noise scale that it comes from")
+        raise JobError(name, f"got {value!r}", "a finite number >= 0", "check its noise scale")
     return float(value)
 
 
@@ -74,7 +76,24 @@ def crossing(above: Callable[[float], bool]) -> tuple[float, float]:
 
 
 def delta_of_mu(mu: float, epsilon: float) -> float:
-    """Return the least delta for which mu-Gaussian DP implies (epsilon, delta)-DP."""
+    """Return the least delta for which mu-Gaussian DP implies (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    mu : float
+        At least 0.
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    float
+        Rounded up.
+
+    References
+    ----------
+    Balle and Wang (2018), theorem 8; Dong, Roth and Su (2022), corollary 1.
+    """
     mu, epsilon = checked_parameter("mu", mu), checked_epsilon(epsilon)
     if mu == 0:
         return 0.0
@@ -128,7 +147,20 @@ def _erfcx(x: float) -> float:
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:
-    """Return the least epsilon >= 0 for which mu-Gaussian DP implies (epsilon, delta)-DP; inf for delta = 0, mu > 0."""
+    """Return the least epsilon for which mu-Gaussian DP implies (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    mu : float
+        At least 0.
+    delta : float
+        In [0, 1).
+
+    Returns
+    -------
+    float
+        Rounded up; inf for delta = 0 and mu > 0.
+    """
     mu, delta = checked_parameter("mu", mu), checked_delta(delta)
     if mu == 0 or delta_of_mu(mu, 0) <= delta:
         return 0.0
@@ -138,7 +170,20 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
-    """Return the largest mu for which mu-Gaussian DP implies (epsilon, delta)-DP; 1/mu is sigma at unit sensitivity."""
+    """Return the largest mu for which mu-Gaussian DP implies (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+    delta : float
+        In [0, 1).
+
+    Returns
+    -------
+    float
+        Rounded down. 1/mu is the standard deviation of the noise at sensitivity 1.
+    """
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     if delta < SMALLEST:
         return 0.0
@@ -149,7 +194,17 @@ def mu_of_pure(epsilon: float) -> float:
     """Return a mu for which every epsilon-DP mechanism is mu-Gaussian DP: 2 Phi^-1(e^eps / (1 + e^eps)).
 
     The trade-off of pure DP is a polygon with one corner, at alpha = beta = 1 / (1 + e^eps); G_mu is convex and passes
-    through that corner (docs/privacy.md). The result is at most epsilon sqrt(pi/2).
+    through that corner (docs/privacy.md).
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    float
+        Rounded up; at most epsilon sqrt(pi/2).
     """
     from scipy.special import erfinv, ndtri_exp
 
@@ -175,6 +230,16 @@ def mu_of_exponential(epsilon: float) -> float:
     """Return a mu for which an exponential mechanism whose loss has range epsilon is mu-Gaussian DP.
 
     It is 2 Phi^-1(e^(eps/2) / (1 + e^(eps/2))), as for eps/2 of pure DP (proof in docs/privacy.md).
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    float
+        Rounded up.
     """
     return mu_of_pure(checked_epsilon(epsilon) / 2)
 
@@ -183,7 +248,24 @@ def mu_of_exponential(epsilon: float) -> float:
 
 
 def delta_of_rho(rho: float, epsilon: float) -> float:
-    """Return a delta for which rho-zCDP implies (epsilon, delta)-DP: the best one given by its Renyi divergences."""
+    """Return a delta for which rho-zCDP implies (epsilon, delta)-DP: the best one from its Renyi divergences.
+
+    Parameters
+    ----------
+    rho : float
+        At least 0.
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    float
+        Rounded up.
+
+    References
+    ----------
+    Canonne, Kamath and Steinke (2020), proposition 12.
+    """
     rho, epsilon = checked_parameter("rho", rho), checked_epsilon(epsilon)
     if rho == 0:
         return 0.0
@@ -194,9 +276,25 @@ def delta_of_rho(rho: float, epsilon: float) -> float:
 
 
 def epsilon_of_rho(rho: float, delta: float) -> float:
-    """Return an epsilon for which rho-zCDP implies (epsilon, delta)-DP: the best one given by its Renyi divergences.
+    """Return an epsilon for which rho-zCDP implies (epsilon, delta)-DP: the best one from its Renyi divergences.
 
     The best order solves rho t² + log(1 + t) = log(1/delta), whose left side increases with t.
+
+    Parameters
+    ----------
+    rho : float
+        At least 0.
+    delta : float
+        In [0, 1).
+
+    Returns
+    -------
+    float
+        Rounded up; inf for delta = 0 and rho > 0.
+
+    References
+    ----------
+    Canonne, Kamath and Steinke (2020), proposition 12.
     """
     rho, delta = checked_parameter("rho", rho), checked_delta(delta)
     if rho == 0:
@@ -214,6 +312,18 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     """Return the largest rho for which `epsilon_of_rho(rho, delta) <= epsilon`.
 
     The best order solves (log(1/delta) - log(1 + t)) (2t + 1)/t² - log(1 + 1/t) = epsilon, which decreases with t.
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+    delta : float
+        In [0, 1).
+
+    Returns
+    -------
+    float
+        Rounded down.
     """
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     if delta == 0:
@@ -226,10 +336,40 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
 
 
 def rho_of_pure(epsilon: float) -> float:
-    """Return the rho of an epsilon-DP mechanism: epsilon²/2 (Bun & Steinke 2016, Proposition 1.4)."""
+    """Return the rho of an epsilon-DP mechanism: epsilon²/2.
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    float
+        Rounded up.
+
+    References
+    ----------
+    Bun and Steinke (2016), proposition 1.4.
+    """
     return checked_epsilon(epsilon) ** 2 / 2 * (1 + SLACK)
 
 
 def rho_of_exponential(epsilon: float) -> float:
-    """Return the rho of an exponential mechanism whose loss has range epsilon: epsilon²/8 (Cesar & Rogers 2021)."""
+    """Return the rho of an exponential mechanism whose loss has range epsilon: epsilon²/8.
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    float
+        Rounded up.
+
+    References
+    ----------
+    Cesar and Rogers (2021).
+    """
     return checked_epsilon(epsilon) ** 2 / 8 * (1 + SLACK)

@@ -144,7 +144,7 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
 def restored_gaussian(multiplier: int, variance: int, squared_l2: int, rows_per_unit: int) -> GaussianDraw:
     """Return the draw of the given noise with its cost. Raises ValueError for noise that cannot be drawn."""
     if multiplier < 1 or not SMOOTHING < variance <= MAX_WIDE_VARIANCE:
-        raise ValueError("a draw that cannot be")
+        raise ValueError("an impossible draw")
     moved = multiplier**2 * squared_l2 * rows_per_unit**2
     return GaussianDraw(multiplier, variance, Fraction(moved, variance - SMOOTHING))
 
@@ -200,8 +200,12 @@ def _rounded_up(costs: Iterable[Costs]) -> Fraction:
 
 
 def _too_small(what: str) -> PlanError:
-    return PlanError("privacy", f"a budget too small to measure {what}", "noise below 2^99 lattice steps",
-                     "give more budget, or ask less")  # fmt: skip
+    return PlanError(
+        "privacy",
+        f"a budget too small to measure {what}",
+        "noise below 2^99 lattice steps",
+        "increase the budget, or reduce the workload",
+    )
 
 
 __all__ = ["BELOW_ONE", "GAUSSIAN", "LAPLACE", "allocate", "rooted", "total_error", "variance_factor"]

@@ -118,9 +118,9 @@ def _half_bits(square: Fraction) -> int:
 
 def _exact(name: str, value: int | Fraction, most: int) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, int | Fraction):
-        raise TypeError(f"{name}: got {type(value).__name__}; it takes an int or a Fraction")
+        raise TypeError(f"{name}: got {type(value).__name__}; expected an int or a Fraction")
     if not 0 < value <= most:
-        raise ValueError(f"{name}: got {value}; it takes a number above 0 and at most 2^{most.bit_length() - 1}")
+        raise ValueError(f"{name}: got {value}; expected a number above 0 and at most 2^{most.bit_length() - 1}")
     return Fraction(value)
 
 
@@ -166,7 +166,7 @@ def _laplace(scale: Fraction) -> StaircaseTable:
 def _draw(stream: KeyedStream, table: StaircaseTable, size: int, block: int = BLOCK_CANDIDATES) -> NDArray[Any]:
     """Return the values: int64, shape (size,), or uint64 halves, shape (2, size), if a candidate owns three words."""
     if size < 0:
-        raise ValueError(f"size: got {size}; it takes a number of draws >= 0")
+        raise ValueError(f"size: got {size}; expected a number of draws >= 0")
     wide = table.law.share == 3
     out: NDArray[Any] = np.empty((2, size), dtype=np.uint64) if wide else np.empty(size, dtype=np.int64)
     filled = 0

@@ -44,10 +44,10 @@ class Protection:
         if self.unit is not None and not (isinstance(self.unit, str) and self.unit):
             raise BudgetError("unit", f"got {self.unit!r}", "the name of a column, or nothing for rows", "name one")
         if self.table is not None and not (self.unit and isinstance(self.table, str) and self.table):
-            raise BudgetError("table", f"got {self.table!r}", "the name of the table that the unit's column is in",
+            raise BudgetError("table", f"got {self.table!r}", "the name of the table that contains the unit's column",
                               "name one with a unit, or leave it out")  # fmt: skip
         if isinstance(self.bound, bool) or not (isinstance(self.bound, int) and self.bound >= 1):
-            raise BudgetError("bound", f"got {self.bound!r}", "a whole number >= 1", "give the rows of a unit")
+            raise BudgetError("bound", f"got {self.bound!r}", "an integer >= 1", "set the number of rows per unit")
 
     def same(self, other: Protection) -> bool:
         """Return whether both have the same unit, table and relation."""
@@ -84,9 +84,12 @@ def checked_steps(entry: Protection, dataset: Protection, name: str) -> int:
     """Return `steps`. Raises BudgetError for a release whose cost does not add to the earlier ones."""
     number = steps(entry, dataset)
     if number is None:
-        raise BudgetError("data.privacy_unit", f"a release that protects {entry} on dataset {name!r}",
-                          f"what its other releases protect, {dataset}: costs for different units do not add",
-                          _remedy(entry, dataset))  # fmt: skip
+        raise BudgetError(
+            "data.privacy_unit",
+            f"a release that protects {entry} on dataset {name!r}",
+            f"the unit of its other releases, {dataset}: costs of different units do not add",
+            _remedy(entry, dataset),
+        )
     return number
 
 

@@ -52,7 +52,7 @@ def read_secret(path: Path) -> bytes:
         secret = b""
     if len(secret) != SECRET_BYTES:
         raise JobError("run directory", "the secret of the release is lost", "the directory as the run left it",
-                       "the run cannot go on: start a new one, which is a new release")  # fmt: skip
+                       "start a new run, which is a new release")  # fmt: skip
     return secret
 
 
@@ -94,7 +94,7 @@ class SecretPlace:
         """Return the secret. Raises JobError if it is lost or is not the one with which the release began."""
         secret = read_secret(self.path)
         if secret_tag(secret) != self.tag:
-            raise JobError("run directory", "its secret is not the one that the release began with",
+            raise JobError("run directory", "its secret differs from the one at the start of the release",
                            "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
         return secret
 

@@ -42,7 +42,7 @@ class Urn:
 
     def __init__(self, scores: Sequence[int], scale: Fraction) -> None:
         if not len(scores) or scale < 0:
-            raise ValueError(f"scores, scale: got {len(scores)}, {scale}; it takes one score at least and a scale >= 0")
+            raise ValueError(f"scores, scale: got {len(scores)}, {scale}; expected at least one score and a scale >= 0")
         self._scores, self._scale = _whole(scores), scale
         self._left = np.ones(len(scores), dtype=bool)
         self._side = math.isqrt(len(scores) - 1) + 1
@@ -109,7 +109,7 @@ class Urn:
     @property
     def _most(self) -> int:
         if not self._left.any():
-            raise ValueError("scores: got none that is left; it takes one at least")
+            raise ValueError("scores: no candidate remains; expected at least one")
         return int(self._scores[self._left].max())
 
     def __repr__(self) -> str:

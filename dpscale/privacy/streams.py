@@ -159,7 +159,9 @@ class KeyedStream:
         return f"KeyedStream(key hidden, position={self._position})"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a KeyedStream holds a key and cannot be pickled or copied; open it where it is used")
+        raise TypeError(
+            "a KeyedStream contains a key and cannot be pickled or copied; open it in the process that uses it"
+        )
 
 
 class Chance:

@@ -165,7 +165,7 @@ def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
         return _refused(domain[name], code)
     columns = ", ".join(f"{name!r} ({REASONS[code](domain[name])[0]})" for name, code in worst.items())
     policies = [word for code, word in POLICIES.items() if code in worst.values()]
-    return RefusedValue("data columns", columns, "only what the domain file says",
+    return RefusedValue("data columns", columns, "only values that the domain file permits",
                         f"set {' and '.join(policies)} of these attributes, or widen their domains "
                         "(`dpscale domain check FILE DATA` shows the values; its output is private)")  # fmt: skip
 

@@ -68,7 +68,7 @@ class CsvSource:
         names = self.dialect.names
         if names and len(found := _first_line(self.path, self.dialect)) != len(names):
             raise DataError("data.names", f"{len(names)} names for the {len(found)} columns of {self.path}",
-                            "a name for every column", "name them all, in their order")  # fmt: skip
+                            "a name for every column", "name all columns in order")  # fmt: skip
 
 
 def _read_on(path: str) -> AbstractContextManager[Any]:
@@ -159,7 +159,7 @@ def open_source(path: str, dialect: Dialect = PLAIN) -> Source:
     else:
         source = ParquetSource(path) if is_parquet(path, dialect.format) else ArrowSource(path)
     if len(set(source.names)) != len(source.names):
-        raise DataError("data.path", f"{path} has two columns of one name", "distinct names", "rename one")
+        raise DataError("data.path", f"{path} has two columns with the same name", "distinct names", "rename one")
     return source
 
 

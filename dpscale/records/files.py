@@ -98,7 +98,7 @@ def check_formats(files: Iterable[str], dialect: Dialect = PLAIN) -> None:
     found = [named for named in dict.fromkeys(FORMATS.values()) if named in met]
     if len(found) > 1:
         raise DataError("data.path", f"{' and '.join(found)} files together", "files of one format",
-                        "name those of one, as FOLDER/*.parquet, or convert the others")  # fmt: skip
+                        "select one format, for example FOLDER/*.parquet, or convert the others")  # fmt: skip
     told = [one.name for one in fields(Dialect) if one.name != "format" and getattr(dialect, one.name) != one.default]
     if told and not found[0].endswith(("CSV", "TSV")):
         raise DataError(f"data.{told[0]}", f"given for {found[0]} files", "CSV files", "leave it out")
@@ -148,7 +148,7 @@ def check_links(files: Iterable[str]) -> None:
     for file in files:
         other = names.setdefault(_which(file), file)
         if other != file:
-            raise DataError("data.path", f"{other} and {file} are one file", "one name for every file",
+            raise DataError("data.path", f"{other} and {file} are the same file", "one name for every file",
                             "remove one, or set links = true in [data] to count it under each")  # fmt: skip
 
 

@@ -111,10 +111,10 @@ def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:
     try:
         return _plain(_columns(frame, list(names)))
     except pa.ArrowException:
-        raise DataError(FIELD, "a column of values of several kinds", "columns of one type each",
+        raise DataError(FIELD, "a column with values of several types", "one type per column",
                         "convert it") from None  # fmt: skip
     except KeyError:
-        raise DataError(FIELD, "a partition that lacks a column", "the same columns in all", "fix it") from None
+        raise DataError(FIELD, "a partition without a column", "the same columns in all partitions", "fix it") from None
 
 
 def _columns(frame: Any, names: list[str]) -> pa.Table:
@@ -129,7 +129,7 @@ def _columns(frame: Any, names: list[str]) -> pa.Table:
         kept = frame.select(names)
         return (kept.collect() if hasattr(kept, "collect") else kept).to_arrow()
     raise DataError(FIELD, f"a {type(frame).__name__}", "a pandas, Polars or Dask DataFrame, or a pyarrow Table",
-                    "convert it, or give a path in [data]")  # fmt: skip
+                    "convert it, or set path in [data]")  # fmt: skip
 
 
 def _plain(table: pa.Table) -> pa.Table:

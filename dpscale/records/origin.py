@@ -47,7 +47,7 @@ class Origin:
             return Table.open(path, domain, self.links, self.dialect, self.where).split()
         if not isinstance(path, str):
             if len(path) != 1:
-                raise DataError(FIELD, f"{len(path)} paths", f"one {NAMES[self.format]} table", "give its folder")
+                raise DataError(FIELD, f"{len(path)} paths", f"one {NAMES[self.format]} table", "set its folder")
             path = str(path[0])
         return _table(self.lake(path), domain, self.dialect, self.where)
 
@@ -58,7 +58,10 @@ class Origin:
             found: Lake = reader.read(path, self.version)
         if not found.files:
             raise DataError(
-                FIELD, f"{path} has no file at version {found.version}", "a table with records", "name another"
+                FIELD,
+                f"{path} has no file at version {found.version}",
+                "a table with records",
+                "choose another version",
             )
         return found
 
@@ -77,12 +80,20 @@ def _telling(path: str, kind: str) -> Iterator[None]:
     try:
         import_module(PACKAGES[kind])
     except ImportError:
-        raise DataError("data.format", f"{kind!r}, for which {PACKAGES[kind]} is missing", "an installed reader",
-                        f"pip install 'dpscale[{kind}]'") from None  # fmt: skip
+        raise DataError(
+            "data.format",
+            f"{kind!r}, which requires the missing package {PACKAGES[kind]}",
+            "an installed reader",
+            f"pip install 'dpscale[{kind}]'",
+        ) from None
     try:
         yield
     except DpscaleError:
         raise
     except Exception as error:
-        raise DataError(FIELD, f"{path} cannot be read as a table of {NAMES[kind]} ({type(error).__name__})",
-                        f"the folder of a {NAMES[kind]} table", "check path, version and rights") from None  # fmt: skip
+        raise DataError(
+            FIELD,
+            f"{path} cannot be read as a table of {NAMES[kind]} ({type(error).__name__})",
+            f"the folder of a {NAMES[kind]} table",
+            "check path, version and permissions",
+        ) from None

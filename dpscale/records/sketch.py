@@ -60,8 +60,12 @@ def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "") -> str:
     table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
     seen = {name: _Seen() for name in table.partitions[0].columns() if name}
     if len(seen) == 1 and not dialect.delimiter and (mark := other_delimiter(table.partitions[0].path, dialect.format)):
-        raise DataError("data.path", f"one column, whose name has {mark!r} in it", "fields set apart by a comma",
-                        f"say --delimiter {mark!r} here, and delimiter in [data]")  # fmt: skip
+        raise DataError(
+            "data.path",
+            f"one column, whose name contains {mark!r}",
+            "fields separated by commas",
+            f"set --delimiter {mark!r} here, and delimiter in [data]",
+        )
     for partition in table.partitions:
         for batch in partition.batches(list(seen)):
             for name, one in seen.items():
@@ -69,10 +73,12 @@ def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "") -> str:
     drafts = {name: one.draft() for name, one in seen.items()}
     attributes = {name: draft for name, draft in drafts.items() if isinstance(draft, dict)}
     if not attributes:
-        raise DataError("data.path", f"no column in {path} that a domain can take", "numbers or texts", "convert some")
+        raise DataError(
+            "data.path", f"no column in {path} that a domain can describe", "numbers or texts", "convert some columns"
+        )
     warning = [f"# {line}" for line in WARNING.replace(". ", ".\n").split("\n")]
     left_out = [f"# left out: {name!r} ({why})" for name, why in drafts.items() if isinstance(why, str)]
-    constant = [f"# {name!r} has one value only, which tells nothing: widen it by what it could be, or leave it out"
+    constant = [f"# {name!r} has only one value: add its other possible values, or omit it"
                 for name in attributes if seen[name].constant]  # fmt: skip
     return "\n".join([*warning, *left_out, *constant, "", tomli_w.dumps({"reviewed": False, "attributes": attributes})])
 

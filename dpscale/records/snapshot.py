@@ -107,7 +107,7 @@ def _stamp(path: str) -> Stamp:
 
 
 def _raise_missing(path: str) -> NoReturn:
-    raise DataError("data.path", f"{path} is gone", "the files as they were", "restore it") from None
+    raise DataError("data.path", f"{path} no longer exists", "unchanged files", "restore it") from None
 
 
 Layout = dict[str, int]

@@ -184,7 +184,7 @@ def _repeated(value: str | None, rows: int) -> pa.Array:
 class Table:
     """Partitioned table and the domain of its records. Opening it reads no record.
 
-    Attributes
+    Parameters
     ----------
     domain : Domain
     partitions : tuple of Partition
@@ -264,7 +264,7 @@ class Table:
         parts = tuple(replace(part, where=own) for part, own in rest if own is not None)
         if not parts:
             raise DataError(
-                FIELD, f"{where}, which no folder's name or partition matches", "a filter that leaves a file", "fix it"
+                FIELD, f"{where}, which no folder name or partition matches", "a filter that matches a file", "fix it"
             )
         first = parts[0]
         known = [*self.domain.names, *dict(first.fixed)]
@@ -301,9 +301,14 @@ class Table:
                 raise missing_column(name, first.path, there, first.dialect.format)
 
     def types(self) -> dict[str, str]:
-        """Return names and types of the domain's attributes in the first file, in its order; "" for a CSV file.
+        """Return names and types of the domain's attributes in the first file, in its order.
 
         Attributes derived from another column are last and have the type "".
+
+        Returns
+        -------
+        dict of str to str
+            Arrow types; "" for a CSV file.
         """
         present = self.partitions[0].types()
         made = {one.name: "" for one in self.domain.attributes if one.source and one.source in present}
@@ -313,6 +318,10 @@ class Table:
         """Return the table with large Parquet and Arrow files split into partitions of about SPLIT_ROWS rows.
 
         Files are split between row groups.
+
+        Returns
+        -------
+        Table
         """
         return replace(self, partitions=tuple(part for partition in self.partitions for part in partition.pieces()))
 
@@ -326,7 +335,7 @@ def _paths(path: Any) -> list[str]:
     for one in paths:
         if not isinstance(one, str | os.PathLike):
             raise DataError(
-                "data.path", f"a {type(one).__name__}", "a file, folder or glob, or a list of these", "give its path"
+                "data.path", f"a {type(one).__name__}", "a file, folder or glob, or a list of these", "pass its path"
             )
     return [os.fspath(one).removeprefix("file://") for one in paths]
 
@@ -337,7 +346,9 @@ def _sizes(paths: list[str], named: str) -> dict[str, int | None]:
     if not urls:
         return dict.fromkeys(find_files(paths, named))
     if len(urls) < len(paths) or len({url.partition("://")[2].partition("/")[0] for url in urls}) > 1:
-        raise DataError("data.path", "files of several places", "one bucket, or this machine", "copy them together")
+        raise DataError(
+            "data.path", "files in several locations", "one bucket, or this machine", "copy them to one location"
+        )
     return {one.url: one.size for one in find_objects(urls, named)}
 
 

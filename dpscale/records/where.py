@@ -128,7 +128,7 @@ class _Reader:
     def _condition(self) -> Condition:
         token = self._taken()
         if token.kind not in ("word", "quoted") or token.text.lower() in ("and", "or", "not", "in"):
-            _refused(token, "a column's name, in `…` where it has blanks")
+            _refused(token, "the name of a column, in `…` if it contains blanks")
         column = token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text
         sign = self._taken()
         if sign.text in SIGNS:
@@ -147,7 +147,7 @@ class _Reader:
         self._word(")")
         if len(kinds := {kind_of(value) for value in values}) > 1:
             got = f"{' and '.join(sorted(kinds))} together at character {first.at + 1}"
-            raise DataError(FIELD, got, "values of one kind in a list", "write texts in quotes, and others without")
+            raise DataError(FIELD, got, "values of one type in a list", "quote texts only")
         return tuple(values)
 
     def _literal(self) -> Literal:
@@ -160,7 +160,7 @@ class _Reader:
         if token.kind == "date":
             return _date(token)
         if token.kind != "word" or token.text.lower() not in ("true", "false"):
-            _refused(token, "a number, a 'text', a date as 2025-01-31, true or false")
+            _refused(token, "a number, a 'text', a date such as 2025-01-31, true or false")
         return token.text.lower() == "true"
 
 
@@ -200,8 +200,9 @@ def _date(token: _Token) -> datetime:
     try:
         return datetime.fromisoformat(token.text)
     except ValueError:
-        raise DataError(FIELD, f"{shown(token.text)} at character {token.at + 1}", "a day of the calendar",
-                        "fix it, or write a text in quotes") from None  # fmt: skip
+        raise DataError(
+            FIELD, f"{shown(token.text)} at character {token.at + 1}", "a valid date", "fix it, or quote a text"
+        ) from None
 
 
 def _named(column: str) -> str:

@@ -41,10 +41,14 @@ def place(path: str | Path, field: str = FIELD) -> Path:
 
         return cast(Path, UPath(path, use_listings_cache=False))
     except ImportError as error:
-        raise JobError(FIELD, f"{path}, for which {error.name or 'a package'} is missing", "a folder, or a store",
-                       "pip install 'dpscale[store]' and the store's own fsspec package") from None  # fmt: skip
+        raise JobError(
+            FIELD,
+            f"{path}, which requires the missing package {error.name or 'of its store'}",
+            "a folder, or a store",
+            "pip install 'dpscale[store]' and the store's own fsspec package",
+        ) from None
     except ValueError:
-        raise JobError(FIELD, f"{path}, of no known kind of store", "a folder, or a URL that fsspec knows",
+        raise JobError(FIELD, f"{path}, in an unknown kind of store", "a folder, or a URL that fsspec knows",
                        "fix it") from None  # fmt: skip
 
 
@@ -65,7 +69,7 @@ def checked_path(path: Any, field: str) -> Any:
     except UnicodeEncodeError:
         writable = False
     if not writable:
-        raise JobError(field, "a path with a letter that no file system writes", "a path", "fix it")
+        raise JobError(field, "a path with a character that file systems do not support", "a path", "fix it")
     return path
 
 
@@ -251,8 +255,12 @@ def check_conditional(folder: Path) -> None:
         try:
             probe.write_bytes(b"first")
         except FileNotFoundError:
-            raise JobError(FIELD, f"{folder}, in a bucket that is not there", "a bucket that is",
-                           "make it, or fix the address") from None  # fmt: skip
+            raise JobError(
+                FIELD,
+                f"{folder}, in a bucket that does not exist",
+                "an existing bucket",
+                "create it, or fix the address",
+            ) from None
     try:
         overwritten = create(probe, b"second")
     finally:
@@ -263,8 +271,8 @@ def check_conditional(folder: Path) -> None:
 
 
 def _unconditional(path: Path) -> JobError:
-    return JobError(FIELD, f"{path}, in a store whose driver has no conditional writes", "a store that has them",
-                    "use another store, or a shared file system")  # fmt: skip
+    return JobError(FIELD, f"{path}, in a store whose driver lacks conditional writes",
+                    "a store with conditional writes", "use another store, or a shared file system")  # fmt: skip
 
 
 def _create_file(path: Path, content: bytes) -> bool:
@@ -297,9 +305,12 @@ def store_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         if is_local(path) or not _of_driver(error, path):
             raise
-        raise TransientError(FIELD, f"{path} cannot be reached ({type(error).__name__})",
-                             "a store that can be read and written",
-                             "check address, keys and rights, and run again") from None  # fmt: skip
+        raise TransientError(
+            FIELD,
+            f"{path} cannot be reached ({type(error).__name__})",
+            "a store that can be read and written",
+            "check address, keys and permissions, and run again",
+        ) from None
 
 
 def _of_driver(error: Exception, path: Any) -> bool:

@@ -156,4 +156,6 @@ def _stale(content: bytes) -> bool:
 
 
 def _taken(folder: Path) -> TransientError:
-    return TransientError("run directory", f"another process works in {folder}", "one at a time", "wait for it to end")
+    return TransientError(
+        "run directory", f"another process works in {folder}", "one process at a time", "wait for it to end"
+    )

@@ -77,8 +77,12 @@ def check_url(path: str) -> None:
     user = rest.partition("/")[0].rpartition("@")[0]
     query = rest.partition("?")[2].partition("/")[0]
     if ":" in user or "=" in query or "::" in path:
-        raise DataError(FIELD, f"a {scheme.rpartition(':')[2]} address with a key in it", "an address alone",
-                        "give keys by the environment, as the store's own tools read them")  # fmt: skip
+        raise DataError(
+            FIELD,
+            f"a {scheme.rpartition(':')[2]} address that contains a key",
+            "an address without credentials",
+            "set keys in the environment, as for the store's own tools",
+        )
     if scheme in ("http", "https", "ftp"):
         raise DataError(FIELD, f"a {scheme} address", SEVERAL, "copy the files there")
 
@@ -132,16 +136,21 @@ def telling(url: str, done: str) -> Iterator[None]:
     except ImportError as error:
         package = PACKAGES.get(url.partition("://")[0])
         remedy = f"pip install 'dpscale[{EXTRAS[package]}]'" if package else "install the store's own fsspec package"
-        raise DataError(FIELD, f"{url}, for which {package or error.name or 'a package'} is missing",
+        raise DataError(FIELD, f"{url}, which requires the missing package {package or error.name or 'of its store'}",
                         "a folder, or a store", remedy) from None  # fmt: skip
     except (FileNotFoundError, PermissionError):
-        raise Unreadable(FIELD, f"{url} cannot be {done}", "what these keys may read",
-                         "check address and rights") from None  # fmt: skip
+        raise Unreadable(
+            FIELD, f"{url} cannot be {done}", "an address that these keys may read", "check address and permissions"
+        ) from None
     except Exception as error:
         if isinstance(error, ValueError) and "rotocol" in str(error):
-            raise DataError(FIELD, f"{url}, of no known kind of store", SEVERAL, "fix it") from None
-        raise TransientError(FIELD, f"{url} cannot be {done} ({type(error).__name__})", "a store that can be",
-                             "check address, keys and rights, and run again") from None  # fmt: skip
+            raise DataError(FIELD, f"{url}, in an unknown kind of store", SEVERAL, "fix it") from None
+        raise TransientError(
+            FIELD,
+            f"{url} cannot be {done} ({type(error).__name__})",
+            "an available store",
+            "check address, keys and permissions, and run again",
+        ) from None
 
 
 def _entries(store: Any, root: str) -> list[dict[str, Any]]:

@@ -215,7 +215,7 @@ def _check_size(name: str, shape: Shape) -> None:
     """Raise PlanError if the queries are too many for an array, before it is built."""
     if math.prod(shape) * JOINT[name].count(shape) > MOST_ENTRIES:
         raise PlanError("workload", f"family {name} on {math.prod(shape)} cells", f"queries of at most {MOST_ENTRIES} "
-                        "numbers in all", "coarsen the attributes")  # fmt: skip
+                        "entries in total", "coarsen the attributes")  # fmt: skip
 
 
 @lru_cache(maxsize=16)

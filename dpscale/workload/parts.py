@@ -226,8 +226,8 @@ def weighted(part: ProductPart | JointPart, each: Floats) -> ExplicitPart:
         got = f"{each.size} weights for {', '.join(attributes)}"
         raise JobError("workload.weight", got, f"one for each of its {count} queries", "fix it")
     if count * cells > MOST_ENTRIES:
-        raise JobError("workload.weight", f"a weight each for {count} queries on {cells} cells",
-                       f"at most {MOST_ENTRIES} entries", "give one weight for the set")  # fmt: skip
+        raise JobError("workload.weight", f"separate weights for {count} queries on {cells} cells",
+                       f"at most {MOST_ENTRIES} entries", "use one weight for the set")  # fmt: skip
     if isinstance(part, JointPart):
         return ExplicitPart(part.domain, attributes, part.queries(attributes), each, part)
     pairs = zip(part.families(attributes), part.domain.shape(attributes), strict=True)

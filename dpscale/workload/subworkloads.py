@@ -229,7 +229,7 @@ class _Split:
                 "workload",
                 f"family {part.name} over {cells} cells ({', '.join(attributes)})",
                 f"at most {DENSE_CELLS} cells",
-                "coarsen the attributes, or ask a product family",
+                "coarsen the attributes, or use a product family",
             )
         own, left = self._weights_of(attributes), []
         for kept in subsets(tuple(range(len(attributes)))):

@@ -140,17 +140,21 @@ class Workload:
         try:
             array = np.asarray(queries, dtype=np.float64)
         except (TypeError, ValueError):
-            raise JobError("workload.queries", "what is no array of numbers", "finite numbers of shape (m, n_a, …)",
-                           "give a number for every cell") from None  # fmt: skip
+            raise JobError(
+                "workload.queries",
+                "not an array of numbers",
+                "finite numbers of shape (m, n_a, …)",
+                "use a number for every cell",
+            ) from None
         shape = self.domain.shape(attributes)
         if array.shape[1:] != shape or array.ndim != len(shape) + 1 or not np.isfinite(array).all():
             takes = f"finite numbers of shape (m, {', '.join(map(str, shape))})"
-            raise JobError("workload.queries", f"shape {array.shape}", takes, "give an axis for every attribute")
+            raise JobError("workload.queries", f"shape {array.shape}", takes, "use one axis per attribute")
         ordered = self.domain.ordered(attributes)
         axes = [0, *(1 + list(attributes).index(name) for name in ordered)]
         each = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
         if each.shape != (len(array),):
-            raise JobError("workload.weights", f"shape {each.shape}", f"({len(array)},)", "give one weight a query")
+            raise JobError("workload.weights", f"shape {each.shape}", f"({len(array)},)", "use one weight per query")
         for value in each:
             _weight(float(value))
         self.parts.append(ExplicitPart(self.domain, ordered, np.ascontiguousarray(array.transpose(axes)), each))
@@ -261,9 +265,11 @@ def targets_of(workload: Workload) -> dict[AttributeSet, float]:
             if weight > 0 and names:
                 targets[names] = targets.get(names, 0.0) + weight
     if not all(math.isfinite(weight) for weight in targets.values()):
-        raise JobError("workload.weight", "weights whose sum over a set is not finite", "smaller ones", "fix them")
+        raise JobError(
+            "workload.weight", "weights whose sum over a set is not finite", "smaller weights", "reduce them"
+        )
     if not targets:
-        raise JobError("workload", "no attribute set that weighs", "one marginal at least", "add a family")
+        raise JobError("workload", "no attribute set with a positive weight", "at least one marginal", "add a family")
     return targets
 
 

@@ -120,7 +120,7 @@ def test_a_round_is_decided_once(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
     for number in (0, 0, 1):
         ledger.decide("r1", number, DIGEST)
-    with pytest.raises(BudgetError, match="has decided round 1 otherwise"):
+    with pytest.raises(BudgetError, match="has another decision of round 1"):
         ledger.decide("r1", 1, "cd" * 32)
     ledger.commit("r1")
     ledger.decide("r1", 1, DIGEST)
@@ -262,7 +262,7 @@ def test_a_cap_beyond_all_bounds_of_an_older_version_is_shown(
         ledger.set_cap("adult", 1e308, delta)
     entry = ledger.summary("adult")["datasets"]["adult"]
     assert (entry["cap"]["epsilon"], entry["remaining"], entry["remaining_epsilon"]) == (1e308, None, None)
-    assert "holds nothing back" in entry["notes"][0]
+    assert "has no effect" in entry["notes"][0]
     assert "  left " not in ledger_text(ledger.summary())
     assert ledger.charge("adult", "r1", gaussian(1) if delta else Cost(pure=Fraction(1)), DIGEST) == "reserved"
     ledger.set_cap("adult", 10.0, delta)

@@ -41,7 +41,7 @@ def test_what_protects_somebody_else_does_not_add_and_is_refused(
     ledger: Ledger, first: Protection, second: Protection
 ) -> None:
     ledger.charge("adult", "one", COST, DIGEST, protects=first)
-    with pytest.raises(BudgetError, match=r"protects .* on dataset 'adult'; expected what its other releases protect"):
+    with pytest.raises(BudgetError, match=r"protects .* on dataset 'adult'; expected the unit of its other releases"):
         ledger.charge("adult", "two", COST, DIGEST, protects=second)
     assert spent(ledger) == pytest.approx(0.01)
 
@@ -124,7 +124,7 @@ def test_a_currency_stays_once_a_release_was_charged(ledger: Ledger) -> None:
     ledger.set_cap("adult", 1.0, 1e-9, "pure")
     ledger.set_cap("adult", 1.0, 1e-9, "gdp")
     ledger.charge("adult", "one", COST, DIGEST)
-    with pytest.raises(BudgetError, match=r"cap\.currency: got 'pure' for a dataset whose cap is in gdp"):
+    with pytest.raises(BudgetError, match=r"cap\.currency: got 'pure' for a dataset with a cap in gdp"):
         ledger.set_cap("adult", 1.0, 1e-9, "pure")
     change = ledger.set_cap("adult", 2.0, 1e-9)
     assert (change.cap.currency, change.charged_before) == ("gdp", 1)
@@ -195,7 +195,7 @@ def test_a_dataset_has_one_name_however_it_is_spelled(ledger: Ledger, spelling: 
 @pytest.mark.parametrize("slip", ["Adult-2026", "adult 2026", "adlut-2026", "adult_2026", "adults-2026"])
 def test_a_slip_in_the_name_of_a_capped_dataset_is_told_before_the_charge(ledger: Ledger, slip: str) -> None:
     ledger.set_cap("adult-2026", 1.0, 1e-9)
-    with pytest.raises(BudgetError, match="is new and almost 'adult-2026', which has a cap"):
+    with pytest.raises(BudgetError, match="is new and similar to 'adult-2026', which has a cap"):
         ledger.charge(slip, "one", COST, DIGEST, reserve=False)
     ledger.set_cap(slip, 1.0, 1e-9)  # meant
     ledger.charge(slip, "one", COST, DIGEST)
@@ -239,7 +239,7 @@ def test_under_a_cap_older_releases_have_to_be_said_to_protect_somebody(tmp_path
     older(tmp_path / "old.sqlite", "0123")
     with Ledger.open(tmp_path / "old.sqlite") as ledger:
         ledger.set_cap("adult", 1.0, 1e-9)
-        with pytest.raises(BudgetError, match="older releases do not say whom they protect"):
+        with pytest.raises(BudgetError, match="older releases do not state their privacy unit"):
             ledger.charge("adult", "one", COST, DIGEST, protects=PERSON)
         ledger.set_cap("adult", 1.0, 1e-9, protects=PERSON)
         ledger.charge("adult", "one", COST, DIGEST, protects=PERSON)
@@ -261,7 +261,7 @@ def test_a_release_that_counts_at_two_steps_is_told_so_and_what_is_asked_for_the
 @pytest.mark.parametrize("path", ["/d/data", "/d/data/*.parquet", "/d/data/t.parque?", "/d", "/d/*/t.parquet"])
 def test_another_path_to_capped_files_is_no_other_dataset(ledger: Ledger, path: str) -> None:
     ledger.set_cap("/d/data/t.parquet", 1.0, 1e-9)
-    with pytest.raises(BudgetError, match="is new and almost"):
+    with pytest.raises(BudgetError, match="is new and similar to"):
         ledger.charge(path, "one", COST, DIGEST)
 
 

@@ -416,7 +416,7 @@ def test_what_an_address_says_is_what_libpq_is_told() -> None:
 def test_without_the_driver_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": "postgresql://db/budget"})
-    with pytest.raises(JobError, match=r"psycopg cannot be imported.*pip install \"dpscale\[postgres\]\""):
+    with pytest.raises(JobError, match=r"psycopg is not installed.*pip install \"dpscale\[postgres\]\""):
         dp.run(job, tmp_path / "run")
 
 
@@ -583,7 +583,7 @@ def test_what_has_a_ledger_is_no_target_and_the_old_one_stays_open(ends: tuple[s
     source, target = ends
     Ledger.open(target).close()
     with Ledger.open(source) as ledger:
-        with pytest.raises(JobError, match=r"target: there is a ledger at .*a place where there is none"):
+        with pytest.raises(JobError, match=r"target: .* already contains a ledger; expected a place without a ledger"):
             ledger.move(target)
         assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"
 

@@ -29,7 +29,7 @@ def test_units_of_two_tables_or_of_an_unnamed_one_are_not_added_up(ledger, first
         ledger.set_cap("shop", 3.0, 1e-9, protects=COLUMN)
     charge(ledger, "one", first)
     charge(ledger, "again", first)
-    with pytest.raises(BudgetError, match="costs for different units do not add") as refused:
+    with pytest.raises(BudgetError, match="costs of different units do not add") as refused:
         charge(ledger, "two", second)
     assert str(refused.value).count("\n") == 0
     assert len(ledger.summary("shop")["datasets"]["shop"]["releases"]) == 2

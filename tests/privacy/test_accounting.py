@@ -228,7 +228,7 @@ def test_mechanisms_as_zcdp() -> None:
     ],
 )
 def test_what_is_no_parameter_is_refused(call: object) -> None:
-    with pytest.raises(JobError, match="takes"):
+    with pytest.raises(JobError, match="expected"):
         call()  # type: ignore[operator]
 
 

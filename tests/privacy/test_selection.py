@@ -157,7 +157,7 @@ def test_an_urn_holds_a_million_and_shows_none():
     assert chisquare(*_halves(np.array(drawn) % 1000, weights)).pvalue > 1e-4
     assert repr(urn) == "Urn(hidden)"
     urn.take(range(10**6))
-    with pytest.raises(ValueError, match="none that is left"):
+    with pytest.raises(ValueError, match="no candidate remains"):
         urn.draw(stream(1))
 
 

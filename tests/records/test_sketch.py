@@ -36,7 +36,7 @@ def test_a_mixed_table(tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     text, domain = draft(tmp_path / "x.parquet")
     assert {name for name in columns if name not in domain.names} == {"list", "nothing", "blob"}
-    assert "# 'one' has one value only" in text
+    assert "# 'one' has only one value" in text
     assert (domain["yes"].kind, domain["day"].kind) == ("boolean", "date")
     kinds = {a.name: (a.kind, a.nulls) for a in domain.attributes}
     assert kinds["n"] == kinds["text number"] == ("integer", "category")
@@ -88,7 +88,7 @@ def test_texts_that_are_not_utf8_are_left_out(tmp_path):
 def test_a_nasty_csv_is_explained(tmp_path):
     lines = [f"{n};{'unknown' if n % 40 == 0 else n};{n % 28 + 1}.0{n % 9 + 1}.2024;P{n % 150}" for n in range(400)]
     (tmp_path / "x.csv").write_text("\n".join(["number;age;day;person", *lines]))
-    with pytest.raises(dp.DataError, match="say --delimiter ';' here, and delimiter in"):
+    with pytest.raises(dp.DataError, match="set --delimiter ';' here, and delimiter in"):
         sketch(str(tmp_path))
     text = sketch(str(tmp_path), Dialect(";"))
     told = tomllib.loads(text)["attributes"]

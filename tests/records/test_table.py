@@ -340,7 +340,7 @@ def test_two_names_of_one_file_are_refused_unless_asked_for(tmp_path, way):
         second.parent.mkdir()
         second.hardlink_to(first) if way == "hard" else second.symlink_to(first)
     text = refusal(tmp_path / "t")
-    assert "are one file" in text
+    assert "are the same file" in text
     assert "links = true" in text
     assert str(first) in text
     assert str(second) in text
@@ -368,7 +368,7 @@ def test_files_whose_system_numbers_none_are_told_apart_by_their_names(tmp_path,
     monkeypatch.setattr(files.os, "stat", lambda path, **more: os.stat_result([0, 0, *found(path, **more)[2:10]]))
     files.check_links([str(tmp_path / "x.parquet"), str(tmp_path / "y.parquet")])
     (tmp_path / "z.parquet").symlink_to(tmp_path / "y.parquet")
-    with pytest.raises(dp.DataError, match="are one file"):
+    with pytest.raises(dp.DataError, match="are the same file"):
         files.check_links([str(tmp_path / "y.parquet"), str(tmp_path / "z.parquet")])
 
 

@@ -135,11 +135,11 @@ def test_what_is_rewritten_while_it_is_read_is_not_mixed(tmp_path, prefix):
 def test_what_is_missing_is_one_sentence(prefix):
     with pytest.raises(dp.DataError, match="no file at"):
         dp.Table.open(f"{prefix}/nothing", DOMAIN)
-    with pytest.raises(dp.DataError, match="several places"):
+    with pytest.raises(dp.DataError, match="several locations"):
         dp.Table.open([prefix, f"s3://other-{uuid.uuid4().hex}/x.parquet"], DOMAIN)
-    with pytest.raises(dp.DataError, match="several places"):
+    with pytest.raises(dp.DataError, match="several locations"):
         dp.Table.open([prefix, "x.parquet"], DOMAIN)
-    with pytest.raises(dp.DataError, match="no known kind of store"):
+    with pytest.raises(dp.DataError, match="an unknown kind of store"):
         dp.Table.open("nowhere://bucket/x", DOMAIN)
     with pytest.raises(dp.DataError, match="a file system that lists files"):
         dp.Table.open("https://host/x.parquet", DOMAIN)
@@ -159,7 +159,7 @@ def test_a_damaged_object_is_told_without_its_bytes(tmp_path, prefix):
 def test_an_address_with_a_key_is_refused_and_not_repeated(tmp_path, keyed):
     for ask in (lambda: dp.Table.open(keyed, DOMAIN), lambda: layout(keyed),
                 lambda: dp.run(write(tmp_path, data={"path": keyed, "domain": "domain.toml"}))):  # fmt: skip
-        with pytest.raises(dp.DpscaleError, match="with a key in it") as told:
+        with pytest.raises(dp.DpscaleError, match="that contains a key") as told:
             ask()
         assert "SECRETKEY" not in str(told.value)
 
@@ -210,5 +210,5 @@ def test_tables_with_a_log_in_a_store(tmp_path, prefix, monkeypatch):
 def test_a_missing_driver_is_named_with_its_extra(url, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(importlib.import_module("fsspec.registry"), "_registry", {})
-    with pytest.raises(dp.DataError, match=rf"for which {package} is missing; .* pip install 'dpscale\[{extra}\]'"):
+    with pytest.raises(dp.DataError, match=rf"which requires the missing package {package}; .* pip install 'dpscale\[{extra}\]'"):
         dp.Table.open(url, DOMAIN)

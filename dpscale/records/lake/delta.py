@@ -27,10 +27,10 @@ def read(path: str, version: int | None) -> Lake:
     try:
         table = DeltaTable(path)
     except TableNotFoundError:
-        raise DataError(FIELD, f"no Delta table at {path}", "its folder, which has a _delta_log", "check it") from None
+        raise DataError(FIELD, f"no Delta table at {path}", "a folder with _delta_log", "check the path") from None
     latest = table.version()
     if version is not None and not 0 <= version <= latest:
-        raise DataError("data.version", f"{version}", f"0 to {latest}", "name one of them, or none for the latest")
+        raise DataError("data.version", f"{version}", f"0 to {latest}", "set one of them, or none for the latest")
     if version is not None:
         table = DeltaTable(path, version=version)
     _check_protocol(table)
@@ -53,8 +53,8 @@ def _check_protocol(table: Any) -> None:
         asked.add("columnMapping")
     if asked:
         told = " and ".join(WORDS.get(one, f"the feature {one}") for one in sorted(asked))
-        raise DataError(FIELD, f"a Delta table with {told}", "one that plain readers can read",
-                        "write its rows to a table without (in Spark: CREATE TABLE … AS SELECT)")  # fmt: skip
+        raise DataError(FIELD, f"a Delta table with {told}", "a table without reader features",
+                        "write its rows to another table (in Spark: CREATE TABLE … AS SELECT)")  # fmt: skip
 
 
 def _files(table: Any, root: str) -> tuple[File, ...]:
@@ -72,6 +72,10 @@ def _files(table: Any, root: str) -> tuple[File, ...]:
         for row in rows
     )
     if {plain_path(one.path) for one in files} != {plain_path(one) for one in table.file_uris()}:
-        raise DataError(FIELD, "a Delta table with files of another table", "one whose files are its own",
-                        "copy it (a shallow clone has none)")  # fmt: skip
+        raise DataError(
+            FIELD,
+            "a Delta table with files of another table",
+            "a table with its own files",
+            "copy it (a shallow clone has no files)",
+        )
     return files

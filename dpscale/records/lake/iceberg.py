@@ -31,7 +31,7 @@ def read(path: str, version: int | None) -> Lake:
     found = table.current_snapshot() if version is None else table.snapshot_by_id(version)
     if found is None:
         got = f"no snapshot {version}" if version is not None else "a table without a snapshot"
-        raise DataError("data.version", got, "a snapshot's id", "see the table's history")
+        raise DataError("data.version", got, "the id of a snapshot", "see the history of the table")
     schema = table.schema() if found.schema_id is None else table.schemas()[found.schema_id]
     unsure = _unsure([one for one in table.metadata.schemas if one.schema_id <= schema.schema_id])
     columns = tuple(one.name for one in schema.fields if not one.required and one.name not in unsure)
@@ -51,11 +51,16 @@ def _metadata(path: str) -> str:
     names = [one.url for one in listed(folder)] if is_url(path) else _in_folder(folder)
     found = sorted((int(match[1]), name) for name in names if (match := NUMBERED.fullmatch(os.path.basename(name))))
     if not found:
-        raise DataError(FIELD, f"no Iceberg table at {path}", "its folder, which has metadata/, or a metadata file",
-                        "check it")  # fmt: skip
+        raise DataError(
+            FIELD, f"no Iceberg table at {path}", "a folder with metadata/, or a metadata file", "check the path"
+        )
     if len(found) > 1 and found[-1][0] == found[-2][0]:
-        raise DataError(FIELD, f"two metadata files of number {found[-1][0]}, of which a catalog knows the right one",
-                        "a metadata file", "name it: PATH/metadata/….metadata.json")  # fmt: skip
+        raise DataError(
+            FIELD,
+            f"two metadata files with the number {found[-1][0]}; only a catalog knows the current one",
+            "a metadata file",
+            "name it: PATH/metadata/….metadata.json",
+        )
     return found[-1][1]
 
 
@@ -77,12 +82,12 @@ def _unsure(schemas: Sequence[Any]) -> dict[str, str]:
         if one.initial_default is not None:
             unsure[one.name] = "was added with a default"
     renamed = {name for name, ids in named.items() if len(ids) > 1 or any(len(called[own]) > 1 for own in ids)}
-    return unsure | dict.fromkeys(sorted(renamed), "was renamed, or made anew, since some files were written")
+    return unsure | dict.fromkeys(sorted(renamed), "was renamed or recreated after some files were written")
 
 
 def _file(table: Any, schema: Any, task: Any) -> File:
     if task.delete_files:
-        raise DataError(FIELD, "an Iceberg table with deleted rows beside its files", "one without delete files",
+        raise DataError(FIELD, "an Iceberg table with delete files", "a table without delete files",
                         "compact it (in Spark: CALL system.rewrite_data_files), and name the new snapshot")  # fmt: skip
     one = task.file
     return File(plain_path(one.file_path), one.file_size_in_bytes, _fixed(table, schema, one))

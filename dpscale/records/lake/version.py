@@ -75,7 +75,7 @@ class Lake:
             with opening(self.commit) as file:
                 digest = hashlib.sha256(file.read()).hexdigest()
         except OSError:
-            raise Unreadable(FIELD, f"{self.commit} of version {self.version} is gone", "a version that is kept",
+            raise Unreadable(FIELD, f"{self.commit} of version {self.version} no longer exists", "an existing version",
                              "restore it, or start a new run") from None  # fmt: skip
         return f"{self.kind}\0{self.uuid}\0{self.version}\0{digest}"
 
@@ -84,7 +84,7 @@ class Lake:
         for name in columns:
             if name in self.unsure:
                 raise DataError(FIELD, f"{NAMES[self.kind]} column {name!r} {self.unsure[name]}",
-                                "columns as they were made", "rewrite the table, or leave the column out")  # fmt: skip
+                                "unchanged columns", "rewrite the table, or leave the column out")  # fmt: skip
 
 
 def spelled(value: Any) -> str | None:
@@ -97,7 +97,7 @@ def spelled(value: Any) -> str | None:
         return value.isoformat()
     if isinstance(value, int | float | Decimal):
         return str(value)
-    raise DataError(FIELD, f"a partition's value of type {type(value).__name__}", "numbers, texts, dates or times",
+    raise DataError(FIELD, f"a partition value of type {type(value).__name__}", "numbers, texts, dates or times",
                     "partition the table by another column")  # fmt: skip
 
 
