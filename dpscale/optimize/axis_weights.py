@@ -1,9 +1,10 @@
-"""The weights by which a plan averages each axis, searched for the least error of the best plan (papers' notes, 6).
+"""Search for the axis weights u that minimise the error of the best plan (docs/mechanisms.md, weighted residuals).
 
-One product family on every axis: all optima are products of s(u) and l(u), so only their Pareto curve matters. It has
-one parameter t: min over u of √(t + s) + √l is the problem of the rows [W; √t·1], and u = X⁻¹1/(1ᵀX⁻¹1) of its optimum.
-J is stationary where the curve's slope is J's: √(t + s)/√l = (∂J/∂l)/(∂J/∂s), a fixed point that takes a few steps.
-Several families on one axis, or joint ones: from the end of that a descent on u itself (L-BFGS, `weighed`).
+One product family on every axis: every optimum is a product of s(u) and l(u), so only their Pareto curve matters. The
+curve has one parameter t: the minimum over u of √(t + s) + √l is the problem of the rows [W; √t·1], and its optimum X
+gives u = X⁻¹1/(1ᵀX⁻¹1). The error J is stationary where the slope of the curve equals that of J:
+√(t + s)/√l = (∂J/∂l)/(∂J/∂s). This fixed point takes a few steps.
+Several families on one axis, or joint families: L-BFGS on u itself, started from the end of the fixed point.
 """
 
 from __future__ import annotations
@@ -37,8 +38,21 @@ MOVED, NEAR, SINGULAR = 1e-3, 1e-9, 1e-9
 
 @dataclass(frozen=True)
 class Searched:
-    """u by kind, J there and at the plain mean, the ends of all starts, how flat J is (see `stationary`), and what no
-    matrix mechanism can go below, 0 where it is not known."""
+    """Result of the search for axis weights.
+
+    Attributes
+    ----------
+    profiles : list of ndarray
+        Weights u of each kind of attribute; each sums to 1.
+    value, plain : float
+        J at `profiles` and at the plain mean.
+    ends : tuple of float
+        J at the end of every start.
+    stationary : float
+        Relative first-order change of J (see `stationary`).
+    floor : float
+        Lower bound of J over all matrix mechanisms; 0 if unknown.
+    """
 
     profiles: list[Floats]
     value: float
@@ -48,13 +62,13 @@ class Searched:
     floor: float = 0.0
 
     def packed(self) -> Floats:
-        """All of it in one array, to be kept."""
+        """Return all fields in one array for the plan store."""
         head = [self.value, self.plain, self.stationary, self.floor, *self.ends]
         return np.concatenate([[5 + len(self.ends)], head, *self.profiles])
 
 
 def unpacked(stored: Floats, sizes: Sequence[int]) -> Searched | None:
-    """What was packed; None where it is not for profiles of these sizes."""
+    """Return the result stored by `Searched.packed`; None if the array does not fit profiles of these sizes."""
     start = len(stored) - sum(sizes) if stored.ndim == 1 else 0
     if start < 5 or stored[0] != start:
         return None
@@ -66,9 +80,16 @@ def unpacked(stored: Floats, sizes: Sequence[int]) -> Searched | None:
 
 
 def search(demands: Demands, noise: str, curve: Point, seconds: float = SECONDS) -> Searched:
-    """The best weights that are found, never worse than the plain mean; `curve`: where the fixed point ended.
+    """Return the best weights found, never worse than the plain mean.
 
-    `seconds`: of one problem's solve.
+    Parameters
+    ----------
+    demands : Demands
+    noise : str
+    curve : Point
+        End of the fixed point (`along_curve`).
+    seconds : float
+        Time limit of the solver per problem.
     """
     even, apart = demands.plain, sums(demands)
     if len(demands.even) == len(even):
@@ -88,7 +109,7 @@ def _best(plain: Point, ends: list[Point]) -> Searched:
 
 
 def _starts(demands: Demands, noise: str, curve: Point, work: float) -> list[list[Floats]]:
-    """Where products alone, which cost little, have their least; of small problems weights that are tilted too."""
+    """Return starting profiles: the optimum of the products alone; for small problems also tilted weights."""
     start = _off_kinks(demands, [_mirrored(demands, kind, u) for kind, u in enumerate(curve.profiles)])
     if curve.value > 0:
         start = list(descend(Weighed(demands, noise, 0, TOLERANCE), start, EVALUATIONS).profiles)
@@ -97,7 +118,7 @@ def _starts(demands: Demands, noise: str, curve: Point, work: float) -> list[lis
 
 
 def _descended(whole: Weighed, profiles: Profiles, plain: Point, work: float) -> Point:
-    """As far down as the work that one look at J is allows; from near the plain mean where that is lower."""
+    """Descend as far as the cost of one evaluation of J permits; start near the plain mean if that is lower."""
     looks, start = int(min(AFFORDED / work, EVALUATIONS)), whole(profiles)
     if looks <= 1:
         return start
@@ -106,27 +127,29 @@ def _descended(whole: Weighed, profiles: Profiles, plain: Point, work: float) ->
 
 
 def _work(demands: Demands, demand: Demand) -> float:
-    """What one solve of a problem costs: the cube of its cells, or of those that its symmetry leaves."""
+    """Return the cost of solving a problem: the cube of its cells, or of those that remain after symmetry reduction."""
     cells = math.prod(demands.shape(demand))
     return (cells / 2 if cells > MIRRORED_CELLS else cells) ** 3
 
 
 def _tilted(demands: Demands, tilt: float) -> list[Floats]:
-    """Weights that fall or rise along every axis that is not even."""
+    """Return weights that fall or rise along every axis that is not even."""
     slope = [np.linspace(1, -1, size) if size > 1 else np.zeros(1) for size in demands.sizes]
     return [(1 + tilt * (kind not in demands.even) * line) / len(line) for kind, line in enumerate(slope)]
 
 
 def _off_kinks(demands: Demands, profiles: Profiles) -> list[Floats]:
-    """On two cells J has a kink at ½, ½, where the larger cell changes: no place to start from."""
+    """Tilt the weights of two-cell axes: J has a kink at (½, ½), where the larger cell changes; a bad start."""
     even = [len(profile) == 2 and float(np.ptp(profile)) < MOVED for profile in profiles]
     return [tilted if at else given
             for given, tilted, at in zip(profiles, _tilted(demands, TILT), even, strict=True)]  # fmt: skip
 
 
 def stationary(point: Point) -> float:
-    """How flat the error is in u: what it changes by, to first order and relatively, when a thousandth of an axis'
-    weight moves from one cell to another. Where all that is asked is left unsplit, u weighs nothing: 0."""
+    """Return how much J changes, to first order and relatively, if 0.001 of an axis' weight moves between two cells.
+
+    The value is 0 if all residual spaces of the workload are measured jointly, because J then does not depend on u.
+    """
     if point.value <= 0:
         return 0.0
     even = point.weighed.demands.even
@@ -135,7 +158,7 @@ def stationary(point: Point) -> float:
 
 
 def sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
-    """The demands that are no Kronecker product."""
+    """Return the demands that are not a Kronecker product."""
     return [demand for demand in demands.counts if len({_form(term) for term, _ in demand}) > 1 or _joint(demand)]
 
 
@@ -148,7 +171,7 @@ def _joint(demand: frozenset) -> bool:  # type: ignore[type-arg]
 
 
 def along_curve(demands: Demands, noise: str = GAUSSIAN) -> Point:
-    """The fixed point of t, all kinds at once; the best point that was met. Sums of terms count by their products."""
+    """Return the best point of the fixed-point iteration in t over all kinds; sums of terms count by their products."""
     weighed = Weighed(demands, noise, 0, ON_CURVE)
     best = point = weighed(demands.plain)
     for _ in range(STEPS):
@@ -160,7 +183,7 @@ def along_curve(demands: Demands, noise: str = GAUSSIAN) -> Point:
 
 
 def _on_curve(point: Point, kind: int) -> Floats:
-    """The weights at which the curve of a kind's main family has the slope that J has."""
+    """Return the weights at which the curve of a kind's main family has the slope of J."""
     profile = point.profiles[kind]
     tokens = [token for token in point.tokens if token[0] == kind and point.by_value[token] and point.by_square[token]]
     if not tokens or kind in point.weighed.demands.even:
@@ -181,7 +204,7 @@ def _on_curve(point: Point, kind: int) -> Floats:
 
 
 def added_total(point: Point, token: Token) -> float:
-    """t at which the curve of a token has the slope that J has: √(t + s)/√l = (∂J/∂l)/(∂J/∂s)."""
+    """Return the t at which the curve of a token has the slope of J: √(t + s)/√l = (∂J/∂l)/(∂J/∂s)."""
     averaged = point.tokens[token]
     if not point.by_square[token]:
         return 0.0
@@ -189,7 +212,7 @@ def added_total(point: Point, token: Token) -> float:
 
 
 def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:
-    """Down on the weights of all kinds that are not even, from some; the best point met."""
+    """Minimise J by L-BFGS over the weights of all kinds that are not even; return the best point evaluated."""
     free = [kind for kind in range(len(profiles)) if kind not in weighed.demands.even]
     met: list[Point] = []
 
@@ -202,19 +225,19 @@ def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:
 
 
 def _slope(point: Point, free: Sequence[int]) -> Floats:
-    """∂ log J by the moves of the free kinds."""
+    """Return ∂ log J with respect to the moves of the free kinds."""
     slopes = [_mirrored(point.weighed.demands, kind, slope) for kind, slope in enumerate(point.gradient())]
     parts = [(slopes[kind] - slopes[kind].mean()) / len(slopes[kind]) for kind in free]
     return np.concatenate(parts) / point.value
 
 
 def _mirrored(demands: Demands, kind: int, values: Floats) -> Floats:
-    """The same from both ends where the kind is mirrored."""
+    """Return the values averaged with their reverse if the kind is mirrored."""
     return (values + values[::-1]) / 2 if kind in demands.mirrored else values
 
 
 def moved(demands: Demands, profiles: Profiles, free: Sequence[int], moves: Floats) -> list[Floats]:
-    """Profiles with those of the free kinds moved, in units of 1/n; the sums stay 1."""
+    """Return profiles with those of the free kinds moved by multiples of 1/n; their sums remain 1."""
     new, start = list(profiles), 0
     for kind in free:
         move = _mirrored(demands, kind, moves[start : start + len(new[kind])])
@@ -229,7 +252,19 @@ LEAST = 1e-3  # of the plain mean
 
 
 def cell_weights(profile: Floats, size: int, family: str, bits: int) -> Weights:
-    """Whole weights of an axis of `size` cells, given the weights of its blocks and the family that is asked."""
+    """Return integer weights of the cells of an axis from the weights of its blocks.
+
+    Parameters
+    ----------
+    profile : ndarray, shape (blocks,)
+        Weights of the blocks.
+    size : int
+        Number of cells of the axis.
+    family : str
+        One-way family of the axis; it determines the weights within blocks of wide axes.
+    bits : int
+        Precision of the integer weights.
+    """
     if not is_wide(size):
         return whole_weights(refined(profile, size, size), bits)
     number = sum(run.count for run in runs_of(size))
@@ -243,7 +278,7 @@ def cell_weights(profile: Floats, size: int, family: str, bits: int) -> Weights:
 
 
 def refined(profile: Floats, size: int, parts: int) -> Floats:
-    """Weights of the blocks of an axis for another number of blocks."""
+    """Return the weights of the blocks of an axis interpolated to another number of blocks."""
     if len(profile) == parts:
         return profile
     places, wanted = _angles(size, len(profile)), _angles(size, parts)
@@ -254,7 +289,7 @@ def refined(profile: Floats, size: int, parts: int) -> Floats:
 
 
 def inner_profile(family: str, size: int, cells: int) -> Floats:
-    """Weights within a block of so many cells of an axis of `size`."""
+    """Return the weights of `cells` cells within a block of an axis of `size` cells."""
     if family == "marginal":
         return np.full(cells, 1 / cells)
     few = min(cells, SOLVED)
@@ -266,7 +301,7 @@ def inner_profile(family: str, size: int, cells: int) -> Floats:
 
 
 def _inner_queries(family: str, size: int, cells: int) -> Floats:
-    """What is asked within a block, with its whole as often as it does best."""
+    """Return the Gram matrix of the queries within a block; the block total has the frequency of least error."""
     prefix = FAMILIES["prefix"].gram(cells)
     if family == "prefix":
         return prefix + size
@@ -275,12 +310,12 @@ def _inner_queries(family: str, size: int, cells: int) -> Floats:
 
 
 def _angles(size: int, parts: int) -> Floats:
-    """θ of the ends of the blocks."""
+    """Return θ of the ends of the blocks."""
     return np.arcsin(np.sqrt(np.concatenate([[0], np.cumsum(even_cut(size, parts).lengths)]) / size))
 
 
 def _cubic(places: Floats, values: Floats, wanted: Floats) -> Floats:
-    """Lagrange's cubic through the four places around each wanted one."""
+    """Return Lagrange's cubic interpolation through the four places around each wanted one."""
     first = np.clip(np.searchsorted(places, wanted) - 2, 0, len(places) - 4)
     near = first[:, None] + np.arange(4)
     total = np.zeros(len(wanted))

@@ -1,6 +1,6 @@
-"""Baseline strategies, as users and the tables ask for them: each a function that returns a strategy matrix.
+"""Baseline strategies of the literature, each a function that returns a strategy matrix, shape (rows, cells).
 
-Rows × cells, not scaled to sensitivity 1: `scaled` does that. DataCube returns marginals instead of a matrix.
+The matrices do not have sensitivity 1; `scaled` normalises them. DataCube returns marginals instead of a matrix.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ MANY = 3600
 
 
 def scaled(matrix: Floats, noise: Noise) -> Floats:
-    """A strategy at sensitivity 1."""
+    """Return the strategy scaled to sensitivity 1."""
     return matrix / sensitivity(matrix, noise)
 
 
 def identity(size: int) -> Floats:
-    """Every cell."""
+    """Return the strategy that measures every cell."""
     return np.eye(size)
 
 
 def workload_itself(gram: Floats) -> Floats:
-    """Rows with the workload's Gram: for Gaussian noise as good as the workload's own queries, and never more rows."""
+    """Return rows with the workload's Gram matrix: for Gaussian noise equivalent to its queries, never more rows."""
     return root_of(gram)
 
 
 def wavelet(size: int) -> Floats:
-    """Haar: the total, and for every interval, halved, left minus right (Xiao et al., 2011); any size."""
+    """Return the Haar wavelet (Xiao et al., 2011): the total, and left minus right for every halved interval; any size."""
     rows = [np.ones(size)]
     for low, high in _nodes(size, 2):
         if high - low > 1:
@@ -53,18 +53,18 @@ def wavelet(size: int) -> Floats:
 
 
 def hierarchical(size: int, branching: int = 2, root: bool = True) -> Floats:
-    """The sums of all intervals of a tree with the cells as leaves (Hay et al., 2010): H2 at branching 2."""
+    """Return the sums of all intervals of a tree whose leaves are the cells (Hay et al., 2010); branching 2 is H2."""
     nodes = list(_nodes(size, branching))
     return np.stack([_indicator(size, node) for node in (nodes if root or size == 1 else nodes[1:])])
 
 
 def hb(size: int) -> Floats:
-    """The hierarchy without its root, of the branching factor that range queries want (Qardaji et al., 2013)."""
+    """Return the hierarchy without its root with the best branching factor for range queries (Qardaji et al., 2013)."""
     return hierarchical(size, hb_branching(size), root=False)
 
 
 def hb_branching(size: int) -> int:
-    """The b that minimises (b − 1) h³ − 2 (b + 1) h² / 3 with h = ⌈log_b n⌉ levels; b = n is the identity."""
+    """Return the b that minimises (b − 1) h³ − 2 (b + 1) h² / 3 with h = ⌈log_b n⌉ levels; b = n is the identity."""
 
     def variance(branching: int) -> float:
         levels = max(1, math.ceil(round(math.log(size, branching), 9)))
@@ -74,17 +74,18 @@ def hb_branching(size: int) -> int:
 
 
 def greedy_h(gram: Floats, noise: Noise) -> Floats:
-    """GreedyH (Li et al., 2014): the binary hierarchy, each node's weight the best for the workload inside it.
+    """Return GreedyH (Li et al., 2014): the binary hierarchy with weights optimised for the workload inside each node.
 
-    From the leaves up: a node's sum gets λ, all below it 1 − λ (Gaussian: √(1 − λ²)). With M the inverse Gram of what
-    is below at weight 1, the error is (tr GM − λ² 1ᵀMGM1 / (κ² + λ² 1ᵀM1)) / κ², κ the weight below.
+    The recursion starts at the leaves: a node's sum has weight λ and all nodes below it 1 − λ (Gaussian: √(1 − λ²)).
+    With M the inverse Gram matrix of the nodes below at weight 1 and κ their weight, the error is (tr GM − λ² 1ᵀMGM1 /
+    (κ² + λ² 1ᵀM1)) / κ².
     """
     rows, _ = _greedy(gram, (0, len(gram)), noise)
     return rows
 
 
 def fourier(size: int) -> Floats:
-    """The real Fourier basis, orthonormal: for every frequency a cosine and a sine."""
+    """Return the orthonormal real Fourier basis: a cosine and a sine for every frequency."""
     cell = np.arange(size)
     rows = [np.full(size, 1 / math.sqrt(size))]
     for frequency in range(1, size // 2 + 1):
@@ -94,10 +95,10 @@ def fourier(size: int) -> Floats:
 
 
 def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
-    """BMAX (Ding et al., 2011): the fewest marginals, of equal weight, such that one of them tells each asked marginal.
+    """Return BMAX (Ding et al., 2011): the fewest marginals, of equal weight, that cover the workload's marginals.
 
-    For every bound on the cells that are summed for it, a greedy cover; of these the one with the least error by least
-    squares, which is what the tables show (the paper's own choice looks at the worst marginal only).
+    A greedy cover is computed for every bound on the number of summed cells. The cover with the smallest least-squares
+    error is returned, as in the published tables (the paper itself minimises the worst marginal only).
     """
     wanted = np.argwhere(requested_terms(union)).astype(bool)
     sums, candidates = _summed(union, wanted)
@@ -124,7 +125,7 @@ def _cuts(low: int, high: int, branching: int) -> list[int]:
 
 
 def _nodes(size: int, branching: int) -> Iterator[Interval]:
-    """All intervals of the tree, level by level, the root first."""
+    """Yield all intervals of the tree level by level, the root first."""
     level: list[Interval] = [(0, size)]
     while level:
         yield from level
@@ -139,7 +140,7 @@ def _indicator(size: int, node: Interval) -> Floats:
 
 
 def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]:
-    """The rows below and at a node, (rows, n), of sensitivity 1 within it, and their inverse Gram inside it."""
+    """Return the rows at and below a node, (rows, n), of sensitivity 1 within it, and their inverse Gram matrix."""
     low, high = node
     size = len(gram)
     if high - low == 1:
@@ -160,7 +161,7 @@ def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]
 
 
 def _node_weight(trace: float, turned: float, total: float, noise: Noise) -> tuple[float, float]:
-    """λ and what is left for below."""
+    """Return λ and the remaining weight of the nodes below."""
 
     from scipy.optimize import minimize_scalar
 
@@ -180,9 +181,9 @@ def _node_weight(trace: float, turned: float, total: float, noise: Noise) -> tup
 
 
 def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
-    """For every candidate marginal and asked one, how many cells are summed; inf where it does not tell it.
+    """Return the summed cells for every candidate and requested marginal, inf if not covered, and the candidates.
 
-    Candidates: what is asked and all unions of two of them, unions of those, until there are many.
+    The candidates are the requested marginals, all unions of two of them and unions of those, up to a limit.
     """
     candidates = wanted
     for _ in range(2):
@@ -197,7 +198,7 @@ def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Floats, NDArray
 
 
 def _cover(spans: NDArray[np.bool_]) -> list[int]:
-    """Greedy set cover: rows that together hold every column."""
+    """Return a greedy set cover: rows that together cover every column."""
     left = np.ones(spans.shape[1], dtype=bool)
     chosen: list[int] = []
     while left.any():

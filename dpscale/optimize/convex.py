@@ -1,13 +1,14 @@
-"""The optimal strategy of one subworkload, with a certificate.
+"""Optimal strategy of one subworkload, with a certificate.
 
-QuerySmasher's problem (section 6):  L = min tr(G X⁺)  over X ⪰ 0, diag(X) ≤ 1, range(X) ⊇ range(G).
+The problem of QuerySmasher (section 6) is  L = min tr(G X⁺)  over X ⪰ 0, diag(X) ≤ 1, range(X) ⊇ range(G).
 With G = FᵀF of full row rank and weights μ ≥ 0, Σμ = 1, let M = F diag(μ) Fᵀ. For every μ
     (tr M^½)² ≤ L                                     (dual, by Cauchy–Schwarz), and
     X = Fᵀ M^{−½} F  gives  tr(G X⁺) = tr M^½,  Σ μ_i X_ii = tr M^½,
 so X / max X_ii is a primal point of value tr M^½ · max X_ii, and max X_ii / tr M^½ − 1 is its certified gap. At the
-optimum X_ii = tr M^½ wherever μ_i > 0. We iterate log μ ← log μ + 2 log(X_ii / tr M^½), a fixed point of that
-condition, accelerated by Anderson mixing; a step that lowers the dual is dropped. That is fast where every μ_i > 0;
-where the optimum leaves cells out, an interior point method (`barrier`) takes over. Symmetries of G cut M into blocks.
+optimum X_ii = tr M^½ wherever μ_i > 0. The iteration log μ ← log μ + 2 log(X_ii / tr M^½) has this condition as its
+fixed point and is accelerated by Anderson mixing; a step that lowers the dual is rejected. It is fast if every μ_i > 0.
+If cells have weight 0 at the optimum, an interior-point method (`polish`) finishes. Symmetries of G split M into
+blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MIXED = 1e-6
 
 
 class Point:
-    """One μ with its trace tr M^½, the diagonal of X (`leverage`) on the orbits, and the ratio that certifies it."""
+    """One μ with its trace tr M^½, the diagonal of X (`leverage`) on the orbits, and the ratio of primal to dual."""
 
     def __init__(self, blocks: SymmetryBlocks, weights: Floats) -> None:
         self.blocks, self.weights = blocks, weights
@@ -52,11 +53,11 @@ class Point:
         self.ratio = float(self.leverage.max()) * float(weights.sum()) / self.trace
 
     def normal(self) -> Point:
-        """The same point with weights that sum to 1."""
+        """Return the same point with weights that sum to 1."""
         return Point(self.blocks, self.weights / self.weights.sum())
 
     def root(self) -> Floats:
-        """B with BᵀB = X / max X_ii, on all cells."""
+        """Return B with BᵀB = X / max X_ii, on all cells."""
         parts = [
             self.blocks.expand(block, values[:, None] ** -0.25 * rows)
             for block, rows, values in zip(self.blocks.blocks, self.turned, self.values, strict=True)
@@ -64,7 +65,7 @@ class Point:
         return np.asarray(np.concatenate(parts) / np.sqrt(self.leverage.max()))
 
     def curvature(self) -> Floats:
-        """H, on the orbits."""
+        """Return H on the orbits."""
         total = np.zeros((len(self.weights),) * 2)
         for rows, values in zip(self.turned, self.values, strict=True):
             roots = np.sqrt(values)
@@ -76,9 +77,10 @@ class Point:
 
 
 def polish(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
-    """Take a point to the tolerance, or as far as the deadline lets: Newton on the cells that can carry weight.
+    """Refine a point by Newton steps until the tolerance or the deadline, on the cells that may have positive weight.
 
-    A cell can carry weight when its leverage is near the largest; few can, and the certificate is taken on all cells.
+    A cell may have positive weight if its leverage is near the largest; these are few. The certificate covers all
+    cells.
     """
     best, weights = start, start.weights
     chosen = np.zeros(len(weights), dtype=bool)
@@ -98,7 +100,7 @@ def polish(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
 
 
 def interior_point(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
-    """Newton steps from a good point until the certificate is within the tolerance; the best point met, normalised."""
+    """Take Newton steps from a good point until the gap is within the tolerance; return the best point, normalised."""
     weights = start.weights / start.weights.sum()
     point = Point(start.blocks, np.maximum(weights, weights.max() * FLOOR) * start.trace)
     slack = np.maximum(1 - point.leverage, 1e-4)
@@ -118,7 +120,7 @@ def interior_point(start: Point, tolerance: float, deadline: float = math.inf) -
 
 
 def _to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:
-    """How far a step can go before a value loses most of itself."""
+    """Return the step length, at most 1, at which no value loses more than a fraction of itself."""
     falling = step < 0
     return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))
 
@@ -133,10 +135,16 @@ NOTHING = -600.0  # of a log weight: less would be 0, and its cells could not co
 
 @dataclass(frozen=True)
 class Optimum:
-    """The strategy B (rows × cells, largest column norm 1) with its primal value and the dual bound.
+    """Strategy B (rows × cells, largest column norm 1) with its primal value and the dual bound.
 
-    `weights`: μ, from which all three follow; a warm start for the next time. `ended`: what stopped the search, "gap"
-    (the tolerance is met), "time" or "steps".
+    Attributes
+    ----------
+    root : ndarray, shape (rows, cells)
+    primal, dual : float
+    weights : ndarray
+        μ on the orbits, which determines the other fields; a warm start for a later solve.
+    ended : str
+        Reason for the end of the search: "gap" (the tolerance is reached), "time" or "steps".
     """
 
     root: Floats
@@ -157,11 +165,22 @@ def optimise(
     seconds: float = math.inf,
     start: Floats | None = None,
 ) -> Optimum:
-    """Solve the problem for one Gram matrix G = FᵀF, given by its rows F, (r, n).
+    """Solve the problem of one Gram matrix G = FᵀF.
 
-    `shape`: the sizes of the axes that the n cells are made of, row-major; it only helps to find symmetries. The search
-    ends at the gap `tolerance`, or after about `seconds`. `start`: the weights of an earlier optimum of this problem.
-    Large problems end after fewer steps, which follow from their size alone: the gap is larger then, and known.
+    Large problems end after fewer steps, a number that depends on their size alone; their gap is larger and reported.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (r, n)
+        F.
+    shape : tuple of int, optional
+        Sizes of the axes of the n cells, row-major; used only to find symmetries.
+    tolerance : float
+        Gap at which the search ends.
+    seconds : float
+        Approximate time limit.
+    start : ndarray, optional
+        Weights of an earlier optimum of this problem.
     """
     blocks, deadline = split(rows, shape or (rows.shape[1],)), time.monotonic() + seconds
     best = fixed_point(blocks, tolerance, deadline, start)
@@ -173,7 +192,7 @@ def optimise(
 def roughly(
     rows: Floats, shape: tuple[int, ...], tolerance: float, seconds: float = math.inf, start: Floats | None = None
 ) -> Optimum:
-    """The fixed point alone, for searches that need no certificate; the dual is a bound all the same."""
+    """Solve by the fixed point alone, for searches that need no certificate; the dual is still a bound."""
     deadline = time.monotonic() + seconds
     return _optimum(fixed_point(split(rows, shape), tolerance, deadline, start), tolerance, deadline)
 
@@ -186,7 +205,7 @@ def _optimum(best: Point, tolerance: float, deadline: float) -> Optimum:
 def fixed_point(
     blocks: SymmetryBlocks, tolerance: float, deadline: float = math.inf, start: Floats | None = None
 ) -> Point:
-    """Anderson-mixed fixed point from uniform weights, or those given; the best point met."""
+    """Run the Anderson-mixed fixed point from uniform or given weights; return the best point."""
     sizes = np.bincount(blocks.orbit).astype(np.float64)
     if start is None or start.shape != sizes.shape or start.min() < 0 or start.max() <= 0:
         start = sizes / sizes.sum()
@@ -195,17 +214,17 @@ def fixed_point(
 
 
 def _step_work(blocks: SymmetryBlocks) -> float:
-    """Floating-point operations of one look at μ, about: two products of the rows, and eigenvectors."""
+    """Return the approximate operations of one evaluation: two products of the rows, and eigenvectors."""
     return sum(4.0 * len(one.rows) ** 2 * one.rows.shape[1] + 10.0 * len(one.rows) ** 3 for one in blocks.blocks)
 
 
 def _newton_work(blocks: SymmetryBlocks) -> float:
-    """The same of one Newton step of `barrier`, if all cells can carry weight."""
+    """Return the approximate operations of one Newton step of `polish`, if all cells may have positive weight."""
     return sum(float(one.rows.size) ** 2 for one in blocks.blocks)
 
 
 class Looked(Protocol):
-    """What one look at μ tells (see `barrier.Point`)."""
+    """Protocol of an evaluated μ (see `Point`)."""
 
     @property
     def weights(self) -> Floats: ...
@@ -221,7 +240,7 @@ Look = TypeVar("Look", bound=Looked)
 
 
 def mixed(look: Callable[[Floats], Look], start: Floats, tolerance: float, deadline: float, steps: int = STEPS) -> Look:
-    """The fixed point of the condition on μ from a start, Anderson-mixed; the best point met."""
+    """Run the fixed-point iteration on μ with Anderson mixing; return the best point evaluated."""
     best = look(start)
     log_weights = np.log(np.maximum(best.weights, 1e-300))
     mixing = Mixing()
@@ -237,7 +256,7 @@ def mixed(look: Callable[[Floats], Look], start: Floats, tolerance: float, deadl
 
 
 class Mixing:
-    """Anderson mixing of a fixed-point iteration; falls back to the plain step when the dual drops."""
+    """Anderson mixing of a fixed-point iteration; falls back to the plain step if the dual decreases."""
 
     def __init__(self) -> None:
         self.points: list[Floats] = []
@@ -262,7 +281,7 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Solution:
-    """A subworkload's strategy with its coefficient L (noise of the lattice included) and a lower bound of L."""
+    """Strategy of a subworkload with its coefficient L (including lattice noise) and a lower bound of L."""
 
     factors: tuple[Factor, ...]
     coefficient: float
@@ -270,9 +289,9 @@ class Solution:
 
 
 class Solve(Protocol):
-    """Solves the problem of one Gram FᵀF of trace 1 on the cells of `shape`; equal keys mean equal problems.
+    """Solver of the problem of one Gram matrix FᵀF of trace 1 on the cells of `shape`; equal keys mean equal problems.
 
-    Where the key is None the problem is a passing one, and is not kept. `tolerance` None: the solver's own.
+    A problem with key None is temporary and is not stored. `tolerance` None means the solver's default.
     """
 
     def __call__(
@@ -284,7 +303,7 @@ LEAST = 1e-14
 
 
 def slope(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
-    """Y of the problem of `rows` (r, cells) at its optimum: (cells, cells)."""
+    """Return Y, the gradient of the problem of `rows` (r, cells) at its optimum, shape (cells, cells)."""
     blocks = split(rows, shape)
     point = Point(blocks, optimum.weights)
     cells = _on_cells(optimum, blocks)
@@ -297,12 +316,12 @@ def slope(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
 
 
 def cell_weights(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
-    """μ on every cell, where the optimum has it on the orbits of the problem's symmetries."""
+    """Return μ on every cell; the optimum has it on the orbits of the problem's symmetries."""
     return _on_cells(optimum, split(rows, shape))
 
 
 def dual(rows: Floats, weights: Floats) -> float:
-    """(tr M^½)² at some weights of the cells: no strategy for the Gram of the rows goes below."""
+    """Return (tr M^½)² at some weights of the cells, a lower bound over all strategies for the Gram of the rows."""
     return float(np.linalg.svd(rows * np.sqrt(weights), compute_uv=False).sum() ** 2)
 
 

@@ -1,7 +1,8 @@
-"""L-BFGS with a weak Wolfe line search by bisection, for functions that are dear to look at and may have kinks.
+"""L-BFGS with a weak Wolfe line search by bisection, for functions that are expensive to evaluate and may have kinks.
 
-Nocedal's two loops for the direction; Lewis and Overton's search for the length, which asks for no second derivative
-(Nonsmooth optimization via quasi-Newton methods, 2013). A slope is only asked for where the value has fallen enough.
+The direction is Nocedal's two-loop recursion. The step length is the search of Lewis and Overton, which needs no second
+derivative (Nonsmooth optimization via quasi-Newton methods, 2013). The gradient is computed only after sufficient
+decrease.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FIRST, LENGTH = 0.1, 10.0  # the first step's longest move, and it in slopes
 
 
 def descend(look: Look, start: Floats, looks: int, flat: float) -> None:
-    """Look at `looks` points at most, each step lower than the one before; end where one gains less than `flat`."""
+    """Evaluate at most `looks` points, each step lower than the previous one; stop if a step gains less than `flat`."""
     left = [looks]
 
     def counted(point: Floats) -> tuple[float, Callable[[], Floats]]:
@@ -46,7 +47,7 @@ def descend(look: Look, start: Floats, looks: int, flat: float) -> None:
 def _step(
     look: Look, at: Floats, value: float, slope: Floats, direction: Floats, left: list[int]
 ) -> tuple[Floats, float, Floats] | None:
-    """A point along the direction that is lower and flatter, with its value and slope; None where none is found."""
+    """Return a lower and flatter point along the direction, with its value and slope; None if none is found."""
     falling, low, high, length, found = float(slope @ direction), 0.0, math.inf, 1.0, None
     while left[0] > 0:
         point = at + length * direction
@@ -63,7 +64,7 @@ def _step(
 
 
 class _Turns:
-    """The last steps with what the slope changed by along them: an inverse Hessian."""
+    """Recent steps and the changes of the slope along them: an implicit inverse Hessian."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[Floats, Floats]] = []
@@ -73,7 +74,7 @@ class _Turns:
             self.kept = [*self.kept[1 - MEMORY :], (step, change)]
 
     def turned(self, slope: Floats) -> Floats:
-        """The direction for a slope."""
+        """Return the descent direction for a slope."""
         if not self.kept:
             return np.asarray(-slope * min(LENGTH, FIRST / float(np.abs(slope).max())))
         direction, along = -slope, []

@@ -1,12 +1,12 @@
-"""Eigen-Design: weights on a fixed set of design queries (Li and Miklau, 2012), for Gaussian noise.
+"""Eigen-Design: optimal weights on a fixed set of design queries (Li and Miklau, 2012), for Gaussian noise.
 
 Program 1: min Σ c_i/u_i  s.t.  Σ_i u_i Q_ij² ≤ 1 for every cell j, with c_i the squared norms of the columns of W Q⁺.
 With a_ij = Q_ij², weights μ ≥ 0 on the cells, Σμ = 1, and T = Σ_i √(c_i (aμ)_i), the point u_i = √(c_i / (aμ)_i) gives
     T² ≤ the optimum ≤ T · max_j (uᵀa)_j,     Σ_j μ_j (uᵀa)_j = T,
-so max_j (uᵀa)_j / T − 1 is its certified gap. We iterate log μ ← log μ + 2 log((uᵀa)_j / T) with Anderson mixing, and
-where the optimum leaves cells out an interior point method ends it: with y = Tμ unscaled, s_j = 1 − (uᵀa)_j ≥ 0,
+so max_j (uᵀa)_j / T − 1 is its certified gap. The iteration is log μ ← log μ + 2 log((uᵀa)_j / T) with Anderson mixing.
+If cells have weight 0 at the optimum, an interior-point method finishes: with y = Tμ unscaled, s_j = 1 − (uᵀa)_j ≥ 0,
 y_j s_j = 0, and −∂(uᵀa)/∂y = ½ aᵀ diag(√c (ay)^{−3/2}) a.
-Program 2 takes the eigenvectors of WᵀW as design queries, and fills up the columns that are shorter than the longest.
+Program 2 uses the eigenvectors of WᵀW as design queries and completes the columns that are shorter than the longest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHORT = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Weighting:
-    """The weights u of the design queries (squares of what they are scaled by), their error Σ c/u and a bound of it."""
+    """Weights u of the design queries (squares of their scale factors), their error Σ c/u and a lower bound of it."""
 
     weights: Floats
     error: float
@@ -45,7 +45,7 @@ class Weighting:
 
 
 class _Point:
-    """One y ≥ 0 on the cells, with u, what it loads the cells with, and the ratio that certifies it."""
+    """One y ≥ 0 on the cells with its u, the load uᵀa of the cells, and the ratio of primal to dual."""
 
     def __init__(self, costs: Floats, squares: Floats, y: Floats) -> None:
         self.y = y
@@ -58,7 +58,7 @@ class _Point:
 
 
 def weigh(costs: Floats, squares: Floats, gap: float = GAP) -> Weighting:
-    """Program 1 for costs c, (k,), and squared entries a, (k, cells); queries that cost nothing get no weight."""
+    """Solve program 1 for costs c, (k,), and squared entries a, (k, cells); queries of zero cost have weight 0."""
     used = (costs > RANK * costs.max()) & (squares.max(axis=1) > 0)
     point = _newton(costs[used], squares[used], _fixed_point(costs[used], squares[used], gap), gap)
     weights = np.zeros(len(costs))
@@ -68,16 +68,16 @@ def weigh(costs: Floats, squares: Floats, gap: float = GAP) -> Weighting:
 
 
 def eigen_design(gram: Floats, design: Floats | None = None, gap: float = GAP) -> Strategy:
-    """Program 2 for a Gram (n, n), or program 1 on any design queries (k, n) whose span holds the workload."""
+    """Solve program 2 for a Gram matrix (n, n), or program 1 for design queries (k, n) that span the workload."""
     queries = eigen_queries(gram) if design is None else design
     solution = weigh(query_costs(gram, queries), queries**2, gap)
     return _strategy(gram, queries, solution.weights)
 
 
 def separated_design(gram: Floats, group: int | None = None, gap: float = GAP) -> Strategy:
-    """Eigen-query separation (section 4.2): weights within groups of like eigenvalues, then one factor a group.
+    """Return eigen-query separation (section 4.2): weights in groups of similar eigenvalues, then a factor per group.
 
-    `group`: eigenvectors in a group, n^⅓ unless told.
+    `group` is the number of eigenvectors per group, n^⅓ by default.
     """
     queries = eigen_queries(gram)
     costs, squares = query_costs(gram, queries), queries**2
@@ -92,7 +92,7 @@ def separated_design(gram: Floats, group: int | None = None, gap: float = GAP) -
 
 
 def principal_design(gram: Floats, count: int, gap: float = GAP) -> Strategy:
-    """Principal vectors (section 4.2): the `count` largest eigenvectors weighted each, all others by one weight."""
+    """Return principal vectors (section 4.2): weights for the `count` largest eigenvectors, one for all others."""
     queries = eigen_queries(gram)
     costs, squares = query_costs(gram, queries), queries**2
     if count >= len(queries):
@@ -103,20 +103,20 @@ def principal_design(gram: Floats, count: int, gap: float = GAP) -> Strategy:
 
 
 def eigen_queries(gram: Floats) -> Floats:
-    """The eigenvectors of the Gram as rows, largest eigenvalue first; those of eigenvalue 0 are left out."""
+    """Return the eigenvectors of the Gram matrix as rows, largest eigenvalue first, without those of eigenvalue 0."""
     values, vectors = np.linalg.eigh(gram)
     kept = values > RANK * values[-1]
     return np.asarray(vectors[:, kept].T[::-1])
 
 
 def query_costs(gram: Floats, queries: Floats) -> Floats:
-    """c_i: the squared norms of the columns of W Q⁺, the diagonal of Q⁺ᵀ G Q⁺ (theorem 1)."""
+    """Return c_i, the squared norms of the columns of W Q⁺: the diagonal of Q⁺ᵀ G Q⁺ (theorem 1)."""
     inverse = np.linalg.pinv(queries, rcond=RANK)
     return np.asarray(np.maximum((inverse * (gram @ inverse)).sum(axis=0), 0.0))
 
 
 def complete_columns(matrix: Floats) -> Floats:
-    """A strategy with single-cell queries added so that every column is as long as the longest (program 2, step 4)."""
+    """Add single-cell queries so that every column is as long as the longest (program 2, step 4)."""
     norms = (matrix**2).sum(axis=0)
     missing = np.sqrt(np.maximum(norms.max() - norms, 0.0))
     short = np.flatnonzero(missing > SHORT * np.sqrt(norms.max()))
@@ -126,7 +126,7 @@ def complete_columns(matrix: Floats) -> Floats:
 
 
 def _strategy(gram: Floats, queries: Floats, weights: Floats) -> Strategy:
-    """The weighted queries with completed columns, at sensitivity 1."""
+    """Return the weighted queries with completed columns, at sensitivity 1."""
     kept = weights > 0
     matrix = complete_columns(np.sqrt(weights[kept])[:, None] * queries[kept])
     matrix = matrix / np.sqrt((matrix**2).sum(axis=0).max())
@@ -135,7 +135,7 @@ def _strategy(gram: Floats, queries: Floats, weights: Floats) -> Strategy:
 
 
 def _fixed_point(costs: Floats, squares: Floats, gap: float) -> _Point:
-    """Anderson-mixed fixed point from uniform cells; the best point met."""
+    """Run the Anderson-mixed fixed point from uniform cells; return the best point."""
     best = point = _Point(costs, squares, np.full(squares.shape[1], 1 / squares.shape[1]))
     mixing = Mixing()
     for _ in range(STEPS):
@@ -150,7 +150,7 @@ def _fixed_point(costs: Floats, squares: Floats, gap: float) -> _Point:
 
 
 def _newton(costs: Floats, squares: Floats, start: _Point, gap: float) -> _Point:
-    """Primal-dual Newton steps from a point of Σy = 1 until the gap is met; the best point met."""
+    """Take primal-dual Newton steps from a point with Σy = 1 until the gap is reached; return the best point."""
     best = start
     point = _Point(costs, squares, np.maximum(start.y, start.y.max() * FLOOR) * start.trace)
     slack = np.maximum(1 - point.load, 1e-4)
@@ -169,7 +169,7 @@ def _newton(costs: Floats, squares: Floats, start: _Point, gap: float) -> _Point
 
 
 def _solve(rows: Floats, diagonal: Floats, right: Floats) -> Floats:
-    """x with (RᵀR + diag) x = right, by Woodbury where there are fewer rows than cells."""
+    """Solve (RᵀR + diag) x = right, by Woodbury's identity if there are fewer rows than cells."""
     if 2 * len(rows) > len(diagonal):
         return np.asarray(np.linalg.solve(rows.T @ rows + np.diag(diagonal), right))
     thin = rows / diagonal
@@ -178,6 +178,6 @@ def _solve(rows: Floats, diagonal: Floats, right: Floats) -> Floats:
 
 
 def _to_boundary(values: NDArray[np.floating], step: NDArray[np.floating]) -> float:
-    """How far a step can go before a value loses most of itself."""
+    """Return the step length, at most 1, at which no value loses more than a fraction of itself."""
     falling = step < 0
     return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))

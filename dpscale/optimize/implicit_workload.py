@@ -1,10 +1,10 @@
-"""The workload as a weighted union of Kronecker products over the attributes that it asks (HDMM, section 5).
+"""Workload as a weighted union of Kronecker products over the attributes that it uses (HDMM, section 5).
 
-Every set of a product family is one product: the family's Gram WᵀW on each named attribute, the Gram 11ᵀ of Total on
-the others, and the set's weight (the square of the paper's w_j). Equal products are merged. What matters of a strategy
-A of sensitivity 1 is its error coefficient tr(G (AᵀA)⁺), where G is the weighted sum of the products' Grams and the
-sensitivity is the largest norm of a column: L2 for Gaussian, L1 for Laplace noise. All errors in `select`'s HDMM and
-Eigen-Design are in that unit: times σ² at unit sensitivity they are sums of squared errors.
+Every set of a product family is one product: the family's Gram matrix WᵀW on each named attribute, the Gram matrix 11ᵀ
+of Total on the others, and the set's weight (the square of the paper's w_j). Equal products are merged. A strategy A of
+sensitivity 1 is characterised by its error coefficient tr(G (AᵀA)⁺), where G is the weighted sum of the products' Gram
+matrices and the sensitivity is the largest norm of a column: L2 for Gaussian, L1 for Laplace noise. All errors of HDMM
+and Eigen-Design are in that unit: multiplied by σ² at unit sensitivity they are sums of squared errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXPLICIT_CELLS = 8192
 
 @dataclass(frozen=True, eq=False)
 class AxisGram:
-    """The Gram of one-way queries on one attribute, (n, n); equal keys mean equal Grams."""
+    """Gram matrix of one-way queries on one attribute, shape (n, n); equal keys mean equal matrices."""
 
     key: str
     gram: Floats
@@ -43,7 +43,7 @@ class AxisGram:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """weight · ⊗ Grams, one for every attribute of the union, Total where it is not named."""
+    """weight · ⊗ Gram matrices, one for every attribute of the union, Total for attributes that are not named."""
 
     weight: float
     axes: tuple[AxisGram, ...]
@@ -55,7 +55,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Implicit:
-    """Products over the attributes `names`, in domain order, of `sizes`; attributes that nothing asks are left out."""
+    """Union of products over the attributes `names`, in domain order, of `sizes`; unused attributes are omitted."""
 
     names: AttributeSet
     sizes: tuple[int, ...]
@@ -66,21 +66,21 @@ class Implicit:
         return math.prod(self.sizes)
 
     def distinct(self, axis: int) -> dict[str, Floats]:
-        """The different Grams on one axis, by key."""
+        """Return the distinct Gram matrices on one axis by key."""
         return {product.axes[axis].key: product.axes[axis].gram for product in self.products}
 
     def named(self, product: Product) -> AttributeSet:
-        """The attributes that a product names."""
+        """Return the attributes that a product names."""
         return tuple(name for name, axis in zip(self.names, product.axes, strict=True) if not axis.is_total)
 
     def only(self, products: tuple[Product, ...]) -> Implicit:
-        """Some of the products, on the attributes that they name."""
+        """Return the union of some of the products, on the attributes that they name."""
         asked = [i for i in range(len(self.names)) if any(not product.axes[i].is_total for product in products)]
         cut = (Product(product.weight, tuple(product.axes[i] for i in asked)) for product in products)
         return Implicit(tuple(self.names[i] for i in asked), tuple(self.sizes[i] for i in asked), tuple(cut))
 
     def gram(self) -> Floats:
-        """The whole Gram, (cells, cells), for small domains."""
+        """Return the full Gram matrix, (cells, cells), for small domains."""
         total = np.zeros((self.cells,) * 2)
         for product in self.products:
             total += product.weight * kron([axis.gram for axis in product.axes])
@@ -88,9 +88,18 @@ class Implicit:
 
 
 def implicit(workload: Workload, relative: bool = False) -> Implicit:
-    """The union of products that a workload is; PlanError where a joint family or array asks several attributes.
+    """Return a workload as a union of products.
 
-    `relative`: every query scaled to L2 norm 1, for relative error (Eigen-Design, section 3.4).
+    Parameters
+    ----------
+    workload : Workload
+    relative : bool
+        Scale every query to L2 norm 1, for relative error (Eigen-Design, section 3.4).
+
+    Raises
+    ------
+    PlanError
+        If a joint family or array covers several attributes.
     """
     asked = {name for part in workload.parts for names in _weighed(part) for name in names}
     names = tuple(name for name in workload.domain.names if name in asked)
@@ -108,7 +117,10 @@ def implicit(workload: Workload, relative: bool = False) -> Implicit:
 def explicit_gram(
     workload: Workload, limit: int = EXPLICIT_CELLS, relative: bool = False
 ) -> tuple[AttributeSet, Floats]:
-    """The attributes asked and the Gram over all their cells, row-major, for any family; PlanError above the limit."""
+    """Return the attributes of any workload and the Gram matrix over all their cells, row-major.
+
+    Raises PlanError if there are more than `limit` cells.
+    """
     asked = {name for part in workload.parts for names in _weighed(part) for name in names}
     names = tuple(name for name in workload.domain.names if name in asked)
     sizes, cells = workload.domain.shape(names), workload.domain.cells(names)
@@ -124,7 +136,7 @@ def explicit_gram(
 
 
 def _weighed(part: ProductPart | JointPart | ExplicitPart) -> dict[AttributeSet, float]:
-    """The sets of a part with a weight above 0."""
+    """Return the sets of a part with positive weight."""
     weights: dict[AttributeSet, float] = {}
     for attributes, weight in zip(part.sets, part.weights, strict=True):
         if weight > 0:
@@ -133,7 +145,7 @@ def _weighed(part: ProductPart | JointPart | ExplicitPart) -> dict[AttributeSet,
 
 
 def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> list[AxisGram]:
-    """The Gram of a set on each of its attributes."""
+    """Return the Gram matrix of a set on each of its attributes."""
     if isinstance(part, ProductPart):
         sizes = part.domain.shape(attributes)
         return [_family(family.name, n, relative) for family, n in zip(part.families(attributes), sizes, strict=True)]
@@ -150,7 +162,7 @@ def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet
 def set_gram(
     part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool = False, cells: int = 1
 ) -> Floats:
-    """The Gram of one set on its own cells, times what the length of a query on the other cells takes from it."""
+    """Return the Gram matrix of one set on its cells; if `relative`, scaled for the norm on the other cells."""
     if isinstance(part, ProductPart):
         total = kron([axis.gram for axis in _axes(part, attributes, relative)])
     else:
@@ -159,7 +171,7 @@ def set_gram(
 
 
 def _rows_gram(part: JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> Floats:
-    """Σ weight · qᵀq over the queries of a joint family or an array."""
+    """Return Σ weight · qᵀq over the queries of a joint family or an array."""
     queries = part.queries(attributes)
     flat = queries.reshape(len(queries), -1)
     weights = part.query_weights(attributes)
@@ -184,7 +196,7 @@ def _total(size: int, relative: bool) -> AxisGram:
 
 
 def _unit_intervals(weights: Floats) -> Floats:
-    """Σ weights[a, b] · 1[a,b] 1[a,b]ᵀ over the intervals a ≤ b: entry (i, j) sums a ≤ min(i, j), b ≥ max(i, j)."""
+    """Return Σ weights[a, b] · 1[a,b] 1[a,b]ᵀ over a ≤ b: entry (i, j) sums a ≤ min(i, j), b ≥ max(i, j)."""
     summed = np.cumsum(np.cumsum(weights, axis=0)[:, ::-1], axis=1)[:, ::-1]
     return np.asarray(np.triu(summed) + np.triu(summed, 1).T)
 
@@ -217,7 +229,7 @@ _UNIT: dict[str, Callable[[int], Floats]] = {
 
 
 def _check_narrow(size: int) -> None:
-    """PlanError for an axis whose Gram would not fit: these mechanisms make all of it."""
+    """Raise PlanError for an axis whose Gram matrix is too large; these mechanisms build the full matrix."""
     if is_wide(size):
         raise PlanError("workload", f"an attribute of {size} cells", f"at most {DENSE} cells with this mechanism",
                         "coarsen the attribute, or take weighted-residuals or query-smasher")  # fmt: skip
@@ -227,7 +239,7 @@ NEAR = 0.25  # of the logarithm of a term's share
 
 
 def merged(demands: Demands, power: float) -> Demands:
-    """The demands with near sums as one; `power` of L is what counts."""
+    """Return the demands with similar sums replaced by their mean; `power` is the exponent of L in the objective."""
     alike: dict[object, list[tuple[Demand, int]]] = defaultdict(list)
     for demand, number in demands.counts.items():
         alike[demand if is_product(term for term, _ in demand) else _mix(demand)].append((demand, number))
@@ -243,7 +255,7 @@ def _mix(demand: Demand) -> object:
 
 
 def _mean(group: list[tuple[Demand, int]], power: float) -> Demand:
-    """The mean of the shares, by what their demands add to J, at the scale at which they add as much."""
+    """Return the mean of the shares, weighted by contributions to J, at the scale that preserves their total."""
     shares: dict[Term, float] = defaultdict(float)
     adds = [number * math.fsum(weight for _, weight in demand) ** power for demand, number in group]
     for (demand, _), add in zip(group, adds, strict=True):

@@ -1,11 +1,11 @@
-"""Strategies on an integer lattice: what is measured is K·marginal + integer noise, K an integer matrix.
+"""Strategies on an integer lattice: a measurement is K·marginal + integer noise, with K an integer matrix.
 
-The scale of K is free (noise is measured in the same units), so an optimal real strategy B becomes K ≈ 2^bits · B. The
-rows of K must stay centred *exactly*, else a residual measurement would see other residuals: in every axis the entries
-at index 1 … n−1 are rounded and the entry at 0 is minus their sum; or, where the queries span less than the centred
-space, K is a whole combination of integer rows that span the same. An axis with weights U has K centred by those
-(`residual.reduced`; several axes at once: `residual.weights`, at the price of their bits). Sensitivity and covariance
-are those of K itself.
+The scale of K is arbitrary because noise is in the same units, so an optimal real strategy B becomes K ≈ 2^bits · B.
+The rows of K must remain centred *exactly*, otherwise a residual measurement would include other residuals. In every
+axis the entries at index 1 … n−1 are rounded and the entry at 0 is minus their sum. If the queries span less than the
+centred space, K is an integer combination of integer rows with the same span. For an axis with weights U, K is centred
+with respect to U (`residual.reduced`; several axes at once: `residual.weights`, which needs more bits). Sensitivity and
+covariance are those of K itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOST = 1e-3  # of a query: no rounding error, but another span
 
 
 def worth(factor: Factor, rows: Floats, noise: str = GAUSSIAN) -> float:
-    """The error coefficient tr(G (KᵀK)⁺) Δ² of a strategy for a Gram given by its rows; inf where K has lost rank."""
+    """Return the error coefficient tr(G (KᵀK)⁺) Δ² for the Gram matrix of `rows`; inf if K lost rank by rounding."""
     try:
         return float(((rows @ factor.inverse) ** 2).sum()) * factor.squared_sensitivity(noise)
     except np.linalg.LinAlgError:
@@ -50,10 +50,25 @@ def round_strategy(
     basis: Floats | None = None,
     weights: Sequence[Weights | None] | None = None,
 ) -> Factor:
-    """The integer strategy near 2^bits · root that answers the Gram of `rows` best, of a few scales tried.
+    """Return the best integer strategy near 2^bits · root for the Gram matrix of `rows`, among several scales.
 
-    With an integer `basis` of the span, K is made of whole multiples of its rows, so that it spans the same space.
-    `weights`: of the axes, by which rows are centred.
+    Parameters
+    ----------
+    rows : ndarray, shape (r, cells)
+    root : ndarray, shape (rank, cells)
+        Optimal real strategy.
+    shape : tuple of int
+        Sizes of the axes of the cells.
+    bits : int
+    basis : ndarray, optional
+        Integer basis of the span; K then consists of integer combinations of its rows and has the same span.
+    weights : sequence of Weights or None, optional
+        Weights of the axes with respect to which rows are centred.
+
+    Raises
+    ------
+    PlanError
+        If rounding loses a query or the rank.
     """
     tries, own = TRIES if root.shape[1] <= TRIED_CELLS else 1, tuple(weights or [None] * len(shape))
     scales = [np.ldexp(root, bits) * (1 - t / (2 * TRIES)) for t in range(tries)]
@@ -69,7 +84,7 @@ def round_strategy(
 
 
 def centred_on(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Floats], Factor]:
-    """Rounds a strategy so that its rows are centred exactly along every axis of `shape`."""
+    """Return a function that rounds a strategy to rows centred exactly along every axis of `shape`."""
     named = None if weights == (None,) * len(shape) else weights
 
     def rounded(scaled: Floats) -> Factor:
@@ -88,7 +103,7 @@ def centred_on(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Floats
 
 
 def _combined(basis: Floats, shape: tuple[int, ...], rank: int, weights: AxisWeights) -> Callable[[Floats], Factor]:
-    """Rounds a strategy to whole combinations of the independent rows of an integer basis."""
+    """Return a function that rounds a strategy to integer combinations of the independent rows of an integer basis."""
     from scipy.linalg import qr
 
     _, _, order = qr(basis.T, mode="economic", pivoting=True)
@@ -104,34 +119,35 @@ def _combined(basis: Floats, shape: tuple[int, ...], rank: int, weights: AxisWei
 
 
 def full_factor(root: Floats, shape: tuple[int, ...], bits: int) -> Factor:
-    """The integer strategy nearest 2^bits · root for measurements of a marginal itself."""
+    """Return the integer strategy nearest 2^bits · root for measurements of a marginal itself."""
     integers = np.rint(np.ldexp(root, bits)).astype(np.int64)
     return Factor("full", shape, np.ascontiguousarray(integers[np.abs(integers).max(axis=1) > 0]))
 
 
 def two_cells(weights: Weights) -> Factor:
-    """The only centred row on two cells, U₁ and −U₀: nothing is rounded."""
+    """Return the only centred row on two cells, (U₁, −U₀), which needs no rounding."""
     first, second = (number // math.gcd(*weights) for number in weights)
     return Factor("matrix", (2,), np.array([[second, -first]], dtype=np.int64), (weights,))
 
 
 def bits_for(matrices: int, wider: int = 0) -> int:
-    """Bits for each of so many rounded factors of one strategy: finer alone, so that the product stays in range.
+    """Return the bits per rounded factor of a product of `matrices` factors; the total number is bounded.
 
-    `wider`: bits that centring by weights adds to each.
+    `wider` is the number of bits that weighted centring adds to each factor.
     """
     return min(LARGEST_BITS, TOTAL_BITS // max(matrices, 1), ENTRY_BITS - wider)
 
 
 def weight_bits(weights: AxisWeights) -> int:
-    """The bits that centring along several axes by their weights adds to every entry; along one it adds none."""
+    """Return the bits that weighted centring along several axes adds to every entry; along one axis it is 0."""
     return sum(sum(own).bit_length() - 1 for own in weights if own is not None) if len(weights) > 1 else 0
 
 
 def bits_of_weights(size: int, axes: int) -> int:
-    """Bits of the weights of an axis of `size` cells: an error of u counts squared, so that these lose less than 10^-7.
+    """Return the bits of the weights of an axis of `size` cells; the resulting relative error is below 10^-7.
 
-    Fewer where strategies are centred along many axes at once, up to `axes`: their bits add up in every entry.
+    Errors of u count squared. Strategies centred along many axes at once, up to `axes`, use fewer bits per axis because
+    the bits add up in every entry.
     """
     return min(max(WEIGHT_BITS, size.bit_length() + 9), JOINT_BITS // axes if axes > 1 else LARGEST_BITS)
 
@@ -141,7 +157,7 @@ LEAST_TOLD, TOLD = 1e-6, 2.0**-14
 
 
 def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float, noise: str) -> Block:
-    """The product of one matrix an attribute; an attribute that is only summed is left out."""
+    """Return the block of a product of one matrix per attribute; an attribute that is only summed is omitted."""
     kept = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
     bits = bits_for(sum(not _is_identity(matrix) for _, matrix in kept))
     factors = tuple(rounded(matrix, bits) for _, matrix in kept)
@@ -149,18 +165,18 @@ def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float,
 
 
 def joint_block(names: AttributeSet, shape: tuple[int, ...], matrix: Floats, noise: str) -> Block:
-    """One matrix on all cells of several attributes, with the whole budget."""
+    """Return the block of one matrix on all cells of several attributes, with the whole budget."""
     return Block(names, (full_factor(_of_full_rank(matrix), shape, LARGEST_BITS),), BELOW_ONE, True, noise)
 
 
 def rounded(matrix: Floats, bits: int) -> Factor:
-    """A strategy of sensitivity 1 as an integer factor; exact where it is the identity."""
+    """Return a strategy of sensitivity 1 as an integer factor; exact if it is the identity."""
     size = matrix.shape[1]
     return identity_factor(size) if _is_identity(matrix) else full_factor(_of_full_rank(matrix), (size,), bits)
 
 
 def _of_full_rank(matrix: Floats) -> Floats:
-    """The strategy, with every cell told a little where it leaves some untold: marginals must be estimable."""
+    """Return the strategy, with a small multiple of the identity added if some cells are not estimable."""
     values = np.linalg.svd(matrix, compute_uv=False)
     if len(values) == matrix.shape[1] and values[-1] > LEAST_TOLD * values[0]:
         return matrix

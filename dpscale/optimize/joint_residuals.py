@@ -1,8 +1,9 @@
-"""Sets measured unsplit: several residual spaces of one set by one strategy on its cells.
+"""Joint measurement of several residual spaces of one attribute set, by one strategy on its cells.
 
-Split pieces are measured apart, and what the pieces of one query have in common is lost: little for products, up to a
-fifth for joint families on a small set. With Π = Σ over the spaces S of ⊗(I − u1ᵀ) ⊗ u1ᵀ the queries' pieces on S are
-the rows of WΠ, of all sets that reach into S, and their Gram's optimum on the set's cells takes all of S at once.
+Measuring the residual spaces separately loses the common part of a query's pieces: little for products, up to a fifth
+of the error for joint families on a small set. With Π = Σ over the spaces S of ⊗(I − u1ᵀ) ⊗ u1ᵀ, the pieces on these
+spaces are the rows of WΠ over all sets that intersect them, and the optimum for their Gram matrix on the set's cells
+covers all spaces at once.
 """
 
 from __future__ import annotations
@@ -31,9 +32,20 @@ RIDGE, TOLERANCE = 1e-12, 1e-6
 
 @dataclass(frozen=True)
 class Unsplit:
-    """Spaces of one set, by the axes that each keeps, and the rows of what is asked of them: (r, cells).
+    """Residual spaces of one set that are measured jointly.
 
-    `ridge`: rows of very little weight, by which a strategy tells a trace of all that the spaces hold.
+    Attributes
+    ----------
+    attributes : AttributeSet
+    shape : tuple of int
+    weights : tuple of Weights or None
+        Weights of the axes.
+    spaces : tuple of tuple of int
+        Centred axes of each residual space.
+    rows : ndarray, shape (r, cells)
+        Rows of the workload's Gram matrix on the spaces.
+    ridge : ndarray
+        Rows of very small weight that make a strategy span all of the spaces.
     """
 
     attributes: AttributeSet
@@ -49,12 +61,12 @@ class Unsplit:
 
     @property
     def key(self) -> str:
-        """Equal for equal problems: by the Gram of trace 1."""
+        """Key of the Gram matrix of trace 1, equal for equal problems."""
         gram = self.rows.T @ self.rows
         return f"unsplit/{hashlib.sha256((np.round(gram / np.trace(gram), 12) + 0.0).tobytes()).hexdigest()}"
 
     def solved(self, solve: Solve, noise: str) -> Solution | None:
-        """The integer strategy near the optimum, which tells of all the spaces; None where rounding loses some."""
+        """Return the integer strategy near the optimum, which spans all the spaces; None if rounding loses rank."""
         scale = float((self.rows**2).sum())
         held = compressed(np.concatenate([self.rows, self.ridge]) / math.sqrt(scale))
         optimum = solve(self.key, held, self.shape, TOLERANCE)
@@ -66,7 +78,7 @@ class Unsplit:
         return Solution((factor,), coefficient, min(bound, coefficient))
 
     def rounded(self, root: Floats) -> Factor:
-        """R·Π·ΠM of whole numbers, R ≈ 2^bits · root: it lies in the spaces exactly."""
+        """Return the integer matrix R·Π·ΠM, R ≈ 2^bits · root, which lies in the spaces exactly."""
         whole, _ = _projection(self.shape, self.weights, self.spaces)
         bits = min(LARGEST_BITS, ENTRY_BITS - int(np.abs(whole).max()).bit_length())
         matrix = np.rint(np.ldexp(root, bits)).astype(np.int64) @ whole
@@ -74,10 +86,12 @@ class Unsplit:
 
 
 def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
-    """The sets that may be measured unsplit: those of joint families and arrays over several attributes, and all the
-    attributes asked; none where there are too many sets, whose shared pieces leave little to gain, or cells.
+    """Return the sets that may be measured jointly.
 
-    `mixed`: whether some residual is asked more than one product; what is only products loses next to nothing apart.
+    These are the sets of joint families and arrays over several attributes, and the set of all attributes. There are
+    none if the workload has too many sets, whose pieces overlap so much that little is gained, or too many cells.
+
+    `mixed` states whether some residual has more than one product; product workloads lose almost nothing by splitting.
     """
     sets = {names for part in workload.parts for names in part.sets}
     if not mixed or len(sets) > MOST_SETS:
@@ -99,7 +113,7 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
 def unsplit(
     workload: Workload, attributes: AttributeSet, taken: Container[AttributeSet], weights: Mapping[str, Weights]
 ) -> Unsplit:
-    """All residuals that lie in a set taken together, but those that are `taken`, measured with another set."""
+    """Return the residuals of a set to measure jointly, except those in `taken`, which another set measures."""
     spaces = tuple(kept for kept in subsets(tuple(range(len(attributes))))
                    if tuple(attributes[axis] for axis in kept) not in taken)  # fmt: skip
     own, shape = tuple(weights.get(name) for name in attributes), workload.domain.shape(attributes)
@@ -112,7 +126,7 @@ def unsplit(
 
 
 def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:
-    """The Gram of all queries on the cells of a set, averaged over the attributes outside of it: (cells, cells)."""
+    """Return the Gram matrix of all queries on a set's cells, (cells, cells), averaged over the other attributes."""
     shape = workload.domain.shape(attributes)
     total = np.zeros(shape * 2)
     for part in workload.parts:
@@ -122,7 +136,7 @@ def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, 
 
 
 def _averaged(part: Part, names: AttributeSet, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:
-    """The Gram of one set, the axes outside `attributes` averaged, ready to broadcast over two copies of those."""
+    """Return the Gram matrix of one set averaged over axes outside `attributes`, to broadcast over two copies."""
     profiles = {name: profile_of(weights.get(name), part.domain[name].size) for name in names if name not in attributes}
     shape = [part.domain[name].size if name in names else 1 for name in attributes]
     if isinstance(part, ProductPart):
@@ -144,7 +158,7 @@ def _mean_of(gram: Floats, profile: Floats | None) -> Floats:
 def _projection(
     shape: tuple[int, ...], weights: Sequence[Weights | None], spaces: Sequence[tuple[int, ...]]
 ) -> tuple[Integers, int]:
-    """Π, (cells, cells), from the right on queries: as whole numbers, and what they are to be divided by."""
+    """Return Π, (cells, cells), applied to queries from the right, as an integer matrix and its divisor."""
     cells = math.prod(shape)
     if len(spaces) == 1 << len(shape):
         return np.eye(cells, dtype=np.int64), 1
@@ -156,7 +170,7 @@ def _projection(
 
 
 def _axis(size: int, weights: Weights | None, whole: bool) -> Integers:
-    """M·(I − u1ᵀ), or M·u1ᵀ."""
+    """Return M·(I − u1ᵀ) if `whole`, else M·u1ᵀ."""
     numbers = np.array(weights or [1] * size, dtype=np.int64)
     total = np.repeat(numbers[:, None], size, axis=1)
     return np.asarray(np.eye(size, dtype=np.int64) * numbers.sum() - total if whole else total)

@@ -1,12 +1,13 @@
-"""Prefix or range queries on one long axis: their optimum in a time that grows with the cells, not with their cube.
+"""Optimum for prefix or range queries on one long axis, in linear time per evaluation instead of cubic time.
 
-Centred by u, the Gram is that of G₀ seen from the first cell, G₀(i, j) = G(i, j) − G(0, j) − G(i, 0) + G(0, 0), and
-G₀⁻¹ is tridiagonal: prefix queries are a walk, range queries one between two walls. With P = I − 1uᵀ and weights μ,
+Centred by u, the Gram matrix is that of G₀ relative to the first cell, G₀(i, j) = G(i, j) − G(0, j) − G(i, 0) + G(0,
+0), and G₀⁻¹ is tridiagonal: prefix queries are a random walk, range queries a walk between two absorbing ends. With P =
+I − 1uᵀ and weights μ,
     X_ii = p_iᵀ M^{−½} p_i = (2/π) ∫ p_iᵀ (D̃ + s² G₀⁻¹)⁻¹ p_i ds,
     p_i = e_i − u,   D̃ = PᵀDP = D − μμᵀ + (u − μ)(u − μ)ᵀ,
-without the first cell: so a look at μ (`convex`) is some thirty tridiagonal solves, the nodes being those of Hale,
-Higham and Trefethen (2008). Only the strategy itself takes one decomposition of cells × cells, which certifies it too.
-Circular ranges look the same from every cell: their weights are all the same, and nothing is looked for.
+without the first cell. One evaluation of μ (`convex`) is therefore about thirty tridiagonal solves, with the quadrature
+nodes of Hale, Higham and Trefethen (2008). Only the final strategy needs a dense decomposition, which also certifies
+it. Circular ranges are invariant under rotation: their weights are uniform and no search is needed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ KNOWN, ROUND = ("prefix", "range"), "circular"
 
 @dataclass(frozen=True, eq=False)
 class LinearAxis:
-    """The problem of one family on n cells centred by weights, its Gram of trace 1."""
+    """Problem of one family on n cells centred by weights, with a Gram matrix of trace 1."""
 
     key: str
     family: str
@@ -51,12 +52,12 @@ class LinearAxis:
 
     @cached_property
     def gram(self) -> Floats:
-        """Centred, not scaled: (n, n)."""
+        """Centred Gram matrix, not scaled, shape (n, n)."""
         return weighted_piece(FAMILIES[self.family].gram(self.size), self.profile)[0]
 
     @cached_property
     def tridiagonal(self) -> tuple[Floats, float]:
-        """G₀⁻¹ on the last n − 1 cells: its diagonal, and what is next to it, negated."""
+        """Diagonal of G₀⁻¹ on the last n − 1 cells, and its negated off-diagonal value."""
         diagonal = np.full(self.size - 1, 2.0)
         if self.family == "prefix":
             diagonal[-1] = 1.0
@@ -65,7 +66,7 @@ class LinearAxis:
         return diagonal / (self.size + 1), 1 / (self.size + 1)
 
     def look(self, weights: Floats) -> LinearPoint:
-        """The leverages at weights of the cells."""
+        """Return the leverages at weights of the cells."""
         from dpscale.optimize.long_axis_loops import add_leverages  # numba, for long axes alone
 
         diagonal, beside = self.tridiagonal
@@ -77,7 +78,7 @@ class LinearAxis:
         return LinearPoint(weights, leverage, float(weights @ leverage))
 
     def solved(self, solve: Solve) -> Optimum:
-        """Its optimum; `solve` is for problems that are not known by their family."""
+        """Return the optimum; the general solver `solve` is not needed."""
         start = np.full(self.size, 1 / self.size)
         if self.family == ROUND:
             return self.certified(start)
@@ -85,7 +86,7 @@ class LinearAxis:
         return self.certified((weights + weights[::-1]) / 2 if _from_both_ends(self.gram) else weights)
 
     def certified(self, weights: Floats) -> Optimum:
-        """The strategy at some weights, by one decomposition, with its certificate; of a Gram of trace 1."""
+        """Return the strategy at some weights with its certificate, for a Gram matrix of trace 1."""
         roots, trace = np.sqrt(weights), float(np.trace(self.gram))
         values, rows = decomposed(self.gram * np.outer(roots, roots) / trace)
         values = np.sqrt(values[1:])  # the least is that of u, 0
@@ -94,7 +95,7 @@ class LinearAxis:
         return Optimum(root / math.sqrt(leverage), total * leverage, total**2, weights)
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
-        """An integer strategy near the optimum, and its error coefficient."""
+        """Return an integer strategy near the optimum and its error coefficient."""
         factor = centred_on((self.size,), self.weights)(np.ldexp(optimum.root, bits))
         error = float((factor.inverse * times_gram(self.family, factor.inverse)).sum()) / float(np.trace(self.gram))
         return factor, error * factor.squared_sensitivity(noise)
@@ -102,7 +103,7 @@ class LinearAxis:
 
 @dataclass(frozen=True, eq=False)
 class LinearPoint:
-    """One μ with tr M^½, the diagonal of X, and the ratio that certifies it."""
+    """One μ with tr M^½, the diagonal of X, and the ratio of primal to dual."""
 
     weights: Floats
     leverage: Floats
@@ -114,14 +115,14 @@ class LinearPoint:
 
 
 def long_family(key: str, shape: tuple[int, ...], weights: tuple[Weights | None, ...]) -> str | None:
-    """The family of a Gram on one long axis by its key, where it is one of those known; None else."""
+    """Return the family of a Gram matrix on one long axis from its key; None if it is not one of the known families."""
     family = key.partition("/")[0]
     known = family in KNOWN or (family == ROUND and weights == (None,))
     return family if known and len(shape) == 1 and shape[0] > LONG else None
 
 
 def decomposed(form: Floats) -> tuple[Floats, Floats]:
-    """Eigenvalues, rising, and vectors as rows; by halves where the form is the same from both ends."""
+    """Return ascending eigenvalues, and eigenvectors as rows; by halves if reversal leaves the matrix unchanged."""
     if not _from_both_ends(form):
         values, vectors = np.linalg.eigh(form)
         return values, vectors.T
@@ -148,7 +149,7 @@ def _from_both_ends(form: Floats) -> bool:
 
 
 def times_gram(family: str, values: Floats) -> Floats:
-    """G times an array along its leading axis, by running sums; of arcs by Fourier's transform."""
+    """Return G times an array along its leading axis by running sums; for arcs by Fourier transform."""
     n = len(values)
     if family == ROUND:
         turned = np.fft.rfft(arcs_holding(n)).reshape(-1, *[1] * (values.ndim - 1))
@@ -161,7 +162,7 @@ def times_gram(family: str, values: Floats) -> Floats:
 
 
 def quadrature(least: float, largest: float) -> tuple[Floats, Floats]:
-    """Nodes s and shares w with λ^{−½} = Σ w/(λ + s²) for λ between two numbers."""
+    """Return nodes s and weights w with λ^{−½} = Σ w/(λ + s²) for λ between two numbers."""
     from scipy.special import ellipj, ellipkm1
 
     quarter = ellipkm1(least / largest)

@@ -1,4 +1,4 @@
-"""The compiled loop of a long axis: diagonals of inverses of tridiagonal matrices with a change of rank two."""
+"""Compiled loop for long axes: diagonals of inverses of tridiagonal matrices with a rank-two update."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from dpscale.privacy.sampling_loops import compiled
 def add_leverages(
     weights: Floats, profile: Floats, diagonal: Floats, beside: float, nodes: Floats, shares: Floats, leverage: Floats
 ) -> None:
-    """Add Σ_k share_k p_iᵀ (D̃ + s_k² T)⁻¹ p_i to the leverage of every cell i, p_i = e_i − u without its first cell.
+    """Add Σ_k share_k p_iᵀ (D̃ + s_k² T)⁻¹ p_i to the leverage of every cell i; p_i = e_i − u without its first cell.
 
-    `weights` μ and `profile` u are of all n cells; T has `diagonal` and −`beside` next to it, for the last n − 1.
+    `weights` μ and `profile` u have all n cells; T has the main diagonal `diagonal` and the off-diagonal −`beside` on
+    the last n − 1.
     """
     n = len(weights) - 1
     down, first, second, inverse = np.empty(n), np.empty(n), np.empty(n), np.empty(n)

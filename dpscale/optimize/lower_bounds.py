@@ -1,14 +1,15 @@
-"""What no matrix mechanism can go below, at any size: a bound over all strategies, from products of the axes.
+"""Lower bounds of the error over all matrix mechanisms, from products of the axes; feasible at any size.
 
 For any weights μ of all cells and any Q of norm at most 1, (tr QᵀW D_μ^½)² ≤ the optimum of W. Let μ be a product, and
 on an axis A = W D^½ = a vᵀ + C with v = √μ, C v = 0. With an isometry Z = [h vᵀ + K], h = Zv ⊥ K = Z(1 − vvᵀ), take
     Q_S = Σ over τ ⊆ S of c_Sτ ⊗ over τ of K ⊗ over S∖τ of h vᵀ ⊗ outside S of vᵀ,   Σ over S ⊇ τ of c² = 1.
 Its pieces are orthogonal, so its norm is 1, and the best c give the plan's own formula with g = h·a, k = tr KᵀC:
     optimum ≥ (Σ over τ of √(Σ over S ⊇ τ of w_S Π over τ of k² · Π over S∖τ of g²))².
-Z is the polar factor of C + α a vᵀ; α is searched, and μ is what the curve's problem ends with. One set: exact.
-Several families: the optimum is superadditive in the Gram, so their bounds add. Joint families add nothing here.
-Measured: the plan's error is 0 % (one set) to 11 % (3-way prefix on [10]^40) above this; on domains that can be solved
-whole it is 0.0 to 0.35 % above the optimum, so it is the bound that is loose.
+Z is the polar factor of C + α a vᵀ; α is searched, and μ is the dual solution of the curve's problem. It is exact for
+one set. With several families the bounds add, because the optimum is superadditive in the Gram matrix. Joint families
+contribute 0.
+In experiments the plan's error is 0 % (one set) to 11 % (3-way prefix on [10]^40) above the bound. On domains small
+enough for an exact solution it is 0.0 to 0.35 % above the optimum, so the gap is due to the bound.
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ ALPHAS = [1.0, 0.6, 0.2]
 
 
 def exact_floor(workload: Workload, most: int = EXACT_CELLS) -> float:
-    """The optimum over all matrix mechanisms under Gaussian noise, at unit cost; PlanError for more cells."""
+    """Return the optimum over all matrix mechanisms under Gaussian noise at unit cost.
+
+    Raises PlanError if there are more than `most` cells.
+    """
     names, gram = explicit_gram(workload, most)
     scale = float(np.trace(gram))
     return optimise(root_of(gram / scale), workload.domain.shape(names)).dual * scale
 
 
 def floor(workload: Workload, curve: Point) -> float:
-    """The bound on the sum of weight · variance at unit cost; 0 where no product family is asked.
+    """Return a lower bound of the sum of weight · variance at unit cost; 0 if the workload has no product family.
 
-    `curve`: where the search of the workload's weights along their curve ended.
+    `curve` is the end of the fixed point for the workload's weights (`along_curve`).
     """
     products = [part for part in workload.parts if isinstance(part, ProductPart)]
     if len(products) == len(workload.parts) and _one_family_an_axis(curve.weighed.demands):
@@ -53,7 +57,7 @@ def floor(workload: Workload, curve: Point) -> float:
 
 
 def _demands(workload: Workload, parts: Sequence[ProductPart]) -> Demands | None:
-    """The demands of some parts; None where they ask nothing."""
+    """Return the demands of some parts; None if they have no queries."""
     some = Workload(workload.domain)
     some.parts = list(parts)
     return demands_of(some) if parts and some.weighs else None
@@ -66,7 +70,7 @@ def _one_family_an_axis(demands: Demands) -> bool:
 
 
 def _floor(point: Point) -> float:
-    """The bound at the best α of a grid, axis kind by axis kind; any α gives a bound."""
+    """Return the bound at the best α of a grid, optimised per kind of axis; any α gives a valid bound."""
     demands = point.weighed.demands
     choices = {token: _pairs(point, token) for token in point.tokens}
     pairs = {token: given[0] for token, given in choices.items()}
@@ -78,7 +82,7 @@ def _floor(point: Point) -> float:
 
 
 def _pairs(point: Point, token: Token) -> list[Pair]:
-    """g and k of a token at every α of the grid; of an even one at α = 1, which is best."""
+    """Return g and k of a token at every α of the grid; for an even kind at the optimal α = 1."""
     weights = _cell_weights(point, token)
     roots = np.sqrt(weights)
     rows = root_of(point.weighed.demands.axis(token).gram) * roots
@@ -87,14 +91,14 @@ def _pairs(point: Point, token: Token) -> list[Pair]:
 
 
 def _pair(centred: Floats, mean: Floats, alpha: float) -> Pair:
-    """g = h·a and k = tr KᵀC for the polar factor of C + α a vᵀ."""
+    """Return g = h·a and k = tr KᵀC for the polar factor of C + α a vᵀ."""
     left, _, right = np.linalg.svd(centred + alpha * mean, full_matrices=False)
     isometry = left @ right
     return float((isometry * mean).sum()), float((isometry * centred).sum())
 
 
 def _cell_weights(point: Point, token: Token) -> Floats:
-    """μ on the cells of an axis: the dual of the curve's problem."""
+    """Return μ on the cells of an axis: the dual of the curve's problem."""
     size = len(point.profiles[token[0]])
     if token[0] in point.weighed.demands.even:
         return np.full(size, 1 / size)
@@ -104,7 +108,7 @@ def _cell_weights(point: Point, token: Token) -> Floats:
 
 
 def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:
-    """The plan's formula with g² and k² for s and l."""
+    """Evaluate the plan's formula with g² and k² instead of s and l."""
     total = 0.0
     for demand, number in demands.counts.items():
         terms = [(term, weight) for term, weight in demand if isinstance(term, Products)]
@@ -119,19 +123,19 @@ MOST_SPACES = 1 << 22
 
 @dataclass(frozen=True)
 class SvdBound:
-    """The bound; `exact` where it is the SVD bound of the whole workload, not a sum of the bounds of its groups."""
+    """SVD bound; `exact` if it is the bound of the whole workload and not a sum of the bounds of its groups."""
 
     value: float
     exact: bool
 
 
 def svd_of_gram(gram: Floats) -> float:
-    """The bound of one explicit Gram."""
+    """Return the SVD bound of one explicit Gram matrix."""
     return float(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum() ** 2 / len(gram))
 
 
 def svd_bound(union: Implicit) -> SvdBound:
-    """The bound of a union of products, exact where all its Grams commute."""
+    """Return the SVD bound of a union of products, exact if all its Gram matrices commute."""
     groups = commuting_groups(union)
     values = [_common(union, group) for group in groups]
     if len(groups) == 1 and values[0] is not None:
@@ -143,7 +147,7 @@ def svd_bound(union: Implicit) -> SvdBound:
 
 
 def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
-    """The products in groups within which the Grams of every attribute commute, each in the first group it fits."""
+    """Return the products in groups within which the Gram matrices of every attribute commute, assigned greedily."""
     commute = _Commuting(union)
     groups: list[list[Product]] = []
     taken: list[list[set[str]]] = []
@@ -165,7 +169,7 @@ def _size(product: Product) -> float:
 
 
 class _Commuting:
-    """Whether a Gram on an axis commutes with some others; each pair is tried once."""
+    """Test whether a Gram matrix on an axis commutes with some others; each pair is tested once."""
 
     def __init__(self, union: Implicit) -> None:
         self.grams = [union.distinct(i) for i in range(len(union.sizes))]
@@ -183,7 +187,7 @@ class _Commuting:
 
 
 def _common(union: Implicit, group: Sequence[Product]) -> float | None:
-    """The bound of products that commute on every axis; None where they have too many eigenspaces."""
+    """Return the bound of products that commute on every axis; None if they have too many eigenspaces."""
     if len(group) == 1:
         return _separate_bound(group)
     spaces = [eigenspaces({p.keys[i]: p.axes[i].gram for p in group}) for i in range(len(union.sizes))]
@@ -202,7 +206,7 @@ def _common(union: Implicit, group: Sequence[Product]) -> float | None:
 
 
 def eigenspaces(grams: dict[str, Floats]) -> tuple[dict[str, Floats], Floats]:
-    """The common eigenspaces of Grams that commute: each Gram's eigenvalue on every space, and the dimensions."""
+    """Return each commuting Gram matrix' eigenvalue on every common eigenspace, and the dimensions of the spaces."""
     draws = np.random.default_rng(0).random(len(grams)) + 0.5
     mixed = np.sum([draw * gram / np.trace(gram) for draw, gram in zip(draws, grams.values(), strict=True)], axis=0)
     levels, vectors = np.linalg.eigh(mixed)
@@ -216,7 +220,7 @@ def eigenspaces(grams: dict[str, Floats]) -> tuple[dict[str, Floats], Floats]:
 
 
 def _separate_bound(group: Sequence[Product]) -> float:
-    """The sum of the products' own bounds, each the product of its factors' (theorem 5)."""
+    """Return the sum of the products' own bounds, each the product of its factors' bounds (theorem 5)."""
     known: dict[str, float] = {}
     for product in group:
         for axis in product.axes:

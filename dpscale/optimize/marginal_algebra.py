@@ -1,15 +1,16 @@
-"""The algebra of weighted marginals over d attributes (HDMM, section 7), in O(d 2^d).
+"""Algebra of weighted marginals over d attributes (HDMM, section 7), in O(d 2^d).
 
-A weight for each subset S of the attributes is an array u of shape (2,)*d: index 1 on the axes in S. Its Gram is
+A weight for each subset S of the attributes is an array u of shape (2,)*d: index 1 on the axes in S. Its Gram matrix is
 G(u) = Σ_S u_S H(S), H(S) = ⊗ (I on S, 11ᵀ elsewhere). All of them are diagonal on the residual spaces τ ⊆ attributes,
 of dimension Π_{i∈τ} (n_i − 1), where G(u) has the eigenvalue (theorem 9)
     κ_τ = Σ_{S ⊇ τ} u_S c_S,   c_S = Π_{i∉S} n_i   (definition 21),
-so that products and generalised inverses (theorems 7, 8) are those of the eigenvalues, and back by a Möbius transform.
+so products and generalised inverses (theorems 7, 8) are computed on the eigenvalues and transformed back by a Möbius
+transform.
 
-Nothing changes when the identity on attribute i gives way to any strategy A of full rank: with X = AᵀA, ν = 1ᵀX⁻¹1 and
-v = X⁻¹1/√ν, one congruence makes X the identity and 11ᵀ the diagonal (ν, 0, …), so ν takes the place of n_i and the
-Gram of queries splits into vᵀGv and tr(G X⁻¹) − vᵀGv. (The means of the residual space are then weighted by X⁻¹1/ν.)
-So `sizes` below are the ν_i where attributes have strategies of their own.
+The algebra is unchanged if any strategy A of full rank replaces the identity on attribute i: with X = AᵀA,
+ν = 1ᵀX⁻¹1 and v = X⁻¹1/√ν, one congruence makes X the identity and 11ᵀ the diagonal (ν, 0, …), so ν replaces n_i and
+the Gram matrix of queries splits into vᵀGv and tr(G X⁻¹) − vᵀGv. (The means of the residual space are then weighted by
+X⁻¹1/ν.) `sizes` below are therefore the ν_i of attributes that have strategies.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ RANK = 1e-13
 
 @dataclass(frozen=True, eq=False)
 class Lens:
-    """One attribute's strategy as the algebra sees it: X⁻¹, (n, n), and ν = 1ᵀX⁻¹1."""
+    """Strategy of one attribute: X⁻¹, (n, n), and ν = 1ᵀX⁻¹1."""
 
     inverse: Floats
     total: float
 
     def split(self, gram: Floats) -> Floats:
-        """The trace of a Gram on what Total tells, and on the rest."""
+        """Return the trace of a Gram matrix on the span of Total, and on the rest."""
         toward = self.inverse.sum(axis=0)
         mean = float(toward @ gram @ toward) / self.total
         rest = float((gram * self.inverse).sum()) - mean
@@ -53,27 +54,27 @@ class Lens:
 
 
 def lens_of(inverse: Floats) -> Lens:
-    """The lens of a strategy given by (AᵀA)⁻¹; of the identity, np.eye(n)."""
+    """Return the lens of a strategy given by (AᵀA)⁻¹; np.eye(n) for the identity."""
     return Lens(inverse, float(inverse.sum()))
 
 
 def characteristic(sizes: Sequence[float]) -> Floats:
-    """c_S = Π_{i∉S} n_i: how many cells a cell of the marginal on S sums."""
+    """Return c_S = Π_{i∉S} n_i, the number of cells summed by a cell of the marginal on S."""
     return _outer([np.array([n, 1.0]) for n in sizes])
 
 
 def dimensions(sizes: Sequence[float]) -> Floats:
-    """Π_{i∈τ} (n_i − 1): the dimension of each residual space; the cost Σu of an eigenvalue λ_τ, times Π n_i."""
+    """Return Π_{i∈τ} (n_i − 1), the dimension of each residual space: the cost Σu of an eigenvalue λ_τ, times Π n_i."""
     return _outer([np.array([1.0, n - 1.0]) for n in sizes])
 
 
 def eigenvalues(weights: Floats, sizes: Sequence[float]) -> Floats:
-    """κ of G(weights), one for each residual space."""
+    """Return κ of G(weights), one for each residual space."""
     return over_supersets(weights * characteristic(sizes))
 
 
 def weights_of(levels: Floats, sizes: Sequence[float]) -> Floats:
-    """The weights whose Gram has these eigenvalues: the inverse of `eigenvalues`; they may be negative."""
+    """Return the weights whose Gram matrix has these eigenvalues, the inverse of `eigenvalues`; possibly negative."""
     summed = levels.copy()
     for axis in range(summed.ndim):
         lower, upper = _halves(summed, axis)
@@ -82,19 +83,19 @@ def weights_of(levels: Floats, sizes: Sequence[float]) -> Floats:
 
 
 def multiply(left: Floats, right: Floats, sizes: Sequence[float]) -> Floats:
-    """w with G(w) = G(left) G(right) (theorem 7); it commutes."""
+    """Return w with G(w) = G(left) G(right) (theorem 7); it commutes."""
     return weights_of(eigenvalues(left, sizes) * eigenvalues(right, sizes), sizes)
 
 
 def inverse(weights: Floats, sizes: Sequence[float]) -> Floats:
-    """v with G(v) = G(weights)⁺, the inverse where there is one (theorem 8)."""
+    """Return v with G(v) = G(weights)⁺, the inverse if it exists (theorem 8)."""
     levels = eigenvalues(weights, sizes)
     kept = np.abs(levels) > RANK * np.abs(levels).max(initial=0.0)
     return weights_of(np.divide(1.0, levels, out=np.zeros_like(levels), where=kept), sizes)
 
 
 def over_supersets(values: Floats) -> Floats:
-    """Σ over S ⊇ τ."""
+    """Return Σ over S ⊇ τ."""
     summed = values.copy()
     for axis in range(summed.ndim):
         lower, upper = _halves(summed, axis)
@@ -103,7 +104,7 @@ def over_supersets(values: Floats) -> Floats:
 
 
 def over_subsets(values: Floats) -> Floats:
-    """Σ over τ ⊆ S."""
+    """Return Σ over τ ⊆ S."""
     summed = values.copy()
     for axis in range(summed.ndim):
         lower, upper = _halves(summed, axis)
@@ -112,7 +113,7 @@ def over_subsets(values: Floats) -> Floats:
 
 
 def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Floats:
-    """The trace of the workload's Gram on every residual space: all that a marginal strategy's error depends on."""
+    """Return the trace of the workload's Gram matrix on every residual space, which determines the error."""
     seen = lenses or [lens_of(np.eye(n)) for n in union.sizes]
     split = [{key: lens.split(gram) for key, gram in union.distinct(i).items()} for i, lens in enumerate(seen)]
     total = np.zeros((2,) * len(union.sizes))
@@ -122,7 +123,7 @@ def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Fl
 
 
 def requested_terms(union: Implicit) -> NDArray[np.bool_]:
-    """The subsets of attributes that the products name."""
+    """Return a mask of the subsets of attributes that the products name."""
     named = np.zeros((2,) * len(union.sizes), dtype=bool)
     for product in union.products:
         named[_subset(product)] = True
@@ -141,7 +142,7 @@ def _outer(vectors: Sequence[Floats]) -> Floats:
 
 
 def _halves(values: Floats, axis: int) -> tuple[Floats, Floats]:
-    """Views of the subsets without and with an attribute."""
+    """Return views of the subsets without and with an attribute."""
     index: list[slice | int] = [slice(None)] * values.ndim
     index[axis] = 0
     lower = values[(*index, ...)]
@@ -160,7 +161,7 @@ FLOOR = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class CertifiedWeights:
-    """Weights u of the marginals, with the error Σ t/λ, d_S and Z of the module, all of shape (2,)*d."""
+    """Weights u of the marginals with the error Σ t/λ, d_S and Z, all of shape (2,)*d (see `opt_marginals`)."""
 
     weights: Floats
     error: float
@@ -169,17 +170,17 @@ class CertifiedWeights:
 
     @property
     def least(self) -> float:
-        """What no marginals of the same sum of weights can go below, times that sum: the certificate."""
+        """Lower bound of the error of any marginals with the same sum of weights, times that sum: the certificate."""
         return self.error**2 / float(self.slopes.max())
 
     @property
     def ratio(self) -> float:
-        """Error times cost over the certified least."""
+        """Error times cost over the certified lower bound."""
         return float(self.weights.sum()) * float(self.slopes.max()) / self.error
 
 
 def certified(traces: Floats, weights: Floats, sizes: tuple[float, ...]) -> CertifiedWeights:
-    """Everything that follows from weights; traces of zero need not be measured."""
+    """Evaluate error and derivatives at weights; spaces of trace zero need not be measured."""
     levels = np.maximum(eigenvalues(weights, sizes), np.finfo(np.float64).tiny ** 0.25)
     ratio = traces / levels
     slopes = characteristic(sizes) * over_subsets(ratio / levels)
@@ -187,7 +188,7 @@ def certified(traces: Floats, weights: Floats, sizes: tuple[float, ...]) -> Cert
 
 
 def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) -> CertifiedWeights:
-    """Weights of sum 1 whose error is within the gap of the certificate, or the best met."""
+    """Return weights of sum 1 whose error is within the gap of the certificate, or the best evaluated."""
     best = certified(traces, start / start.sum(), sizes)
     chosen = np.zeros(start.shape, dtype=bool)
     weights = best.weights
@@ -204,7 +205,7 @@ def polish(traces: Floats, start: Floats, sizes: tuple[float, ...], gap: float) 
 
 
 def _interior_point(traces: Floats, start: Floats, sizes: tuple[float, ...], chosen: Integers, gap: float) -> Floats:
-    """Newton steps in log-like scale for the chosen marginals; the others get no weight."""
+    """Take Newton steps in logarithmic scale for the chosen marginals; the others have weight 0."""
     u = np.maximum(start.reshape(-1)[chosen], FLOOR * start.max())
     state = _at(traces, u, sizes, chosen)
     u = u * np.sqrt(state.error / u.sum())
@@ -237,7 +238,7 @@ def _spread(u: Floats, shape: tuple[int, ...], chosen: Integers) -> Floats:
 
 
 def _to_boundary(values: Floats, step: Floats) -> float:
-    """How far a step can go before a value loses most of itself."""
+    """Return the step length, at most 1, at which no value loses more than a fraction of itself."""
     falling = step < 0
     return min(1.0, TO_BOUNDARY * float((values[falling] / -step[falling]).min(initial=np.inf)))
 
@@ -248,7 +249,7 @@ LEAST = 1e-200
 
 
 def least_maximum(workload: Workload, residuals: Sequence[AttributeSet]) -> tuple[list[float], str]:
-    """The shares of the residuals, and a remark that tells the maximum and its certified gap."""
+    """Return the shares of the residuals that minimise the maximum, and a remark on it with its certified gap."""
     shares, worst, bound = minimise_maximum(_spread_shares(workload, residuals))
     root = math.sqrt(worst)
     return (
@@ -258,7 +259,7 @@ def least_maximum(workload: Workload, residuals: Sequence[AttributeSet]) -> tupl
 
 
 def minimise_maximum(spread: csr_matrix) -> tuple[list[float], float, float]:
-    """Shares, maximum and bound for rows w_A a_τA, a row for each set and a column for each residual."""
+    """Return shares, maximum and lower bound for the matrix w_A a_τA with a row per set and a column per residual."""
     sets, mixing = spread.shape[0], Mixing()
     log_weights, best = np.zeros(sets), (np.zeros(0), math.inf, 0.0)
     for _ in range(STEPS):
@@ -277,7 +278,7 @@ def minimise_maximum(spread: csr_matrix) -> tuple[list[float], float, float]:
 
 
 def _spread_shares(workload: Workload, residuals: Sequence[AttributeSet]) -> csr_matrix:
-    """w_A a_τA, largest weight of a set that is asked several times."""
+    """Return w_A a_τA with the largest weight of a set that occurs several times."""
     from scipy.sparse import csr_matrix
 
     column = {attributes: index for index, attributes in enumerate(residuals)}

@@ -1,7 +1,8 @@
-"""OPT0: the strategy for one explicit Gram, for either noise (HDMM, section 4).
+"""OPT0: strategy for one explicit Gram matrix, for either noise (HDMM, section 4).
 
-Gaussian: the certified optimum of `convex` on rows of the Gram, not centred. Laplace: p-Identity with restarts; its
-bound is the SVD bound, which is loose there. A Gram c·11ᵀ (Total) is answered by Total alone under both.
+Gaussian: the certified optimum of `convex` on rows of the Gram matrix, not centred. Laplace: p-Identity with restarts;
+its bound is the SVD bound, which is loose for Laplace noise. A Gram matrix c·11ᵀ (Total) is answered by Total alone
+under both.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ LARGEST = 1e3  # of Θ: at 10,000 already the two sums of the error cancel in fl
 
 @dataclass(frozen=True, eq=False)
 class PIdentity:
-    """A strategy by its parameters Θ, (p, n), and its error coefficient tr(G (AᵀA)⁻¹)."""
+    """Strategy given by its parameters Θ, (p, n), and its error coefficient tr(G (AᵀA)⁻¹)."""
 
     parameters: Floats
     error: float
 
     @property
     def matrix(self) -> Floats:
-        """A, (n + p, n) or fewer rows where some would be zero: every column of L1 norm 1."""
+        """A, at most (n + p, n), without zero rows: every column has L1 norm 1."""
         scale = 1 / (1 + self.parameters.sum(axis=0))
         asked = self.parameters[self.parameters.any(axis=1)]
         return np.concatenate([np.diag(scale), asked * scale])
@@ -47,10 +48,18 @@ class PIdentity:
 def optimise_p_identity(
     gram: Floats, p: int | None = None, starts: int | None = None, seed: int = 0, warm: Floats | None = None
 ) -> PIdentity:
-    """The best p-Identity strategy found for a Gram (n, n), of several seeded starts; the same for the same seed.
+    """Return the best p-Identity strategy for a Gram matrix (n, n) among several seeded starts.
 
-    `p`: queries beside the identity; n/16, at least 4, unless told. `warm`: an earlier strategy's parameters as
-    one more start. A Gram a·I + b·11ᵀ (marginals) needs one query only, found on a line.
+    A Gram matrix a·I + b·11ᵀ (marginals) needs one query only, found by a line search.
+
+    Parameters
+    ----------
+    gram : ndarray, shape (n, n)
+    p : int, optional
+        Number of queries in addition to the identity; n/16, at least 4, by default.
+    starts, seed : int
+    warm : ndarray, optional
+        Parameters of an earlier strategy, used as an additional start.
     """
     if _is_symmetric(gram):
         return _on_a_line(gram)
@@ -67,7 +76,7 @@ def optimise_p_identity(
 
 
 def p_identity_error(gram: Floats, parameters: Floats) -> tuple[float, Floats]:
-    """tr(G (AᵀA)⁻¹) and its gradient by Θ, (p, n)."""
+    """Return tr(G (AᵀA)⁻¹) and its gradient with respect to Θ, (p, n)."""
     column = 1 + parameters.sum(axis=0)
     diagonal = np.diagonal(gram)
     inverse = np.linalg.inv(np.eye(len(parameters)) + parameters @ parameters.T)
@@ -79,14 +88,14 @@ def p_identity_error(gram: Floats, parameters: Floats) -> tuple[float, Floats]:
 
 
 def _to_the_last_digit(gram: Floats, matrix: Floats) -> float:
-    """tr(G (AᵀA)⁻¹) without the difference of large sums, once at the end: O(n³)."""
+    """Return tr(G (AᵀA)⁻¹) without the cancellation of large sums, once at the end: O(n³)."""
     from scipy.linalg import cho_factor, cho_solve
 
     return float(np.trace(cho_solve(cho_factor(matrix.T @ matrix), gram)))
 
 
 def _descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
-    """L-BFGS-B from one start; the gradient by Θ in the flat order that it wants."""
+    """Run L-BFGS-B from one start."""
     from scipy.optimize import minimize
 
     def function(flat: Floats) -> tuple[float, Floats]:
@@ -101,7 +110,7 @@ def _descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
 
 
 def _is_symmetric(gram: Floats) -> bool:
-    """Whether the Gram is a·I + b·11ᵀ."""
+    """Return whether the Gram matrix is a·I + b·11ᵀ."""
     if len(gram) == 1:
         return True
     model = np.full(gram.shape, gram[0, 1])
@@ -110,9 +119,9 @@ def _is_symmetric(gram: Floats) -> bool:
 
 
 def _on_a_line(gram: Floats) -> PIdentity:
-    """The best single query c·1 for a·I + b·11ᵀ: error (1 + c)² (a (n − 1) + (a + bn) / (1 + nc²)).
+    """Return the best single query c·1 for a·I + b·11ᵀ: error (1 + c)² (a (n − 1) + (a + bn) / (1 + nc²)).
 
-    Where a = 0, Total alone would be best; it is no p-Identity strategy, but the limit of large c.
+    If a = 0, Total alone would be optimal; it is not a p-Identity strategy, but the limit of large c.
     """
     from scipy.optimize import minimize_scalar
 
@@ -140,9 +149,9 @@ SPAN = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Strategy:
-    """A strategy (rows × cells) of sensitivity 1 with its error coefficient and what no strategy can go below.
+    """Strategy (rows × cells) of sensitivity 1 with its error coefficient and a lower bound over all strategies.
 
-    `warm`: what an optimisation of a similar Gram can start from.
+    `warm` is a warm start for the optimisation of a similar Gram matrix.
     """
 
     matrix: Floats
@@ -152,7 +161,7 @@ class Strategy:
 
     @property
     def ratio(self) -> float:
-        """Root of error over bound: how many times the least possible RMSE this can be at most."""
+        """Square root of error over bound: the largest possible ratio of this RMSE to the optimal one."""
         return math.sqrt(self.error / self.bound)
 
 
@@ -166,7 +175,19 @@ def optimise_explicit(
     p: int | None = None,
     warm: Floats | None = None,
 ) -> Strategy:
-    """OPT0 of a Gram (n, n); `tolerance` and `seconds` are for Gaussian, `seed`, `starts` and `p` for Laplace noise."""
+    """Solve OPT0 for a Gram matrix (n, n).
+
+    Parameters
+    ----------
+    gram : ndarray, shape (n, n)
+    noise : {"gaussian", "laplace"}
+    tolerance, seconds : float
+        Gaussian noise only: gap and time limit of the convex solver.
+    seed, starts, p : int
+        Laplace noise only (see `optimise_p_identity`).
+    warm : ndarray, optional
+        `Strategy.warm` of a similar Gram matrix.
+    """
     if np.ptp(gram) <= RANK * float(gram[0, 0]):
         value = float(gram[0, 0])
         return Strategy(np.ones((1, len(gram))), value, value)
@@ -180,17 +201,17 @@ def optimise_explicit(
 
 
 def sensitivity(matrix: Floats, noise: Noise) -> float:
-    """The largest norm of a column: L1 for Laplace, L2 for Gaussian noise."""
+    """Return the largest norm of a column: L1 for Laplace, L2 for Gaussian noise."""
     return float(np.linalg.norm(matrix, ord=1 if noise == "laplace" else 2, axis=0).max())
 
 
 def inverse_gram(matrix: Floats) -> Floats:
-    """(AᵀA)⁺ of a strategy, (n, n)."""
+    """Return (AᵀA)⁺ of a strategy, (n, n)."""
     return np.asarray(np.linalg.pinv(matrix.T @ matrix, rcond=RANK, hermitian=True))
 
 
 def error_of(gram: Floats, matrix: Floats, noise: Noise) -> float:
-    """tr(G (AᵀA)⁺) Δ² of any strategy matrix; inf where its rows do not span the workload."""
+    """Return tr(G (AᵀA)⁺) Δ² of any strategy matrix; inf if its rows do not span the workload."""
     inverse = inverse_gram(matrix)
     lost = gram - (gram @ inverse) @ (matrix.T @ matrix)
     if np.abs(lost).max() > SPAN * np.abs(gram).max():

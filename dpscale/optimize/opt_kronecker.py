@@ -1,8 +1,9 @@
-"""OPT⊗: one Kronecker product as the strategy (HDMM, section 6.1 and definition 18).
+"""OPT⊗: one Kronecker product as the strategy; OPT+: unions of products (HDMM, section 6.1 and definition 18).
 
-The error of A = ⊗ A_i on a union of products is Σ_k w_k Π_i tr(G_ki (A_iᵀA_i)⁺) (theorem 6). With one product it falls
-apart, and each attribute's own OPT0 is the optimum of the product (theorem 4). With several, block coordinate descent:
-one attribute at a time, by OPT0 on the surrogate Gram Σ_k w_k Π_{j≠i} tr(G_kj (A_jᵀA_j)⁺) G_ki (equation 5).
+The error of A = ⊗ A_i on a union of products is Σ_k w_k Π_i tr(G_ki (A_iᵀA_i)⁺) (theorem 6). With one product the
+problem separates: the product of each attribute's OPT0 is the optimum (theorem 4). With several products it is solved
+by block coordinate descent, one attribute at a time, by OPT0 on the surrogate Gram matrix
+Σ_k w_k Π_{j≠i} tr(G_kj (A_jᵀA_j)⁺) G_ki (equation 5).
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ Costs = list[dict[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class ProductStrategy:
-    """A strategy ⊗ factors on the attributes `names`, each factor (rows × size) of sensitivity 1, hence the product's.
+    """Strategy ⊗ factors on the attributes `names`; every factor (rows × size), hence the product, has sensitivity 1.
 
-    AttributeSet that only Total asks are measured by their total: a factor of one row of ones. `error`: the coefficient
-    tr(G (AᵀA)⁺); `bound`: what no strategy at all can go below (0 where no bound is known).
+    Attributes that only Total uses are measured by their total: a factor of one row of ones. `error` is the coefficient
+    tr(G (AᵀA)⁺); `bound` is a lower bound over all strategies (0 if unknown).
     """
 
     names: AttributeSet
@@ -50,7 +51,7 @@ class ProductStrategy:
 def optimise_product(
     union: Implicit, noise: Noise, each: Each = plainly, starts: int = STARTS, seed: int = 0
 ) -> ProductStrategy:
-    """OPT⊗: in closed form for one product, else the best of `starts` block descents; `each` maps over those tasks."""
+    """Solve OPT⊗: in closed form for one product, else as the best of `starts` block descents, mapped by `each`."""
     bound = svd_bound(union).value
     if len(union.products) == 1:
         return _single(union, noise, each, bound, seed)
@@ -70,7 +71,7 @@ def _single(union: Implicit, noise: Noise, each: Each, bound: float, seed: int) 
 
 
 def _descend(union: Implicit, noise: Noise, seed: int) -> tuple[float, tuple[Floats, ...]]:
-    """Block coordinate descent from one start: the first of seed 0 is the identity, as in the paper."""
+    """Run block coordinate descent from one start; seed 0 starts from the identity, as in the paper."""
     costs = _begin(union, seed)
     strategies: list[Strategy | None] = [None] * len(union.sizes)
     best = np.inf
@@ -88,13 +89,13 @@ def _descend(union: Implicit, noise: Noise, seed: int) -> tuple[float, tuple[Flo
 
 
 def _solve(gram: Floats, noise: Noise, seed: int, before: Strategy | None, sweep: int) -> Strategy:
-    """OPT0 on a surrogate: Laplace with restarts at first, later from where it was."""
+    """Solve OPT0 on a surrogate; Laplace: with restarts in the first sweep, later from the previous strategy."""
     warm = None if before is None else before.warm
     return optimise_explicit(gram, noise, seed, warm=warm, starts=0 if sweep else FIRST_STARTS)
 
 
 def _begin(union: Implicit, seed: int) -> Costs:
-    """Prices to start from: those of the identity, or of each attribute's best strategy for one Gram, by turns."""
+    """Return initial costs: those of the identity for seed 0, else randomly scaled."""
     generator = np.random.default_rng(seed)
     spread = 0.0 if seed == 0 else 2.0
     return [
@@ -109,7 +110,7 @@ def _price(grams: dict[str, Floats], factor: Floats) -> dict[str, float]:
 
 
 def _coefficients(union: Implicit, costs: Costs, axis: int) -> dict[str, float]:
-    """Σ_k w_k Π_{j≠axis} cost over the products with each Gram on one axis."""
+    """Return Σ_k w_k Π_{j≠axis} cost over the products with each Gram matrix on one axis."""
     total: dict[str, float] = {}
     for product in union.products:
         keys = product.keys
@@ -141,7 +142,7 @@ AxisCosts = dict[tuple[str, ...], list[float]]
 
 
 def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
-    """A product strategy for a large sum of Kronecker terms; coefficient and bound are for a Gram of trace 1."""
+    """Return a product strategy for a large sum of Kronecker terms, with coefficient and bound for trace 1."""
     if any(sub.is_joint(key) for key in sub.terms):
         names = ", ".join(sub.attributes)
         raise PlanError(
@@ -203,9 +204,9 @@ Groups = list[tuple[Product, ...]]
 
 @dataclass(frozen=True, eq=False)
 class UnionStrategy:
-    """Product strategies with the products of the workload that each answers, and their parts of the budget.
+    """Product strategies, the products of the workload that each answers, and their shares of the budget.
 
-    `shares`: of the privacy cost (squared sensitivity) for Gaussian, of ε for Laplace noise; they sum to 1.
+    `shares` are parts of the privacy cost (squared sensitivity) for Gaussian, of ε for Laplace noise; they sum to 1.
     """
 
     groups: tuple[ProductStrategy, ...]
@@ -218,14 +219,14 @@ class UnionStrategy:
 def optimise_union(
     union: Implicit, noise: Noise, each: Each = plainly, groups: Groups | None = None, seed: int = 0
 ) -> UnionStrategy:
-    """OPT+ on given groups, or the best of each product alone and products gathered under the largest ones."""
+    """Solve OPT+ for given groups, or for the better of single products and products grouped under the largest ones."""
     tried = [groups] if groups is not None else distinct_groupings(union)
     strategies = [_of_groups(union, noise, each, one, seed) for one in tried]
     return min(strategies, key=lambda strategy: strategy.error)
 
 
 def divide(errors: Sequence[float], noise: Noise) -> tuple[list[float], float]:
-    """The shares of the budget that leave the least error, and that error."""
+    """Return the shares of the budget that minimise the error, and that error."""
     power = rooted(noise)
     roots = [value**power for value in errors]
     total = math.fsum(roots)
@@ -233,14 +234,14 @@ def divide(errors: Sequence[float], noise: Noise) -> tuple[list[float], float]:
 
 
 def distinct_groupings(union: Implicit) -> list[Groups]:
-    """Every product alone (the paper's choice), and every product with a largest one that names its attributes."""
+    """Return two groupings: single products (the paper's choice), and products grouped by `gather` if that differs."""
     alone: Groups = [(product,) for product in union.products]
     gathered = gather(union)
     return [alone] if len(gathered) == len(alone) else [alone, gathered]
 
 
 def gather(union: Implicit) -> Groups:
-    """Products under the smallest one among the largest that names all their attributes."""
+    """Group products under the smallest of the maximal products that name all their attributes."""
     by_size = sorted(union.products, key=lambda product: -len(union.named(product)))
     heads: dict[frozenset[str], list[Product]] = {}
     for product in by_size:

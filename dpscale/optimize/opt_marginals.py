@@ -1,12 +1,13 @@
 """OPT_M: weighted marginals as the strategy (HDMM, section 8).
 
 M(θ) measures the marginal on S with weight θ_S, u = θ²; its sensitivity is |θ|₁ for Laplace and |θ|₂ for Gaussian
-noise. On every residual space τ its Gram is λ_τ = Σ_{S⊇τ} u_S c_S (`marginal_algebra`), so with the workload's traces t
+noise. On every residual space τ its Gram matrix is λ_τ = Σ_{S⊇τ} u_S c_S (`marginal_algebra`), so with the workload's
+traces t
     error(θ) = |θ|² Σ_τ t_τ / λ_τ,   −∂/∂u_S = c_S Σ_{τ⊆S} t_τ/λ_τ² =: d_S,
-which O(d 2^d) sums over subsets give with its gradient. Gaussian: convex in u, solved in closed form where
-u = Y⁻¹√(Yw) ≥ 0 (theorem 13; it then meets the SVD bound), else numerically to a certificate (`marginal_newton`).
-Laplace: not convex; many starts, some of them led from the norm |θ|_q of q > 1 to q = 1, then marginals of the best
-one merged as long as that helps.
+which O(d 2^d) sums over subsets evaluate with its gradient. Gaussian: convex in u, solved in closed form if
+u = Y⁻¹√(Yw) ≥ 0 (theorem 13; it then attains the SVD bound), else numerically to a certificate (`polish`).
+Laplace: not convex. Many starts are descended, some of them by continuation from the norm |θ|_q with q > 1 to q = 1.
+Marginals of the best local optimum are then merged as long as that lowers the error.
 """
 
 from __future__ import annotations
@@ -52,12 +53,22 @@ OF_TOTAL = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class MarginalStrategy:
-    """The marginals to measure, with weights θ > 0 of norm 1 (L2 for Gaussian, L1 for Laplace noise).
+    """Marginals to measure, with weights θ > 0 of norm 1 (L2 for Gaussian, L1 for Laplace noise).
 
-    A marginal's share of the privacy cost is θ² for Gaussian, of ε is θ for Laplace noise. It is measured by the
-    Kronecker product of its attributes' `factors`, (rows × size) of sensitivity 1, or cell by cell where that is None.
-    `error`: the coefficient of the least squares estimate from all of them; `bound`: what no strategy at all can go
-    below; `best_weights`: what no weights on these marginals can go below (0 where that is not known).
+    A marginal's share of the privacy cost is θ² for Gaussian noise, and its share of ε is θ for Laplace noise.
+
+    Attributes
+    ----------
+    weights : dict of AttributeSet to float
+    error : float
+        Coefficient of the least-squares estimate from all marginals.
+    bound : float
+        Lower bound over all strategies.
+    best_weights : float
+        Lower bound over all weights of these marginals; 0 if unknown.
+    factors : dict of str to ndarray, optional
+        Strategy of each attribute, (rows × size) of sensitivity 1; a marginal is measured by the Kronecker product of
+        its attributes' factors. None: marginals are measured cell by cell.
     """
 
     weights: dict[AttributeSet, float]
@@ -70,7 +81,21 @@ class MarginalStrategy:
 def optimise_marginals(
     union: Implicit, noise: Noise, seed: int = 0, factors: Sequence[Floats] | None = None
 ) -> MarginalStrategy:
-    """OPT_M for a union over at most 15 attributes, PlanError above; of `factors`, one a attribute, where given."""
+    """Solve OPT_M for a union over at most 15 attributes.
+
+    Parameters
+    ----------
+    union : Implicit
+    noise : {"gaussian", "laplace"}
+    seed : int
+    factors : sequence of ndarray, optional
+        Strategy of each attribute.
+
+    Raises
+    ------
+    PlanError
+        If there are more than 15 attributes.
+    """
     if len(union.sizes) > MOST_ATTRIBUTES:
         raise PlanError("workload", f"{len(union.sizes)} attributes asked", f"at most {MOST_ATTRIBUTES} for OPT_M",
                         "drop attributes, or take query-smasher or residual-planner")  # fmt: skip
@@ -91,7 +116,7 @@ def optimise_marginals(
 def attribute_strategies(
     union: Implicit, noise: Noise, of_total: float = OF_TOTAL, each: Each = plainly
 ) -> list[Floats]:
-    """One strategy of sensitivity 1 an attribute, for what is asked of it and a part of Total: factors for OPT_M."""
+    """Return a strategy of sensitivity 1 per attribute, for its queries and a fraction of Total: factors for OPT_M."""
     axes = [union.distinct(i) for i in range(len(union.sizes))]
     return list(each(partial(_attribute_strategy, noise=noise, of_total=of_total), axes))
 
@@ -104,12 +129,12 @@ def _attribute_strategy(grams: dict[str, Floats], noise: Noise, of_total: float)
 
 
 def norm(theta: Floats, noise: Noise) -> float:
-    """The sensitivity of M(θ) (proposition 7)."""
+    """Return the sensitivity of M(θ) (proposition 7)."""
     return float(np.abs(theta).sum() if noise == "laplace" else np.sqrt((theta**2).sum()))
 
 
 def marginal_error(traces: Floats, u: Floats, sizes: tuple[float, ...]) -> float:
-    """Σ_τ t_τ/λ_τ (theorem 11); inf where something asked is not measured."""
+    """Return Σ_τ t_τ/λ_τ (theorem 11); inf if a residual space of the workload is not measured."""
     levels = eigenvalues(u, sizes)
     needed = traces > 0
     if (levels[needed] <= 0).any():
@@ -118,12 +143,12 @@ def marginal_error(traces: Floats, u: Floats, sizes: tuple[float, ...]) -> float
 
 
 def closed_form(traces: Floats, sizes: tuple[float, ...]) -> Floats:
-    """Y⁻¹√κ with κ the workload's eigenvalues (theorem 13): the optimum where it is non-negative."""
+    """Return Y⁻¹√κ with κ the workload's eigenvalues (theorem 13): the optimum if it is non-negative."""
     return weights_of(np.sqrt(traces / np.maximum(dimensions(sizes), 1.0)), sizes)
 
 
 def _gaussian(traces: Floats, sizes: tuple[float, ...]) -> tuple[Floats, float]:
-    """u of sum 1 and the least error of any marginals."""
+    """Return u of sum 1 and the lower bound over all marginals."""
     ideal = closed_form(traces, sizes)
     if ideal.min() >= -NEGLIGIBLE * ideal.max():
         u = np.maximum(ideal, 0.0)
@@ -136,7 +161,7 @@ def _gaussian(traces: Floats, sizes: tuple[float, ...]) -> tuple[Floats, float]:
 
 
 def _laplace(traces: Floats, gaussian: Floats, sizes: tuple[float, ...], wanted: Flags, seed: int) -> Floats:
-    """The best of several local optima, θ of L1 norm 1."""
+    """Return the best of several local optima, θ of L1 norm 1."""
     generator = np.random.default_rng(seed)
     optima = []
     for start, powers in _starts(wanted, gaussian, generator):
@@ -151,7 +176,7 @@ def _laplace(traces: Floats, gaussian: Floats, sizes: tuple[float, ...], wanted:
 def _starts(
     wanted: Flags, gaussian: Floats, generator: np.random.Generator
 ) -> Iterator[tuple[Floats, tuple[float, ...]]]:
-    """The Gaussian optimum, what is asked, and random ones straight and led; none of them with a weight of zero."""
+    """Yield starts without zero weights: the Gaussian optimum, the workload's marginals, and random ones."""
     least = 1e-3 / gaussian.size
     yield gaussian / gaussian.sum() + least, (1.0,)
     yield np.where(wanted, 1 / wanted.sum(), least), (1.0,)
@@ -160,7 +185,7 @@ def _starts(
 
 
 def _objective(traces: Floats, sizes: tuple[float, ...], power: float) -> Callable[[Floats], tuple[float, Floats]]:
-    """2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0."""
+    """Return the function 2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0."""
 
     def function(flat: Floats) -> tuple[float, Floats]:
         theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may end at zero
@@ -184,7 +209,7 @@ def _descend(traces: Floats, theta: Floats, sizes: tuple[float, ...], power: flo
 
 
 def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: np.random.Generator) -> Floats:
-    """Replace two marginals by their union, or drop one, and descend again, while it helps."""
+    """Replace two marginals by their union, or drop one, and descend again, while the error decreases."""
     error = marginal_error(traces, theta**2, sizes)
     for _ in range(MERGE_ROUNDS):
         tries = list(_merges(theta, generator))
@@ -201,7 +226,7 @@ def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: 
 
 
 def _merges(theta: Floats, generator: np.random.Generator) -> Iterator[Floats]:
-    """Pairs of measured marginals, at most `MERGES` of them drawn, merged into their union."""
+    """Yield θ with a pair of measured marginals merged into their union, for at most `MERGES` random pairs."""
     kept = np.flatnonzero(theta > NEGLIGIBLE * theta.max())
     pairs = np.stack(np.triu_indices(len(kept), 1), axis=1)
     for first, second in kept[generator.permutation(pairs)[:MERGES]]:
@@ -213,7 +238,7 @@ def _merges(theta: Floats, generator: np.random.Generator) -> Iterator[Floats]:
 
 
 def _named(union: Implicit, theta: Floats) -> dict[AttributeSet, float]:
-    """The marginals of weight above a negligible one."""
+    """Return the marginals of non-negligible weight by name."""
     kept = np.argwhere(theta > NEGLIGIBLE * theta.max())
     return {
         tuple(name for name, bit in zip(union.names, index, strict=True) if bit): float(theta[tuple(index)])

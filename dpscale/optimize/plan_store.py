@@ -1,9 +1,9 @@
-"""The plan store: what solving a problem found, under the hash of the problem, so that it is never solved twice.
+"""Persistent cache of solutions of optimisation problems, keyed by the hash of the problem.
 
-Kept are the weights μ of an optimum, a few numbers: the strategy and its certificate are made from them again, so a
-file that is damaged or is not what it should be can cost time, and never truth. Problems come from workloads and
-domains, which are public. The folder is that of the environment variable DPSCALE_STORE ("off" for none), else the
-user's cache.
+Only the weights μ of an optimum, a small array, are stored. The strategy and its certificate are recomputed from them,
+so a damaged or manipulated file can cost time but never correctness. Problems depend only on workloads and domains,
+which are public. The folder is set by the environment variable DPSCALE_STORE ("off" disables the cache) and defaults to
+the user's cache.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ VARIABLE = "DPSCALE_STORE"
 
 @dataclass(frozen=True)
 class Store:
-    """Arrays by key, a file each; a folder that cannot be read or written is an empty one."""
+    """Arrays by key, one file each; a folder that cannot be read or written behaves like an empty one."""
 
     folder: Path
 
     def get(self, *key: object) -> Floats | None:
-        """The array under a key, or None."""
+        """Return the array under a key, or None."""
         try:
             array = np.load(self._path(key), allow_pickle=False)
         except (OSError, ValueError, EOFError, SystemError):  # the last: Python 3.11 parses headers in one thread only
@@ -38,7 +38,7 @@ class Store:
         return np.asarray(array) if array.dtype == np.float64 and np.isfinite(array).all() else None
 
     def put(self, array: Floats, *key: object) -> None:
-        """Keep an array under a key, whole or not at all."""
+        """Store an array under a key atomically."""
         path = self._path(key)
         partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")
         with suppress(OSError):
@@ -53,7 +53,7 @@ class Store:
 
 
 def user_store() -> Store | None:
-    """The store of this user on this machine; None where it is turned off or there is no home."""
+    """Return the cache of the current user; None if it is disabled or there is no home directory."""
     named = os.environ.get(VARIABLE)
     if named == "off":
         return None

@@ -1,8 +1,8 @@
-"""What a workload asks of its residual spaces before the axes have weights, alike ones counted and not repeated.
+"""Gram matrices of residual spaces before axis weights are known; equal ones are counted instead of repeated.
 
-A product query over A leaves on A' ⊆ A the Gram weight · Π over A∖A' of s(u) · ⊗ over A' of its pieces' Grams: so a
-space is known by what is kept and what is averaged away, each a *token* (kind of attribute, one-way family). Attributes
-of one kind share their weights u: those of one size that the workload asks the same of.
+A product query over A contributes to A' ⊆ A the Gram matrix weight · Π over A∖A' of s(u) · ⊗ over A' of its pieces'
+Gram matrices. A space is therefore described by its centred and its averaged axes, each a *token* (kind of attribute,
+one-way family). Attributes of one kind have the same size and the same queries, and share their weights u.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Role = tuple[int, frozenset[tuple[str, ...]]]
 
 
 def kinds_of(workload: Workload) -> dict[str, Role]:
-    """What makes attributes alike: their size, the families asked of them, and how much of each by degree.
+    """Return the role of every attribute: its size, the families that use it, and their weight by degree.
 
-    Where that makes very many kinds, how much is left out.
+    Attributes of equal role are of one kind. The weights are omitted if they would make too many kinds.
     """
     much = _weights_by_family(workload)
     finely = {name: _role(workload, name, counted, True) for name, counted in much.items()}
@@ -46,8 +46,10 @@ def kinds_of(workload: Workload) -> dict[str, Role]:
 
 
 def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], float]]:
-    """What families are asked of every attribute in sets of which degree, with their weights; summed in columns, in the
-    order of the sets."""
+    """Return the total weight of every attribute by family and degree of the sets.
+
+    Weights are summed by columns in the order of the sets.
+    """
     names = workload.domain.names
     place, seen = {name: i for i, name in enumerate(names)}, dict[str, None]()
     columns: dict[tuple[str, ...], list[tuple[NDArray[np.int64], NDArray[np.float64]]]] = defaultdict(list)
@@ -67,7 +69,7 @@ def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], fl
 
 
 def _by_degree(part: Part) -> Iterator[tuple[int, Sequence[AttributeSet], NDArray[np.float64]]]:
-    """The sets of each degree with their weights, in their order."""
+    """Yield the sets of each degree with their weights, in their order."""
     degrees, weights = np.fromiter(map(len, part.sets), np.int64, len(part.sets)), np.asarray(part.weights, np.float64)
     for degree in dict.fromkeys(degrees.tolist()):
         own = np.flatnonzero(degrees == degree)
@@ -76,7 +78,7 @@ def _by_degree(part: Part) -> Iterator[tuple[int, Sequence[AttributeSet], NDArra
 
 
 def _families(part: Part, sets: Sequence[AttributeSet], places: NDArray[np.int64]) -> Iterator[tuple[str, Any]]:
-    """The families that sets of one degree ask, and of which of their attributes, one set after the other."""
+    """Yield the families of sets of one degree with a mask of the attributes that they use, one set after the other."""
     if isinstance(part, ProductPart):
         told = {family.name: family for name in part.domain.names for family in part.families((name,))}
         of = np.array([list(told).index(part.families((name,))[0].name) for name in part.domain.names])
@@ -102,7 +104,7 @@ SEARCHED_BLOCKS = 256
 
 @dataclass(frozen=True)
 class Products:
-    """The pieces of product queries: what is kept, in the order of the axes, and what is averaged away."""
+    """Pieces of product queries: tokens of the centred axes, in axis order, and of the averaged axes."""
 
     kept: tuple[Token, ...]
     outside: tuple[Token, ...]
@@ -114,7 +116,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Joint:
-    """The pieces of other queries, known by `key`, on the axes `kept` of `over`, the kinds of all their axes."""
+    """Pieces of other queries, by `key`: centred on the axes `kept`, else averaged; `over`: kinds of all axes."""
 
     key: str
     over: tuple[int, ...]
@@ -131,12 +133,25 @@ Demand = frozenset[tuple[Term, float]]  # what is asked of one residual space: t
 
 @dataclass(frozen=True)
 class Demands:
-    """`kind_of` every attribute that is asked, `sizes` by kind, how often each demand comes, queries by key.
+    """Residual spaces of a workload with their terms, by multiplicity.
 
-    An axis of more than a few hundred cells is searched by its blocks (`workload.wide`): weights are smooth there.
-    `even`: kinds whose best weights are those of the plain mean, or that are in problems too large to be searched;
-    `mirrored`: those in problems so large that their symmetry is worth more than what weights that are not the same
-    from both ends would gain.
+    An axis of more than a few hundred cells is searched by its blocks (`workload.wide`), because weights are smooth
+    there.
+
+    Attributes
+    ----------
+    kind_of : mapping of str to int
+        Kind of every attribute of the workload.
+    sizes, cells : tuple of int
+        By kind: number of searched cells (blocks for a wide axis), and number of cells of the axis.
+    counts : mapping of Demand to int
+        Multiplicity of each demand.
+    queries : mapping of str to ndarray
+        Queries of joint families and arrays by key.
+    even : frozenset of int
+        Kinds whose best weights are the plain mean, or whose problems are too large for a search.
+    mirrored : frozenset of int
+        Kinds in problems so large that exploiting reversal symmetry saves more than asymmetric weights would gain.
     """
 
     kind_of: Mapping[str, int]
@@ -149,22 +164,22 @@ class Demands:
 
     @cached_property
     def digest(self) -> str:
-        """Equal for equal demands."""
+        """Digest that is equal for equal demands."""
         asked = sorted(repr((sorted(map(repr, demand)), number)) for demand, number in self.counts.items())
         return hashlib.sha256(repr((self.cells, sorted(self.even), sorted(self.mirrored), asked)).encode()).hexdigest()
 
     def shape(self, demand: Demand) -> tuple[int, ...]:
-        """Sizes of the axes of a demand's space."""
+        """Return the sizes of the axes of a demand's space."""
         return tuple(self.sizes[kind] for kind in next(iter(demand))[0].kinds)
 
     @cached_property
     def plain(self) -> list[Floats]:
-        """The plain mean by kind: of blocks, by their cells."""
+        """Plain mean by kind; for blocks, their fractions of the cells."""
         cuts = [even_cut(cells, size).lengths / cells for cells, size in zip(self.cells, self.sizes, strict=True)]
         return [np.asarray(profile, dtype=np.float64) for profile in cuts]
 
     def main_family(self, kind: int) -> str:
-        """The one-way family that is asked most of a kind."""
+        """Return the one-way family with the largest total weight for a kind."""
         much: Counter[str] = Counter()
         for demand, number in self.counts.items():
             for term, weight in demand:
@@ -173,13 +188,13 @@ class Demands:
         return max(much, key=lambda family: much[family], default="prefix")
 
     def axis(self, token: Token) -> AxisQueries:
-        """What a one-way family asks of an axis, by its blocks where it is cut."""
+        """Return the queries of a one-way family on an axis, by blocks if the axis is wide."""
         return axis_queries(token[1], self.cells[token[0]])
 
 
 @dataclass(frozen=True, eq=False)
 class AxisQueries:
-    """The Gram on the cells or blocks of an axis, and what the best strategies within all blocks add to √L, squared."""
+    """Gram matrix on the cells or blocks of an axis; `inside`: square of the contribution within blocks to √L."""
 
     gram: Floats
     inside: float
@@ -187,7 +202,7 @@ class AxisQueries:
 
 @lru_cache(maxsize=256)
 def axis_queries(family: str, size: int) -> AxisQueries:
-    """Those of a one-way family, made once."""
+    """Return the cached queries of a one-way family."""
     if size <= SEARCHED_BLOCKS:
         return AxisQueries(FAMILIES[family].gram(size), 0.0)
     cut = even_cut(size, SEARCHED_BLOCKS)
@@ -197,7 +212,7 @@ def axis_queries(family: str, size: int) -> AxisQueries:
 
 
 def demands_of(workload: Workload) -> Demands:
-    """The demands of a workload."""
+    """Return the demands of a workload."""
     kinds = kinds_of(workload)
     of = {role: number for number, role in enumerate(dict.fromkeys(kinds.values()))}
     kind_of = {name: of[role] for name, role in kinds.items()}
@@ -225,7 +240,7 @@ def _keys(demand: Demand) -> set[str]:
 
 
 def _of_few_cells(counts: Counter[Demand], sizes: Sequence[int], cells: Sequence[int]) -> Counter[Demand]:
-    """Without the joint families of axes that are cut: their queries are on the cells."""
+    """Return the demands without the joint families of wide axes, whose queries are defined on the cells."""
     cut = {kind for kind, size in enumerate(cells) if sizes[kind] < size}
     kept: Counter[Demand] = Counter()
     for demand, number in counts.items():
@@ -242,7 +257,7 @@ def _kinds_in(demands: Iterable[Demand]) -> frozenset[int]:
 
 @dataclass
 class _Spaces:
-    """What is asked of every residual space, by numbers of terms."""
+    """Collector of the terms of every residual space, by numbers of terms."""
 
     workload: Workload
     kind_of: Mapping[str, int]
@@ -250,7 +265,7 @@ class _Spaces:
     queries: dict[str, Floats] = field(default_factory=dict)
 
     def counts(self) -> Counter[Demand]:
-        """How often each demand comes, in the order in which they come first."""
+        """Return the multiplicity of each demand, in order of first occurrence."""
         asked = RequestedResiduals(self.workload.domain.names)
         for part in self.workload.parts:
             asked.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
@@ -263,13 +278,13 @@ class _Spaces:
     def _classes(
         self, requested: RequestedResiduals, degree: int
     ) -> list[tuple[int, tuple[tuple[int, float], ...], int]]:
-        """When each class came first, its terms, and how many spaces are of it; of those that anything is asked of."""
+        """Return first occurrence, terms and number of spaces of each class with positive weight."""
         own = requested.classes(degree, len(self.terms))
         told = zip(own.turns.tolist(), own.terms, own.counts.tolist(), strict=True)
         return [(turn, terms, number) for turn, terms, number in told if any(weight for _, weight in terms)]
 
     def _kinds(self, part: Part) -> NDArray[np.int64]:
-        """Of every attribute its kind, and whether a hybrid part asks its prefixes."""
+        """Return a number for each attribute that encodes its kind and whether a hybrid part uses prefixes on it."""
         numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
         names = self.workload.domain.names
         return np.array([2 * self.kind_of.get(name, -1) + (name in numeric) for name in names], np.int64)
@@ -283,14 +298,17 @@ class _Spaces:
 
 
 def _is_symmetric(part: Part, names: AttributeSet, kinds: tuple[int, ...]) -> bool:
-    """Whether every query of a pair stays what it is when its axes are swapped."""
+    """Return whether every query of a pair is invariant under exchange of its axes."""
     return part.name in ("affine", "abs") and len(set(kinds)) == 1
 
 
 def _terms(
     part: Part, names: AttributeSet, kinds: tuple[int, ...], alike: bool
 ) -> Iterator[tuple[tuple[int, ...], Term]]:
-    """The axes that are kept, and the term that the queries of a set leave on them; of alike axes the first stands."""
+    """Yield the centred axes and the term that the queries of a set contribute to them.
+
+    If `alike` is True, the two axes are exchangeable and the first represents both.
+    """
     axes = tuple(range(len(names)))
     if not isinstance(part, ProductPart):
         yield from ((kept, Joint(part.key(names), kinds, (0,) if alike and kept == (1,) else kept))
@@ -303,7 +321,7 @@ def _terms(
 
 
 def _demand(terms: Mapping[Term, float]) -> Demand:
-    """A space's terms; where all keep the same product, the order of the axes tells nothing."""
+    """Return the terms of a space; if all have the same product, the order of the axes is normalised."""
     asked = {term: weight for term, weight in terms.items() if weight > 0}
     if not is_product(asked):
         return frozenset(asked.items())
@@ -312,6 +330,6 @@ def _demand(terms: Mapping[Term, float]) -> Demand:
 
 
 def is_product(terms: Iterable[Term]) -> bool:
-    """Whether a demand's Gram is one Kronecker product."""
+    """Return whether a demand's Gram matrix is one Kronecker product."""
     given = list(terms)
     return all(isinstance(term, Products) for term in given) and len({term.kept for term in given}) <= 1

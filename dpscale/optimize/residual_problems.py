@@ -1,8 +1,8 @@
-"""The convex problems that a workload splits into by residual spaces, and their optima as integer strategies.
+"""Convex problems of the residual spaces of a workload, and their optima as integer strategies.
 
-A subworkload whose Gram is one Kronecker term has the product of its factors' optima as its optimum, and the product
-of their dual bounds as its certificate; a small one with several terms is one problem on all its cells; a large one is
-left to `product_form`. Equal problems have equal keys.
+A subworkload whose Gram matrix is one Kronecker term has the product of its factors' optima as its optimum, and the
+product of their dual bounds as its certificate. A small subworkload with several terms is one problem on all its cells;
+a large one is solved by `opt_kronecker.solve_product`. Equal problems have equal keys.
 """
 
 from __future__ import annotations
@@ -43,9 +43,20 @@ ROUNDED_BITS, LEAST_BITS = 18, 28  # of combinations of a basis that is rounded,
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One convex problem: the rows of a Gram of trace 1 on the cells of `shape`, and an integer basis of their span.
+    """Convex problem of one Gram matrix of trace 1.
 
-    `weights`: of every axis, by which the rows are centred. `based`: whether its strategy lies in the span of the rows.
+    Attributes
+    ----------
+    key : str
+    shape : tuple of int
+        Sizes of the axes.
+    rows : ndarray, shape (r, cells)
+    basis : ndarray, optional
+        Integer basis of the span of the rows.
+    weights : tuple of Weights or None
+        Weights of the axes with respect to which the rows are centred.
+    based : bool
+        Whether the strategy must lie in the span of the rows.
     """
 
     key: str
@@ -57,12 +68,12 @@ class Problem:
 
     @property
     def on_two_cells(self) -> bool:
-        """Whether its strategy is the only one that there is, by weights."""
+        """Whether the problem has only one possible strategy, determined by the weights."""
         return self.shape == (2,) and self.weights != (None,)
 
     @cached_property
     def is_center(self) -> bool:
-        """Whether the Gram is a multiple of the centring projector, whose optimum is known and needs no rounding."""
+        """Whether the Gram matrix is a multiple of the centring projector, whose known optimum needs no rounding."""
         n = self.rows.shape[1]
         if len(self.shape) != 1 or len(self.rows) != n - 1 or self.weights != (None,):
             return False
@@ -71,8 +82,10 @@ class Problem:
 
     @cached_property
     def rounded_basis(self) -> Floats | None:
-        """Integer rows near an orthonormal basis of the rows, whose rounding error no estimate can show; None where the
-        rows span the whole space, or have exact integer rows."""
+        """Integer rows near an orthonormal basis of the rows, with negligible rounding error.
+
+        None if the rows span the whole space or have exact integer rows.
+        """
         if not self.based or self.basis is not None or len(self.rows) >= math.prod(n - 1 for n in self.shape):
             return None
         directions = np.linalg.svd(self.rows, full_matrices=False)[2]
@@ -84,11 +97,11 @@ class Problem:
         return centred_on(self.shape, self.weights)(scaled).explicit().astype(np.float64)
 
     def solved(self, solve: Solve) -> Optimum:
-        """Its optimum, by the function that solves one problem."""
+        """Return the optimum computed by `solve`."""
         return solve(self.key, self.rows, self.shape)
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
-        """An integer strategy near the optimum, and its error coefficient."""
+        """Return an integer strategy near the optimum and its error coefficient."""
         factor = self._factor(optimum, bits)
         return factor, worth(factor, self.rows, noise)
 
@@ -109,11 +122,11 @@ class Problem:
 
 def problem_of(key: str, shape: tuple[int, ...], rows: Floats, basis: Floats | None, weights: AxisWeights,
                based: bool = True) -> Problem:  # fmt: skip
-    """The problem with its rows compressed; where they span too little and no basis is known, the whole space is added
-    on few cells.
+    """Return the problem with its rows compressed.
 
-    The addition is a trace, so that rounding the strategy cannot leave the span of the queries. On many cells a basis
-    of the queries is rounded instead.
+    If the rows span too little, no integer basis is known and there are few cells, a small multiple of the whole space
+    is added so that rounding the strategy cannot leave the span of the queries. With many cells a basis of the queries
+    is rounded instead.
     """
     rows = compressed(rows)
     full = math.prod(n - 1 for n in shape)
@@ -130,7 +143,7 @@ def problem_of(key: str, shape: tuple[int, ...], rows: Floats, basis: Floats | N
 
 
 def _orthogonal(weights: Weights | None, size: int) -> Floats:
-    """The projector on what is orthogonal to u."""
+    """Return the projector on the orthogonal complement of u."""
     profile = profile_of(weights, size)
     return np.eye(size) - np.outer(profile, profile) / float(profile @ profile)
 
@@ -141,7 +154,7 @@ FEWEST_BITS = 12
 
 @dataclass(frozen=True)
 class TwoLevels:
-    """The optima of the blocks and within them by run, the best of two levels, and the bound of all strategies."""
+    """Optima of the blocks and within the blocks of each run, the best two-level value, and a lower bound."""
 
     parts: tuple[Optimum, ...]
     primal: float
@@ -158,7 +171,7 @@ class TwoLevels:
 
 @dataclass(frozen=True, eq=False)
 class CellsAlone:
-    """The problem of a wide marginal."""
+    """Problem of a wide marginal."""
 
     key: str
     size: int
@@ -176,7 +189,7 @@ class CellsAlone:
 
 @dataclass(frozen=True, eq=False)
 class Nested:
-    """The problem of a wide axis in two levels: `levels` of the blocks, then within those of every run."""
+    """Problem of a wide axis in two levels: `levels` are the blocks, then the cells within the blocks of every run."""
 
     gram: WideGram
     levels: tuple[Problem, ...]
@@ -197,7 +210,7 @@ class Nested:
         return TwoLevels(parts, primal, min(lower_bound(self.gram), primal))
 
     def rounded(self, optimum: TwoLevels, bits: int, noise: str) -> tuple[Factor, float]:
-        """The levels rounded, and brought to their shares by whole multipliers."""
+        """Return the levels rounded and brought to their shares by integer multipliers."""
         finer = max(bits - MIXED_BITS, FEWEST_BITS)
         pairs = zip(self.levels, optimum.parts, strict=True)
         parts = [problem.rounded(part, finer, noise) for problem, part in pairs]
@@ -219,7 +232,7 @@ class Nested:
 
 
 def two_levels(optima: Sequence[float]) -> float:
-    """(√L₁ + √L₂)² of the blocks and of all runs together."""
+    """Return (√L₁ + √L₂)² of the blocks and of all runs together."""
     return (math.sqrt(optima[0]) + math.sqrt(sum(optima[1:]))) ** 2
 
 
@@ -228,7 +241,7 @@ def _times(factor: Factor, number: int) -> Factor:
 
 
 def wide_problem(gram: WideGram) -> CellsAlone | Nested:
-    """The problem of a wide axis."""
+    """Return the problem of a wide axis."""
     if gram.cells_alone:
         return CellsAlone(gram.key, gram.size)
     cut, profile = cut_of(gram.size, gram.weights)
@@ -250,7 +263,7 @@ def _level(key: str, gram: Floats, weights: Weights | None) -> Problem:
 
 
 def _whole_of(gram: WideGram, cut: Cut) -> list[Weights | None]:
-    """Whole weights of the blocks, and within those of every run; None for the plain mean."""
+    """Return integer weights of the blocks, and within those of every run; None for the plain mean."""
     if gram.weights is None:
         even = len(cut.runs) == 1
         return [None if even else tuple(int(length) for length in cut.lengths), *[None] * len(cut.runs)]
@@ -276,9 +289,9 @@ JOINT_CELLS = 2600
 
 
 def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> tuple[AnyProblem, ...]:
-    """The problems whose product solves a subworkload: one a factor, or one for all cells; none where too large.
+    """Return the problems whose product solves a subworkload: one per factor, or one for all cells; none if too large.
 
-    `known`: the problems that were made before, by their keys; new ones are added.
+    `known` maps keys to existing problems; new ones are added.
     """
     only = next(iter(sub.terms)) if len(sub.terms) == 1 else ()
     if only and not sub.is_joint(only):
@@ -297,7 +310,7 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
 
 
 def _summed(sub: Subworkload, grams: Sequence[WideGram]) -> WideGram:
-    """Several families on one wide axis as one Gram of trace 1."""
+    """Return several families on one wide axis as one Gram matrix of trace 1."""
     asked = tuple(
         (family, weight * sub.terms[gram.key,] / sub.scale) for gram in grams for family, weight in gram.asked
     )
@@ -322,7 +335,7 @@ def _problem_of(
 
 
 def _common_basis(sub: Subworkload) -> Floats | None:
-    """An integer basis of a sum of joint terms that all have one."""
+    """Return an integer basis of a sum of joint terms if all have one."""
     joint = [sub.factors[key[0]] for key in sub.terms if sub.is_joint(key)]
     bases = [factor.basis if isinstance(factor, GramFactor) else None for factor in joint]
     bases += [None] * (len(sub.terms) - len(joint))
@@ -331,7 +344,7 @@ def _common_basis(sub: Subworkload) -> Floats | None:
 
 
 def bits_of(problems: tuple[AnyProblem, ...]) -> int:
-    """Bits to which a product's factors are rounded, before weighted centring adds those of the weights."""
+    """Return the bits to which a product's factors are rounded, before weighted centring adds those of the weights."""
     rounded = [problem for problem in problems if not problem.is_center]
     return bits_for(len(rounded), max((weight_bits(problem.weights) for problem in rounded), default=0))
 
@@ -339,7 +352,7 @@ def bits_of(problems: tuple[AnyProblem, ...]) -> int:
 def assembled(
     problems: tuple[AnyProblem, ...], optima: dict[str, AnyOptimum], rounded: Rounded, noise: str
 ) -> Solution:
-    """The product of the problems' rounded optima; the solution of a Gram of trace 1."""
+    """Return the product of the problems' rounded optima: the solution for a Gram matrix of trace 1."""
     found = [rounded[problem.key, bits_of(problems)] for problem in problems]
     coefficient = math.prod((error for _, error in found), start=float(variance_factor(noise)))
     bound = math.prod(optima[problem.key].dual for problem in problems)

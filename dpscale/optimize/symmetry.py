@@ -1,9 +1,9 @@
-"""Symmetries of a Gram matrix, which cut its convex problem into small blocks.
+"""Symmetries of a Gram matrix, which split its convex problem into small blocks.
 
-Reversing every axis, or swapping two axes of one size, often leaves a Gram G unchanged (prefix, range, affine, abs and
-their sums). The problem is convex, so its weights μ can then be taken constant on the orbits of the cells, and
-D^½ G D^½ falls apart into a block for each sign that the commuting symmetries can have. A block's rows are given on one
-cell of each orbit; on the others they are the same up to the sign.
+Reversing every axis, or exchanging two axes of one size, often leaves a Gram matrix G unchanged (prefix, range, affine,
+abs and their sums). The problem is convex, so its weights μ can then be chosen constant on the orbits of the cells, and
+D^½ G D^½ splits into one block per character (combination of signs) of the commuting symmetries. A block's rows are
+stored on one cell of each orbit; on the other cells they are equal up to the sign.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class SymmetryBlock:
 
 @dataclass(frozen=True)
 class SymmetryBlocks:
-    """A Gram in blocks; `orbit[c]` is the orbit of cell c."""
+    """Blocks of a Gram matrix; `orbit[c]` is the orbit of cell c."""
 
     blocks: tuple[SymmetryBlock, ...]
     orbit: Integers
 
     def expand(self, block: SymmetryBlock, rows: Floats) -> Floats:
-        """Rows on the orbits as rows on all cells."""
+        """Expand rows on the orbits to rows on all cells."""
         return np.asarray(rows[:, self.orbit] * block.sign)
 
     def only(self, orbits: Integers) -> SymmetryBlocks:
-        """The blocks on some orbits alone: for search, not for expansion."""
+        """Return the blocks restricted to some orbits, for search only, not for expansion."""
         return SymmetryBlocks(
             tuple(SymmetryBlock(block.rows[:, orbits], block.sign) for block in self.blocks), self.orbit
         )
 
 
 def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
-    """The blocks of a Gram given by its rows, (r, cells), on the cells of `shape`."""
+    """Return the blocks of a Gram matrix given by its rows, (r, cells), on the cells of `shape`."""
     group = _group([turn for turn in _candidates(shape) if _leaves(rows, turn)], rows.shape[1])
     representative = np.stack([cells for cells, _ in group]).min(axis=0)
     cells, orbit = np.unique(representative, return_inverse=True)
@@ -57,7 +57,7 @@ def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
 
 
 def _candidates(shape: tuple[int, ...]) -> list[Integers]:
-    """Involutions of the cells that commute: reverse all axes, swap pairs of axes of one size."""
+    """Return commuting involutions of the cells: reversal of all axes, and exchanges of pairs of axes of one size."""
     cells = np.arange(int(np.prod(shape))).reshape(shape)
     involutions = [np.flip(cells).reshape(-1)]
     free = list(range(len(shape)))
@@ -71,7 +71,7 @@ def _candidates(shape: tuple[int, ...]) -> list[Integers]:
 
 
 def _leaves(rows: Floats, turn: Integers) -> bool:
-    """Whether the Gram is unchanged when the cells are permuted, on a few random vectors."""
+    """Return whether the permutation of the cells leaves the Gram matrix unchanged, tested on random vectors."""
     probes = np.random.default_rng(0).normal(size=(rows.shape[1], PROBES))
     straight = rows.T @ (rows @ probes)
     turned = rows.T @ (rows @ probes[turn])
@@ -79,7 +79,7 @@ def _leaves(rows: Floats, turn: Integers) -> bool:
 
 
 def _group(turns: list[Integers], size: int) -> list[tuple[Integers, tuple[int, ...]]]:
-    """All products of the involutions of so many cells, each with the exponents that it is made of."""
+    """Return all products of the involutions, each with its exponents."""
     group = []
     for exponents in product((0, 1), repeat=len(turns)):
         image = np.arange(size)
@@ -96,7 +96,7 @@ def _block(
     orbit: Integers,
     character: tuple[int, ...],
 ) -> SymmetryBlock | None:
-    """The block of one character: the rows projected on the functions that turn by it, compressed."""
+    """Return the block of one character: the rows projected on the functions that transform by it, compressed."""
     sign = np.zeros(len(orbit))
     for image, exponents in group:
         np.add.at(sign, image[cells], float(np.prod([c**e for c, e in zip(character, exponents, strict=True)])))

@@ -1,9 +1,9 @@
-"""The error of the best plan for given weights of the axes, and how it moves with them.
+"""Error of the best plan as a function of the axis weights, and its gradient.
 
-With L_d(u) the optimum of demand d (`convex`), n_d how often it comes and φ(L) = √L (Laplace noise: L^⅓), the error of
-the best plan is a power of J(u) = Σ n_d φ(L_d(u)). Of a product query's axis remain s(u) = uᵀGu where it is averaged
-and (I − 1uᵀ) G (I − u1ᵀ) where it is kept. So dJ follows from ∂L/∂G (`slope`) and the chain rule:
-    ∂s/∂u = 2Gu,   ∂L/∂u = −2 G (I − u1ᵀ) Y 1 for one kept axis, and alike for every axis of a joint family.
+With L_d(u) the optimum of demand d (`convex`), n_d its multiplicity and φ(L) = √L (Laplace noise: L^⅓), the error of
+the best plan is a power of J(u) = Σ n_d φ(L_d(u)). An averaged axis of a product query contributes s(u) = uᵀGu, a
+centred one (I − 1uᵀ) G (I − u1ᵀ). The gradient of J follows from ∂L/∂G (`slope`) and the chain rule:
+    ∂s/∂u = 2Gu,   ∂L/∂u = −2 G (I − u1ᵀ) Y 1 for one centred axis, and likewise for every axis of a joint family.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SECONDS, LEAST_START, FINE = 60.0, 1e-9, 1e-4
 
 @dataclass
 class Averaged:
-    """A token under given weights: s, the Gram of its pieces, once known its L, and once solved its optimum."""
+    """Quantities of a token under given weights: s, the Gram matrix of its pieces, L and, once solved, the optimum."""
 
     square: float
     gram: Floats
@@ -59,14 +59,29 @@ class Averaged:
         return own * (1 + math.sqrt(self.inside) / max(math.sqrt(self.value) - math.sqrt(self.inside), LEAST_START))
 
     def report_optimum(self, optimum: float) -> None:
-        """L from the optimum of its own Gram: with what is within the blocks, where the axis is cut, in two levels."""
+        """Set L from the optimum of the Gram matrix; if the axis is cut, add the level within the blocks."""
         self.value = (math.sqrt(max(optimum, 0.0)) + math.sqrt(self.inside)) ** 2
 
 
 @dataclass
 class Weighed:
-    """J and its gradient for one workload. `most`: cells up to which sums of terms are solved whole; larger ones, and
-    joint families there, count by the sum of their products alone, which is a lower bound. `seconds`: of one solve."""
+    """J and its gradient for one workload.
+
+    Attributes
+    ----------
+    demands : Demands
+    noise : str
+    most : int
+        Largest number of cells of sums of terms that are solved exactly. Larger sums, including joint families, count
+        by the sum of their products alone, which is a lower bound.
+    tolerance : float
+    seconds : float
+        Time limit per solve.
+    starts : dict
+        Warm starts by problem.
+    known : dict
+        Quantities of tokens by token and profile.
+    """
 
     demands: Demands
     noise: str
@@ -77,14 +92,14 @@ class Weighed:
     known: dict[tuple[Token, bytes], Averaged] = field(default_factory=dict)
 
     def __call__(self, profiles: Profiles) -> Point:
-        """J(u) and what it moves by."""
+        """Return J(u) with its derivatives."""
         point = Point(self, profiles)
         for demand, number in self.demands.counts.items():
             point.add(demand, number)
         return point
 
     def averaged(self, token: Token, profile: Floats) -> Averaged:
-        """A token under a profile, as it was left where it was had before."""
+        """Return the cached quantities of a token under a profile."""
         key = (token, profile.tobytes())
         if key not in self.known:
             self.known[key] = self._averaged(token, profile)
@@ -100,7 +115,7 @@ class Weighed:
         return Averaged(square, gram, axis.inside)
 
     def solve(self, key: object, rows: Floats, shape: tuple[int, ...]) -> Optimum:
-        """The optimum of a problem, from where that of the same key was left."""
+        """Return the optimum of a problem, started from the last optimum of the same key."""
         solve = optimise if self.tolerance <= FINE else roughly
         optimum = solve(rows, shape, self.tolerance, self.seconds, self.starts.get(key))
         self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
@@ -120,7 +135,7 @@ class Point:
         self._later: list[Callable[[], None]] = []  # slopes of sums, which cost as much as their values
 
     def add(self, demand: Demand, number: int) -> None:
-        """A demand's share of J, and its slopes."""
+        """Add a demand's contribution to J and its slopes."""
         terms, shape = dict(demand), self.weighed.demands.shape(demand)
         if not shape:
             self._add_total(terms, number)
@@ -134,7 +149,7 @@ class Point:
                     self._add_product({term: weight}, number)
 
     def gradient(self) -> list[Floats]:
-        """∂J/∂u by kind."""
+        """Return ∂J/∂u by kind."""
         while self._later:
             self._later.pop()()
         total = [direct.copy() for direct in self._direct]
@@ -152,13 +167,13 @@ class Point:
         return total
 
     def averaged(self, token: Token) -> Averaged:
-        """A token's s and Gram under these weights."""
+        """Return a token's s and Gram matrix under these weights."""
         if token not in self.tokens:
             self.tokens[token] = self.weighed.averaged(token, self.profiles[token[0]])
         return self.tokens[token]
 
     def solved(self, token: Token) -> Averaged:
-        """A token with its L."""
+        """Return a token with its L."""
         averaged = self.averaged(token)
         if not averaged.value:
             self._solve(token, averaged)
@@ -171,13 +186,13 @@ class Point:
         averaged.report_optimum(averaged.optimum.dual * scale)
 
     def _slope(self, token: Token) -> Floats:
-        """∂L/∂G of a token whose L is known."""
+        """Return ∂L/∂G of a token whose L is known."""
         if self.tokens[token].optimum is None:
             self._solve(token, self.tokens[token])
         return self.tokens[token].slope
 
     def _count(self, value: float, number: int) -> float:
-        """Add n φ(L); returns n φ'(L)."""
+        """Add n φ(L) and return n φ'(L)."""
         power = rooted(self.weighed.noise)
         self.value += number * value**power
         return number * power * value ** (power - 1)
@@ -220,7 +235,7 @@ class Point:
         self, demand: Demand, rows: Mapping[Term, Floats], unit: Floats, shape: tuple[int, ...], optimum: Optimum,
         rate: float,
     ) -> None:  # fmt: skip
-        """What J moves by with the weights in a sum of terms."""
+        """Add the derivatives of J with respect to the weights in a sum of terms."""
         form = rate * slope(unit, shape, optimum)
         for term, weight in demand:
             if not len(rows[term]):
@@ -252,7 +267,7 @@ class Point:
             self._by_gram[token] = self._by_gram.get(token, 0.0) + weight * outside * _others(form, grams, axis)
 
     def _reduced(self, term: Joint, skipped: int = -1) -> Floats:
-        """The pieces of a joint term, (m, sizes…), averaged axes of size 1; `skipped` is left as it is."""
+        """Return the pieces of a joint term, (m, sizes…), averaged axes of size 1; axis `skipped` is left unchanged."""
         queries = self.weighed.demands.queries[term.key]
         for axis, kind in enumerate(term.over):
             if axis != skipped:
@@ -261,7 +276,7 @@ class Point:
         return queries
 
     def _by_queries(self, term: Joint, change: Floats) -> None:
-        """What J moves by with every axis' weights, given what it moves by with the pieces."""
+        """Add the derivatives of J with respect to every axis' weights, given those with respect to the pieces."""
         sizes = self.weighed.demands.queries[term.key].shape
         change = change.reshape(len(change), *[n if i in term.kept else 1 for i, n in enumerate(sizes[1:])])
         for axis, kind in enumerate(term.over):
@@ -272,7 +287,7 @@ class Point:
 
 @lru_cache(maxsize=256)
 def plain_value(family: str, size: int) -> float:
-    """L of an even family at the plain mean: the uniform dual, for its Gram is circulant."""
+    """Return L of an even family at the plain mean: the uniform dual, because its Gram matrix is circulant."""
     if family == "marginal":
         return (size - 1) ** 2 / size
     values = np.fft.fft(arcs_holding(size)).real  # of "circular", the other one
@@ -280,12 +295,12 @@ def plain_value(family: str, size: int) -> float:
 
 
 def _rows(gram: Floats) -> Floats:
-    """Rows of a Gram that leaves one direction out."""
+    """Return rows of a Gram matrix with a one-dimensional null space."""
     return root_of((gram + gram.T) / 2)[-(len(gram) - 1) :]
 
 
 def _others(form: Floats, grams: Sequence[Floats], axis: int) -> Floats:
-    """∂/∂G_axis of tr(form ⊗G): the other axes' pairs summed against their Grams."""
+    """Return ∂/∂G_axis of tr(form ⊗G): the pairs of the other axes contracted with their Gram matrices."""
     form = form.reshape([len(gram) for gram in grams] * 2)
     for other in reversed(range(len(grams))):
         if other != axis:
