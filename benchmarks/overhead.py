@@ -14,7 +14,7 @@ import numpy as np
 from clocks import Stream, computing, generated, job_of, kind, measure_on, streamed, tell, timed
 from simulation import FAN_IN, Batch, Costs, simulated
 
-from dpscale.engine.graphs import summed
+from dpscale.engine.graphs import add_lists
 
 OVERHEAD = 0.05
 EMPTY = 3000
@@ -25,8 +25,8 @@ def overhead(client: Any) -> float:
     from dpscale.engine import ClusterEngine
 
     engine = ClusterEngine(client)
-    engine.keep(abs, [(i,) for i in range(100)], "warm")
-    return timed(lambda: engine.keep(abs, [(i,) for i in range(EMPTY)], "empty")) / EMPTY
+    engine.persist(abs, [(i,) for i in range(100)], "warm")
+    return timed(lambda: engine.persist(abs, [(i,) for i in range(EMPTY)], "empty")) / EMPTY
 
 
 def large(clients: dict[int, Any], place: Path, given: argparse.Namespace) -> dict[str, float]:
@@ -100,7 +100,7 @@ class Pace:
 def adding() -> float:
     """Seconds to add a cell of a partial count to a sum."""
     lists = [[np.ones(1 << 20, np.int32)] for _ in range(FAN_IN)]
-    return min(timed(lambda: summed(*lists)) for _ in range(5)) / (FAN_IN << 20)
+    return min(timed(lambda: add_lists(*lists)) for _ in range(5)) / (FAN_IN << 20)
 
 
 def costs_of(stream: Stream, wall: float, pace: Pace) -> Costs:

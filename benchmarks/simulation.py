@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 
-from dpscale.engine.task_sizing import fair, worth
+from dpscale.engine.task_sizing import batch_size, useful_tasks
 
 FAN_IN = 8
 BY_ROWS, IN_ROUNDS = ("count", "snapshot"), ("pack", "score", "measure")
@@ -55,8 +55,8 @@ class Costs:
         def tasks(batch: Batch) -> int:
             calls = len(batch.seconds)
             if batch.kind == "count":
-                return max(min(workers, worth(sum(batch.seconds))), min(calls, most // workers * workers))
-            return -(-calls // fair(calls, workers, sum(batch.seconds) / calls))
+                return max(min(workers, useful_tasks(sum(batch.seconds))), min(calls, most // workers * workers))
+            return -(-calls // batch_size(calls, workers, sum(batch.seconds) / calls))
 
         dealt = self._each(lambda one, _: one.cut(tasks(one)) if one.kind in BY_ROWS else one)
         return replace(dealt, pieces=pieces)

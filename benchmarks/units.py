@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from dpscale import Domain, Table
 from dpscale.engine import resolve
-from dpscale.engine.contribution_bounds import handed, rows_beyond, survey_units
+from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows, survey_units
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
 
 SIZES = (2, 3, 4, 5, 5, 6, 8, 8, 10, 10, 10, 12, 16, 16, 20, 20, 24, 30, 40, 50)
@@ -84,7 +84,7 @@ def measured(place: Path, rows: int, memory: int, degrees: list[int], client: An
     for round_ in ("warm", "timed"):
         with clock.timed(found, "units"):
             guess = survey_units(engine, table.partitions, "person")
-            dropped = handed(engine, rows_beyond(engine, DOMAIN, groups, "person", 3, guess, memory, names))
+            dropped = send_dropped_rows(engine, rows_beyond(engine, DOMAIN, groups, "person", 3, guess, memory, names))
         for degree in degrees if round_ == "timed" else degrees[:1]:
             [one] = plan_passes(DOMAIN, list(combinations(names, degree)), 1 << 30, engine.workers)
             for also, given in (("", None), (" without them", dropped)):

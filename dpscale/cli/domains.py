@@ -86,12 +86,12 @@ def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> 
     """Return the faults that one pass over the data finds."""
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
-    from dpscale.engine.faults import WARNING, check
+    from dpscale.engine.domain_check import WARNING, find_faults
 
     click.echo(WARNING, err=True)
     engine = resolve(scheduler=scheduler)
     try:
-        found: dict[str, Any] = discreetly("domain check", lambda: check(engine, origin.table(data, read)))
+        found: dict[str, Any] = discreetly("domain check", lambda: find_faults(engine, origin.table(data, read)))
     finally:
         engine.close()
     return found

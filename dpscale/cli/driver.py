@@ -23,7 +23,7 @@ from dpscale.base.error_redaction import hint
 from dpscale.base.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
 from dpscale.cli import driver_status
 from dpscale.cli.group import show_cause
-from dpscale.engine.waiting import FIELD, dependable
+from dpscale.engine.watch import FIELD, cluster_errors
 from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
 from dpscale.runs.fingerprints import disk_errors
@@ -72,7 +72,7 @@ def _check_cluster(run: Run, client: Any) -> bool:
     """
     from dpscale.engine.cluster import ClusterEngine
 
-    with dependable(client, "check"):
+    with cluster_errors(client, "check"):
         workers = dict(client.scheduler_info(n_workers=-1)["workers"])
     declared = {address: info for address, info in workers.items() if RESOURCE in info.get("resources", {})}
     drivers = declared or workers
@@ -82,7 +82,7 @@ def _check_cluster(run: Run, client: Any) -> bool:
         raise JobError(FIELD, who, "one machine for the driver, with the disk of the ledger",
                        f'start the workers of one machine with --resources "{RESOURCE}=100"')  # fmt: skip
     data = run.job.data.path
-    ClusterEngine(client).check_sight(run.path, [] if set("*?[") & set(data) else [data])
+    ClusterEngine(client).check_file_access(run.path, [] if set("*?[") & set(data) else [data])
     _check_ledger(run, client, list(drivers), is_address(ledger))
     return bool(declared)
 
@@ -90,7 +90,7 @@ def _check_cluster(run: Run, client: Any) -> bool:
 def _check_ledger(run: Run, client: Any, drivers: list[str], served: bool) -> None:
     """Raise JobError if a driver could not reach the ledger's server, or if the ledger file is on a network."""
     ledger = run.job.privacy.ledger
-    with dependable(client, "check"):
+    with cluster_errors(client, "check"):
         found = client.run(unreached if served else network_kind, ledger, workers=drivers, on_error="return")
     for worker, fault in found.items():
         if isinstance(fault, str) and fault and served:

@@ -237,9 +237,9 @@ def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: f
 
 def _needs(read: Any, planned: Any, engine: Any) -> dict[str, Any]:
     """Return the tasks, passes, memory and time that counting needs."""
-    from dpscale.engine.counting import effort
+    from dpscale.engine.counting import counting_cost
 
-    needs = effort(planned.domain, planned.counted, read.engine.bytes, engine.workers)
+    needs = counting_cost(planned.domain, planned.counted, read.engine.bytes, engine.workers)
     return {
         "counted_joints": needs.saving.joints,
         "counted_by_bit_planes": needs.saving.planes,

@@ -20,14 +20,14 @@ RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it 
 def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: bool) -> None:
     """Run all stages of a job on a cluster, including the driver, and return at once."""
     from dpscale.cli import driver
-    from dpscale.engine.connect import connected
+    from dpscale.engine.connect import open_client
     from dpscale.job import Job
     from dpscale.runs.stages.resume import begin_run, check_repeat
 
     directory = begin_run(Job.read(job), run_dir, fresh, files_accessible=False)
     directory.check_open("measure")
     check_repeat(directory)
-    with connected(scheduler) as client:
+    with open_client(scheduler) as client:
         driven = driver.submit(directory, client)
     summary = {"run_dir": str(directory.path), **driven}
     click.echo(json.dumps(summary) if as_json else f"{driven['state']}: dpscale wait {directory.path}")

@@ -57,7 +57,7 @@ class Engine(ABC):
         label: str = "reduce",
         memory: int | None = None,
         pieces: Sequence[range] | None = None,
-        apart: bool = False,
+        disjoint: bool = False,
     ) -> list[Any]:
         """Sum the lists of arrays function(*item) over all items.
 
@@ -71,7 +71,7 @@ class Engine(ABC):
             Number of arrays in each list.
         pieces : sequence of range, optional
             Ranges of parts that the same tasks sum. Default: one range of all parts, which suits small arrays.
-        apart : bool
+        disjoint : bool
             Whether each item contributes to exactly one piece; the items are in the order of the pieces.
 
         Returns
@@ -81,7 +81,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def keep(
+    def persist(
         self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
         memory: int | None = None,
     ) -> list[Any]:  # fmt: skip
@@ -89,7 +89,7 @@ class Engine(ABC):
 
     @abstractmethod
     def exchange(
-        self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
+        self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], count: int,
         label: str = "exchange",
     ) -> list[Any]:  # fmt: skip
         """Return join([take(handle, number) for all handles]) for every number below `count`.
@@ -100,7 +100,7 @@ class Engine(ABC):
         ----------
         take : callable
             Returns the part with a given number of a value.
-        kept : sequence
+        handles : sequence
             Handles of the values.
         join : callable
             Combines the list of parts with the same number.
@@ -109,10 +109,10 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
+    def scatter(self, values: Sequence[Any], label: str = "send") -> list[Any]:
         """Return handles of values of this process, for tasks that use them more than once."""
 
-    def shared(self, value: Any, label: str = "send") -> Any:
+    def broadcast(self, value: Any, label: str = "send") -> Any:
         """Return the representation of one value that many tasks use: the value itself, or a handle."""
         return value
 
@@ -128,11 +128,11 @@ class Engine(ABC):
         return self.map(function, [(item,) for item in items], label)
 
     @abstractmethod
-    def check_room(self, needed: int, what: str) -> None:
+    def check_worker_memory(self, needed: int, what: str) -> None:
         """Raise PlanError if a task on `what` that needs `needed` bytes does not fit the smallest worker."""
 
     @abstractmethod
-    def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
+    def check_file_access(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """Raise JobError if a worker cannot write in a folder or read some files as the driver does."""
 
     @abstractmethod
@@ -140,6 +140,6 @@ class Engine(ABC):
         """Close the resources that the engine opened."""
 
 
-def spread(items: Iterable[Any]) -> list[tuple[Any, ...]]:
+def argument_tuples(items: Iterable[Any]) -> list[tuple[Any, ...]]:
     """Return each item as a tuple of arguments."""
     return [item if isinstance(item, tuple) else (item,) for item in items]

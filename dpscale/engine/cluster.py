@@ -19,21 +19,29 @@ from typing import Any
 
 from dpscale.base.error_redaction import accepted
 from dpscale.engine import connect
-from dpscale.engine.base import Engine, Progress, silent, spread
+from dpscale.engine.base import Engine, Progress, argument_tuples, silent
 from dpscale.engine.connect import await_worker
-from dpscale.engine.graphs import Graph, calls, exchanges, literal, sums
-from dpscale.engine.message_chunks import batch_graph, call_graphs, cut, deliveries, dumped, fetched, joined
+from dpscale.engine.graphs import Graph, call_graph, exchange_graph, literal, reduction_graph
+from dpscale.engine.message_chunks import (
+    batch_graph,
+    call_graphs,
+    fetch_results,
+    group_futures,
+    join_chunks,
+    pickle_value,
+    split_chunks,
+)
 from dpscale.engine.task_sizing import Batches, message_of
-from dpscale.engine.waiting import Discreet, Watch, dependable, lost_scheduler, settle
+from dpscale.engine.watch import Discreet, Watch, cluster_errors, flush_messages, lost_scheduler
 from dpscale.storage.files import place
 from dpscale.storage.scratch import Use, end
 
 RETRIES = 3
-MOST_TASKS = 4000  # of a map, on the scheduler at once
-A_THREAD, LEAST_TASKS = 4, 32
-FRESH_SECONDS = 1.0  # for which an answer about threads will do where it decides nothing but sizes
-SMALL = 1 << 18  # bytes that go along with every task that needs them
-RESOURCE = "MEMORY"  # bytes; asked for where every worker declares it
+MOST_TASKS = 4000  # tasks of a map on the scheduler at once
+TASKS_PER_THREAD, LEAST_TASKS = 4, 32
+FRESH_SECONDS = 1.0  # age at which a number of threads is still used to choose sizes
+SMALL = 1 << 18  # bytes of a value that is sent with every task that uses it
+RESOURCE = "MEMORY"  # bytes; requested if every worker declares it
 
 
 class ClusterEngine(Engine):
@@ -53,32 +61,32 @@ class ClusterEngine(Engine):
         self.client, self.progress, self.priority, self._owned = client, progress, priority, owned
         self._name, self._runs = secrets.token_hex(8), 0
         self._paces: dict[str, float | None] = {}
-        self._known: set[str] = set()
-        self._threads, self._asked = dict[str, int](), -FRESH_SECONDS
+        self._checked_workers: set[str] = set()
+        self._threads, self._threads_time = dict[str, int](), -FRESH_SECONDS
 
     @property
     def workers(self) -> int:  # type: ignore[override]
         """Current number of threads of all workers."""
         self._check_open()
-        with dependable(self.client, "start"):
+        with cluster_errors(self.client, "start"):
             return max(1, sum(self._nthreads().values()))
 
     def _nthreads(self, refresh: bool = False) -> dict[str, int]:
         """Return the threads of each worker, from an answer that is at most FRESH_SECONDS old."""
-        if refresh or monotonic() - self._asked > FRESH_SECONDS:
-            self._threads, self._asked = dict(self.client.nthreads()), monotonic()
+        if refresh or monotonic() - self._threads_time > FRESH_SECONDS:
+            self._threads, self._threads_time = dict(self.client.nthreads()), monotonic()
         return self._threads
 
     def map(
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
     ) -> list[Any]:
         """Return function(item) for every item, in order; a tuple item is unpacked into the arguments."""
-        arguments = spread(items)
+        arguments = argument_tuples(items)
         results: list[Any] = [None] * len(arguments)
         batches = Batches(arguments, self.workers, self._paces.get(label))
-        flow = self._flow(Discreet(function), batches, label, memory)
-        with dependable(self.client, label), _waiting(), closing(flow):
-            self._check_new()
+        flow = self._run_batches(Discreet(function), batches, label, memory)
+        with cluster_errors(self.client, label), _waiting(), closing(flow):
+            self._check_new_workers()
             done = 0
             for start, (seconds, values) in flow:
                 results[start : start + len(values)] = values
@@ -89,35 +97,37 @@ class ClusterEngine(Engine):
         accepted(results)
         return results
 
-    def _flow(
+    def _run_batches(
         self, function: Discreet, batches: Batches, label: str, memory: int | None
     ) -> Generator[tuple[int, tuple[float, list[Any]]], None, None]:
         """Run batches, a limited number at once, and yield the start and the result of each as it finishes."""
-        watch, name, resources = Watch(self.client), self._named(label), self._resources(memory)
-        window = min(max(LEAST_TASKS, A_THREAD * self.workers), MOST_TASKS)
+        watch, name, resources = Watch(self.client), self._key_prefix(label), self._resources(memory)
+        window = min(max(LEAST_TASKS, TASKS_PER_THREAD * self.workers), MOST_TASKS)
         pending: dict[Any, int] = {}
         try:
-            while batches.left or pending:
-                while batches.left and len(pending) <= window // 2:
-                    graph, handles = batch_graph(function, batches, window - len(pending), name, self.sent)
+            while batches.remaining or pending:
+                while batches.remaining and len(pending) <= window // 2:
+                    graph, handles = batch_graph(function, batches, window - len(pending), name, self.scatter)
                     futures = self._submit(graph, list(graph), resources, later=handles)
                     pending.update({future: future.key[1] for future in futures})
                     watch.add(futures)
-                    settle(self.client) if len(pending) < window else None
-                for ended in deliveries(watch.next()):
+                    flush_messages(self.client) if len(pending) < window else None
+                for finished in group_futures(watch.next()):
                     yield from zip(
-                        [pending[future] for future in ended], fetched(ended, watch.gather, self._one), strict=True
+                        [pending[future] for future in finished],
+                        fetch_results(finished, watch.gather, self._run_task),
+                        strict=True,
                     )
-                    for future in ended:
+                    for future in finished:
                         del pending[future]
                         future.release()
         finally:
             for future in pending:
                 future.release()
 
-    def _one(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _run_task(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of one small task."""
-        key, watch = (self._named("fetch"), 0), Watch(self.client)
+        key, watch = (self._key_prefix("fetch"), 0), Watch(self.client)
         watch.add(self._submit({key: (Discreet(function), *map(literal, arguments))}, [key], None, later=True))
         return watch.gather(watch.next())[0]
 
@@ -129,27 +139,28 @@ class ClusterEngine(Engine):
         label: str = "reduce",
         memory: int | None = None,
         pieces: Sequence[range] | None = None,
-        apart: bool = False,
+        disjoint: bool = False,
     ) -> list[Any]:
         """Sum lists of `parts` arrays over items; return a future for each part once all are finished."""
-        asked = pieces or [range(parts)]
-        graph, _, roots = sums(function, items, asked, self._kinds(label), apart)
-        handles = self._kept([(graph, roots)], label, memory)
-        told = [handles[piece.start] for piece in asked] if apart else handles[:1]  # else a refusal is in every part
-        self.map(_nothing, [(handle,) for handle in told], "check")
+        ranges = pieces or [range(parts)]
+        graph, _, roots = reduction_graph(function, items, ranges, self._key_namer(label), disjoint)
+        handles = self._run_graphs([(graph, roots)], label, memory)
+        # unless items are disjoint, every part has the same error
+        checked = [handles[piece.start] for piece in ranges] if disjoint else handles[:1]
+        self.map(_check_exists, [(handle,) for handle in checked], "check")
         return handles
 
-    def keep(
+    def persist(
         self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
         memory: int | None = None,
     ) -> list[Any]:  # fmt: skip
         """Call function(*item) for every item; return futures once all are finished. Results stay on the workers."""
-        with dependable(self.client, label):
-            graphs = call_graphs(Discreet(function), list(items), self._named(label), self.sent)
-        return self._kept([(graph, list(graph)) for graph in graphs], label, memory)
+        with cluster_errors(self.client, label):
+            graphs = call_graphs(Discreet(function), list(items), self._key_prefix(label), self.scatter)
+        return self._run_graphs([(graph, list(graph)) for graph in graphs], label, memory)
 
     def exchange(
-        self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
+        self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], count: int,
         label: str = "exchange",
     ) -> list[Any]:  # fmt: skip
         """Return join([take(handle, number) for all handles]) for every number; parts travel between workers directly.
@@ -157,28 +168,28 @@ class ClusterEngine(Engine):
         If a value is lost with its worker, Dask recomputes it from its task.
         """
         results: list[Any] = []
-        with dependable(self.client, label), _waiting():
-            self._check_new()
-            at_once = min(A_THREAD * self.workers, max(MOST_TASKS // len(kept), self.workers))
+        with cluster_errors(self.client, label), _waiting():
+            self._check_new_workers()
+            at_once = min(TASKS_PER_THREAD * self.workers, max(MOST_TASKS // len(handles), self.workers))
             while len(results) < count:
                 numbers = range(len(results), min(len(results) + at_once, count))
-                results += self._exchanged(take, kept, join, numbers, self._kinds(label))
+                results += self._run_exchange(take, handles, join, numbers, self._key_namer(label))
                 accepted(results[-len(numbers) :])
                 self.progress(label, len(results), count)
         return results
 
-    def _exchanged(
-        self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], numbers: range,
-        named: Callable[[str], str],
+    def _run_exchange(
+        self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], numbers: range,
+        key_name: Callable[[str], str],
     ) -> list[Any]:  # fmt: skip
-        graph, keys = exchanges(take, kept, join, numbers, named)
+        graph, keys = exchange_graph(take, handles, join, numbers, key_name)
         futures, watch = self._submit(graph, keys, None), Watch(self.client)
         watch.add(futures)
         for _ in watch.all(len(futures)):
             pass
         return watch.gather(futures)
 
-    def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
+    def scatter(self, values: Sequence[Any], label: str = "send") -> list[Any]:
         """Return futures of values that tasks return, so that a value lost with its worker is sent again.
 
         Values are sent in messages of limited size.
@@ -186,14 +197,16 @@ class ClusterEngine(Engine):
         handles: list[Any] = []
         while len(handles) < len(values):
             items = [(value,) for value in message_of(values[len(handles) :])]
-            graph = calls(_itself, items, self._named(label))
-            handles += self._kept([(graph, list(graph))], label, None)
+            graph = call_graph(_identity, items, self._key_prefix(label))
+            handles += self._run_graphs([(graph, list(graph))], label, None)
         return handles
 
-    def shared(self, value: Any, label: str = "send") -> Any:
+    def broadcast(self, value: Any, label: str = "send") -> Any:
         """Return a small value itself and a future of a large one, which is sent to the scheduler once, in pieces."""
-        data = dumped(value)
-        return value if len(data) <= SMALL else self.keep(joined, [tuple(self.sent(cut(data), label))], label)[0]
+        data = pickle_value(value)
+        if len(data) <= SMALL:
+            return value
+        return self.persist(join_chunks, [tuple(self.scatter(split_chunks(data), label))], label)[0]
 
     @contextmanager
     def scratch(self) -> Iterator[Use]:
@@ -202,16 +215,16 @@ class ClusterEngine(Engine):
         try:
             yield use
         finally:
-            with suppress(Exception):  # the scheduler is lost, and its workers let go of all
+            with suppress(Exception):  # if the scheduler is lost, its workers remove all files
                 self.client.run(end, use, on_error="ignore")
 
-    def _kept(self, graphs: Sequence[tuple[Graph, list[Any]]], label: str, memory: int | None) -> list[Any]:
-        with dependable(self.client, label), _waiting():
-            self._check_new()
+    def _run_graphs(self, graphs: Sequence[tuple[Graph, list[Any]]], label: str, memory: int | None) -> list[Any]:
+        with cluster_errors(self.client, label), _waiting():
+            self._check_new_workers()
             resources, watch = self._resources(memory), Watch(self.client)
             handles: list[Any] = []
             for graph, keys in graphs:
-                settle(self.client) if handles else None
+                flush_messages(self.client) if handles else None
                 handles += self._submit(graph, keys, resources)
             watch.add(handles)
             for done in watch.all(len(handles)):
@@ -224,7 +237,7 @@ class ClusterEngine(Engine):
         """Return futures of some keys; tasks that consume handles have priority, which releases their memory early."""
         self._check_open()
         priority = self.priority * 2 + later
-        with warnings.catch_warnings():  # of large graphs: their size may tell how many rows are left out
+        with warnings.catch_warnings():  # about large graphs; their size may reveal how many rows are left out
             warnings.simplefilter("ignore", UserWarning)
             return self._futures(graph, keys, priority, resources)
 
@@ -236,12 +249,12 @@ class ClusterEngine(Engine):
         if self.client.status == "closed":
             raise lost_scheduler()
 
-    def _kinds(self, label: str) -> Callable[[str], str]:
+    def _key_namer(self, label: str) -> Callable[[str], str]:
         token = self._token()
         return lambda kind: "-".join(["dpscale", label, *([kind] if kind else []), token])
 
-    def _named(self, label: str) -> str:
-        return self._kinds(label)("")
+    def _key_prefix(self, label: str) -> str:
+        return self._key_namer(label)("")
 
     def _token(self) -> str:
         """Return a fresh token; a cluster remembers results by key, including those of an earlier job."""
@@ -250,30 +263,30 @@ class ClusterEngine(Engine):
 
     def _resources(self, memory: int | None) -> dict[str, int] | None:
         """Return the memory to request, at most that of the smallest worker; None unless all workers declare it."""
-        declared = connect.declared(self.client, RESOURCE) if memory else None
-        return {RESOURCE: min(memory, declared)} if memory and declared else None
+        smallest_declared = connect.smallest_declared(self.client, RESOURCE) if memory else None
+        return {RESOURCE: min(memory, smallest_declared)} if memory and smallest_declared else None
 
     def check_workers(self) -> None:
         """Wait for a first worker; raise JobError if the versions of a worker differ from those of this process."""
-        with dependable(self.client, "check"), _waiting():
+        with cluster_errors(self.client, "check"), _waiting():
             await_worker(self.client)
-            self._check_new()
+            self._check_new_workers()
 
-    def _check_new(self) -> None:
+    def _check_new_workers(self) -> None:
         """Check the versions of workers that joined since the last check; an autoscaled one may have an older image."""
         present = set(self._nthreads(refresh=True))
-        if new := present - self._known:
+        if new := present - self._checked_workers:
             connect.check_versions(self.client, sorted(new))
-        self._known = present
+        self._checked_workers = present
 
-    def check_room(self, needed: int, what: str) -> None:
+    def check_worker_memory(self, needed: int, what: str) -> None:
         """Raise PlanError if a task on `what` that needs `needed` bytes does not fit the smallest worker."""
-        with dependable(self.client, "check"):
-            connect.check_room(self.client, needed, what)
+        with cluster_errors(self.client, "check"):
+            connect.check_worker_memory(self.client, needed, what)
 
-    def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
+    def check_file_access(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """Raise JobError if a worker cannot write in a folder or read some files."""
-        connect.check_sight(self.client, place(folder), [str(file) for file in files])
+        connect.check_file_access(self.client, place(folder), [str(file) for file in files])
 
     def close(self) -> None:
         """Close the client if the engine opened it."""
@@ -281,11 +294,11 @@ class ClusterEngine(Engine):
             self.client.close()
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _nothing(result: Any) -> None:
+def _check_exists(result: Any) -> None:
     """Return None, to check that an array exists without sending it."""
 
 
@@ -296,7 +309,7 @@ def _waiting() -> Iterator[None]:
 
     try:
         secede()
-    except (ValueError, AttributeError, KeyError):  # no task, or one that has left already
+    except (ValueError, AttributeError, KeyError):  # not in a task, or already released
         yield
         return
     try:

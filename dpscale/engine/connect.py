@@ -17,36 +17,38 @@ from typing import Any
 
 from dpscale.base.display import sized
 from dpscale.base.errors import DpscaleError, JobError, PlanError, TransientError
-from dpscale.engine.waiting import FIELD, dependable, no_workers, worker_seconds
+from dpscale.engine.watch import FIELD, cluster_errors, no_workers, worker_seconds
 from dpscale.storage.files import is_local, place, write_whole
 from dpscale.storage.objects import is_url, opening
 
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
-SHOWN = 3  # workers that a sentence names
-SAMPLE = 100  # files that every worker is asked for
-BASE = 1 << 28  # bytes that a worker has of its own, once all libraries are loaded
-ENDS = 1 << 16  # bytes at either end of a file that are looked at: most of a Parquet file's footer is there
-DATA = ("read the file", "see the file")
-SAME = "install the same versions everywhere: see cluster/README.md"
+SHOWN = 3  # workers named in an error message
+SAMPLE = 100  # files that every worker checks
+BASE = 1 << 28  # bytes of a worker process after all libraries are loaded
+ENDS = 1 << 16  # bytes read at each end of a file; they include most of a Parquet footer
+FILE_PROBLEMS = ("read the file", "see the file")
+VERSION_REMEDY = "install the same versions everywhere: see cluster/README.md"
 
 
 def check_versions(client: Any, workers: list[str] | None = None) -> None:
     """Raise JobError if a version of some workers (default: all) differs from that of this process."""
     differing: dict[str, list[str]] = {}
     for name in ("python", *PACKAGES):
-        here, there = _here(name), _there(client, name, workers)
+        here, there = _driver_version(name), _worker_versions(client, name, workers)
         for worker, installed in there.items():
             if installed != here:
                 differing.setdefault(worker, []).append(f"{name} {installed} (here {here})")
     if differing:
-        raise JobError(f"{FIELD}.scheduler", _listed(differing, "has"), "the driver's versions", SAME)
+        raise JobError(
+            f"{FIELD}.scheduler", _describe_workers(differing, "has"), "the driver's versions", VERSION_REMEDY
+        )
 
 
-def _here(name: str) -> str:
+def _driver_version(name: str) -> str:
     return _minor(platform.python_version()) if name == "python" else version(name)
 
 
-def _there(client: Any, name: str, workers: list[str] | None) -> dict[str, str]:
+def _worker_versions(client: Any, name: str, workers: list[str] | None) -> dict[str, str]:
     """Return the version of each worker; workers that were lost during the request are omitted."""
     if name == "python":
         answers = client.run(platform.python_version, workers=workers, on_error="return")
@@ -62,7 +64,7 @@ def _minor(text: str) -> str:
     return ".".join(text.split(".")[:2])
 
 
-def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
+def check_file_access(client: Any, folder: Path, files: Sequence[str]) -> None:
     """Raise JobError if a worker cannot work in `folder` as the driver does, or cannot read some of the files.
 
     A temporary token with the permissions of a release's noise key is written there; only its owner may read it.
@@ -70,23 +72,25 @@ def check_sight(client: Any, folder: Path, files: Sequence[str]) -> None:
     token = folder / f".seen-{secrets.token_hex(8)}"
     content = secrets.token_bytes(16)
     try:
-        _put(token, content)
-        faces = {file: face(file, content) for file in files[:SAMPLE]}
-        with dependable(client, "check"):  # and no more: this disk's errors are not the cluster's
-            answers = client.run(blind_spot, str(token), content, faces, on_error="return")
+        _write_token(token, content)
+        fingerprints = {file: file_fingerprint(file, content) for file in files[:SAMPLE]}
+        with cluster_errors(client, "check"):  # only here: an error of the driver's disk is not an error of the cluster
+            answers = client.run(worker_problem, str(token), content, fingerprints, on_error="return")
     finally:
         token.unlink(missing_ok=True)
-    blind = {worker: [blindness] for worker, blindness in answers.items() if isinstance(blindness, str) and blindness}
-    if blind:
+    problems = {worker: [problem] for worker, problem in answers.items() if isinstance(problem, str) and problem}
+    if problems:
         raise JobError(
-            "data.path" if all(blindness.startswith(DATA) for [blindness] in blind.values()) else "run directory",
-            _listed(blind, "cannot"),
-            "paths that are the same on every machine, for the same user",
+            "data.path"
+            if all(problem.startswith(FILE_PROBLEMS) for [problem] in problems.values())
+            else "run directory",
+            _describe_workers(problems, "cannot"),
+            "the same paths on every machine, for the same user",
             "mount a shared file system, or run workers as this user",
         )
 
 
-def _put(token: Path, content: bytes) -> None:
+def _write_token(token: Path, content: bytes) -> None:
     if not is_local(token):
         write_whole(token, content)
         return
@@ -95,7 +99,7 @@ def _put(token: Path, content: bytes) -> None:
         file.write(content)
 
 
-def face(file: str, key: bytes) -> bytes:
+def file_fingerprint(file: str, key: bytes) -> bytes:
     """Return a keyed hash of the size and both ends of a file; empty if it is unreadable or a folder.
 
     The key is used once.
@@ -113,7 +117,7 @@ def face(file: str, key: bytes) -> bytes:
     return hasher.digest()
 
 
-def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
+def worker_problem(token: str, content: bytes, fingerprints: Mapping[str, bytes]) -> str:
     """Return a description of the first thing that this worker cannot do; "" if there is none. Runs on the worker.
 
     Parameters
@@ -122,61 +126,61 @@ def blind_spot(token: str, content: bytes, faces: Mapping[str, bytes]) -> str:
         Path of a file that the driver wrote.
     content : bytes
         Content of the token.
-    faces : mapping of str to bytes
+    fingerprints : mapping of str to bytes
         Fingerprint of each file, computed by the driver.
     """
     folder, path = os.path.dirname(token), place(token)
     try:
         if path.read_bytes() != content:
-            return f"see {folder} as it is here"
+            return f"see {folder} as the driver sees it"
     except PermissionError:
-        return f"read what only its owner may read in {folder}"
+        return f"read files in {folder} that only their owner can read"
     except OSError:
         return f"see {folder}"
-    except Exception as error:  # of a store's driver, whose text may tell keys
+    except Exception as error:  # error of a store's client, whose text may contain keys
         return f"reach {folder} ({type(error).__name__})"
     if is_local(path) and not os.access(folder, os.W_OK | os.X_OK):
         return f"write in {folder}"
-    for file, seen in faces.items():
+    for file, expected in fingerprints.items():
         if not is_url(file) and not os.access(file, os.R_OK):
-            return f"{DATA[0]} {file}"
-        if face(file, content) != seen:
-            return f"{DATA[1]} {file} as it is here"
+            return f"{FILE_PROBLEMS[0]} {file}"
+        if file_fingerprint(file, content) != expected:
+            return f"{FILE_PROBLEMS[1]} {file} as the driver sees it"
     return ""
 
 
-def check_room(client: Any, needed: int, what: str) -> None:
+def check_worker_memory(client: Any, needed: int, what: str) -> None:
     """Raise PlanError if a task needs more bytes than the smallest worker has per thread."""
-    rooms = {
+    capacities = {
         worker: max(info["memory_limit"] - BASE, 0) // info["nthreads"]
         for worker, info in _workers(client).items()
         if info.get("memory_limit")
     }
-    if not rooms:
+    if not capacities:
         return
-    smallest = min(rooms, key=lambda worker: rooms[worker])
-    if needed > rooms[smallest]:
+    smallest = min(capacities, key=lambda worker: capacities[worker])
+    if needed > capacities[smallest]:
         raise PlanError(
             f"{FIELD}.memory",
             f"a task on {what} needs {sized(needed)}",
-            f"at most the {sized(rooms[smallest])} that worker {smallest} has for each of its threads",
-            "set less, give workers more (--memory-limit) or fewer threads, or leave the set out",
+            f"at most the {sized(capacities[smallest])} that worker {smallest} has for each of its threads",
+            "lower engine.memory, give workers more memory (--memory-limit) or fewer threads, or leave the set out",
         )
 
 
-def declared(client: Any, resource: str) -> int | None:
+def smallest_declared(client: Any, resource: str) -> int | None:
     """Return the smallest amount of a resource that a worker declares; None unless all workers declare it."""
     amounts = [info.get("resources", {}).get(resource) for info in _workers(client).values()]
     return None if not amounts or None in amounts else int(min(amounts))
 
 
 def _workers(client: Any) -> Mapping[str, Any]:
-    return dict(client.scheduler_info(n_workers=-1)["workers"])  # some versions tell of five workers only
+    return dict(client.scheduler_info(n_workers=-1)["workers"])  # some versions return five workers by default
 
 
-def _listed(findings: Mapping[str, Sequence[str]], verb: str) -> str:
+def _describe_workers(findings: Mapping[str, Sequence[str]], verb: str) -> str:
     """Return a phrase that names the first SHOWN workers with their findings."""
-    first = [f"worker {worker} {verb} {', '.join(whats)}" for worker, whats in list(findings.items())[:SHOWN]]
+    first = [f"worker {worker} {verb} {', '.join(items)}" for worker, items in list(findings.items())[:SHOWN]]
     more = len(findings) - len(first)
     return " and ".join([*first, *([f"{more} more workers"] if more else [])])
 
@@ -184,29 +188,29 @@ def _listed(findings: Mapping[str, Sequence[str]], verb: str) -> str:
 SCHEDULER_FIELD = "engine.scheduler"
 CONNECT_SECONDS = 20
 TLS = "distributed.comm.tls"
-HOW = "see cluster/README.md"
+CLUSTER_DOCS = "see cluster/README.md"
 ADDRESSES = "tcp://HOST:PORT or tls://HOST:PORT"
 ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^][:/@\s]+)):(?P<port>[0-9]{1,5})")
 
 
-def connect(address: str, seconds: float, takes: str = ADDRESSES) -> Any:
-    """Return a client of the scheduler at an address; `takes` describes the accepted values in an error message."""
+def connect(address: str, seconds: float, expected: str = ADDRESSES) -> Any:
+    """Return a client of the scheduler at an address; `expected` describes the accepted values in an error message."""
     if not _is_address(address):
-        raise JobError(SCHEDULER_FIELD, f"{address!r}", takes, "fix it")
-    from distributed import Client  # first: it adds its defaults to Dask's configuration
+        raise JobError(SCHEDULER_FIELD, f"{address!r}", expected, "fix it")
+    from distributed import Client  # imported first: it adds its defaults to Dask's configuration
 
     _check_encryption(address)
     security = _security() if address.startswith("tls://") else None
     try:
         return Client(address, timeout=seconds, security=security, set_as_default=False)
     except ValueError:
-        raise JobError(SCHEDULER_FIELD, f"{address!r}", takes, "fix it") from None
+        raise JobError(SCHEDULER_FIELD, f"{address!r}", expected, "fix it") from None
     except (OSError, TimeoutError) as error:
-        raise _refused(address, error) from None
+        raise _connection_error(address, error) from None
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Any]:
+def open_client(address: str) -> Iterator[Any]:
     """Yield a client of an existing cluster whose workers have passed the checks; close it afterwards."""
     client = connect(address, CONNECT_SECONDS)
     try:
@@ -242,8 +246,8 @@ def _check_encryption(address: str) -> None:
     import dask
 
     if address.startswith("tcp://") and dask.config.get("distributed.comm.require-encryption", None):
-        raise JobError(SCHEDULER_FIELD, f"{address}, where Dask's configuration says require-encryption", "tls://HOST:PORT",
-                       f"use the scheduler's tls address: {HOW}")  # fmt: skip
+        raise JobError(SCHEDULER_FIELD, f"{address}, but Dask's configuration requires encryption",
+                       "tls://HOST:PORT", f"use the TLS address of the scheduler: {CLUSTER_DOCS}")  # fmt: skip
 
 
 def _security() -> Any:
@@ -254,32 +258,34 @@ def _security() -> Any:
     where = {"ca-file": f"{TLS}.ca-file", "cert": f"{TLS}.client.cert", "key": f"{TLS}.client.key"}
     missing = [name for name in where.values() if not dask.config.get(name, None)]
     if missing:
-        raise _no_certificates(f"tls:// without {' and '.join(missing)} in Dask's configuration")
+        raise _certificate_error(f"tls:// without {' and '.join(missing)} in Dask's configuration")
     try:
         security = Security()
         security.get_connection_args("client")
     except (OSError, ValueError) as error:
-        broken = "unreadable or not of one pair"
+        broken = "unreadable or not a matching pair"
         kind = broken if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or broken
-        raise _no_certificates(f"the certificates in Dask's configuration cannot be used ({kind})") from None
+        raise _certificate_error(f"the certificates in Dask's configuration cannot be used ({kind})") from None
     return security
 
 
-def _no_certificates(got: str) -> JobError:
+def _certificate_error(got: str) -> JobError:
     return JobError(SCHEDULER_FIELD, got, "files of a certificate authority, a client certificate and its key",
-                    f"make them by cluster/certificates.py and name them in Dask's configuration: {HOW}")  # fmt: skip
+                    "create them with cluster/certificates.py and set them in Dask's configuration: "
+                    f"{CLUSTER_DOCS}")  # fmt: skip
 
 
-def _refused(address: str, error: BaseException) -> JobError | TransientError:
+def _connection_error(address: str, error: BaseException) -> JobError | TransientError:
     if any(isinstance(one, ssl.SSLError) or "SSL" in str(one) for one in _causes(error)):
         return JobError(SCHEDULER_FIELD, f"{address} and this client do not accept each other's certificates",
-                        "certificates of one authority for both", f"use those of this cluster: {HOW}")  # fmt: skip
+                        "certificates of one authority for both",
+                        f"use the certificates of this cluster: {CLUSTER_DOCS}")  # fmt: skip
     other = "tls://" if address.startswith("tcp://") else "tcp://"
     return TransientError(
         SCHEDULER_FIELD,
         f"no answer from {address} ({type(error).__name__})",
         "the address of a running Dask scheduler",
-        f"start it, or check host and port, and whether it is {other}",
+        f"start it, or check host and port, or try {other}",
     )
 
 

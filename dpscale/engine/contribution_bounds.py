@@ -28,13 +28,13 @@ from dpscale.storage.scratch import Memory, Sealed, Use
 
 SHARD_ROWS, SHARDS_A_WORKER = 1 << 22, 2
 LEAST_SEGMENT, MOST_SEGMENT = 1 << 14, 1 << 19
-SEGMENT_BYTES = 128  # of a row while a segment is made: what waits, dealt, and sealed
-MOST_PARTS = 50_000  # that travel, as a task each
-LEAST_ROWS = 16  # of a segment in a bucket, on average, where more parts would travel
-BATCHES_A_WORKER = 8  # at least, where there are so many
-MARKED_AT_ONCE = 8  # shards: of half a megabyte each, in a message
-KEYS_SENT = 1 << 17  # of 32 bytes, in a message
-SMALL = 1 << 20  # bytes of all marks that go along with every task that needs them
+SEGMENT_BYTES = 128  # bytes of a row while a segment is built: waiting, assigned and encrypted
+MOST_PARTS = 50_000  # parts that are sent, one task each
+LEAST_ROWS = 16  # mean rows of a segment in a bucket if more parts would be sent
+BATCHES_A_WORKER = 8  # at least, if there are as many buckets
+MARKED_AT_ONCE = 8  # shards per message, of half a megabyte each
+KEYS_SENT = 1 << 17  # keys of 32 bytes in a message
+SMALL = 1 << 20  # bytes of row masks that are sent with every task that uses them
 
 
 def survey_units(engine: Engine, partitions: Sequence[Partition], unit: str) -> int:
@@ -89,19 +89,21 @@ def rows_beyond(
     pieces = _pieces(groups, rows, engine.workers)
     count = min(buckets(rows, share), max(segment // LEAST_ROWS, MOST_PARTS // len(pieces)) or 1, MOST_BUCKETS)
     each = max(together(rows, count, share, BATCHES_A_WORKER * engine.workers), -(-count * len(pieces) // MOST_PARTS))
-    salt, known = secrets.randbits(64), engine.sent(through.cut(KEYS_SENT), "units") if through is not None else []
+    salt = secrets.randbits(64)
+    lookup_chunks = engine.scatter(through.cut(KEYS_SENT), "units") if through is not None else []
     dealing = Dealing(domain, unit, tuple(names or domain.names), drop, None, count, each, salt, segment)
-    making = engine.workers * segment * SEGMENT_BYTES
-    held = engine.shares_memory and rows * ROW_BYTES + making <= memory * 3 // 4
+    segment_bytes = engine.workers * segment * SEGMENT_BYTES
+    in_memory = engine.shares_memory and rows * ROW_BYTES + segment_bytes <= memory * 3 // 4
     with engine.scratch() as use:
-        shards = engine.keep(_assign_shard, [(dealing, piece, held, use, *known) for piece in pieces], "units")
-        kept = partial(decided, bound=bound)
-        found = engine.exchange(partial(taken, bound=bound), shards, kept, -(-count // each), "bound")
+        items = [(dealing, piece, in_memory, use, *lookup_chunks) for piece in pieces]
+        shards = engine.persist(_assign_shard, items, "units")
+        join = partial(decided, bound=bound)
+        found = engine.exchange(partial(taken, bound=bound), shards, join, -(-count // each), "bound")
         bits = [[own[number] for own in found] for number in range(len(shards))]
         parts = []
         for start in range(0, len(shards), MARKED_AT_ONCE):
-            items = list(zip(shards, bits, strict=True))[start : start + MARKED_AT_ONCE]
-            parts += engine.map(marked, items, "mark")
+            pairs = list(zip(shards, bits, strict=True))[start : start + MARKED_AT_ONCE]
+            parts += engine.map(marked, pairs, "mark")
     return {partition: rows for own in parts for partition, rows in own.items()}
 
 
@@ -125,10 +127,10 @@ def _assign_shard(
     """
     if through:
         dealing = replace(dealing, through=Through.joined(through))
-    return deal(dealing, partitions, Memory() if in_memory else Sealed.new(use, _own_folder()))
+    return deal(dealing, partitions, Memory() if in_memory else Sealed.new(use, _worker_folder()))
 
 
-def _own_folder() -> str | None:
+def _worker_folder() -> str | None:
     """Return the local directory of this worker for temporary files; None for the system's directory."""
     if "distributed" not in sys.modules:
         return None
@@ -136,18 +138,18 @@ def _own_folder() -> str | None:
 
     try:
         return str(get_worker().local_directory)
-    except (ValueError, AttributeError):  # no task of a worker
+    except (ValueError, AttributeError):  # not in a task of a worker
         return None
 
 
-def handed(engine: Engine, dropped: Dropped) -> Mapping[Partition, Any]:
+def send_dropped_rows(engine: Engine, dropped: Dropped) -> Mapping[Partition, Any]:
     """Return the dropped rows as arguments of many tasks: the values if they are small, otherwise handles."""
     if sum(rows.bits.nbytes for rows in dropped.values()) <= SMALL:
         return dropped
-    return dict(zip(dropped, engine.sent(list(dropped.values()), "units"), strict=True))
+    return dict(zip(dropped, engine.scatter(list(dropped.values()), "units"), strict=True))
 
 
-def read_through(engine: Engine, hops: Sequence[tuple[Table, str, str]]) -> Through:
+def read_unit_lookup(engine: Engine, hops: Sequence[tuple[Table, str, str]]) -> Through:
     """Return the map from keys to units through tables.
 
     A hop is a table, its key column and the column that the key is mapped to.

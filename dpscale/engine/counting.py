@@ -30,22 +30,22 @@ from dpscale.counting.program import Program
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.graphs import FAN_IN, pieces_of
-from dpscale.engine.task_sizing import cut, fewer, worth
+from dpscale.engine.task_sizing import merge_groups, split_group, useful_tasks
 from dpscale.records.row_filter import Marked
 from dpscale.records.table import Partition
 
 COUNTER_BYTES = 8
 FACTOR = 5
-SHARDS = 16  # of a pass at least, and as many as there are workers, for they measure
+SHARDS = 16  # shards of a pass; at least one per worker, because workers measure shards
 TASKS = 100_000
 TASK_SECONDS = 1.0
-WAITING = 16  # partial counts that may wait for their sum, where tasks are short
-SENT = 5_000_000  # sets that all tasks of a pass are told of
+WAITING = 16  # partial counts that may wait for their sum if tasks are short
+SENT = 5_000_000  # sets in the requests of all tasks of a pass
 SMALL = 1 << 26  # bytes that a task may sum at once
-BETTER = 0.9  # by how much sharing the sets has to be better than sharing the rows
-READ = 4.0  # nanoseconds to read and encode a value
-OPEN = 1e6  # nanoseconds to open a partition
-HELD = 3.0  # nanoseconds to clear a counter and to sum it: those of sets that are shared need no sum
+SHARING_GAIN = 0.9  # largest ratio of times at which sharing the sets replaces sharing the rows
+READ_NANOSECONDS = 4.0  # to read and encode a value
+OPEN_NANOSECONDS = 1e6  # to open a partition
+CLEAR_NANOSECONDS = 3.0  # to clear a counter and to sum it; counters of shared sets need no sum
 
 
 @dataclass(frozen=True)
@@ -96,24 +96,26 @@ def plan_passes(domain: Domain, sets: Sequence[AttributeSet], memory: int, worke
     """Divide the sets into passes whose counters fit the memory, and each pass into shards of similar size."""
     limit = max(memory // (COUNTER_BYTES * (workers + FACTOR)), 1)
     spare = min(4 * limit // workers, SPARE_CELLS)
-    groups = _fill(sets, domain.cells_each(sets), limit)
+    groups = _group_sets(sets, domain.cells_each(sets), limit)
     count = max(min(max(SHARDS, workers), 3 * TASKS // (4 * len(groups) * workers) - 1), 1)
     most = max(3 * TASKS // (4 * len(groups) * (count + 1)), 1)
-    return [Pass(_shards(domain, *group, count), spare, min(most, _wait(*group, limit, workers))) for group in groups]
+    return [
+        Pass(_shards(domain, *group, count), spare, min(most, _most_tasks(*group, limit, workers))) for group in groups
+    ]
 
 
-def _wait(group: Sequence[AttributeSet], cells: Sequence[int], limit: int, workers: int) -> int:
+def _most_tasks(group: Sequence[AttributeSet], cells: Sequence[int], limit: int, workers: int) -> int:
     """Return the largest number of counting tasks of a group: one per worker if partial counts could not wait."""
     if WAITING * sum(cells) > FACTOR * limit:
         return workers
     return max(SENT // max(len(group), 1), workers)
 
 
-Filled = tuple[Sequence[AttributeSet], Sequence[int]]
+SetGroup = tuple[Sequence[AttributeSet], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Effort:
+class CountingCost:
     """Expected cost of counting and measuring some attribute sets.
 
     Attributes
@@ -136,7 +138,9 @@ class Effort:
     seconds_per_million: float = 0.0
 
 
-def effort(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int, rows: int | None = None) -> Effort:
+def counting_cost(
+    domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int, rows: int | None = None
+) -> CountingCost:
     """Return the expected cost under a memory setting without reading any data.
 
     The table is assumed to have at least as many files as workers.
@@ -157,12 +161,12 @@ def effort(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: i
     covers = [one.cover(share) for one in passes]
     tasks = 0
     for one, cover in zip(passes, covers, strict=True):
-        counting = min(workers if rows is None else max(workers, _wanted(one, cover, rows)), one.most)
-        tasks += counting + _summing(one, counting) + len(one.shards)
+        counting = min(workers if rows is None else max(workers, _task_count(one, cover, rows)), one.most)
+        tasks += counting + _sum_tasks(one, counting) + len(one.shards)
     saving, names = total(cover.saving for cover in covers), Layout(domain, tuple(sets)).names
-    each = saving.covered / max(share, 1) + READ * len(names) * len(passes)  # nanoseconds a row
+    each = saving.covered / max(share, 1) + READ_NANOSECONDS * len(names) * len(passes)  # nanoseconds a row
     held = COUNTER_BYTES * (workers + FACTOR) * max(one.cells for one in passes)
-    return Effort(len(passes), tasks, held, saving, round(1e-3 * each, 3))
+    return CountingCost(len(passes), tasks, held, saving, round(1e-3 * each, 3))
 
 
 def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> tuple[int, str]:
@@ -173,25 +177,25 @@ def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, work
     return largest.bytes, ", ".join(widest) or "the total"
 
 
-def _wanted(one: Pass, cover: Cover, rows: int) -> int:
+def _task_count(one: Pass, cover: Cover, rows: int) -> int:
     """Return the number of tasks of a pass over `rows` rows."""
     seconds = cover.saving.covered / cover.rows * rows / 1e9
     return min(math.ceil(seconds / TASK_SECONDS), one.most)
 
 
-def _summing(one: Pass, items: int) -> int:
+def _sum_tasks(one: Pass, items: int) -> int:
     """Return the number of tasks that sum the counts of `items` items and extract shards from the sums."""
     pieces = len(one.pieces)
     cut = items if pieces > 1 and items > 1 else 0
-    return pieces * (cut + _sums(items)) + len(one.shards)
+    return pieces * (cut + _tree_tasks(items)) + len(one.shards)
 
 
-def _sums(items: int) -> int:
+def _tree_tasks(items: int) -> int:
     """Return the number of tasks of a tree that sums `items` items."""
-    return 0 if items <= 1 else -(-items // FAN_IN) + _sums(-(-items // FAN_IN))
+    return 0 if items <= 1 else -(-items // FAN_IN) + _tree_tasks(-(-items // FAN_IN))
 
 
-def _fill(sets: Sequence[AttributeSet], cells: Sequence[int], limit: int) -> list[Filled]:
+def _group_sets(sets: Sequence[AttributeSet], cells: Sequence[int], limit: int) -> list[SetGroup]:
     """Divide sets, in order, into groups of at most `limit` cells (or one set); return each group with its cells."""
     cuts, held = [0], 0
     for place, size in enumerate(cells):
@@ -204,7 +208,7 @@ def _fill(sets: Sequence[AttributeSet], cells: Sequence[int], limit: int) -> lis
 
 def _shards(domain: Domain, sets: Sequence[AttributeSet], cells: Sequence[int], count: int) -> tuple[Layout, ...]:
     """Divide sets into about `count` shards of similar size."""
-    return tuple(Layout(domain, tuple(group)) for group, _ in _fill(sets, cells, math.ceil(sum(cells) / count)))
+    return tuple(Layout(domain, tuple(group)) for group, _ in _group_sets(sets, cells, math.ceil(sum(cells) / count)))
 
 
 def partition_groups(partitions: Sequence[Partition], workers: int) -> list[tuple[Partition, ...]]:
@@ -241,33 +245,36 @@ def run_pass(
     """
     domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
     cover, rows = one.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
-    apart = _sets_are_shared(one, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers)
-    if apart:
+    disjoint = _share_sets(one, cover, rows, sum(map(len, groups)), max(sizes) / sum(sizes), engine.workers)
+    if disjoint:
         items = _by_sets(one, groups, cover.rows, engine.workers)
     else:
         items = _by_rows(
-            one, fewer(groups, min(one.most, worth(_seconds(cover, rows)))), cover, _wanted(one, cover, rows)
+            one,
+            merge_groups(groups, min(one.most, useful_tasks(_seconds(cover, rows)))),
+            cover,
+            _task_count(one, cover, rows),
         )
-    told = {asked: engine.shared(asked, "count") for _, asked in items}
+    shared_requests = {request: engine.broadcast(request, "count") for _, request in items}
     tasks = []
-    for group, asked in items:
+    for group, request in items:
         own = [part for part in group if part in (dropped or {})]
-        tasks.append((told[asked], group, tuple(checked), own, *((dropped or {})[part] for part in own)))
-    pieces = [asked.range for _, asked in items] if apart else one.pieces
-    return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, pieces, apart)
+        tasks.append((shared_requests[request], group, tuple(checked), own, *((dropped or {})[part] for part in own)))
+    pieces = [request.range for _, request in items] if disjoint else one.pieces
+    return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, pieces, disjoint)
 
 
-def _sets_are_shared(one: Pass, cover: Cover, rows: int, files: int, share: float, workers: int) -> bool:
+def _share_sets(one: Pass, cover: Cover, rows: int, files: int, share: float, workers: int) -> bool:
     """Return whether workers share the sets and each reads all rows.
 
     This is better if one worker has a large `share` of the rows, or if there are many counters for the rows, because
     every task that counts all sets has its own counters.
     """
     counting = cover.saving.covered / cover.rows * rows
-    reading = READ * len(Layout(cover.domain, one.sets).names) * rows + OPEN * files
-    by_rows = share * (counting + reading) + HELD * one.cells
-    by_sets = (counting + HELD * one.cells) / workers + reading
-    return min(workers, len(one.shards)) > 1 and by_sets < BETTER * by_rows
+    reading = READ_NANOSECONDS * len(Layout(cover.domain, one.sets).names) * rows + OPEN_NANOSECONDS * files
+    by_rows = share * (counting + reading) + CLEAR_NANOSECONDS * one.cells
+    by_sets = (counting + CLEAR_NANOSECONDS * one.cells) / workers + reading
+    return min(workers, len(one.shards)) > 1 and by_sets < SHARING_GAIN * by_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,16 +307,17 @@ Item = tuple[tuple[Partition, ...], CountRequest]
 
 def _by_rows(one: Pass, groups: Sequence[tuple[Partition, ...]], cover: Cover, wanted: int) -> list[Item]:
     """Return the items of tasks that each count all sets over some partitions."""
-    finer = [part for group in groups for part in cut(group, max(wanted // len(groups), 1))]
+    finer = [part for group in groups for part in split_group(group, max(wanted // len(groups), 1))]
     if len(finer) > len(groups):
         cover = one.cover(max(cover.rows * len(groups) // len(finer), 1))
-    asked = CountRequest(0, one.shards, Program.of(cover), len(finer) > 1)
-    return [(group, asked) for group in finer]
+    request = CountRequest(0, one.shards, Program.of(cover), len(finer) > 1)
+    return [(group, request) for group in finer]
 
 
 def _seconds(cover: Cover, rows: int) -> float:
     """Return the approximate time to read and count `rows` rows."""
-    return (cover.saving.covered / cover.rows + READ * len(Layout(cover.domain, cover.sets).names)) * rows / 1e9
+    per_row = cover.saving.covered / cover.rows + READ_NANOSECONDS * len(Layout(cover.domain, cover.sets).names)
+    return per_row * rows / 1e9
 
 
 def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) -> list[Item]:
@@ -326,7 +334,7 @@ def _by_sets(one: Pass, groups: Sequence[tuple[Partition, ...]], rows: int, work
 
 
 def count_shards(
-    asked: CountRequest,
+    request: CountRequest,
     partitions: Sequence[Partition],
     checked: Sequence[str],
     bounded: Sequence[Partition] = (),
@@ -337,10 +345,10 @@ def count_shards(
     `dropped` contains the rows of the `bounded` partitions that are not counted.
     """
     without = dict(zip(bounded, dropped, strict=True))
-    flat = count_by(asked.program, asked.shards[0].domain, partitions, checked, without)
-    if asked.partial and _rows(asked.shards[0], flat) < 1 << 31:
-        flat = flat.astype(np.int32)  # half of what is sent to be summed
-    ends = np.cumsum([0, *(shard.offsets[-1] for shard in asked.shards)])
+    flat = count_by(request.program, request.shards[0].domain, partitions, checked, without)
+    if request.partial and _rows(request.shards[0], flat) < 1 << 31:
+        flat = flat.astype(np.int32)  # halves the bytes that are sent
+    ends = np.cumsum([0, *(shard.offsets[-1] for shard in request.shards)])
     return [flat[start:end] for start, end in pairwise(ends.tolist())]
 
 

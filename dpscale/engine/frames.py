@@ -25,7 +25,7 @@ PIECE_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Here:
+class InMemoryPart:
     """A piece in the memory of this process."""
 
     table: Any = field(repr=False)
@@ -35,24 +35,24 @@ class Here:
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class SerializedPart:
     """A piece as bytes, which are sent with every task that reads it."""
 
     content: bytes = field(repr=False)
 
     def __call__(self) -> Any:
-        return _unpacked(self.content)
+        return _deserialize(self.content)
 
 
 @dataclass(frozen=True, eq=False)
-class Computed:
-    """A partition of a Dask DataFrame, or a piece that was sent; `kept` is true if parts are in workers' memory."""
+class DelayedPart:
+    """A partition of a Dask DataFrame, or a piece that was sent; `persisted`: parts are in workers' memory."""
 
     delayed: Any = field(repr=False)
-    kept: bool
+    persisted: bool
 
     def __call__(self) -> Any:
-        if not self.kept:
+        if not self.persisted:
             return self.delayed.compute(scheduler="synchronous")
         from distributed import worker_client
 
@@ -94,21 +94,21 @@ def _names(frame: Any) -> Sequence[str]:
 
 def _in_memory_parts(frame: Any, names: tuple[str, ...], engine: Engine) -> list[Any]:
     if is_dask(frame):
-        kept = _is_persisted(frame)
-        return [Computed(one, kept) for one in frame[list(names)].to_delayed()]
+        persisted = _is_persisted(frame)
+        return [DelayedPart(one, persisted) for one in frame[list(names)].to_delayed()]
     pieces = list(_pieces(as_arrow(frame, names)))
     if engine.shares_memory:
-        return [Here(piece) for piece in pieces]
-    return [_sent(handle) for handle in engine.sent([_packed(piece) for piece in pieces], "send")]
+        return [InMemoryPart(piece) for piece in pieces]
+    return [_sent_part(handle) for handle in engine.scatter([_serialize(piece) for piece in pieces], "send")]
 
 
-def _sent(handle: Any) -> Any:
+def _sent_part(handle: Any) -> Any:
     """Return the bytes as a part, or a part whose future stays on the worker that has it."""
     if isinstance(handle, bytes):
-        return Packed(handle)
+        return SerializedPart(handle)
     from dask import delayed
 
-    return Computed(delayed(_unpacked, pure=False)(handle), True)
+    return DelayedPart(delayed(_deserialize, pure=False)(handle), True)
 
 
 def _is_persisted(frame: Any) -> bool:
@@ -127,7 +127,7 @@ def _pieces(table: Any) -> Iterator[Any]:
         yield table.slice(start, rows)
 
 
-def _packed(table: Any) -> bytes:
+def _serialize(table: Any) -> bytes:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -136,7 +136,7 @@ def _packed(table: Any) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _unpacked(content: bytes) -> Any:
+def _deserialize(content: bytes) -> Any:
     import pyarrow as pa
 
     return pa.ipc.open_stream(content).read_all()

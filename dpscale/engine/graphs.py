@@ -13,32 +13,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.engine.waiting import Discreet
+from dpscale.engine.watch import Discreet
 
 Graph = dict[Any, Any]
-Named = Callable[[str], str]
+KeyName = Callable[[str], str]
 FAN_IN = 8
 
 
-def calls(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str) -> Graph:
+def call_graph(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str) -> Graph:
     """Return a graph with one call for each item."""
     discreet = Discreet(function)
     return {(name, i): (discreet, *map(literal, item)) for i, item in enumerate(items)}
 
 
-def exchanges(
-    take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], numbers: Sequence[int], named: Named
+def exchange_graph(
+    take: Callable[..., Any],
+    handles: Sequence[Any],
+    join: Callable[..., Any],
+    numbers: Sequence[int],
+    key_name: KeyName,
 ) -> tuple[Graph, list[Any]]:
     """Return the graph of join([take(handle, number) for all handles]) for all numbers, and the keys of the joins."""
-    graph, taking, joining = Graph(), Discreet(take), Discreet(_Joining(join))
+    graph, taking, joining = Graph(), Discreet(take), Discreet(_ListFunction(join))
     for number in numbers:
-        parts = [(named("take"), number, i) for i in range(len(kept))]
-        graph |= {part: (taking, one, number) for part, one in zip(parts, kept, strict=True)}
-        graph[named("join"), number] = (joining, *parts)
-    return graph, [(named("join"), number) for number in numbers]
+        parts = [(key_name("take"), number, i) for i in range(len(handles))]
+        graph |= {part: (taking, one, number) for part, one in zip(parts, handles, strict=True)}
+        graph[key_name("join"), number] = (joining, *parts)
+    return graph, [(key_name("join"), number) for number in numbers]
 
 
-class _Joining:
+class _ListFunction:
     """Function of a list as a function of its items."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -48,36 +52,38 @@ class _Joining:
         return self.function(parts)
 
 
-def sums(
-    function: Callable[..., Any], items: Sequence[tuple[Any, ...]], pieces: Sequence[range], named: Named,
-    apart: bool = False,
+def reduction_graph(
+    function: Callable[..., Any], items: Sequence[tuple[Any, ...]], pieces: Sequence[range], key_name: KeyName,
+    disjoint: bool = False,
 ) -> tuple[Graph, list[Any], list[Any]]:  # fmt: skip
     """Return the graph that sums lists of arrays, the keys of the calls, and the key of the sum of each part.
 
-    The same tasks sum the parts of one piece; more pieces mean more tasks, each of which fetches less. With `apart`,
+    The same tasks sum the parts of one piece; more pieces mean more tasks, each of which fetches less. With `disjoint`,
     each call has one piece, in the order of the calls, and nothing is summed.
     """
-    graph = calls(function, items, named(""))
-    called, roots = list(graph), []
+    graph = call_graph(function, items, key_name(""))
+    call_keys, roots = list(graph), []
     for number, piece in enumerate(pieces):
-        if apart:
-            total, before = called[number], piece.start
-        elif len(called) == 1:
-            total, before = called[0], 0
+        if disjoint:
+            total, before = call_keys[number], piece.start
+        elif len(call_keys) == 1:
+            total, before = call_keys[0], 0
         else:
-            total, before = _summed(graph, called, piece, number, named, len(pieces) > 1)
-        graph |= {(named("part"), part): (TAKE, total, part - before) for part in piece}
-        roots += [(named("part"), part) for part in piece]
-    return graph, called, roots
+            total, before = _add_piece(graph, call_keys, piece, number, key_name, len(pieces) > 1)
+        graph |= {(key_name("part"), part): (TAKE, total, part - before) for part in piece}
+        roots += [(key_name("part"), part) for part in piece]
+    return graph, call_keys, roots
 
 
-def _summed(graph: Graph, called: list[Any], piece: range, number: int, named: Named, cut: bool) -> tuple[Any, int]:
+def _add_piece(
+    graph: Graph, call_keys: list[Any], piece: range, number: int, key_name: KeyName, cut: bool
+) -> tuple[Any, int]:
     """Add the sum of a piece to the graph; return its key and the number of its first part."""
     if not cut:
-        return _tree(graph, called, (named("sum"), number)), 0
-    taken = [(named("take"), i, number) for i in range(len(called))]
-    graph |= {key: (SLICE, whole, piece.start, piece.stop) for key, whole in zip(taken, called, strict=True)}
-    return _tree(graph, taken, (named("sum"), number)), piece.start
+        return _tree(graph, call_keys, (key_name("sum"), number)), 0
+    taken = [(key_name("take"), i, number) for i in range(len(call_keys))]
+    graph |= {key: (SLICE, whole, piece.start, piece.stop) for key, whole in zip(taken, call_keys, strict=True)}
+    return _tree(graph, taken, (key_name("sum"), number)), piece.start
 
 
 def pieces_of(parts: int, pieces: int) -> list[range]:
@@ -142,7 +148,7 @@ def _slice(results: Sequence[Any], first: int, end: int) -> Sequence[Any]:
     return results[first:end]
 
 
-def summed(*lists: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def add_lists(*lists: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """Return the element-wise sums of lists of arrays; sums of 32-bit partial counts have 64 bits."""
     return [_sum(arrays) for arrays in zip(*lists, strict=True)]
 
@@ -157,4 +163,4 @@ def _sum(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.asarray(total)
 
 
-TAKE, SLICE, TOTALS = Discreet(_part), Discreet(_slice), Discreet(summed)
+TAKE, SLICE, TOTALS = Discreet(_part), Discreet(_slice), Discreet(add_lists)

@@ -14,34 +14,34 @@ from typing import Any
 from dpscale.engine.graphs import Graph, fresh_token
 from dpscale.engine.task_sizing import MOST_SENT, Batch, Batches
 
-WITH_OTHERS = MOST_SENT // 2  # bytes that a task is told which is in a message with others
-ALONE = 1 << 16  # bytes of a result that has a message of its own
-TOGETHER = MOST_SENT // ALONE  # results in one message
+MAX_SHARED_BYTES = MOST_SENT // 2  # bytes of a task that shares a message with others
+LARGE_BYTES = 1 << 16  # bytes of a result that has its own message
+RESULTS_PER_MESSAGE = MOST_SENT // LARGE_BYTES  # small results in one message
 Send = Callable[[Sequence[Any]], list[Any]]
 
 
-def dumped(value: Any) -> bytes:
+def pickle_value(value: Any) -> bytes:
     """Return a value pickled as a cluster does it, including functions that no module defines."""
     from distributed.protocol.pickle import dumps
 
     return bytes(dumps(value))
 
 
-def loaded(data: bytes) -> Any:
-    """Return the value of `dumped` bytes."""
+def unpickle_value(data: bytes) -> Any:
+    """Return the value of the bytes of `pickle_value`."""
     from distributed.protocol.pickle import loads
 
     return loads(data)
 
 
-def cut(data: bytes) -> list[bytes]:
+def split_chunks(data: bytes) -> list[bytes]:
     """Split bytes into chunks of one message each."""
     return [data[start : start + MOST_SENT] for start in range(0, len(data), MOST_SENT)]
 
 
-def joined(*pieces: bytes) -> Any:
+def join_chunks(*pieces: bytes) -> Any:
     """Return the pickled value of some chunks."""
-    return loaded(b"".join(pieces))
+    return unpickle_value(b"".join(pieces))
 
 
 class Call(Batch):
@@ -51,7 +51,7 @@ class Call(Batch):
         return super().__call__(*handles)[1][0]
 
 
-class Sealed:
+class PickledTask:
     """Pickled task, or a task whose first arguments are the chunks of its pickle. Its repr shows no argument."""
 
     def __init__(self, call: Batch, data: bytes, pieces: int = 0) -> None:
@@ -60,8 +60,8 @@ class Sealed:
 
     def __call__(self, *given: Any) -> Any:
         data = b"".join(given[: self.pieces]) if self.pieces else self.data
-        result = loaded(data)(*given[self.pieces :])
-        return result if self.alone else large(result)
+        result = unpickle_value(data)(*given[self.pieces :])
+        return result if self.alone else wrap_large(result)
 
     def __dask_tokenize__(self) -> str:
         return fresh_token()
@@ -70,13 +70,13 @@ class Sealed:
         return self.__name__
 
 
-def sealed(call: Batch, send: Send) -> tuple[tuple[Any, ...], int]:
+def pickle_task(call: Batch, send: Send) -> tuple[tuple[Any, ...], int]:
     """Return the task of a call and the bytes that it adds to a message."""
-    data = dumped(call)
-    if len(data) <= WITH_OTHERS:
-        return (Sealed(call, data), *call.handles), len(data)
-    pieces = send(cut(data))
-    return (Sealed(call, b"", len(pieces)), *pieces, *call.handles), 0
+    data = pickle_value(call)
+    if len(data) <= MAX_SHARED_BYTES:
+        return (PickledTask(call, data), *call.handles), len(data)
+    pieces = send(split_chunks(data))
+    return (PickledTask(call, b"", len(pieces)), *pieces, *call.handles), 0
 
 
 def batch_graph(function: Callable[..., Any], batches: Batches, most: int, name: str, send: Send) -> tuple[Graph, bool]:
@@ -85,29 +85,29 @@ def batch_graph(function: Callable[..., Any], batches: Batches, most: int, name:
     The graph has at most `most` batches and fits one message. Its keys contain the start of each batch.
     """
     graph: Graph = {}
-    held, handles = 0, False
-    while batches.left and len(graph) < most and held < MOST_SENT:
-        start, items = batches.take()
+    total, handles = 0, False
+    while batches.remaining and len(graph) < most and total < MOST_SENT:
+        start, items = batches.next_batch()
         batch = Batch(function, items)
-        graph[name, start], size = sealed(batch, send)
-        held, handles = held + size, handles or bool(batch.handles)
+        graph[name, start], size = pickle_task(batch, send)
+        total, handles = total + size, handles or bool(batch.handles)
     return graph, handles
 
 
 def call_graphs(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str, send: Send) -> list[Graph]:
     """Return graphs of one message each that contain one call for each item."""
-    graphs, held = list[Graph]([{}]), 0
+    graphs, total = list[Graph]([{}]), 0
     for number, item in enumerate(items):
-        task, size = sealed(Call(function, [item]), send)
-        if held + size > MOST_SENT:
+        task, size = pickle_task(Call(function, [item]), send)
+        if total + size > MOST_SENT:
             graphs.append({})
-            held = 0
+            total = 0
         graphs[-1][name, number] = task
-        held += size
+        total += size
     return graphs
 
 
-class Alone:
+class LargeResult:
     """Result that is fetched in its own message."""
 
     def __init__(self, pieces: list[bytes]) -> None:
@@ -117,38 +117,40 @@ class Alone:
         return "result"
 
 
-class Pieces(Alone):
+class ChunkedResult(LargeResult):
     """Result that is fetched chunk by chunk."""
 
 
-def large(result: Any) -> Any:
+def wrap_large(result: Any) -> Any:
     """Return a small result as it is, and a large one as its chunks."""
-    data = dumped(result)
-    if len(data) <= ALONE:
+    data = pickle_value(result)
+    if len(data) <= LARGE_BYTES:
         return result
-    return Alone([data]) if len(data) <= MOST_SENT else Pieces(cut(data))
+    return LargeResult([data]) if len(data) <= MOST_SENT else ChunkedResult(split_chunks(data))
 
 
-def deliveries(futures: Sequence[Any]) -> list[list[Any]]:
+def group_futures(futures: Sequence[Any]) -> list[list[Any]]:
     """Group finished futures into the requests that fetch their results; small results share a request."""
-    alone = [_is(future, Alone) or _is(future, Pieces) for future in futures]
+    alone = [_is(future, LargeResult) or _is(future, ChunkedResult) for future in futures]
     small = [future for future, own in zip(futures, alone, strict=True) if not own]
-    together = [small[start : start + TOGETHER] for start in range(0, len(small), TOGETHER)]
+    together = [small[start : start + RESULTS_PER_MESSAGE] for start in range(0, len(small), RESULTS_PER_MESSAGE)]
     return together + [[future] for future, own in zip(futures, alone, strict=True) if own]
 
 
-def fetched(futures: Sequence[Any], gather: Callable[[Sequence[Any]], list[Any]], ask: Callable[..., Any]) -> list[Any]:
-    """Return the results of one group; `ask` runs a small task on a future."""
-    if _is(futures[0], Pieces):
-        return [joined(*(ask(_piece, futures[0], number) for number in range(ask(_count, futures[0]))))]
-    return [joined(*result.pieces) if isinstance(result, Alone) else result for result in gather(futures)]
+def fetch_results(
+    futures: Sequence[Any], gather: Callable[[Sequence[Any]], list[Any]], run_task: Callable[..., Any]
+) -> list[Any]:
+    """Return the results of one group; `run_task` runs a small task on a future."""
+    if _is(futures[0], ChunkedResult):
+        return [join_chunks(*(run_task(_piece, futures[0], number) for number in range(run_task(_count, futures[0]))))]
+    return [join_chunks(*result.pieces) if isinstance(result, LargeResult) else result for result in gather(futures)]
 
 
-def _count(result: Alone) -> int:
+def _count(result: LargeResult) -> int:
     return len(result.pieces)
 
 
-def _piece(result: Alone, number: int) -> bytes:
+def _piece(result: LargeResult, number: int) -> bytes:
     return result.pieces[number]
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from dpscale.base.error_redaction import accepted
 from dpscale.base.errors import JobError
-from dpscale.engine.base import Engine, Progress, silent, spread
+from dpscale.engine.base import Engine, Progress, argument_tuples, silent
 from dpscale.engine.cluster import ClusterEngine
-from dpscale.engine.graphs import FAN_IN, Graph, calls, sums
-from dpscale.engine.waiting import lost_workers
+from dpscale.engine.graphs import FAN_IN, Graph, call_graph, reduction_graph
+from dpscale.engine.watch import worker_errors
 from dpscale.storage.scratch import Use, shared_folder, used
 
 LOCAL = ("threads", "processes", "synchronous")
@@ -41,7 +41,7 @@ class LocalEngine(Engine):
         self, function: Callable[..., Any], items: Iterable[Any], label: str = "map", memory: int | None = None
     ) -> list[Any]:
         """Return function(item) for every item, in order; a tuple item is unpacked into the arguments."""
-        graph = calls(function, spread(items), label)
+        graph = call_graph(function, argument_tuples(items), label)
         return self._results(graph, list(graph), label)
 
     def reduce(
@@ -52,14 +52,14 @@ class LocalEngine(Engine):
         label: str = "reduce",
         memory: int | None = None,
         pieces: Sequence[range] | None = None,
-        apart: bool = False,
+        disjoint: bool = False,
     ) -> list[Any]:
         """Sum lists of `parts` arrays over items; return the sum of each part."""
-        asked = pieces or [range(parts)]
-        graph, called, roots = sums(function, items, asked, lambda kind: f"{label}-{kind}", apart)
+        ranges = pieces or [range(parts)]
+        graph, called, roots = reduction_graph(function, items, ranges, lambda kind: f"{label}-{kind}", disjoint)
         return self._results(graph, roots, label, called)
 
-    def keep(
+    def persist(
         self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], label: str = "keep",
         memory: int | None = None,
     ) -> list[Any]:  # fmt: skip
@@ -67,13 +67,13 @@ class LocalEngine(Engine):
         return self.map(function, items, label, memory)
 
     def exchange(
-        self, take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], count: int,
+        self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], count: int,
         label: str = "exchange",
     ) -> list[Any]:  # fmt: skip
         """Return join([take(handle, number) for all handles]) for every number below `count`."""
-        return self.map(_joined, [(take, kept, join, number) for number in range(count)], label)
+        return self.map(_join_parts, [(take, handles, join, number) for number in range(count)], label)
 
-    def sent(self, values: Sequence[Any], label: str = "send") -> list[Any]:
+    def scatter(self, values: Sequence[Any], label: str = "send") -> list[Any]:
         """Return the values themselves."""
         return list(values)
 
@@ -88,15 +88,15 @@ class LocalEngine(Engine):
         if not keys:
             return []
         counted = set(keys if shown is None else shown)
-        with lost_workers(BrokenProcessPool), _shown(self.progress, label, len(counted), counted):
+        with worker_errors(BrokenProcessPool), _report_progress(self.progress, label, len(counted), counted):
             results = list(self._get()(graph, keys, num_workers=self.workers))
         accepted(results)
         return results
 
-    def check_room(self, needed: int, what: str) -> None:
+    def check_worker_memory(self, needed: int, what: str) -> None:
         """Do nothing: on one machine only the memory setting bounds a task."""
 
-    def check_sight(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
+    def check_file_access(self, folder: str | Path, files: Iterable[str | Path] = ()) -> None:
         """Do nothing: tasks on one machine read the files that the driver reads."""
 
     def close(self) -> None:
@@ -115,12 +115,12 @@ class LocalEngine(Engine):
         return schedulers[self.scheduler]  # type: ignore[return-value]
 
 
-def _joined(take: Callable[..., Any], kept: Sequence[Any], join: Callable[..., Any], number: int) -> Any:
-    return join([take(one, number) for one in kept])
+def _join_parts(take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], number: int) -> Any:
+    return join([take(one, number) for one in handles])
 
 
 @contextmanager
-def _shown(progress: Progress, label: str, total: int, keys: set[Any]) -> Iterator[None]:
+def _report_progress(progress: Progress, label: str, total: int, keys: set[Any]) -> Iterator[None]:
     """Report the finished tasks of a local scheduler."""
     from dask.callbacks import Callback
 
@@ -161,21 +161,21 @@ def resolve(client: Any = None, scheduler: str | None = None, progress: Progress
         If the scheduler does not answer or has no worker.
     """
     if client is not None:
-        return _checked(ClusterEngine(_opened(client), progress, priority=priority))
+        return _with_checked_workers(ClusterEngine(_usable_client(client), progress, priority=priority))
     if scheduler in LOCAL:
         return LocalEngine(scheduler or "threads", progress=progress)
     if scheduler is not None:
         from dpscale.engine.connect import ADDRESSES, CONNECT_SECONDS, connect
 
-        connected = connect(scheduler, CONNECT_SECONDS, takes=f"{', '.join(LOCAL)}, {ADDRESSES}")
-        return _checked(ClusterEngine(connected, progress, owned=True, priority=priority))
+        new_client = connect(scheduler, CONNECT_SECONDS, expected=f"{', '.join(LOCAL)}, {ADDRESSES}")
+        return _with_checked_workers(ClusterEngine(new_client, progress, owned=True, priority=priority))
     ambient = _ambient_client()
     if ambient is None:
         return LocalEngine(progress=progress)
-    return _checked(ClusterEngine(_opened(ambient), progress, priority=priority))
+    return _with_checked_workers(ClusterEngine(_usable_client(ambient), progress, priority=priority))
 
 
-def _checked(engine: ClusterEngine) -> ClusterEngine:
+def _with_checked_workers(engine: ClusterEngine) -> ClusterEngine:
     try:
         engine.check_workers()
     except BaseException:
@@ -184,18 +184,18 @@ def _checked(engine: ClusterEngine) -> ClusterEngine:
     return engine
 
 
-def _opened(client: Any) -> Any:
+def _usable_client(client: Any) -> Any:
     """Return a client that can be used; raise JobError for any other."""
     from distributed import Client
 
-    takes, remedy = "an open distributed.Client", "open one, or give scheduler= the address"
+    expected, remedy = "an open distributed.Client", "open one, or pass the address as scheduler="
     if not isinstance(client, Client):
-        raise JobError("client", f"a {type(client).__name__}", takes, remedy)
+        raise JobError("client", f"a {type(client).__name__}", expected, remedy)
     if client.status == "closed":
-        raise JobError("client", "a closed client", takes, remedy)
+        raise JobError("client", "a closed client", expected, remedy)
     if client.asynchronous:
-        raise JobError("client", "an asynchronous client", f"{takes} that is not asynchronous",
-                       "open one, give scheduler=, or call this in a thread (asyncio.to_thread)")  # fmt: skip
+        raise JobError("client", "an asynchronous client", f"{expected} that is not asynchronous",
+                       "open one, pass scheduler=, or call this in a thread (asyncio.to_thread)")  # fmt: skip
     return client
 
 

@@ -27,9 +27,9 @@ from dpscale.workload.residual.in_axis import Groups
 
 Handle = Any
 Count = Callable[[Pass], list[Handle]]
-Asked = tuple[Handle, list[AttributeSet]]
-SHARES = 2  # shards a thread: enough to end together, and few, since every round makes two tasks of each
-A_SHARD, A_SHARD_CELLS = 256, 1 << 20  # sets and cells that are worth a task of some milliseconds in every round
+ShardRequest = tuple[Handle, list[AttributeSet]]
+SHARDS_PER_THREAD = 2  # enough for threads to finish together, and few, because each round has two tasks per shard
+SETS_PER_SHARD, CELLS_PER_SHARD = 256, 1 << 20  # sets and cells that justify a task of some milliseconds per round
 
 
 @dataclass(eq=False)
@@ -55,55 +55,57 @@ class Shards:
     groups: Mapping[str, Groups]
     rows: int
     whole: frozenset[AttributeSet] = frozenset()
-    _held: list[tuple[Handle, frozenset[AttributeSet]]] = field(default_factory=list, repr=False)
+    _stored: list[tuple[Handle, frozenset[AttributeSet]]] = field(default_factory=list, repr=False)
     _names: set[AttributeSet] = field(default_factory=set, repr=False)
     _bytes: int = 0
 
-    def hold(self, sets: Sequence[AttributeSet], counted: Sequence[tuple[Pass, list[Handle]]] = ()) -> None:
+    def store(self, sets: Sequence[AttributeSet], counted: Sequence[tuple[Pass, list[Handle]]] = ()) -> None:
         """Store counted passes, then count and store more of the sets while they fit the memory."""
         for one, handles in counted:
-            self._hold(one, handles, sets)
-        left = [names for names in sets if not self._contains(names)]
-        for one in plan_passes(self.domain, left, self.memory // 2, self.engine.workers) if left else ():
+            self._store_pass(one, handles, sets)
+        remaining = [names for names in sets if not self._contains(names)]
+        for one in plan_passes(self.domain, remaining, self.memory // 2, self.engine.workers) if remaining else ():
             if self._bytes + self._size(one.sets) > self.memory // 2:
                 return
-            self._hold(one, self.count(one), sets)
+            self._store_pass(one, self.count(one), sets)
 
     def distances(
-        self, believed: Callable[[list[AttributeSet]], CurrentEstimates], sets: Sequence[AttributeSet]
+        self, estimates_of: Callable[[list[AttributeSet]], CurrentEstimates], sets: Sequence[AttributeSet]
     ) -> Iterator[Distances]:
         """Yield the distances of sets from their current estimates."""
-        for shards in self._with(sets):
-            items = [(handle, believed(mine), mine) for handle, mine in shards]
-            yield from self.engine.map(shard_distances, items, "score")
+        for shards in self._shards_with(sets):
+            items = [(handle, estimates_of(mine), mine) for handle, mine in shards]
+            yield from self.engine.map(score_shard, items, "score")
 
-    def carry_out(self, wanted: Sequence[Measurements], place: SecretPlace) -> None:
+    def measure(self, wanted: Sequence[Measurements], place: SecretPlace) -> None:
         """Make measurements, each written to its durable file; shards that share a file write a piece of it each."""
         sources = list(dict.fromkeys(names for one in wanted for names in one.sources))
-        for shards in self._with(sources):
+        for shards in self._shards_with(sources):
             items = [(handle, [piece for one in wanted for piece in one.within(frozenset(mine))], place)
                      for handle, mine in shards]  # fmt: skip
-            self.engine.map(shard_measures, items, "measure")
+            self.engine.map(measure_shard, items, "measure")
 
-    def _with(self, sets: Sequence[AttributeSet]) -> Iterator[list[Asked]]:
+    def _shards_with(self, sets: Sequence[AttributeSet]) -> Iterator[list[ShardRequest]]:
         """Yield shards with the requested sets of each: the stored shards first, then one pass after another."""
-        asked = set(sets)
-        held = [(handle, [names for names in sets if names in kept]) for handle, kept in self._held if kept & asked]
-        if held:
-            yield held
-        left = [names for names in sets if not self._contains(names)]
-        for one in plan_passes(self.domain, left, self.memory // 2, self.engine.workers) if left else ():
-            yield self._packed(one, self.count(one), left)
+        requested = set(sets)
+        stored = [
+            (handle, [names for names in sets if names in own]) for handle, own in self._stored if own & requested
+        ]
+        if stored:
+            yield stored
+        remaining = [names for names in sets if not self._contains(names)]
+        for one in plan_passes(self.domain, remaining, self.memory // 2, self.engine.workers) if remaining else ():
+            yield self._pack_pass(one, self.count(one), remaining)
 
-    def _hold(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> None:
+    def _store_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> None:
         wanted = frozenset(sets)
         if self._bytes + self._size(wanted.intersection(one.sets)) > self.memory // 2:
             return
-        self._held += [(handle, frozenset(mine)) for handle, mine in self._packed(one, handles, sets)]
+        self._stored += [(handle, frozenset(mine)) for handle, mine in self._pack_pass(one, handles, sets)]
         self._names |= wanted.intersection(one.sets)
         self._bytes += self._size(wanted.intersection(one.sets))
 
-    def _packed(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[Asked]:
+    def _pack_pass(self, one: Pass, handles: list[Handle], sets: Sequence[AttributeSet]) -> list[ShardRequest]:
         """Return the shards of a pass: counted layouts combined into a few per thread, fewer if they are small."""
         wanted, items = set(sets), []
         shards = shards_of(len(wanted.intersection(one.sets)), one.cells, self.engine.workers)
@@ -113,8 +115,8 @@ class Shards:
             mine = [names for layout in layouts for names in layout.sets if names in wanted]
             whole = self.whole.intersection(mine)
             items.append((layouts, mine, self.groups, self.rows, whole, *flats))
-        kept = self.engine.keep(pack, items, "pack")
-        return [(handle, mine) for handle, (_, mine, *_) in zip(kept, items, strict=True)]
+        packed = self.engine.persist(pack, items, "pack")
+        return [(handle, mine) for handle, (_, mine, *_) in zip(packed, items, strict=True)]
 
     def _contains(self, names: AttributeSet) -> bool:
         return names in self._names
@@ -131,7 +133,7 @@ class Shards:
 
 def shards_of(sets: int, cells: int, workers: int) -> int:
     """Return the number of shards for a pass of `sets` candidates with `cells` counters."""
-    return max(min(SHARES * workers, math.ceil(sets / A_SHARD + cells / A_SHARD_CELLS)), 1)
+    return max(min(SHARDS_PER_THREAD * workers, math.ceil(sets / SETS_PER_SHARD + cells / CELLS_PER_SHARD)), 1)
 
 
 def pack(
@@ -149,9 +151,9 @@ def pack(
     )
 
 
-def shard_distances(shard: MarginalShard, estimates: CurrentEstimates, sets: list[AttributeSet]) -> Distances:
+def score_shard(shard: MarginalShard, estimates: CurrentEstimates, sets: list[AttributeSet]) -> Distances:
     return shard.distances(estimates, sets)
 
 
-def shard_measures(shard: MarginalShard, wanted: list[Measurements], place: SecretPlace) -> int:
+def measure_shard(shard: MarginalShard, wanted: list[Measurements], place: SecretPlace) -> int:
     return measure_all(shard.marginal, wanted, place)

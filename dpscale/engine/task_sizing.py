@@ -24,11 +24,11 @@ from dpscale.engine.graphs import fresh_token, is_handle
 from dpscale.records.table import Partition
 
 TASK_SECONDS = 1.0
-MOST_CALLS = 10_000  # in a task: what a death of its worker repeats, and what one message holds
+MOST_CALLS = 10_000  # calls of a task; bounds the repeated work if its worker dies, and the size of a message
 MOST_SENT = 1 << 22  # bytes of values in one message
-SHARES = 4  # tasks that every thread should still get at the end, so that all end together
-LEAST_SHARES = 16  # tasks at the least, or a thread's SHARES: calls may differ from those that were timed
-SCHEDULING = 0.001  # seconds that the scheduler is busy with a task
+SHARES = 4  # tasks per thread near the end, so that all threads finish together
+LEAST_SHARES = 16  # smallest number of tasks, or SHARES per thread: calls may differ from the timed ones
+SCHEDULING = 0.001  # seconds of the scheduler per task
 
 
 class Batch:
@@ -47,7 +47,7 @@ class Batch:
         return perf_counter() - begin, results
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"handles": []}  # they reach the task as its arguments
+        return self.__dict__ | {"handles": []}  # handles are passed as arguments of the task
 
     def __dask_tokenize__(self) -> str:
         return fresh_token()
@@ -56,11 +56,11 @@ class Batch:
         return self.__name__
 
 
-def fair(calls: int, threads: int, pace: float) -> int:
+def batch_size(calls: int, threads: int, pace: float) -> int:
     """Return how many of `calls` calls of about `pace` seconds each make one task."""
     shares = SHARES * threads
-    worth = min(math.isqrt(int(SCHEDULING * calls / pace)), -(-calls // min(shares, LEAST_SHARES)))
-    return max(1, min(int(TASK_SECONDS / pace), max(-(-calls // shares), worth), MOST_CALLS))
+    amortized = min(math.isqrt(int(SCHEDULING * calls / pace)), -(-calls // min(shares, LEAST_SHARES)))
+    return max(1, min(int(TASK_SECONDS / pace), max(-(-calls // shares), amortized), MOST_CALLS))
 
 
 def message_of(values: Sequence[Any]) -> Sequence[Any]:
@@ -86,7 +86,7 @@ class Batches:
             self.learn(1, seconds)
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Number of items that are in no batch yet."""
         return len(self._items) - self._next
 
@@ -100,7 +100,7 @@ class Batches:
         keep = 0.5 if self._calls > MOST_CALLS else 1.0
         self._calls, self._seconds = keep * self._calls + calls, keep * self._seconds + seconds
 
-    def take(self) -> tuple[int, Sequence[tuple[Any, ...]]]:
+    def next_batch(self) -> tuple[int, Sequence[tuple[Any, ...]]]:
         """Return the start of the next batch and its items."""
         start = self._next
         self._next += self._size()
@@ -109,28 +109,28 @@ class Batches:
     def _size(self) -> int:
         if self.pace is None or any(map(is_handle, self._items[self._next])):
             return 1
-        size = fair(self.left, self._threads, max(self.pace, 1e-9))
+        size = batch_size(self.remaining, self._threads, max(self.pace, 1e-9))
         within = range(self._next, min(self._next + size, len(self._items)))
         mixed = next((i for i in within if any(map(is_handle, self._items[i]))), None)
         return len(within) if mixed is None else max(mixed - self._next, 1)
 
 
-LEAST_TASKS = 32  # that a pass may have, where there are as many workers
+LEAST_TASKS = 32  # tasks that a pass may always have if there are as many workers
 
 
-def fewer(groups: Sequence[tuple[Partition, ...]], most: int) -> Sequence[tuple[Partition, ...]]:
+def merge_groups(groups: Sequence[tuple[Partition, ...]], most: int) -> Sequence[tuple[Partition, ...]]:
     """Return at most `most` groups; groups are merged if there are more."""
     if len(groups) <= most:
         return groups
     return [tuple(part for group in groups[k::most] for part in group) for k in range(most)]
 
 
-def worth(seconds: float) -> int:
+def useful_tasks(seconds: float) -> int:
     """Return the largest useful number of tasks: with more, scheduling would take longer than they save."""
     return max(LEAST_TASKS, math.isqrt(int(seconds / SCHEDULING)))
 
 
-def cut(group: tuple[Partition, ...], pieces: int) -> list[tuple[Partition, ...]]:
+def split_group(group: tuple[Partition, ...], pieces: int) -> list[tuple[Partition, ...]]:
     """Divide a worker's partitions into at most `pieces` pieces of similar length."""
     step = -(-len(group) // max(pieces, 1))
     return [group[start : start + step] for start in range(0, len(group), step)]

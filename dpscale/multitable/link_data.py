@@ -15,7 +15,7 @@ from dpscale.contributions.unit_ids import one_family
 from dpscale.contributions.unit_lookup import Through, places
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.faults import refused_everywhere
+from dpscale.engine.domain_check import collect_refusals
 from dpscale.multitable.job import DatabaseJob, LinkSection
 from dpscale.multitable.privacy_unit import NeighbourRelation
 from dpscale.multitable.run import NO_DOMAIN, Files, opened
@@ -175,7 +175,7 @@ def _coded(
     try:
         found = engine.map(coded_rows, [(domain, part, domain.names, keys) for part in parts], "keys")
     except RefusedValue as met:
-        raise refused_everywhere(engine, opened(section, domain), domain.names, met) from None
+        raise collect_refusals(engine, opened(section, domain), domain.names, met) from None
     words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
     return words, np.concatenate([codes for _, codes in found])
 

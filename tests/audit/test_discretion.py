@@ -13,7 +13,7 @@ from dpscale.base.display import nearest
 from dpscale.base.error_redaction import discreetly, no_memory
 from dpscale.base.errors import Unreadable
 from dpscale.engine import resolve
-from dpscale.engine.waiting import Discreet
+from dpscale.engine.watch import Discreet
 from tests.audit.leaks import leaks_in
 
 ERRORS = {

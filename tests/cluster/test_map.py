@@ -73,10 +73,10 @@ def test_sums_of_floats_are_the_same_bytes_as_on_threads(client):
 
 def test_pieces_of_one_item_each_are_not_summed_and_any_refusal_is_told(client):
     engine, pieces = resolve(client), [range(1), range(1, 3)]
-    found = engine.map(np.asarray, engine.reduce(piece_of, [(0, 1), (1, 2)], 3, pieces=pieces, apart=True))
+    found = engine.map(np.asarray, engine.reduce(piece_of, [(0, 1), (1, 2)], 3, pieces=pieces, disjoint=True))
     assert [one.tolist() for one in found] == [[0], [1], [1]]
     with pytest.raises(dp.DataError, match="data column 1"):
-        engine.reduce(piece_of, [(0, 1), (-1, 2)], 3, pieces=pieces, apart=True)
+        engine.reduce(piece_of, [(0, 1), (-1, 2)], 3, pieces=pieces, disjoint=True)
 
 
 def piece_of(number, parts):

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from dpscale.engine import resolve
-from dpscale.engine.message_chunks import ALONE, MOST_SENT, Alone, Pieces, cut, dumped, joined, large
+from dpscale.engine.message_chunks import (
+    LARGE_BYTES,
+    MOST_SENT,
+    ChunkedResult,
+    LargeResult,
+    join_chunks,
+    pickle_value,
+    split_chunks,
+    wrap_large,
+)
 from tests.cluster.troubles import die
 from tests.cluster.weighing import weigh_messages
 
@@ -52,10 +61,10 @@ def test_many_results_of_middle_size_are_not_one_message(client, sizes):
 
 def test_what_is_kept_and_what_many_tasks_share_goes_in_pieces(client, sizes):
     engine, array = resolve(client), numbers(LARGE)
-    shared = engine.shared(array)
-    assert engine.shared(5) == 5, "little goes along with each task"
+    shared = engine.broadcast(array)
+    assert engine.broadcast(5) == 5, "little goes along with each task"
     whole, sums = engine.reduce(times, [(shared, 1), (shared, 2)], 2)
-    kept = engine.keep(turned, [(array, 1), (array[:5], 4)])
+    kept = engine.persist(turned, [(array, 1), (array[:5], 4)])
     assert engine.map(total, [(whole, sums, 5), (kept[0], array, 1)]) == [18 * array.sum(), 2 * array.sum()]
     assert engine.map(np.sum, kept) == [array.sum(), 4 * array[:5].sum()]
     assert max(sizes) < MOST
@@ -63,7 +72,7 @@ def test_what_is_kept_and_what_many_tasks_share_goes_in_pieces(client, sizes):
 
 def test_pieces_that_die_with_their_worker_are_put_together_again(client):
     engine, array = resolve(client), numbers(LARGE)
-    shared, (kept,) = engine.shared(array), engine.keep(turned, [(array, 1)])
+    shared, (kept,) = engine.broadcast(array), engine.persist(turned, [(array, 1)])
     holders = {worker for workers in client.who_has([shared, kept]).values() for worker in workers}
     client.run(die, workers=sorted(holders), on_error="ignore")
     whole, _ = engine.reduce(times, [(shared, 1), (shared, 2)], 2)
@@ -76,15 +85,15 @@ def test_a_message_that_is_too_large_would_be_seen(client, sizes):
     assert max(sizes) > MOST
 
 
-@pytest.mark.parametrize(("size", "kind"), [(8, bytes), (ALONE + 1, Alone), (MOST_SENT + 1, Pieces)])
+@pytest.mark.parametrize(("size", "kind"), [(8, bytes), (LARGE_BYTES + 1, LargeResult), (MOST_SENT + 1, ChunkedResult)])
 def test_a_result_says_by_its_type_how_it_is_fetched(size, kind):
-    made = large(bytes(size))
+    made = wrap_large(bytes(size))
     assert type(made) is kind
     assert str(size) not in repr(made) or kind is bytes
-    assert kind is bytes or joined(*made.pieces) == bytes(size)
+    assert kind is bytes or join_chunks(*made.pieces) == bytes(size)
 
 
 def test_pieces_are_the_value():
-    data = dumped((lambda given: given + 1, "text", numbers(LARGE)))
-    assert max(map(len, cut(data))) == MOST_SENT
-    assert joined(*cut(data))[0](4) == 5
+    data = pickle_value((lambda given: given + 1, "text", numbers(LARGE)))
+    assert max(map(len, split_chunks(data))) == MOST_SENT
+    assert join_chunks(*split_chunks(data))[0](4) == 5

@@ -76,7 +76,7 @@ def test_the_command_line_ends_with_the_code_of_the_error(tmp_path):
 
 def test_tcp_where_dask_is_told_to_encrypt():
     with dask.config.set({"distributed.comm.require-encryption": True}):
-        refused(JobError, "tcp://", "require-encryption", "tls://HOST:PORT", scheduler="tcp://127.0.0.1:1")
+        refused(JobError, "tcp://", "requires encryption", "tls://HOST:PORT", scheduler="tcp://127.0.0.1:1")
 
 
 def test_tls_without_certificates():
@@ -94,7 +94,7 @@ def test_certificates_that_cannot_be_used(tmp_path, certificates, fault):
     elif fault == "strangers":
         key.write_bytes((certificates / "client.key").read_bytes())
     with configured(tmp_path / "c"):
-        says = "No such file" if fault == "absent" else "unreadable or not of one pair"
+        says = "No such file" if fault == "absent" else "unreadable or not a matching pair"
         refused(JobError, says, "certificates.py", scheduler="tls://127.0.0.1:1")
 
 
@@ -132,14 +132,14 @@ def test_a_client_that_accepts_anybody_is_not_accepted(cluster, tmp_path):
 def test_tcp_to_a_scheduler_that_speaks_tls(cluster):
     with dask.config.set({"distributed.comm.require-encryption": False}):
         address = cluster.scheduler_address.replace("tls", "tcp")
-        refused(TransientError, "no answer", "whether it is tls://", scheduler=address)
+        refused(TransientError, "no answer", "try tls://", scheduler=address)
 
 
 def test_a_folder_that_workers_do_not_see(client, tmp_path):
     engine = resolve(client)
-    engine.check_sight(tmp_path, [tmp_path])
+    engine.check_file_access(tmp_path, [tmp_path])
     with pytest.raises(JobError, match=r"data.path: worker tls://\S+ cannot read the file \S+/x.parquet and worker"):
-        engine.check_sight(tmp_path, [tmp_path / "x.parquet"])
+        engine.check_file_access(tmp_path, [tmp_path / "x.parquet"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -148,7 +148,7 @@ def test_a_folder_that_is_another_for_workers(client, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     engine = resolve(client)
     with pytest.raises(JobError, match=r"run directory: worker \S+ cannot see /proc/self/cwd.*shared file system"):
-        engine.check_sight("/proc/self/cwd")
+        engine.check_file_access("/proc/self/cwd")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,10 +162,10 @@ def test_data_that_are_others_for_workers(client, tmp_path, monkeypatch, there, 
     client.run(os.chdir, str(tmp_path / "there"))
     try:
         if seen:
-            resolve(client).check_sight(tmp_path, ["/proc/self/cwd/x.parquet"])
+            resolve(client).check_file_access(tmp_path, ["/proc/self/cwd/x.parquet"])
         else:
-            with pytest.raises(JobError, match=r"data.path: worker \S+ cannot see the file \S+ as it is here"):
-                resolve(client).check_sight(tmp_path, ["/proc/self/cwd/x.parquet"])
+            with pytest.raises(JobError, match=r"data.path: worker \S+ cannot see the file \S+ as the driver sees it"):
+                resolve(client).check_file_access(tmp_path, ["/proc/self/cwd/x.parquet"])
     finally:
         client.run(os.chdir, next(iter(before.values())))
 
@@ -173,9 +173,9 @@ def test_data_that_are_others_for_workers(client, tmp_path, monkeypatch, there, 
 def test_a_task_that_no_worker_has_room_for(cluster, client):
     engine = resolve(client)
     limit = min(told["memory_limit"] for told in cluster.scheduler.identity()["workers"].values()) - connect.BASE
-    engine.check_room(limit, "age, sex")
+    engine.check_worker_memory(limit, "age, sex")
     with pytest.raises(PlanError, match=r"engine.memory: a task on age, sex needs .* GiB that worker tls://"):
-        engine.check_room(limit + 1, "age, sex")
+        engine.check_worker_memory(limit + 1, "age, sex")
 
 
 def test_ports_are_looked_at_before_anything_is_opened():

@@ -68,7 +68,7 @@ def test_workers_without_memory_are_told_and_others_go_on(tmp_path, client, secu
         with dask.config.set({"dpscale.worker-wait": 60}):
             engine = resolve(scheduler=made.address)
             engine.client.run(hungry)
-            with pytest.raises(TransientError, match=r"engine.memory: 1 workers? died .* most likely out of memory"):
+            with pytest.raises(TransientError, match=r"engine.memory: 1 workers? died .*probably because of memory"):
                 run(directory, engine.client)
             engine.close()
     assert not measurements(directory.path)

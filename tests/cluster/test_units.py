@@ -14,7 +14,7 @@ import dpscale as dp
 from dpscale.contributions.unit_shards import Dealing
 from dpscale.counting import count_marginals
 from dpscale.engine import contribution_bounds, resolve
-from dpscale.engine.contribution_bounds import handed, rows_beyond
+from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
 from tests.cluster.troubles import UNITS, arm
 from tests.engine import old_units
@@ -71,7 +71,7 @@ def test_what_a_worker_holds_is_seen(client, table):
     dealing = Dealing(DOMAIN, "unit", DOMAIN.names, False, None, 3, 2, 1, 1000)
     engine = resolve(client)
     with engine.scratch() as use:
-        shards = engine.keep(contribution_bounds._assign_shard, [(dealing, table.partitions, False, use)])
+        shards = engine.persist(contribution_bounds._assign_shard, [(dealing, table.partitions, False, use)])
         assert any(client.run(held).values())
     assert shards
     assert not any(client.run(held).values())
@@ -80,7 +80,7 @@ def test_what_a_worker_holds_is_seen(client, table):
 def test_counts_leave_out_what_was_sent_once(client, table, groups, wanted, monkeypatch):
     monkeypatch.setattr(contribution_bounds, "SMALL", 10)
     engine = resolve(client)
-    dropped = handed(engine, rows_beyond(engine, DOMAIN, groups, "unit", 3, ROWS, MEMORY))
+    dropped = send_dropped_rows(engine, rows_beyond(engine, DOMAIN, groups, "unit", 3, ROWS, MEMORY))
     [one] = plan_passes(DOMAIN, [("a", "b")], 1 << 20, 2)
     found = sum(int(counts.sum()) for counts in client.gather(run_pass(engine, one, groups, (), dropped)))
     assert found == count_marginals(table, [("a", "b")])["a", "b"].sum() - sum(map(len, wanted.values()))

@@ -9,7 +9,7 @@ import pytest
 
 from dpscale import JobError, TransientError
 from dpscale.engine import resolve
-from dpscale.engine.waiting import worker_seconds
+from dpscale.engine.watch import worker_seconds
 from tests.cluster.machines import machines
 from tests.cluster.test_refusals import refused
 from tests.cluster.waiting import eventually

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpscale.engine.task_sizing import MOST_CALLS, SCHEDULING, SHARES, TASK_SECONDS, Batch, Batches, fair
+from dpscale.engine.task_sizing import MOST_CALLS, SCHEDULING, SHARES, TASK_SECONDS, Batch, Batches, batch_size
 
 
 class Handle:
@@ -15,8 +15,8 @@ class Handle:
 def simulated(items, threads, seconds):
     """The sizes of batches when a call takes so long."""
     batches, sizes = Batches(items, threads), []
-    while batches.left:
-        start, taken = batches.take()
+    while batches.remaining:
+        start, taken = batches.next_batch()
         assert start == sum(sizes)
         sizes.append(len(taken))
         batches.learn(len(taken), len(taken) * seconds)
@@ -39,21 +39,21 @@ def test_a_million_tiny_items_are_few_tasks_and_the_last_are_small():
 
 def test_the_first_call_is_alone_unless_its_time_is_known():
     items = [()] * 1000
-    assert len(Batches(items, 2).take()[1]) == 1
-    assert len(Batches(items, 2, seconds=0.1).take()[1]) == 10
-    assert len(Batches(items, 2, seconds=0.01).take()[1]) == 100
-    assert len(Batches(items, 20, seconds=0.01).take()[1]) == -(-1000 // (20 * SHARES))
+    assert len(Batches(items, 2).next_batch()[1]) == 1
+    assert len(Batches(items, 2, seconds=0.1).next_batch()[1]) == 10
+    assert len(Batches(items, 2, seconds=0.01).next_batch()[1]) == 100
+    assert len(Batches(items, 20, seconds=0.01).next_batch()[1]) == -(-1000 // (20 * SHARES))
 
 
 def test_short_work_is_fewer_tasks_than_many_workers_could_take():
     """k tasks of W seconds end after about k e + W/k."""
     for calls, threads, pace in ((3000, 100, 1e-3), (100_000, 1000, 1e-4), (40, 100, 0.01)):
-        size = fair(calls, threads, pace)
+        size = batch_size(calls, threads, pace)
         every = range(1, calls + 1)
         best = min(SCHEDULING * -(-calls // one) + one * pace for one in every)
         assert SCHEDULING * -(-calls // size) + size * pace < 1.3 * best
-    assert fair(1000, 2, 1e-6) == 1000 // (2 * SHARES)
-    assert fair(1600, 1000, 1e-6) == 100, "other calls may take longer"
+    assert batch_size(1000, 2, 1e-6) == 1000 // (2 * SHARES)
+    assert batch_size(1600, 1000, 1e-6) == 100, "other calls may take longer"
 
 
 def test_what_was_long_ago_counts_less():
@@ -61,14 +61,14 @@ def test_what_was_long_ago_counts_less():
     batches.learn(MOST_CALLS + 1, 0.0)
     for _ in range(20):
         batches.learn(MOST_CALLS, MOST_CALLS * 0.5)
-    assert len(batches.take()[1]) == 2
+    assert len(batches.next_batch()[1]) == 2
 
 
 def test_a_call_with_a_handle_is_a_task_of_its_own():
     batches = Batches([(1,), (2,), (Handle(), 3), (4,), (5,)], 1, seconds=1e-9)
     sizes = []
-    while batches.left:
-        sizes.append(len(batches.take()[1]))
+    while batches.remaining:
+        sizes.append(len(batches.next_batch()[1]))
     assert sizes == [2, 1, 1, 1]
 
 
@@ -76,8 +76,8 @@ def test_batches_end_before_a_handle():
     plain = [(i,) for i in range(50)]
     batches = Batches([*plain, (Handle(),), *plain], 1, seconds=1e-9)
     sizes = []
-    while batches.left:
-        sizes.append(len(batches.take()[1]))
+    while batches.remaining:
+        sizes.append(len(batches.next_batch()[1]))
     ends = {sum(sizes[:i]) for i in range(len(sizes) + 1)}
     assert ends >= {0, 50, 51, 101}
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import dpscale as dp
 from dpscale.engine import LocalEngine, counting, task_sizing
-from dpscale.engine.counting import FACTOR, TASKS, effort, partition_groups, plan_passes, run_pass
-from dpscale.engine.graphs import sums
+from dpscale.engine.counting import FACTOR, TASKS, counting_cost, partition_groups, plan_passes, run_pass
+from dpscale.engine.graphs import reduction_graph
 from dpscale.records import Partition
 from tests.records import naive
 from tests.strategies import as_table, attribute_sets, coded_domains, coded_rows, cuts
@@ -106,9 +106,9 @@ def test_checked_columns_are_held_against_the_domain(tmp_path):
 class Recorder(LocalEngine):
     """An engine that remembers what it was asked to reduce."""
 
-    def reduce(self, function, items, parts, label="reduce", memory=None, pieces=None, apart=False):
+    def reduce(self, function, items, parts, label="reduce", memory=None, pieces=None, disjoint=False):
         self.items, self.memory = list(items), memory
-        return super().reduce(function, items, parts, label, memory, pieces, apart)
+        return super().reduce(function, items, parts, label, memory, pieces, disjoint)
 
 
 def codes_of(domain, rows, seed=0):
@@ -138,7 +138,7 @@ def test_one_huge_file_is_shared_by_sets(tmp_path):
 @pytest.mark.parametrize("workers", [2, 20])
 def test_sets_are_shared_where_counters_outnumber_rows(tmp_path, monkeypatch, workers):
     """Every shard is of one worker: nothing is to be summed."""
-    monkeypatch.setattr(counting, "OPEN", 0.0)
+    monkeypatch.setattr(counting, "OPEN_NANOSECONDS", 0.0)
     domain = dp.Domain({f"a{i}": 50 for i in range(8)})
     rows = codes_of(domain, 40)
     for number in range(4):
@@ -146,15 +146,15 @@ def test_sets_are_shared_where_counters_outnumber_rows(tmp_path, monkeypatch, wo
     engine = Recorder("threads", workers=workers)
     check(engine, domain, list(combinations(domain.names, 2)), tmp_path, rows)
     assert {len(partitions) for _, partitions, *_ in engine.items} == {4}
-    monkeypatch.setattr(counting, "HELD", 0.0)
+    monkeypatch.setattr(counting, "CLEAR_NANOSECONDS", 0.0)
     check(engine, domain, list(combinations(domain.names, 2)), tmp_path, rows)
     assert {len(partitions) for _, partitions, *_ in engine.items} == {1 if workers > 2 else 2}
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes", "synchronous"])
 def test_a_huge_file_beside_many_tiny_ones_with_gaps_and_other_columns(tmp_path, scheduler, monkeypatch):
-    monkeypatch.setattr(counting, "READ", 0.0)  # so that sharing the sets pays even here
-    monkeypatch.setattr(counting, "OPEN", 0.0)
+    monkeypatch.setattr(counting, "READ_NANOSECONDS", 0.0)  # so that sharing the sets pays even here
+    monkeypatch.setattr(counting, "OPEN_NANOSECONDS", 0.0)
     domain = dp.Domain({"a": 3, "b": 4, "c": 300})
     rows = codes_of(domain, 900)
     pq.write_table(as_table(domain, rows[:800]), tmp_path / "huge.parquet", row_group_size=7)
@@ -192,12 +192,12 @@ def test_the_effort_tells_tasks_and_saving_and_stays_below_the_limit_of_tasks():
     sets = list(combinations(domain.names, 3))
     for workers in (1, 2, 64, 1000):
         for rows in (None, 10**6, 10**12):
-            told = effort(domain, sets, 4 << 30, workers, rows)
+            told = counting_cost(domain, sets, 4 << 30, workers, rows)
             assert told.tasks < TASKS
             assert told.saving.asked == 1140
             assert told.saving.factor >= 1
     binary = dp.Domain({f"a{i:02d}": 2 for i in range(20)})
-    assert effort(binary, list(combinations(binary.names, 3)), 1 << 30, 2).saving.factor > 10
+    assert counting_cost(binary, list(combinations(binary.names, 3)), 1 << 30, 2).saving.factor > 10
 
 
 def in_files(folder, domain, files, each):
@@ -226,7 +226,7 @@ def test_a_small_table_is_not_dealt_to_all_of_a_thousand_workers(tmp_path):
     engine = Recorder("threads", workers=1000)
     check(engine, domain, [("a", "b")], tmp_path, rows)
     assert len(engine.items) == task_sizing.LEAST_TASKS
-    assert task_sizing.worth(4.0) == 63, "63 tasks take 63 ms to hand out, and 64 ms each"
+    assert task_sizing.useful_tasks(4.0) == 63, "63 tasks take 63 ms to hand out, and 64 ms each"
 
 
 def test_the_tasks_told_are_the_tasks_run(tmp_path):
@@ -238,7 +238,7 @@ def test_the_tasks_told_are_the_tasks_run(tmp_path):
     for workers in (1, 2, 9):
         engine = Tally("threads", workers=workers)
         check(engine, domain, sets, tmp_path, rows)
-        told = effort(domain, sets, 1 << 30, workers)
+        told = counting_cost(domain, sets, 1 << 30, workers)
         shards = sum(len(one.shards) for one in plan_passes(domain, sets, 1 << 30, workers))
         assert engine.tasks + shards == told.tasks, "the tasks that measure are counted too"
 
@@ -285,14 +285,14 @@ def test_shards_summed_apart_or_together_are_the_same(tmp_path, monkeypatch, sma
     found = in_passes(engine, domain, sets, dp.Table.open(tmp_path, domain).partitions, 1 << 30)
     assert all(np.array_equal(found[names], naive.marginal(domain, rows, names)) for names in sets)
     shards = sum(len(one.shards) for one in plan_passes(domain, sets, 1 << 30, 20))
-    assert engine.tasks + shards == effort(domain, sets, 1 << 30, 20).tasks
+    assert engine.tasks + shards == counting_cost(domain, sets, 1 << 30, 20).tasks
     assert (engine.tasks <= 20 + 4 + shards) == bool(small)
 
 
 def test_partial_counts_in_32_bits_are_summed_in_64():
     """And where a group of the tree has one alone, it is widened by the next."""
     most = np.full(2, (1 << 31) - 1, np.int32)
-    graph, _, roots = sums(lambda: [most], [()] * 9, [range(1)], str)
+    graph, _, roots = reduction_graph(lambda: [most], [()] * 9, [range(1)], str)
     [total] = dask.get(graph, roots)
     assert total.dtype == np.int64
     assert total.tolist() == [9 * ((1 << 31) - 1)] * 2

@@ -17,7 +17,7 @@ from dpscale.contributions.unit_ids import identities
 from dpscale.contributions.unit_lookup import Through
 from dpscale.contributions.unit_shards import MOST_BUCKETS, Dealing
 from dpscale.engine import LocalEngine, contribution_bounds
-from dpscale.engine.contribution_bounds import handed, rows_beyond
+from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows
 from dpscale.engine.counting import partition_groups
 from dpscale.records.row_filter import Marked
 from dpscale.storage import scratch
@@ -206,9 +206,9 @@ def test_marked_rows_are_bits(flags, first, rows):
 
 def test_few_marks_go_along_and_many_are_sent_once(monkeypatch):
     engine, dropped = LocalEngine("synchronous"), {"part": Marked.of(np.ones(100, dtype=bool))}
-    assert handed(engine, dropped) is dropped
+    assert send_dropped_rows(engine, dropped) is dropped
     monkeypatch.setattr(contribution_bounds, "SMALL", 3)
-    assert handed(engine, dropped) == dropped
+    assert send_dropped_rows(engine, dropped) == dropped
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32])

@@ -15,7 +15,7 @@ import tomli_w
 
 from dpscale.base.errors import DataError, JobError
 from dpscale.engine import Engine, resolve
-from dpscale.engine.contribution_bounds import read_through, rows_beyond
+from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
 from dpscale.multitable import link_data
 from dpscale.multitable.job import DatabaseJob
@@ -110,7 +110,7 @@ def kept_rows(engine: Engine, job: DatabaseJob, path: Path, name: str) -> pd.Dat
     hops = [(hop.origin.table(hop.path, job.domains[name]), hop.key, hop.unit) for hop in data.unit_through or []]
     gone = rows_beyond(engine, job.domains[name], partition_groups(table.partitions, 1), data.privacy_unit,
                        data.max_rows_per_unit, 1000, 1 << 20, drop=True,
-                       through=read_through(engine, hops) if hops else None)  # fmt: skip
+                       through=read_unit_lookup(engine, hops) if hops else None)  # fmt: skip
     batches = table.partitions[0].batches(["x", "y"])
     frame = pd.concat([pd.DataFrame({name: one[name].to_pandas() for name in ("x", "y")}) for one in batches])
     return frame.reset_index(drop=True).drop(index=np.concatenate([rows.places for rows in gone.values()])

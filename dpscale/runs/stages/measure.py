@@ -19,9 +19,9 @@ from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.parallel import one_thread
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.contribution_bounds import handed, read_through, rows_beyond, survey_units
+from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond, send_dropped_rows, survey_units
 from dpscale.engine.counting import Pass, partition_groups, plan_passes, run_pass
-from dpscale.engine.faults import refused_everywhere
+from dpscale.engine.domain_check import collect_refusals
 from dpscale.engine.frames import frame_table
 from dpscale.engine.shards import Shards
 from dpscale.measurement import Measurements, MeasurementStore, measure_layouts
@@ -161,10 +161,10 @@ def _rows_beyond_bound(
         return None
     rows = survey_units(engine, table.partitions, data.privacy_unit)
     hops = [(one, hop.key, hop.unit) for one, hop in zip(_unit_tables(run), data.unit_through or [], strict=True)]
-    through = read_through(engine, hops) if hops else None
+    through = read_unit_lookup(engine, hops) if hops else None
     found = rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
                         run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
-    return handed(engine, found)
+    return send_dropped_rows(engine, found)
 
 
 def _unit_tables(run: Run) -> list[Table]:
@@ -179,7 +179,7 @@ def perform(run: Run, engine: Engine) -> None:
     """Count, charge, draw noise and store the values."""
     check_memory(run.planned, run.job, engine)
     table = open_table(run, columns_of(run.domain, run.planned.counted), engine)
-    engine.check_sight(run.path, table.files)
+    engine.check_file_access(run.path, table.files)
     ensure_noise_key(run)
     if run.manifest.get("columns") is None:
         public = run.synthesis is not None and run.synthesis.types == "input"
@@ -202,7 +202,7 @@ def measure(run: Run, engine: Engine, table: Table, measurements: MeasurementSto
             reader = Reader.of(run, engine, table, file_stamps, columns)
             state = MeasurementLoop(run, engine, measurements, reader).finish(state, pending)
         except RefusedValue as error:
-            raise refused_everywhere(engine, table, columns, error) from None
+            raise collect_refusals(engine, table, columns, error) from None
     write_trace(run.path / "trace.parquet", measurements.planned.trace(state))
 
 
@@ -269,7 +269,7 @@ class MeasurementLoop:
         memory = self.run.job.engine.bytes
         whole = frozenset(planned.counted) - frozenset(planned.candidates)
         shards = Shards(self.engine, self.run.domain, memory, self.reader.count, state.groups, state.rows, whole)
-        shards.hold(planned.counted, counted)
+        shards.store(planned.counted, counted)
         counted.clear()
         while pending is not None or planned.next_selection(state) is not None:
             state, pending = self._run_round(state, pending, shards), None
@@ -278,7 +278,7 @@ class MeasurementLoop:
     def _run_round(self, state: Any, pending: Decision | None, shards: Shards) -> Any:
         planned = self.measurements.planned
         decision = self._record_decision(pending or self._select_decision(state, shards))
-        shards.carry_out(self.measurements.missing(decision), self.run.secret)
+        shards.measure(self.measurements.missing(decision), self.run.secret)
         self.reader.check_unchanged()
         after = planned.next_state(state, decision, self.measurements.values(decision))
         self.scores.forget(planned.changed_sets(state, after))

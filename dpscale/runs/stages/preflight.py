@@ -89,7 +89,7 @@ def check_memory(planned: MeasurementPlan, job: Job, engine: Engine) -> None:
         check_rows(job.synthesize, job.synthesize.rows, len(planned.domain), job.engine.bytes)
     _check_memory_setting(planned, memory, engine.workers)
     needed, what = max(_memory_needs(planned, job, memory, engine.workers))
-    engine.check_room(needed, what)
+    engine.check_worker_memory(needed, what)
 
 
 def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory: int) -> None:

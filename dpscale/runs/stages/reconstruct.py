@@ -43,7 +43,7 @@ _open: dict[tuple[str, str], Opened] = {}
 
 def perform(run: Run, engine: Engine) -> None:
     """Write the answers of the whole workload and their index."""
-    engine.check_sight(run.path)
+    engine.check_file_access(run.path)
     prepare_model(run, engine.each("model"))
     key = _estimates_key(run)
     _cache_estimates(str(run.path), key, run)  # for tasks in this process

@@ -30,7 +30,7 @@ from dpscale.answers.tables import Answered
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.parallel import one_thread
 from dpscale.engine import Engine
-from dpscale.engine.counting import effort
+from dpscale.engine.counting import counting_cost
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.ledger.account import SENSIBLE
@@ -204,7 +204,7 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "explains": lambda: named.explain(job.estimating),
         "extrapolated": lambda: _extrapolated(index()),
         "disagreement": lambda: named.disagreement(planned, job.estimating, model_folder(run)),
-        "saving": lambda: effort(run.domain, planned.counted, job.engine.bytes, workers).saving,
+        "saving": lambda: counting_cost(run.domain, planned.counted, job.engine.bytes, workers).saving,
         "measurements": lambda: sum(len(decision.requests) for decision in run.measurements.decisions()),
         "epsilon": lambda: _epsilon(run, run.measurements.spent),
         "rows": lambda: answered(run, SHOWN),

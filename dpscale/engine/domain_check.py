@@ -11,28 +11,28 @@ from dpscale.engine.counting import partition_groups
 from dpscale.records.judging import Faults, Key, Tally, faults_of, refused_of, worst_of
 from dpscale.records.table import Table
 
-WARNING = "This is PRIVATE, not to be published: it shows values of records and counts them."
+WARNING = "PRIVATE, do not publish: this output shows values of records and counts them."
 
 
-def refused_everywhere(engine: Engine, table: Table, names: Sequence[str], met: RefusedValue) -> RefusedValue:
+def collect_refusals(engine: Engine, table: Table, names: Sequence[str], met: RefusedValue) -> RefusedValue:
     """Return one error for all columns with refused values, or `met` if the search finds none.
 
     The error does not depend on which task first met a refused value.
     """
-    domain, groups = engine.shared(table.domain, "refused"), partition_groups(table.partitions, engine.workers)
+    domain, groups = engine.broadcast(table.domain, "refused"), partition_groups(table.partitions, engine.workers)
     found = engine.map(worst_of, [(group, domain, list(names)) for group in groups], "refused")
     return refused_of(table.domain, names, found) or met
 
 
-def check(engine: Engine, table: Table) -> dict[str, Any]:
+def find_faults(engine: Engine, table: Table) -> dict[str, Any]:
     """Return every fault of a table, in the order of the domain, with its number of rows or files and some values.
 
     The result is private.
     """
     columns = table.domain.columns(table.domain.names)
     if not set(columns) & set(table.partitions[0].columns()):
-        table.require(columns)  # which tells how it comes that none is there
-    domain, whole = engine.shared(table.domain, "check"), Faults()
+        table.require(columns)  # raises an error that explains why none exists
+    domain, whole = engine.broadcast(table.domain, "check"), Faults()
     for one in engine.map(faults_of, [(partition, domain) for partition in table.partitions], "check"):
         whole.join(one)
     places = {name: place for place, name in enumerate(table.domain.names)}

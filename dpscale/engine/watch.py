@@ -30,7 +30,7 @@ def worker_seconds() -> float:
     configured = dask.config.get("dpscale.worker-wait", WORKER_SECONDS)
     try:
         return float(parse_timedelta(configured))
-    except (ValueError, TypeError, AttributeError, LookupError, OverflowError):  # whichever it meets
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError):  # depending on the value
         raise JobError("dpscale.worker-wait", f"{configured!r} in Dask's configuration",
                        "seconds, or a number and a unit such as 90s, 30m or 1h", "fix it") from None  # fmt: skip
 
@@ -61,7 +61,7 @@ class Watch:
         while done < count:
             for future in self.next():
                 if future.status != "finished":
-                    future.result()  # raises, with the places in the code
+                    future.result()  # raises with a traceback
                 done += 1
             yield done
 
@@ -70,7 +70,7 @@ class Watch:
             try:
                 return self._ended.get(timeout=POLL_SECONDS)
             except Empty:
-                self._look()
+                self._check_connection()
 
     def gather(self, futures: Sequence[Any]) -> list[Any]:
         """Return the results of finished futures; wait again for those that were lost since."""
@@ -85,9 +85,9 @@ class Watch:
             except TimeoutError:
                 if waiting.done():
                     raise
-                self._look()
+                self._check_connection()
 
-    def _look(self) -> None:
+    def _check_connection(self) -> None:
         """Raise TransientError if the scheduler is lost, or if there has been no worker for too long."""
         if self._client.status not in ("running", "connecting"):
             raise lost_scheduler()
@@ -99,7 +99,7 @@ class Watch:
             raise no_workers(self._patience)
 
 
-def settle(client: Any) -> None:
+def flush_messages(client: Any) -> None:
     """Wait until the last message has been sent; Dask merges messages that follow each other at once."""
 
     async def left() -> None:
@@ -111,7 +111,7 @@ def settle(client: Any) -> None:
 
 
 @contextmanager
-def dependable(client: Any, label: str) -> Iterator[None]:
+def cluster_errors(client: Any, label: str) -> Iterator[None]:
     """Convert the errors of a lost scheduler or worker into TransientError.
 
     Errors of tasks are not converted: they are raised as they are or as `base.error_redaction` reports them, never as
@@ -126,26 +126,28 @@ def dependable(client: Any, label: str) -> Iterator[None]:
     except DpscaleError:
         raise
     except KilledWorker as error:
-        raise killed(label, error.allowed_failures + 1) from None
+        raise killed_task_error(label, error.allowed_failures + 1) from None
     except NoValidWorkerError:
         raise no_workers(None) from None
-    except MemoryError:  # of what came from a worker: its text may tell how many rows
+    except MemoryError:  # its text may reveal a number of rows
         raise no_memory() from None
     except (OSError, TimeoutError, CancelledError, asyncio.CancelledError):
         raise lost_scheduler() from None
     except Exception as error:
-        if client.status != "running" or type(error).__name__ == "NoWorkerError":  # the latter not in all versions
+        if (
+            client.status != "running" or type(error).__name__ == "NoWorkerError"
+        ):  # the class does not exist in all versions
             raise lost_scheduler() from None
         raise
 
 
-def killed(label: str, times: int) -> TransientError:
+def killed_task_error(label: str, times: int) -> TransientError:
     """Return the error for a task at which workers died repeatedly, nearly always because of memory."""
     return TransientError(
         f"{FIELD}.memory",
-        f"{times} workers died one after the other at task {label}, most likely out of memory",
+        f"{times} {'worker' if times == 1 else 'workers'} died at task {label}, probably because of memory",
         "",
-        "set less, or give each worker more (--memory-limit), and run again; the workers' logs tell more",
+        "lower engine.memory, or give each worker more memory (--memory-limit), and run again; see the workers' logs",
     )
 
 
@@ -160,11 +162,11 @@ def no_workers(seconds: float | None) -> TransientError:
     return TransientError(FIELD, f"the scheduler has had no worker{waited}", "", f"start workers, then {AGAIN}")
 
 
-__all__ = ["FIELD", "Discreet", "lost_workers"]
+__all__ = ["FIELD", "Discreet", "worker_errors"]
 
 
 @contextmanager
-def lost_workers(kind: type[BaseException]) -> Iterator[None]:
+def worker_errors(kind: type[BaseException]) -> Iterator[None]:
     """Convert the error that a scheduler raises for lost worker processes into TransientError."""
     try:
         yield
