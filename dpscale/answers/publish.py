@@ -21,6 +21,7 @@ from dpscale.answers.tables import Answered, column, texts
 from dpscale.base.arrays import Floats, Integers
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import JobError, PlanError
+from dpscale.base.lazy import arrow_csv, pa, pq
 from dpscale.domain import Domain
 from dpscale.domain.structural_zeros import possible
 from dpscale.storage.files import write_whole
@@ -130,8 +131,6 @@ def labelled(domain: Domain, published: Published, names: AttributeSet, limit: f
 
     The flag is `unreliable` if the error is more than `limit` times the count.
     """
-    import pyarrow as pa
-
     counts = published.tables[names].reshape(-1)
     errors = np.broadcast_to(published.errors[names], published.tables[names].shape).reshape(-1)
     cells = np.unravel_index(np.arange(counts.size), published.tables[names].shape)
@@ -144,8 +143,6 @@ def labelled(domain: Domain, published: Published, names: AttributeSet, limit: f
 
 def codebook(domain: Domain, tables: Mapping[AttributeSet, Any]) -> Any:
     """Return an Arrow table of every published attribute: kind, cells and labels."""
-    import pyarrow as pa
-
     names = [name for name in domain.names if any(name in own for own in tables)]
     rows = [(name, domain[name].kind, cell, label) for name in names for cell, label in enumerate(texts(domain[name]))]
     return pa.Table.from_pylist([dict(zip(("attribute", "kind", "cell", "label"), row, strict=True)) for row in rows])
@@ -185,10 +182,8 @@ def _emptied(folder: Path) -> None:
 
 
 def _csv(path: Path, table: Any) -> None:
-    from pyarrow import csv
-
     out = io.BytesIO()
-    csv.write_csv(_escaped(_plain(table)), out)
+    arrow_csv.write_csv(_escaped(_plain(table)), out)
     write_whole(path, out.getvalue())
 
 
@@ -198,8 +193,6 @@ def _all_csv(folder: Path, tables: Mapping[str, Any], release: str) -> None:
 
 
 def _all_parquet(folder: Path, tables: Mapping[str, Any], release: str) -> None:
-    import pyarrow.parquet as pq
-
     for name, table in tables.items():
         out = io.BytesIO()
         pq.write_table(table.replace_schema_metadata({"description": DESCRIPTION, "release": release}), out)
@@ -230,8 +223,6 @@ def _excel(folder: Path, tables: Mapping[str, Any], release: str) -> None:
 
 def _escaped(table: Any) -> Any:
     """Put an apostrophe before headers and texts that a spreadsheet would read as formulas; numbers stay numbers."""
-    import pyarrow as pa
-
     columns = [
         pa.array([_text(value) for value in own.to_pylist()], pa.string()) if pa.types.is_string(own.type) else own
         for own in table.columns
@@ -246,8 +237,6 @@ def _text(value: str | None) -> str | None:
 
 def _plain(table: Any) -> Any:
     """Return the table with texts instead of dictionaries."""
-    import pyarrow as pa
-
     fields = [pa.field(one.name, pa.string()) if pa.types.is_dictionary(one.type) else one for one in table.schema]
     return table.cast(pa.schema(fields))
 

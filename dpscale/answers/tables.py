@@ -17,6 +17,7 @@ import numpy as np
 from dpscale.base.arrays import Floats, Integers
 from dpscale.base.display import AttributeSet, nearest, percent, shown, whole
 from dpscale.base.errors import JobError, PlanError
+from dpscale.base.lazy import pa
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.base import Estimates
@@ -43,8 +44,6 @@ def texts(attribute: Attribute) -> list[str]:
 
 def column(attribute: Attribute, cells: Integers) -> Any:
     """Return labels of `cells` as an Arrow array: integers, or a dictionary of texts in domain order."""
-    import pyarrow as pa
-
     if are_numbers(attribute):
         return pa.array(np.array(attribute.labels, np.int64)[cells])
     labels = pa.array(texts(attribute), pa.string())
@@ -76,8 +75,6 @@ def _ends(name: str, family: Family) -> list[str]:
 
 
 def _arrow(values: Any) -> Any:
-    import pyarrow as pa
-
     return pa.array(values)
 
 
@@ -105,8 +102,6 @@ class Answered:
 
     def table(self, attributes: Sequence[str], family: str | None, level: float, joint: bool) -> Any:
         """Return an Arrow table with one row per query, in row-major order of `attributes`."""
-        import pyarrow as pa
-
         names = checked_names(attributes)
         ordered = self.estimates.workload.domain.ordered(names)
         part = self.part(ordered, family)

@@ -15,7 +15,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,10 +23,8 @@ from numpy.typing import NDArray
 
 from dpscale.base.arrays import Flags, Words
 from dpscale.base.errors import DataError
+from dpscale.base.lazy import pa, pc, types
 from dpscale.records.column_values import NOTHING, bytes_of, is_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash requires
 ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -73,8 +71,6 @@ class Identities:
 
 def family(kind: pa.DataType, unit: str) -> str:
     """Return the family of ids that a column of this type can contain. Raises DataError for other types."""
-    import pyarrow.types as types
-
     if types.is_dictionary(kind):
         return family(kind.value_type, unit)
     if types.is_null(kind):
@@ -98,8 +94,6 @@ def one_family(families: Iterable[str], unit: str) -> None:
 
 def identities(column: pa.Array, unit: str) -> Identities:
     """Return the units of a column's rows; the entries of a dictionary are hashed once."""
-    import pyarrow as pa
-
     family(column.type, unit)
     rows: Any = slice(None)
     if pa.types.is_decimal(column.type):
@@ -112,9 +106,6 @@ def identities(column: pa.Array, unit: str) -> Identities:
 
 
 def _entries(column: pa.Array) -> Identities:
-    import pyarrow as pa
-    import pyarrow.types as types
-
     if types.is_null(column.type) or types.is_boolean(column.type):
         column = column.cast(pa.int8())
     if types.is_integer(column.type):
@@ -127,8 +118,6 @@ def _entries(column: pa.Array) -> Identities:
 
 
 def _of_integers(column: pa.Array) -> Identities:
-    import pyarrow as pa
-
     numbers = (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
     words = number_words(numbers.astype(np.int64, copy=False))
     if numbers.max(initial=0) >= SHORT or numbers.min(initial=0) <= -SHORT:
@@ -153,9 +142,6 @@ def _float_text(value: Any) -> str:
 
 
 def _of_times(column: pa.Array) -> Identities:
-    import pyarrow as pa
-    import pyarrow.types as types
-
     days, kind = types.is_date32(column.type), column.type
     ticks = column.cast(pa.int32() if days else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     per_second = 1 if days else PER_SECOND["ms" if types.is_date64(kind) else kind.unit]
@@ -166,8 +152,6 @@ def _of_times(column: pa.Array) -> Identities:
 
 def _of_texts(texts: pa.Array) -> Identities:
     """Hash plain ids and integers in one compiled pass, and other texts once per distinct text."""
-    import pyarrow as pa
-
     from dpscale.contributions.unit_hashes import plain_words
 
     texts = texts.fill_null("") if texts.null_count else texts
@@ -181,9 +165,6 @@ def _of_texts(texts: pa.Array) -> Identities:
 
 
 def _spelled_out(texts: pa.Array) -> Identities:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     plain = canonical_texts(texts)
     words, spelled = _text_words(plain), pc.match_substring_regex(plain, WHOLE)
     words[_flags(spelled)] = number_words(plain.filter(spelled).cast(pa.int64()).to_numpy())
@@ -195,9 +176,6 @@ def canonical_texts(texts: pa.Array) -> pa.Array:
 
     Only texts that are neither plain nor plainly numbers are processed in Python.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         texts = _trimmed(texts)
     except pa.ArrowInvalid:  # not UTF-8
@@ -210,8 +188,6 @@ def canonical_texts(texts: pa.Array) -> pa.Array:
 
 
 def _is_ascii(texts: pa.Array) -> bool:
-    import pyarrow.compute as pc
-
     return pc.all(pc.string_is_ascii(texts)).as_py() is not False
 
 
@@ -220,8 +196,6 @@ def _trimmed(texts: pa.Array) -> pa.Array:
 
     Raises ArrowInvalid for bytes that are not UTF-8.
     """
-    import pyarrow.compute as pc
-
     if _is_ascii(texts):
         return pc.ascii_trim(texts, ASCII_BLANKS)
     texts = pc.utf8_normalize(pc.utf8_trim(texts, BLANKS), "NFC")
@@ -235,8 +209,6 @@ def _one_by_one(texts: pa.Array) -> pa.Array:
 
     Integers with leading zeros, a sign or a decimal point are frequent, so they are converted together.
     """
-    import pyarrow.compute as pc
-
     padded = pc.match_substring_regex(texts, PADDED)
     seldom = _texts([canonical(text) for text in texts.filter(pc.invert(padded)).to_pylist()])
     short = pc.replace_substring_regex(texts, PADDED, r"\1\2")
@@ -285,15 +257,11 @@ def _lossless_type(spelled: str, exact: str) -> str:
 
 
 def _texts(texts: list[str]) -> pa.Array:
-    import pyarrow as pa
-
     raw = pa.array([text.encode("utf-8", "surrogateescape") for text in texts], pa.large_binary())
     return raw.view(pa.large_string())  # a view does not validate UTF-8
 
 
 def _text_words(texts: pa.Array) -> Words:
-    import pyarrow as pa
-
     values = np.asarray(texts.cast(pa.large_binary()).to_numpy(zero_copy_only=False), dtype=object)
     return np.stack([pd.util.hash_array(values, hash_key=key, categorize=False) for key in KEYS], axis=1)
 

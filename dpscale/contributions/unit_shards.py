@@ -25,7 +25,7 @@ from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.records.encode import Codes
 from dpscale.records.table import Partition
-from dpscale.storage.scratch import Store
+from dpscale.storage.scratch import ArrayStore
 
 Piece = tuple[Words, Integers]  # rows sorted by bucket; start of each bucket and end of the last
 ROW_WORDS = 3
@@ -87,7 +87,7 @@ class Shard:
 
     partitions: tuple[Partition, ...]
     lengths: tuple[int, ...]
-    file: Store
+    file: ArrayStore
     segments: tuple[Segment, ...]
     dealing: Dealing
 
@@ -134,7 +134,7 @@ class Shard:
         return "Shard(hidden)"
 
 
-def deal(dealing: Dealing, partitions: Sequence[Partition], file: Store) -> Shard:
+def deal(dealing: Dealing, partitions: Sequence[Partition], file: ArrayStore) -> Shard:
     """Read partitions and distribute their rows to buckets."""
     writer, lengths = _Writer(dealing, file), []
     for partition in partitions:
@@ -158,7 +158,7 @@ class _Batch:
 class _Writer:
     """Collector of batches into segments."""
 
-    def __init__(self, dealing: Dealing, file: Store) -> None:
+    def __init__(self, dealing: Dealing, file: ArrayStore) -> None:
         self.dealing, self.file, self.number = dealing, file, 0
         self.segments: list[Segment] = []
         self._begin()

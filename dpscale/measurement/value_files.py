@@ -17,20 +17,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Floats, Integers
 from dpscale.base.errors import JobError
+from dpscale.base.lazy import pa, pq
 from dpscale.plans.requests import MeasurementRequests
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 Labelled = tuple[str, Floats]  # the label as canonical JSON
 GROUP_VALUES, GROUP_LABELS = 1 << 13, 1 << 10  # largest row group
@@ -52,9 +49,6 @@ def write_values(path: Path, head: Mapping[str, Any], measured: Iterable[Labelle
     measured : iterable of (str, ndarray)
         Label and values of each measurement.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = _schema(canonical(head))
     with writing(path) as file, pq.ParquetWriter(file, schema, compression=PACKED, use_dictionary=["label"],
                                                  dictionary_pagesize_limit=1 << 30, write_statistics=False,
@@ -67,8 +61,6 @@ def write_values(path: Path, head: Mapping[str, Any], measured: Iterable[Labelle
 
 
 def _schema(head: bytes) -> pa.Schema:
-    import pyarrow as pa
-
     label = pa.field("label", pa.dictionary(pa.int32(), pa.string()), nullable=False)
     value = pa.field("value", pa.float64(), nullable=False)
     return pa.schema([label, value], metadata={META: head})
@@ -132,8 +124,6 @@ class ValueReader:
         JobError
             If the file cannot be read or the values belong to another record.
         """
-        import pyarrow as pa
-
         try:
             with self._lock:
                 group = self._group(path, start)
@@ -174,8 +164,6 @@ class ValueReader:
 
 def open_values(path: Path) -> tuple[pq.ParquetFile, list[int]]:
     """Return an open value file and the boundaries of its row groups."""
-    import pyarrow.parquet as pq
-
     file = pq.ParquetFile(path, memory_map=True) if is_local(path) else pq.ParquetFile(reading(path))
     groups = (file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
     return file, np.cumsum([0, *groups]).tolist()

@@ -9,15 +9,13 @@ denote a missing value are nulls; all others are foreign.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Flags, Integers
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from dpscale.base.lazy import pa, pc, types
 
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
 NOTHING = ("", "na", "n/a", "nan", "null", "none")
@@ -42,8 +40,6 @@ class Numbers:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    import pyarrow.types as types
-
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
@@ -57,9 +53,6 @@ def bytes_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def numbers(column: pa.Array) -> Numbers | None:
     """Return the numbers of a column; None if its type contains no numbers."""
-    import pyarrow as pa
-    import pyarrow.types as types
-
     kind = column.type
     if types.is_null(kind):
         return _without_foreign(np.zeros(len(column), dtype=np.int64), np.ones(len(column), dtype=bool))
@@ -87,9 +80,6 @@ def _flags(column: pa.Array) -> Flags:
 
 
 def _parse_numbers(texts: pa.Array) -> Numbers:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     words = pc.ascii_lower(pc.ascii_trim_whitespace(texts))  # ASCII: bytes that are not UTF-8 count as foreign
     words = pc.if_else(pc.equal(words, "true"), "1", pc.if_else(pc.equal(words, "false"), "0", words))
     nothing = pc.is_in(words, value_set=pa.array([*NOTHING, None], pa.large_string()))
@@ -106,9 +96,6 @@ A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 def days(column: pa.Array, zone: str = "") -> Numbers | None:
     """Return days since 1 January 1970 (0 where there is none); None if the column's type contains no dates."""
-    import pyarrow as pa
-    import pyarrow.types as types
-
     kind = column.type
     if is_text(kind):
         return _parsed(column.cast(pa.large_string()), zone)
@@ -121,10 +108,6 @@ def days(column: pa.Array, zone: str = "") -> Numbers | None:
 
 def _known(column: pa.Array, zone: str) -> Integers:
     """Return the days of dates and times; 0 for nulls."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.types as types
-
     kind = column.type
     if types.is_date32(kind):
         return _whole(column.cast(pa.int32()))
@@ -140,9 +123,6 @@ def _whole(column: pa.Array) -> Integers:
 
 
 def _parsed(texts: pa.Array, zone: str) -> Numbers:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     words = pc.ascii_trim_whitespace(texts)
     nothing = pc.is_in(pc.ascii_lower(words), value_set=pa.array([*NOTHING, None], pa.large_string()))
     fields = pc.extract_regex(pc.if_else(nothing, "", words), MOMENT)
@@ -160,9 +140,6 @@ def _parsed(texts: pa.Array, zone: str) -> Numbers:
 
 
 def _number(field: pa.Array) -> Integers:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     digits = field.fill_null("")
     return np.asarray(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
 
@@ -182,9 +159,6 @@ def _is_day(part: dict[str, Any], found: Integers) -> Flags:
 
 def _seconds(offsets: pa.Array) -> Integers:
     """Return the seconds to subtract from local times to obtain UTC."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     digits = pc.replace_substring(pc.replace_substring(offsets, ":", ""), "+", "")
     signed = pc.match_substring_regex(digits, r"^-?\d{4}$")
     whole = np.asarray(pc.if_else(signed, digits, "0").cast(pa.int64()))

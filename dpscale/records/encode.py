@@ -9,19 +9,17 @@ are 34). Texts that are not numbers or dates have no nearest cell; the policy `u
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Flags, Integers
 from dpscale.base.errors import DataError, RefusedValue
+from dpscale.base.lazy import pa, pc
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, numbered
 from dpscale.records.column_values import Numbers, days, is_text, numbers
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Codes = NDArray[np.unsignedinteger[Any]]
 DROPPED, OUTSIDE, UNPARSABLE, NULL = (
@@ -54,8 +52,6 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
     RefusedValue
         If the domain refuses a value.
     """
-    import pyarrow as pa
-
     if isinstance(column, np.ndarray):
         return column if column.dtype.kind == "u" else _codes(attribute, column, dropped)
     if isinstance(column, pa.ChunkedArray):
@@ -81,8 +77,6 @@ def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
 
     Only the minimum and maximum are checked, and one subtraction, which is correct modulo 2ⁿ, gives the codes.
     """
-    import pyarrow as pa
-
     if not attribute.is_whole or not pa.types.is_integer(column.type) or column.null_count:
         return None
     values = column.to_numpy(zero_copy_only=False)
@@ -103,8 +97,6 @@ def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped
 
 def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Integers, NDArray[np.int64]]:
     """Return the cells of the dictionary's entries and the entry of each row; nulls have an additional entry."""
-    import pyarrow as pa
-
     cells, indices = _cells(attribute, column.dictionary), column.indices.cast(pa.int64())
     if indices.null_count or not len(cells):
         indices = indices.fill_null(len(cells))
@@ -172,8 +164,6 @@ def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
 
 def judged(attribute: Attribute, column: pa.Array) -> Integers:
     """Return the cell of every row of a column; negative where a row has none."""
-    import pyarrow as pa
-
     if is_text(column.type) or pa.types.is_decimal(column.type):
         column = column.cast(pa.large_string()).dictionary_encode()
     if pa.types.is_dictionary(column.type):
@@ -218,9 +208,6 @@ def _parsed(attribute: Attribute, column: pa.Array) -> Numbers | None:
 
 def _answers(column: pa.Array) -> pa.Array:
     """Return the column with texts for yes and no replaced by true and false."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not is_text(column.type):
         return column
     words = pc.ascii_lower(pc.ascii_trim_whitespace(column.cast(pa.large_string())))
@@ -273,16 +260,12 @@ def _outside(attribute: Attribute, nearest: Integers, inside: NDArray[np.bool_])
 
 
 def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
-    import pyarrow as pa
-
     # adding zero converts -0.0 to 0.0, which Arrow distinguishes
     listed = np.array([float(value) for value in _read_values(attribute)])
     return _places(attribute, pa.array(values + 0.0), pa.array(listed + 0.0))
 
 
 def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
-    import pyarrow as pa
-
     if not (is_text(column.type) or pa.types.is_null(column.type)):
         raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
     texts = column.cast(pa.large_string())
@@ -294,9 +277,6 @@ def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
 
 def _beginnings(texts: pa.Array, length: int) -> pa.Array:
     """Return the first `length` letters of each text; bytes that are not UTF-8 become replacement characters."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         return pc.utf8_slice_codeunits(texts, 0, length)
     except pa.ArrowInvalid:
@@ -312,8 +292,6 @@ def _read_values(attribute: Attribute) -> list[Any]:
 
 def _places(attribute: Attribute, column: pa.Array, values: pa.Array) -> Integers:
     """Return the cell of each value listed in the domain file."""
-    import pyarrow.compute as pc
-
     places = np.array(pc.index_in(column, value_set=values).fill_null(-1), dtype=np.int64)
     cell = np.repeat(np.arange(attribute.listed), [len(group) for group in attribute.groups] or 1)
     return np.append(cell, _outside_cell(attribute))[places]

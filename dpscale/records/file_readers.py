@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dpscale.base.errors import DataError
+from dpscale.base.lazy import arrow_csv, pa, pc, pq
 from dpscale.domain import Domain
 from dpscale.records.column_values import is_text
 from dpscale.records.files import PLAIN, Dialect, codec_of, is_csv, is_parquet
@@ -16,8 +17,6 @@ from dpscale.records.raw import batch_rows, mapped, mapped_bytes, small, streame
 from dpscale.storage.objects import is_url
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dpscale.records.pages import Group
 
 BLOCK_BYTES = 1 << 24
@@ -34,8 +33,6 @@ class CsvSource:
 
     def kind(self, name: str) -> pa.DataType:
         """Return the text type, the type of every CSV column."""
-        import pyarrow as pa
-
         return pa.string()
 
     def groups(self) -> list[int]:
@@ -45,9 +42,6 @@ class CsvSource:
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
                 domain: Domain | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Yield batches of the columns as dictionary-encoded texts."""
-        import pyarrow as pa
-        import pyarrow.csv as arrow_csv
-
         self._check_width()
         raw = [self._raw[self.names.index(name)] for name in columns]
         kinds = dict.fromkeys(raw, pa.dictionary(pa.int32(), pa.string()))
@@ -87,9 +81,6 @@ def _first_line(path: str, dialect: Dialect) -> list[str]:
 
 def _tidy(column: pa.DictionaryArray, nothing: pa.Array) -> pa.DictionaryArray:
     """Return the column with surrounding blanks removed and with null for empty texts and null values."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     texts = pc.utf8_trim_whitespace(column.dictionary)
     told = pc.if_else(pc.is_in(texts, value_set=nothing), None, texts)
     return pa.DictionaryArray.from_arrays(column.indices, told)
@@ -125,8 +116,6 @@ class ArrowSource:
     @contextmanager
     def _reader(self, columns: Sequence[str] = ()) -> Iterator[Any]:
         """Open the file and read only the given columns (default: all)."""
-        import pyarrow as pa
-
         fields = [self.names.index(name) for name in columns]
         with mapped(self.path) as where, pa.PythonFile(where) if is_url(self.path) else pa.memory_map(where) as file:
             yield pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
@@ -247,8 +236,6 @@ class ParquetSource:
     def _decoded(
         self, columns: Sequence[str], groups: Sequence[int], dictionaries: Sequence[str], rows: int
     ) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-
         with mapped(self.path) as where:
             far = is_url(self.path)  # fetch only the requested columns, in few large pieces
             with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=list(dictionaries),
@@ -266,9 +253,6 @@ def _with_dictionaries(batch: pa.RecordBatch, texts: Sequence[str]) -> pa.Record
 
 def footer(path: str, held: Any = None) -> Any:
     """Return the metadata of a Parquet file, from its bytes if they are given."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if held is not None:
         return pq.read_metadata(pa.BufferReader(held))
     with mapped(path) as where:

@@ -11,18 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dpscale.base.errors import DataError
+from dpscale.base.lazy import pa
 from dpscale.domain import Domain
 from dpscale.records.column_values import bytes_of, is_text
 from dpscale.records.raw import batch_rows
 from dpscale.records.table import Partition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FRAME = "frame://"  # path of in-memory data
 FIELD = "data"
@@ -106,8 +104,6 @@ def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:
 
     Raises DataError for other objects and for columns without a single type.
     """
-    import pyarrow as pa
-
     try:
         return _plain(_columns(frame, list(names)))
     except pa.ArrowException:
@@ -119,7 +115,6 @@ def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:
 
 def _columns(frame: Any, names: list[str]) -> pa.Table:
     import pandas as pd
-    import pyarrow as pa
 
     if isinstance(frame, pa.Table | pa.RecordBatch):
         return pa.table({name: frame.column(name) for name in names})
@@ -134,8 +129,6 @@ def _columns(frame: Any, names: list[str]) -> pa.Table:
 
 def _plain(table: pa.Table) -> pa.Table:
     """Return the table with one text type and without dictionaries, whose order depends on the frame."""
-    import pyarrow as pa
-
     kinds = [one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in table.schema]
     kinds = [pa.large_string() if is_text(kind) else kind for kind in kinds]
     arrays = [column.cast(kind) for column, kind in zip(table.columns, kinds, strict=True)]
@@ -155,8 +148,6 @@ def content_of(table: pa.Table) -> str:
 
 def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
     """Return the bytes of the non-null values, in order."""
-    import pyarrow as pa
-
     whole = column.combine_chunks()
     whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
     if pa.types.is_null(whole.type):

@@ -11,20 +11,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.errors import DataError, RefusedValue
+from dpscale.base.lazy import pa, pc
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.records.column_values import is_text
 from dpscale.records.encode import NULL, OUTSIDE, UNPARSABLE, encode, judged, refusal
 from dpscale.records.table import Partition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MOST_EXAMPLES, LONGEST = 5, 40
 ABSENT = "no such column"
@@ -128,8 +126,6 @@ def _column_fault(partition: Partition, attribute: Attribute) -> str:
 
 def empty(kind: Any) -> pa.Array:
     """Return an empty array of a type."""
-    import pyarrow as pa
-
     return pa.array([], kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
@@ -145,9 +141,6 @@ def _value_faults(attribute: Attribute, column: pa.Array) -> Iterator[tuple[str,
 
 def _examples(column: pa.Array, met: NDArray[np.bool_]) -> set[str]:
     """Return a few values of the marked rows as texts."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     chosen = column.filter(pa.array(met))
     chosen = pc.unique(chosen.dictionary_decode() if pa.types.is_dictionary(chosen.type) else chosen)
     values = (chosen.cast(pa.large_binary()) if is_text(chosen.type) else chosen).to_pylist()

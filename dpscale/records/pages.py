@@ -13,20 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers
+from dpscale.base.lazy import pa, types
 from dpscale.domain import Domain
 from dpscale.records.column_values import is_text
 from dpscale.records.encode import code_type, entries_of, null_cell
 from dpscale.records.parquet import headers, levels
 from dpscale.records.parquet import values as loops
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MOST_CELLS = 1 << 30  # of one attribute, so that a cell fits in 32 bits
 
@@ -88,8 +86,6 @@ def columns_of(schema: pa.Schema, names: Sequence[str], domain: Domain) -> Colum
 
 @lru_cache(maxsize=64)
 def _columns_of(asked: _PageRequest) -> Columns:
-    import pyarrow.types as types
-
     schema, domain = asked.schema, asked.domain
     places = {name: place for place, name in enumerate(schema.names)}
     known = [name for name in asked.names if name in domain.alone and domain[name].size <= MOST_CELLS]
@@ -116,8 +112,6 @@ def _columns_of(asked: _PageRequest) -> Columns:
 @cache
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
     """Return the value type without dictionary encoding; None if the stored bytes alone do not determine the value."""
-    import pyarrow.types as types
-
     kind = kind.value_type if types.is_dictionary(kind) else kind
     told = is_text(kind) or types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
     return kind if told else None
@@ -133,8 +127,6 @@ def width_of(kind: pa.DataType) -> int:
 @cache
 def stored(kind: pa.DataType) -> np.dtype[Any] | None:
     """Return the dtype of a number as stored in a file; None for texts."""
-    import pyarrow.types as types
-
     if is_text(kind):
         return None
     letter = "f" if types.is_floating(kind) else "u" if types.is_unsigned_integer(kind) else "i"
@@ -260,8 +252,6 @@ class Group:
 
     def _values(self, pages: Integers, codec: str) -> Bytes:
         """Return the contents of pages without uncompressed levels, decompressed by pyarrow and concatenated."""
-        import pyarrow as pa
-
         how = pa.Codec(codec)
         levels = np.maximum(pages[:, headers.LEVELS], 0)
         starts, packed = pages[:, headers.PLACE] + levels, pages[:, headers.PACKED] - levels
@@ -304,15 +294,11 @@ class _Tables:
 
 def _dictionary(raw: Bytes, kind: pa.DataType, count: int) -> pa.Array:
     """Return the values of a dictionary page."""
-    import pyarrow as pa
-
     how = stored(kind)
     return _texts(raw, count) if how is None else pa.array(raw.view(how).astype(kind.to_pandas_dtype()), kind)
 
 
 def _texts(raw: Bytes, count: int) -> pa.Array:
-    import pyarrow as pa
-
     offsets, texts = np.zeros(count + 1, np.int64), np.empty(len(raw), np.uint8)
     size = loops.text_ends(raw, count, offsets, texts)
     if size < 0:
@@ -322,6 +308,4 @@ def _texts(raw: Bytes, count: int) -> pa.Array:
 
 def damaged() -> Exception:
     """Return the exception that pyarrow raises for a damaged file."""
-    import pyarrow as pa
-
     return pa.ArrowInvalid("damaged")

@@ -12,6 +12,7 @@ from typing import Any
 
 from dpscale.base.error_redaction import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
+from dpscale.base.lazy import pa
 from dpscale.records.files import TAKEN, codec_of, format_of, is_csv
 from dpscale.storage.objects import AHEAD, is_url, of_store, opening, telling
 
@@ -49,16 +50,12 @@ def mapped(path: str) -> Iterator[Any]:
 @contextmanager
 def mapped_bytes(path: str) -> Iterator[Any]:
     """Yield all bytes of a local file, memory-mapped."""
-    import pyarrow as pa
-
     with pa.memory_map(path) as file:
         yield file.read_buffer()
 
 
 def small(path: str) -> Any:
     """Return all bytes of a small file, which is faster to read than to map; None for a larger one."""
-    import pyarrow as pa
-
     with open(path, "rb") as file:
         if file.seek(0, os.SEEK_END) > SMALL_BYTES:
             return None
@@ -69,8 +66,6 @@ def small(path: str) -> Any:
 @contextmanager
 def streamed(path: str, ahead: int = AHEAD) -> Iterator[Any]:
     """Open a file for sequential reading and decompress it."""
-    import pyarrow as pa
-
     codec = codec_of(path)
     if codec is None and not is_url(path):
         with pa.OSFile(path) as plain:
@@ -98,8 +93,6 @@ class reading:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        import pyarrow as pa
-
         broken = isinstance(error, (pa.ArrowException, OSError, UnicodeError, csv.Error))
         if error is not None and broken and out_of_memory(error):
             raise MemoryError from None
@@ -132,8 +125,6 @@ def _is_of(path: str, error: OSError) -> bool:
 
 def is_damage(error: BaseException) -> bool:
     """Return whether an error indicates invalid bytes, judged by its type and by the module that raised it."""
-    import pyarrow as pa
-
     if isinstance(error, UnicodeError) or "UTF8" in str(error) or "UTF-8" in str(error):
         return True
     met = isinstance(error, (pa.ArrowInvalid, csv.Error)) or (isinstance(error, OSError) and error.errno is None)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from dpscale.base.arrays import Flags, Integers
 from dpscale.base.display import nearest
 from dpscale.base.errors import DataError
+from dpscale.base.lazy import pa, pc, types
 from dpscale.records.column_values import is_text, numbers
 from dpscale.records.where import EVERYTHING, FIELD, Condition, Literal, Where
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SIGNS: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -40,8 +38,6 @@ REMEDY = {"text": "write numbers and dates without quotes", "number": "write tex
 
 def kept(where: Where, batches: Iterable[dict[str, pa.Array]], names: Sequence[str]) -> Iterator[dict[str, pa.Array]]:
     """Yield the matching rows of batches, in the named columns; batches contain the filter's columns too."""
-    import pyarrow as pa
-
     for batch in batches:
         flags = np.logical_and.reduce([matching(one, batch[one.column]) for one in where.conditions])
         if flags.all():
@@ -53,8 +49,6 @@ def kept(where: Where, batches: Iterable[dict[str, pa.Array]], names: Sequence[s
 
 def left(where: Where, fixed: Mapping[str, str | None]) -> Where | None:
     """Return the conditions not decided by the columns that a file's path fixes; None if no row can match."""
-    import pyarrow as pa
-
     told = [one for one in where.conditions if one.column in fixed]
     if not told:
         return where
@@ -72,8 +66,6 @@ def check_column(condition: Condition, present: Iterable[str], known: Iterable[s
 
 def check_type(condition: Condition, kind: pa.DataType) -> None:
     """Raise DataError if the condition's values cannot be compared with a column of this type."""
-    import pyarrow.types as types
-
     kind = kind.value_type if types.is_dictionary(kind) else kind
     moments = types.is_date(kind) or types.is_timestamp(kind)
     counted = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
@@ -86,8 +78,6 @@ def check_type(condition: Condition, kind: pa.DataType) -> None:
 
 def matching(condition: Condition, column: pa.Array) -> Flags:
     """Return the rows of a column that match a condition."""
-    import pyarrow as pa
-
     check_type(condition, column.type)
     if pa.types.is_null(column.type):
         return np.zeros(len(column), dtype=bool)
@@ -107,9 +97,6 @@ def _numbers(condition: Condition, column: pa.Array) -> Flags:
 
 
 def _texts(condition: Condition, column: pa.Array) -> Flags:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     texts = column.cast(pa.large_binary())  # binary: bytes need not be valid UTF-8
     found = [pc.call_function(ARROW[condition.sign], [texts, pa.scalar(str(value).encode(), pa.large_binary())])
              for value in condition.values]  # fmt: skip
@@ -134,8 +121,6 @@ def _seconds(moment: datetime) -> int:
 
 def _ticks(column: pa.Array) -> tuple[Integers, Flags, int]:
     """Return moments as integer ticks, the rows that have one, and the ticks per second."""
-    import pyarrow as pa
-
     if is_text(column.type):
         return _parse_times(column)
     if pa.types.is_date(column.type):
@@ -153,8 +138,6 @@ def _filled(column: pa.Array) -> Integers:
 
 def _parse_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
     """Return the moments of texts that are a date, or a date and time."""
-    import pyarrow as pa
-
     raw = texts.cast(pa.large_binary()).to_pylist()
     found = [None if text is None else _parse_time(text.decode("utf-8", "replace").strip()) for text in raw]
     ticks = np.array([one or 0 for one in found], dtype=np.int64)

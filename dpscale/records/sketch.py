@@ -8,22 +8,20 @@ that look like identifiers are omitted with a comment.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
 from dpscale.base.errors import DataError
+from dpscale.base.lazy import pa, pc
 from dpscale.domain import Domain
 from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, name_of, numbered
 from dpscale.records.column_values import Numbers, days, is_text, numbers
 from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.origin import Origin
 from dpscale.records.raw import other_delimiter
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 WARNING = (
     "This draft is PRIVATE: it was read off the records. Replace its bounds and values by ones that are known without "
@@ -99,8 +97,6 @@ class _Seen:
         self.coded = False
 
     def add(self, column: pa.Array) -> None:
-        import pyarrow as pa
-
         column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         self.days.add(column)
         self._add_distinct(column)
@@ -120,8 +116,6 @@ class _Seen:
 
     def _add_distinct(self, column: pa.Array) -> None:
         """Collect distinct values of the first rows, from which ids are recognised; floats are ignored."""
-        import pyarrow as pa
-
         if self.rows >= MOST_IDS or not (is_text(column.type) or pa.types.is_integer(column.type)):
             return
         first = column.slice(0, MOST_IDS - self.rows).drop_null()
@@ -144,9 +138,6 @@ class _Seen:
             self.whole &= bool((values == np.rint(values)).all())
 
     def _add_texts(self, column: pa.Array) -> None:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         try:
             distinct = pc.unique(column).drop_null().cast(pa.large_binary()).cast(pa.large_string())
         except pa.ArrowInvalid:

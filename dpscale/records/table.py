@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpscale.base.display import called
 from dpscale.base.errors import DataError
+from dpscale.base.lazy import pa
 from dpscale.domain import Domain
 from dpscale.records.file_readers import Source, open_source
 from dpscale.records.files import (
@@ -35,9 +36,6 @@ from dpscale.records.raw import other_delimiter, reading
 from dpscale.records.row_filter import check_column, check_type, kept, left
 from dpscale.records.where import EVERYTHING, FIELD, Where
 from dpscale.storage.objects import is_url, looked_at
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SPLIT_ROWS = 1 << 19  # 10⁸ rows in one file are enough work for a hundred workers
 PACKED = 5  # upper estimate of rows per byte of a compressed file
@@ -93,8 +91,6 @@ class Partition:
 
     def kind(self, column: str) -> pa.DataType:
         """Return the type of a column; reads only the file's header."""
-        import pyarrow as pa
-
         with reading(self.path, self.dialect.format):
             source = self.source()
             if column in source.names:
@@ -175,8 +171,6 @@ class Partition:
 
 
 def _repeated(value: str | None, rows: int) -> pa.Array:
-    import pyarrow as pa
-
     return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([value], pa.string()))
 
 

@@ -10,23 +10,19 @@ columns, else null. A file has the columns' names, types and order, and no metad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrays import Integers32
+from dpscale.base.lazy import pa
 from dpscale.domain.attribute import EPOCH, OUTSIDE_LABEL, Attribute, first_day
 from dpscale.privacy.streams import Chance
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def column(attribute: Attribute, cells: Integers32, chance: Chance, wanted: pa.DataType | None = None) -> pa.Array:
     """Return the values of a column of cells, shape (n,), in the type `wanted` if they fit it."""
-    import pyarrow as pa
-
     null = cells >= attribute.listed
     if attribute.values:
         values = _categories(attribute, cells)
@@ -42,8 +38,6 @@ def column(attribute: Attribute, cells: Integers32, chance: Chance, wanted: pa.D
 
 def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:
     """Return the listed values, the text for values outside the domain if they are texts, or null."""
-    import pyarrow as pa
-
     listed: list[Any] = list(attribute.values)
     if attribute.outside_cell >= 0:
         listed.append(OUTSIDE_LABEL if isinstance(listed[0], str) else None)
@@ -65,8 +59,6 @@ def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:
 
     Without a type, whole edges mean whole numbers.
     """
-    import pyarrow as pa
-
     if wanted is None:
         return float(all(edge == round(edge) for edge in attribute.edges))
     return 10.0**-wanted.scale if pa.types.is_decimal(wanted) else float(pa.types.is_integer(wanted))
@@ -83,8 +75,6 @@ def _inside(attribute: Attribute, bins: Integers32, step: float, chance: Chance)
 
 
 def _cast(values: pa.Array, wanted: pa.DataType | None) -> pa.Array:
-    import pyarrow as pa
-
     if wanted is None or values.type == wanted:
         return values
     try:
@@ -95,8 +85,6 @@ def _cast(values: pa.Array, wanted: pa.DataType | None) -> pa.Array:
 
 def type_of(name: str) -> pa.DataType | None:
     """Return the type with this name (`str(type)`); None if values cannot be converted to it."""
-    import pyarrow as pa
-
     try:
         return pa.type_for_alias(name)
     except ValueError:
@@ -106,15 +94,11 @@ def type_of(name: str) -> pa.DataType | None:
 def _decimal(name: str) -> pa.DataType | None:
     import re
 
-    import pyarrow as pa
-
     found = re.fullmatch(r"decimal128\((\d+), (\d+)\)", name)
     return pa.decimal128(int(found[1]), int(found[2])) if found else None
 
 
 def table_of(columns: Mapping[str, pa.Array]) -> pa.Table:
     """Return a table of the columns under their names, without metadata."""
-    import pyarrow as pa
-
     schema = pa.schema([pa.field(name, values.type) for name, values in columns.items()])
     return pa.table(list(columns.values()), schema=schema)

@@ -219,7 +219,7 @@ def write(folder, columns):
 )
 def test_families_of_ids_never_mix_and_no_record_is_asked(tmp_path, one, other):
     write(tmp_path, [one.slice(0, 0), other.slice(0, 0)])
-    with pytest.raises(dp.DataError, match=r"data column 'u': .* in one file, .* in another; expected ids of one kind"):
+    with pytest.raises(dp.DataError, match=r"data column 'u': .* in one file, .* in another; expected ids of one type"):
         survey(tmp_path)
 
 

@@ -93,9 +93,9 @@ def test_rules_that_leave_nothing_are_refused() -> None:
     [
         ({"impossible": [{"agee": [1]}]}, "no attribute 'agee'"),
         ({"impossible": [{"age": [77]}]}, "impossible.age: 77"),
-        ({"impossible": [{"age": 3}]}, "impossible.age: no list of values"),
+        ({"impossible": [{"age": 3}]}, "impossible.age: not a list of values"),
         ({"impossible": {"age": [3]}}, "impossible: not a list of tables"),
-        ({"impossible": [{"marital": {"low": 1}}]}, "low and high, numbers"),
+        ({"impossible": [{"marital": {"low": 1}}]}, "numbers low and high"),
         ({"determined": [{"attribute": "region", "by": "code"}]}, "attribute, by and a table map"),
         ({"determined": [{"attribute": "region", "by": "code", "map": {"A1": "nort"}}]}, "did you mean 'north'"),
     ],

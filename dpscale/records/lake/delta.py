@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dpscale.base.errors import DataError
+from dpscale.base.lazy import pa
 from dpscale.records.lake.version import FIELD, File, Lake, below, plain_path, spelled
 from dpscale.storage.objects import is_url
 
@@ -58,8 +59,6 @@ def _check_protocol(table: Any) -> None:
 
 
 def _files(table: Any, root: str) -> tuple[File, ...]:
-    import pyarrow as pa
-
     actions = pa.table(table.get_add_actions(flatten=True))
     keys = [name for name in actions.column_names if name.startswith("partition.")]
     rows = actions.select(["path", "size_bytes", *keys]).to_pylist()
