@@ -1,10 +1,11 @@
-"""Links between two tables: what is measured of them, what is believed of it, and links between synthetic rows.
+"""Links between two tables: noisy sums, the estimated link distribution, and links between synthetic rows.
 
-Every link has the attributes of its two rows. Three sums over links are measured once: features of the one side, of
-the other, and their products; `features` are centred one-hots as whole numbers, `shares` says how the budget goes to
-the three, without data. Then all is post-processing: `shrink` towards random links, `fit` a distribution over pairs of
-profiles, `rounding` to whole numbers of links, `degrees` and `assign` to rows. Idea: most of what random links get
-wrong is how many links rows of each kind have. No pair of rows is ever looked at; profiles are.
+Every link has the attributes of its two rows. Three sums over links are measured once: features of the one side, of the
+other, and their products. `features` are centred one-hots as integers; `budget_shares` splits the budget between the
+three sums without data. The rest is post-processing: `link_estimation` shrinks towards random links, `fit` estimates a
+distribution over pairs of profiles, `rounding` yields integer numbers of links, `degrees` and `assignment` distribute
+them to rows. The method relies on the observation that the largest error of random links is in the number of links of
+each kind of row. Computations are over pairs of profiles, never over pairs of rows.
 
-Alim et al., relational synthesis, is what this goes past: `published` has their loop.
+The method extends relational synthesis by Alim et al., whose algorithm is in `published`.
 """

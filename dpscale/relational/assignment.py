@@ -1,8 +1,8 @@
-"""Links between rows: ends are dealt to the links of their profiles, and links that are there twice swap ends.
+"""Assignment of links to rows, with swaps that remove duplicate links; swaps of children that restore sibling sums.
 
-Two links may swap what they have at an end where both have the same profile there: neither rows' degrees nor numbers of
-links by profiles change. Where rows have few links of all that they could have, a swap at random parts most of those
-that are there twice. What is left, in groups that are nearly full, swaps only where that leaves no more of them.
+Two links may exchange their rows at an end if both rows have the same profile: neither the rows' degrees nor the
+numbers of links by profile change. If rows have few of their possible links, random swaps remove most duplicates. The
+remaining ones, in groups that are nearly complete, are swapped only if that does not increase their number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import Chance
 from dpscale.relational import loops
 from dpscale.relational.features import BITS, Side
@@ -28,7 +28,19 @@ ROUNDS, TRIES, FALLS = 200, 16, 0.7
 
 def assigned(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers],
              chance: Chance) -> Integers:  # fmt: skip
-    """(links, 2) rows; none twice but where a few pairs of rows have more links to hold than there are: those go."""
+    """Return the links as pairs of rows, shape (links, 2), without duplicates.
+
+    Links are dropped only if a few pairs of rows must have more links than there are pairs.
+
+    Parameters
+    ----------
+    links : ndarray, shape (profiles of u, profiles of v)
+        Number of links.
+    u, v : Side
+    u_degrees, v_degrees : list of ndarray
+        Degrees of the rows of each profile.
+    chance : Chance
+    """
     cells = np.repeat(np.arange(links.size), links.ravel().astype(np.int64))
     first, second = cells // links.shape[1], cells % links.shape[1]
     one = _ends(u, u_degrees, chance)
@@ -40,7 +52,7 @@ def assigned(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degre
 
 
 def _ends(side: Side, degrees: list[Integers], chance: Chance) -> Integers:
-    """Rows as often as their degrees, profile by profile, in random order inside each."""
+    """Return rows repeated by their degrees, profile by profile, in random order within each."""
     rows = np.argsort(side.of, kind="stable")
     ends = np.repeat(rows, np.concatenate(degrees)) if len(rows) else rows
     order = chance.permutation(len(ends))
@@ -48,7 +60,7 @@ def _ends(side: Side, degrees: list[Integers], chance: Chance) -> Integers:
 
 
 def _apart(pairs: Integers, first: Integers, second: Integers, rows: int, chance: Chance) -> None:
-    """Swap ends of links that are there twice with links of the same profile on that side, in place."""
+    """Swap ends of duplicate links with links of the same profile on that side, in place."""
     groups, before = (_Group.of(first), _Group.of(second)), math.inf
     twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), 0
     while 0 < len(twice) < FALLS * before:
@@ -62,7 +74,7 @@ def _apart(pairs: Integers, first: Integers, second: Integers, rows: int, chance
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Links by their profile on one side: `order[start[k] : start[k + 1]]` those of profile k."""
+    """Links by their profile on one side: `order[start[k] : start[k + 1]]` are those of profile k."""
 
     own: Integers
     order: Integers
@@ -74,13 +86,13 @@ class _Group:
         return cls(own, order, np.searchsorted(own[order], np.arange(own.max(initial=0) + 2)))
 
     def some(self, links: Integers, uniforms: Floats) -> Integers:
-        """For each link one of its profile."""
+        """Return for each link a random one of its profile."""
         own = self.own[links]
         return np.asarray(self.order[self.start[own] + (uniforms * np.diff(self.start)[own]).astype(np.int64)])
 
 
 def _carefully(pairs: Integers, groups: tuple[_Group, _Group], twice: Integers, rows: int, chance: Chance) -> None:
-    """Swaps after which no more links are there twice than before: of some tries the first that leaves fewer."""
+    """Swap duplicates without increasing their number: of several tries, the first that reduces it."""
     there: Counter[int] = Counter()
     for number in range(ROUNDS):
         if not len(twice):
@@ -123,8 +135,11 @@ def _repeated(keys: Integers) -> Integers:
 
 
 def unlooped(pairs: Integers, profiles: Integers, chance: Chance) -> Integers:
-    """Links within one table without those of a row to itself: each swaps its second end with another link's, if there
-    is one of the same profile there. `profiles`: of every row. What no swap mends is left out."""
+    """Return links within one table without those from a row to itself.
+
+    Each such link exchanges its second end with another link, if possible one with the same profile there. Links for
+    which no exchange is possible are dropped. `profiles` has the profile of every row.
+    """
     number, first = len(profiles), pairs[:, 0]
     there = Counter((first * number + pairs[:, 1]).tolist())
     by_profile = _Group.of(profiles[pairs[:, 1]])
@@ -136,7 +151,7 @@ def unlooped(pairs: Integers, profiles: Integers, chance: Chance) -> Integers:
 
 
 def _parted(pairs: Integers, i: int, tried: list[int], number: int, there: Counter[int]) -> None:
-    """Swap a row's link to itself with the first that makes none of the kind, and none that is there already."""
+    """Exchange the end of a row's link to itself with the first link that creates neither a loop nor a duplicate."""
     row, end = pairs[i].tolist()
     for j in tried if row == end else ():
         a, b = pairs[j].tolist()
@@ -154,7 +169,7 @@ PRIOR, HOLDS, PASSES, PROPOSALS, MOST = 0.5, 0.3, 3, 10, 1_000_000
 
 @dataclass(frozen=True)
 class Tables:
-    """The pairs of attributes i ≤ j, laid out one after the other."""
+    """Pairs of attributes i ≤ j, whose contingency tables are stored one after the other."""
 
     sizes: tuple[int, ...]
 
@@ -164,16 +179,25 @@ class Tables:
 
     @property
     def starts(self) -> Integers:
-        """Where each begins, and where all end."""
+        """Start of each table, and the end of the last."""
         return np.concatenate([[0], np.cumsum([self.sizes[i] * self.sizes[j] for i, j in self.pairs])]).astype(np.int64)
 
     def squared(self, children: int, parents: int) -> int:
-        """How far the sums move, squared, in steps, where a unit has so many parents of so many children each."""
+        """Return the squared sensitivity of the sums, in steps, for a unit of so many parents with so many children."""
         return len(self.pairs) * (parents * children << BITS) ** 2
 
 
 def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: Tables) -> Integers:
-    """The sums in steps. `rows`: (m, d) values of the children; `parents`: (m,) whose each is."""
+    """Return the sums over pairs of siblings, in steps.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (m, d)
+        Values of the children.
+    parents : ndarray, shape (m,)
+        Parent of each child.
+    tables : Tables
+    """
     from scipy.sparse import csr_array
 
     m, offsets = len(rows), np.concatenate([[0], np.cumsum(tables.sizes)]).astype(np.int64)
@@ -194,14 +218,14 @@ def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: Tables) -
 
 
 def _weighed(rows: Any, weights: Integers) -> Any:
-    """Σ over rows of w x xᵀ, of whole numbers."""
+    """Return Σ over rows of w x xᵀ, in integers."""
     from scipy.sparse import diags_array
 
     return rows.T @ diags_array(weights, dtype=np.int64) @ rows
 
 
 def estimated_sums(noisy: Floats, now: Floats, tables: Tables, precision: float) -> Floats:
-    """What the sums are held to: those of the children as drawn, and of the noisy ones' departure what is believed."""
+    """Return the target of the sums: those of the children as drawn, plus the shrunken departure of the noisy sums."""
     starts = tables.starts
     scale = max(float(noisy[: starts[1]].sum()), 1.0) / max(float(now[: starts[1]].sum()), 1.0)
     expected = now * scale
@@ -216,8 +240,21 @@ def estimated_sums(noisy: Floats, now: Floats, tables: Tables, precision: float)
 
 def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats | None, target: Floats, tables: Tables,
             chance: Chance) -> Integers:  # fmt: skip
-    """(m, 2) links with children swapped between parents. `rows`: (m, d) values of all children, by row of v;
-    `expected`: (profiles of u, profiles of v), which the profiles' marginals stay near; None: near those of `links`."""
+    """Return the links, shape (m, 2), with children exchanged between parents to bring the sibling sums near `target`.
+
+    Parameters
+    ----------
+    links : ndarray, shape (m, 2)
+    rows : ndarray, shape (rows of v, d)
+        Values of all children.
+    u, v : Side
+    expected : ndarray, shape (profiles of u, profiles of v), optional
+        Expected links whose marginals are preserved approximately; by default those of `links`.
+    target : ndarray
+        Sibling sums.
+    tables : Tables
+    chance : Chance
+    """
     cross = Cross.of(u, v)
     parents = np.full(v.rows, -1, np.int64)
     parents[links[:, 1]] = links[:, 0]

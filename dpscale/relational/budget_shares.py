@@ -1,7 +1,8 @@
-"""How the budget goes to the three sums, and how features are clipped: by expected error, without data.
+"""Split of the budget between the three sums, and clipping bounds of features, by expected error without data.
 
-For priors of two strengths (`PRIORS`: few departures, strong ones) the expected error over the cross marginals is
-added up, and least over clips and shares. A share is of what a sum could cost alone; below LEAST it is left out.
+For priors of two strengths (`PRIORS`: weak and strong departures) the expected error over the cross marginals is added
+up and minimised over clipping bounds and shares. A share is relative to the cost of a sum alone; a sum with a share
+below LEAST is omitted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.privacy.protection import REPLACE
 from dpscale.relational.expected_links import Expected, objective
 from dpscale.relational.features import BITS, Features, Side, squared_distance
@@ -28,7 +29,7 @@ DIGITS = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """`u`, `v`: features of both sides; `precisions`: of the noise of the three sums in natural units, 0 for none."""
+    """Features `u`, `v` of both sides and noise precisions of the three sums in natural units, 0 if not measured."""
 
     u: Features
     v: Features
@@ -38,8 +39,18 @@ class Shares:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Two sides, about how many links, the relation of neighbours; `amount`: squared μ over the squared number of links
-    of a unit; `known`: whether links' ends on the second side are known, as children are."""
+    """Planning problem: two sides, the approximate number of links, and the neighbouring relation.
+
+    Attributes
+    ----------
+    u, v : Side
+    links : float
+    relation : str
+    amount : float
+        Squared μ over the squared number of links per unit.
+    known : bool
+        Whether the ends on the second side are known, as for children.
+    """
 
     u: Side
     v: Side
@@ -50,13 +61,13 @@ class Question:
 
 
 def planned(question: Question) -> Shares:
-    """The best of a grid of clips and of shares from some starts, refined."""
+    """Return the best of a grid of clipping bounds and of shares from several starts, refined."""
     tried = sorted(_tried(question), key=lambda one: one[0])[:BEST]
     return min((_refined(question, u, v, start) for _, u, v, start in tried), key=lambda found: found.expected)
 
 
 def at_random(question: Question) -> float:
-    """What is expected, in the same units, of links of which nothing was summed."""
+    """Return the expected error of random links without any measurement, in the same units."""
     u, v = (Expected.random(side, Features.of_side(side, None), question.links) for side in (question.u, question.v))
     told = (0.0, 1e12 if question.known else 0.0, 0.0)
     return sum(objective(u, v, told, scales) for scales in PRIORS)
@@ -88,7 +99,7 @@ def _valued(question: Question, u: Expected, v: Expected, logits: Floats) -> Sha
 
 
 def _scaled(question: Question, u: Features, v: Features, weights: Floats) -> tuple[float, float, float]:
-    """Precisions in these proportions that cost what there is."""
+    """Return precisions in these proportions that use up the budget."""
     bounds = [(Fraction(one.squared, 4**BITS), Fraction(one.least, 4**BITS)) for one in (u, v)]
     (big_u, g), (big_v, h) = bounds
     ranges = [
@@ -119,28 +130,28 @@ class Split:
 
 
 def split(amount: Fraction, counted: bool, degrees: bool, siblings: bool = False) -> Split:
-    """Which parts are measured: the number of links, degrees, and what siblings have in common."""
+    """Return the budget of each part: the number of links (if `counted`), degrees, sibling sums and feature sums."""
     links, own = amount * LINKS * counted, amount * DEGREES * degrees
     left = amount - links - own
     return Split(links, own, left * SIBLINGS * siblings, left * (1 - SIBLINGS * siblings))
 
 
 def degrees_squared(relation: str, bound: int, roles: int, sides: int) -> int:
-    """How far the counts by degree move, squared: of the unit's own side and, where `sides` is 2, the other's.
+    """Return the squared sensitivity of the degree histograms of the unit's side and, if `sides` is 2, the other side.
 
-    `roles`: 2 where a unit's row may be at either end of links within one table; each moves as much as one alone.
+    `roles` is 2 if a unit's row may be at either end of links within one table; each role contributes equally.
     """
     others = 2 * bound**2 if relation == REPLACE else bound**2 if sides == 2 else 0
     return roles**2 * (bound + others)
 
 
 def sums_cost(relation: str, shares: Shares, precisions: tuple[Fraction, Fraction, Fraction], moved: int) -> Fraction:
-    """Squared μ of the three sums, in steps of the features. `precisions`: of the noise, in the same steps."""
+    """Return the squared μ of the three sums in steps of the features; `precisions` are in the same steps."""
     u, v = (shares.u.squared, shares.u.least), (shares.v.squared, shares.v.least)
     return moved**2 * squared_distance(relation, u, v, precisions)
 
 
 def in_steps(shares: Shares) -> tuple[Fraction, Fraction, Fraction]:
-    """Precisions of noise on sums of whole features, from those in natural units."""
+    """Convert noise precisions from natural units to steps of the integer features."""
     pu, pv, puv = map(Fraction, shares.precisions)
     return pu / 4**BITS, pv / 4**BITS, puv / 16**BITS

@@ -1,10 +1,10 @@
-"""How many links each row has: noisy counts of rows by degree made a distribution, tilted to every profile's total."""
+"""Degrees of rows: a distribution estimated from noisy degree histograms, tilted to the total of every profile."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import Chance
 from dpscale.relational.features import Side
 
@@ -13,7 +13,7 @@ TILTS = np.linspace(-6, 6, 2001)
 
 
 def distribution(at_most: Floats, rows: int) -> Floats:
-    """(d + 1,): the share of rows of every degree 0 … d, from noisy numbers of rows with degree ≤ 0 … d − 1."""
+    """Return the share of rows of degree 0 … d, shape (d + 1,), from noisy numbers of rows of degree ≤ 0 … d − 1."""
     from scipy.optimize import isotonic_regression
 
     ends = np.clip(isotonic_regression(at_most).x, 0, rows)
@@ -21,14 +21,14 @@ def distribution(at_most: Floats, rows: int) -> Floats:
 
 
 def by_chance(links: float, rows: int, most: int) -> Floats:
-    """The same where nothing was measured: Poisson's, up to d."""
+    """Return the Poisson distribution of degrees up to `most`, for links without a measured histogram."""
     from scipy.stats import poisson
 
     return np.asarray(poisson.pmf(np.arange(most + 1), links / max(rows, 1)))
 
 
 def within_bounds(links: Floats, u: Side, v: Side, most_u: int | None, most_v: int | None, chance: Chance) -> Floats:
-    """The links with those taken away that no rows of a profile have room for; None: no bound."""
+    """Return the links without those that exceed the capacity of a profile's rows; a bound of None is no bound."""
     links = links.copy()
     for axis, side, most in ((1, u, most_u), (0, v, most_v)):
         if most is None:
@@ -43,7 +43,7 @@ def within_bounds(links: Floats, u: Side, v: Side, most_u: int | None, most_v: i
 
 
 def tilted(shares: Floats) -> tuple[Floats, Floats]:
-    """Distributions of degrees from few links to many, and their means."""
+    """Return exponentially tilted distributions of degrees in order of increasing mean, and their means."""
     values = np.arange(len(shares))
     with np.errstate(divide="ignore"):
         energy = np.log(_open(shares)) + TILTS[:, None] * values
@@ -53,7 +53,7 @@ def tilted(shares: Floats) -> tuple[Floats, Floats]:
 
 
 def cut(pairs: Integers, bounds: tuple[int | None, int | None], chance: Chance) -> Integers:
-    """Links between rows without those beyond a row's bound on either side, which go at random."""
+    """Return links without random ones that exceed the bound of a row on either side."""
     for side, most in enumerate(bounds):
         if most is not None:
             order = chance.permutation(len(pairs))
@@ -65,7 +65,7 @@ def cut(pairs: Integers, bounds: tuple[int | None, int | None], chance: Chance) 
 
 
 def degrees(totals: Floats, side: Side, shares: Floats, chance: Chance) -> list[Integers]:
-    """For every profile the degrees of its rows, in random order; they sum to the profile's total."""
+    """Return the degrees of the rows of every profile in random order; they sum to the profile's total."""
     laws, means = tilted(shares)
     found = []
     for total, rows in zip(totals.astype(int), side.counts.astype(int), strict=True):
@@ -75,21 +75,23 @@ def degrees(totals: Floats, side: Side, shares: Floats, chance: Chance) -> list[
 
 
 def _open(shares: Floats) -> Floats:
-    """No degree has no share, so that every total can be met; beyond the law's ends so thin that a tilt does not go
-    there at once."""
+    """Return the shares plus small ones for all degrees, so that every total is attainable.
+
+    The added shares decrease beyond the ends of the distribution so that a tilt does not reach them at once.
+    """
     values, held = np.arange(len(shares)), np.flatnonzero(shares > LEAST)
     away = np.maximum(0, np.maximum(values - held.max(initial=0), held.min(initial=len(shares)) - values))
     return np.asarray(shares + LEAST * np.exp(-THIN * away))
 
 
 def children(totals: Floats, side: Side, chance: Chance) -> list[Integers]:
-    """The same where every row has one link, or none where its profile's total is less than its rows."""
+    """Return degrees of 0 or 1 for the rows of every profile: 1 for all, or for a random subset of the total size."""
     found = [np.arange(int(count)) < total for total, count in zip(totals, side.counts, strict=True)]
     return [one.astype(np.int64) if one.all() else one[chance.permutation(len(one))].astype(np.int64) for one in found]
 
 
 def summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
-    """Some of them one more or less, until they sum to the total."""
+    """Add or subtract 1 at random places until the degrees sum to the total."""
     total = min(total, most * len(drawn))
     while left := int(total - drawn.sum()):
         free = np.flatnonzero(drawn < most) if left > 0 else np.flatnonzero(drawn > 0)
@@ -99,12 +101,12 @@ def summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
 
 
 def buckets(bound: int) -> Integers:
-    """The least number of links of every bucket, ascending: 0 and the powers of two that are at most the bound."""
+    """Return the smallest number of links of every bucket, ascending: 0 and the powers of two up to the bound."""
     return np.array([0, *(1 << k for k in range(bound.bit_length()))], np.int64)
 
 
 def bucket(degrees: Integers, bound: int) -> Integers:
-    """The bucket of every row."""
+    """Return the bucket of every row."""
     return np.searchsorted(buckets(bound), degrees, side="right").astype(np.int64) - 1
 
 
@@ -113,12 +115,12 @@ LEAST_DEGREE, LOW, BLOCK, SURE = 1e-9, 0.5, 64, 3.0
 
 
 def thresholds(bound: int | None) -> Integers:
-    """Up to which numbers of links rows are counted: all below a bound, or the grid."""
+    """Return the degrees up to which rows are counted: all below a bound, or the grid."""
     return GRID if bound is None else np.arange(bound, dtype=np.int64)
 
 
 def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
-    """Links thrown at the rows of each group, as likely at each as is expected of it."""
+    """Distribute the links of each group to its rows, with probabilities proportional to the expected links."""
     order = np.argsort(side.of, kind="stable")
     weights = np.maximum(each[order], LEAST_DEGREE)
     ends = np.cumsum(weights)
@@ -134,7 +136,7 @@ def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, chance: Cha
 def sample_degrees(
     at_most: Floats, sigma: float, each: Floats, side: Side, totals: Floats, chance: Chance
 ) -> list[Integers]:
-    """As spread out as the noisy counts of rows up to the grid's degrees say; `sigma`: of their noise."""
+    """Sample degrees with the dispersion of the noisy counts of rows up to the grid's degrees; `sigma`: their noise."""
     known, wanted = (np.log(np.maximum(one, LOW)) for one in (each, _sorted(at_most, sigma, side.rows)))
     free = max(float(wanted.var() - known.var()), 0.0) / max(float(wanted.var()), LEAST_DEGREE)
     factors = np.exp(free**0.5 * (wanted - wanted.max()))
@@ -143,7 +145,7 @@ def sample_degrees(
 
 
 def _even(order: Integers, chance: Chance) -> Floats:
-    """(n,) points in (0, 1), of every BLOCK rows in a row of the order one in each BLOCK-th."""
+    """Return stratified points in (0, 1), shape (n,): each BLOCK consecutive rows have one point in each BLOCK-th."""
     place = np.arange(len(order))
     shuffled = np.argsort(place // BLOCK + chance.uniforms(len(order)), kind="stable")
     points = np.empty(len(order))
@@ -163,8 +165,10 @@ def _to_totals(own: Floats, side: Side, totals: Floats, chance: Chance) -> list[
 
 
 def _sorted(at_most: Floats, sigma: float, rows: int) -> Floats:
-    """(rows,) degrees, ascending: even in the logarithm between two of the grid's. Where noise does not tell the counts
-    from all rows, they are all: else a few rows would have a million links."""
+    """Return degrees in ascending order, shape (rows,), log-linear between two grid values.
+
+    A count within the noise of the number of rows is set to it; otherwise a few rows would have a million links.
+    """
     from scipy.optimize import isotonic_regression
 
     counts = np.clip(isotonic_regression(at_most).x, 0, rows)

@@ -1,7 +1,7 @@
-"""What is expected of links before any is seen: random ones, and by how much a kind of row departs from them.
+"""Prior of links before measurement: random links, and the expected departure of each kind of row from them.
 
-Under random links the sum of a column over m links has mean z₀ and its cells carry weight; a priori a cell departs by a
-factor of about 1 ± s, s a relative scale of one's (`ONES`) or of pairs' (`PAIRS`) size. All of this is public.
+Under random links the sum of a column over m links has mean z₀. A priori a cell departs by a factor of about 1 ± s,
+where s is a relative scale for one-way (`ONES`) or pairwise (`PAIRS`) sums. All of this is public.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import Chance
 from dpscale.relational.features import STEP, Features, Side
 
@@ -21,8 +21,15 @@ CHUNK = 1 << 15  # profiles whose features are held at once
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """Of the links' ends on one side: `values` (profiles, k), the features in natural units; `ends`: (profiles,), links
-    that are expected to end at each profile, m together."""
+    """Links' ends on one side under random links.
+
+    Attributes
+    ----------
+    side : Side
+    features : Features
+    ends : ndarray, shape (profiles,)
+        Expected number of links that end at each profile; they sum to m.
+    """
 
     side: Side
     features: Features
@@ -42,7 +49,7 @@ class Expected:
 
     @cached_property
     def _moments(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Σ x, Σ x², Σ x y and Σ y² over the links' ends, x the features and y what they would be unclipped."""
+        """Σ x, Σ x², Σ x y and Σ y² over the links' ends, with x the features and y the unclipped features."""
         totals = [np.zeros(len(self.blocks)) for _ in range(4)]
         for start in range(0, len(self.ends), CHUNK):
             some, ends = self.side.profiles[start : start + CHUNK], self.ends[start : start + CHUNK]
@@ -59,17 +66,17 @@ class Expected:
 
     @property
     def curvature(self) -> Floats:
-        """(k,): variance of a column's sum when links are redrawn: how stiff the fit is."""
+        """Variance of a column's sum under resampling of the links, shape (k,): the stiffness of the fit."""
         return np.asarray(self._moments[1] - self.sums**2 / self.links)
 
     @property
     def carried(self) -> Floats:
-        """(k,): what a relative departure of a column's value moves in its sum."""
+        """Change of a column's sum per relative departure of its value, shape (k,)."""
         return self._moments[2]
 
     @property
     def open(self) -> Floats:
-        """(k,): what it would move, were nothing clipped."""
+        """The same change without clipping, shape (k,)."""
         return self._moments[3]
 
     @cached_property
@@ -78,13 +85,13 @@ class Expected:
 
 
 def residual(carried: Floats, open_: Floats, scale: float, precision: float) -> Floats:
-    """Expected error of a column after shrinking: prior of scale s, noise of a precision; as links of the column."""
+    """Return the expected error of a column after shrinkage, in links, for a prior of scale s and a noise precision."""
     prior = 1 / np.maximum(carried * scale, 1e-9) ** 2
     return np.asarray(np.sqrt(1 / (prior + precision)) * open_ / np.maximum(carried, 1e-9))
 
 
 def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], scales: tuple[float, float]) -> float:
-    """Expected L1 error over all 3-way cross marginals, up to a factor; 2-way where a side has one attribute."""
+    """Return the expected L1 error over all 3-way cross marginals, up to a factor; 2-way for a side of one attribute."""
     pu, pv, puv = precisions
     ones, pairs = scales
     eu = residual(u.carried, u.open, ones, pu) * u.features.cells
@@ -101,7 +108,7 @@ def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], 
 
 
 def _triples(one: Floats, two: Floats, both: Floats) -> float:
-    """Σ over an attribute of the one side and two of the other of √(sum of what they are made of, squared)."""
+    """Return Σ over an attribute of one side and two of the other of √(sum of squared components)."""
     j, k = np.triu_indices(len(two), 1)
     squares = (one**2)[:, None] + (two[j] ** 2 + two[k] ** 2) + both[:, j] ** 2 + both[:, k] ** 2
     return float(np.sqrt(squares).sum())
@@ -111,7 +118,7 @@ ROWS, GROUPS, ROUNDS, SEEN = 1500, 256, 6, 50_000
 
 
 def sample(side: Expected, chance: Chance) -> tuple[Floats, Floats]:
-    """(k, columns) features of some rows and (k,) weights, 1 together."""
+    """Return features of some rows, (k, columns), and weights, (k,), that sum to 1 and match the means of all rows."""
     from scipy.optimize import minimize
 
     drawn = chance.systematic(side.side.shares, min(ROWS, side.side.rows))
@@ -133,7 +140,7 @@ def sample(side: Expected, chance: Chance) -> tuple[Floats, Floats]:
 
 
 def directions(side: Expected, theta: Floats) -> NDArray[np.float32]:
-    """(profiles, columns): φΘ, profile by profile, as float32."""
+    """Return φΘ as float32, shape (profiles, columns)."""
     out = np.empty((len(side.side.profiles), theta.shape[1]), np.float32)
     for start in range(0, len(out), CHUNK):
         values = side.features.whole(side.side.profiles[start : start + CHUNK]) * STEP
@@ -142,7 +149,7 @@ def directions(side: Expected, theta: Floats) -> NDArray[np.float32]:
 
 
 def grouped(points: NDArray[np.float32], chance: Chance) -> tuple[Integers, Floats]:
-    """The group of every point, and the groups' centres: Lloyd's steps on a sample."""
+    """Return the cluster of every point and the centres, by Lloyd's algorithm on a sample."""
     if len(points) <= GROUPS:
         return np.arange(len(points)), points.astype(float)
     seen = points[chance.permutation(len(points))[:SEEN]]
@@ -156,7 +163,7 @@ def grouped(points: NDArray[np.float32], chance: Chance) -> tuple[Integers, Floa
 
 
 def nearest(points: NDArray[np.float32], centres: Floats) -> Integers:
-    """The centre that is nearest to each point."""
+    """Return the nearest centre of each point."""
     half, out = 0.5 * (centres**2).sum(axis=1), np.empty(len(points), np.int64)
     for start in range(0, len(points), CHUNK):
         out[start : start + CHUNK] = np.argmax(points[start : start + CHUNK] @ centres.T - half, axis=1)

@@ -1,10 +1,10 @@
-"""Features of a row: one-hots of its attributes, centred, as whole numbers whose norms are bounded exactly.
+"""Features of a row: centred one-hots of its attributes, as integers with exactly bounded norms.
 
-Centred uniformly (1 − 1/n at the value, −1/n elsewhere), two rows differ by no more in squared norm than Σ_i 2, and
-the bounds U (largest squared norm) and g (least inner product of two rows) are those of the whole domain. Centred at
-the shares that are public, most rows are nearer to 0: then longer ones are shortened to `clip`, and U = clip², g =
-−clip². An attribute of two values has one column. All entries are cut towards 0 to steps of 2^-BITS: that moves no
-norm up, and what follows works with the numbers as they are cut.
+Centred uniformly (1 − 1/n at the value, −1/n elsewhere), two rows differ in squared norm by at most Σ_i 2, and the
+bounds U (largest squared norm) and g (smallest inner product of two rows) are those of the whole domain. Centred at the
+public shares of values, most rows are nearer to 0; longer rows are then shortened to `clip`, and U = clip², g = −clip².
+An attribute of two values has one column. All entries are truncated towards 0 to steps of 2^-BITS, which increases no
+norm; later computations use the truncated numbers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,25 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.protection import REPLACE
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """`sizes`: values of every attribute; `profiles`: (k, d) distinct rows; `counts`: (k,) rows of each; `of`: (n,) the
-    profile of every row."""
+    """One table as an end of links.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Number of values of every attribute.
+    profiles : ndarray, shape (k, d)
+        Distinct rows.
+    counts : ndarray, shape (k,)
+        Number of rows of each profile.
+    of : ndarray, shape (n,)
+        Profile of every row.
+    """
 
     sizes: tuple[int, ...]
     profiles: Integers
@@ -34,7 +45,7 @@ class Side:
 
     @classmethod
     def made(cls, rows: NDArray[np.integer], sizes: Sequence[int]) -> Side:
-        """From rows, (n, d) codes."""
+        """Return the side of a table from its rows, codes of shape (n, d)."""
         profiles, of = distinct(rows, sizes)
         counts = np.bincount(of, minlength=len(profiles)).astype(float)
         return cls(tuple(map(int, sizes)), profiles, counts, of)
@@ -45,7 +56,7 @@ class Side:
 
     @cached_property
     def ones(self) -> tuple[Floats, ...]:
-        """The share of every value, attribute by attribute."""
+        """Share of every value, attribute by attribute."""
         return tuple(
             np.bincount(self.profiles[:, i], self.counts, minlength=size) / max(self.rows, 1)
             for i, size in enumerate(self.sizes)
@@ -53,12 +64,12 @@ class Side:
 
     @cached_property
     def shares(self) -> Floats:
-        """(k,): of all rows."""
+        """Share of rows of each profile, shape (k,)."""
         return self.counts / max(self.rows, 1)
 
 
 def distinct(rows: NDArray[np.integer], sizes: Sequence[int]) -> tuple[Integers, Integers]:
-    """(k, d) the distinct rows, in order, and (n,) which of them each row is."""
+    """Return the sorted distinct rows, (k, d), and the index of each row among them, (n,)."""
     if math.prod(map(int, sizes)) >= 1 << 62:
         profiles, of = np.unique(rows, axis=0, return_inverse=True)
         return profiles.astype(np.int64), of.reshape(-1)
@@ -75,7 +86,17 @@ STEP = 2.0**-BITS
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """`sizes`, `ones`: values of every attribute, and their public shares; `clip`: of the norm, None for uniform."""
+    """Feature map of a table.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Number of values of every attribute.
+    ones : tuple of ndarray
+        Public shares of the values of every attribute.
+    clip : float or None
+        Bound of the norm; None for uniform centring.
+    """
 
     sizes: tuple[int, ...]
     ones: tuple[Floats, ...]
@@ -87,20 +108,20 @@ class Features:
 
     @cached_property
     def attributes(self) -> Integers:
-        """(k,): the attribute of every column."""
+        """Attribute of every column, shape (k,)."""
         return np.concatenate([np.full(_columns(size), i) for i, size in enumerate(self.sizes)]).astype(np.int64)
 
     @cached_property
     def cells(self) -> Floats:
-        """(k,): how many cells' errors a unit of every column stands for; one of two values stands for both."""
+        """Weight of every column's error in cells, shape (k,); a binary attribute's column represents both values."""
         return np.array([math.sqrt(2) if self.sizes[i] == 2 else 1.0 for i in self.attributes])
 
     def centred(self, codes: NDArray[np.integer]) -> Floats:
-        """(n, k): one-hots centred at the public shares, as they are."""
+        """Return one-hots centred at the public shares, before clipping and truncation, shape (n, k)."""
         return np.concatenate([_one_hots(size, own)[codes[:, i]] for i, (size, own) in enumerate(self._pairs)], axis=1)
 
     def whole(self, codes: NDArray[np.integer]) -> Integers:
-        """(n, k): the features in steps of 2^-BITS."""
+        """Return the features in steps of 2^-BITS, shape (n, k)."""
         if self.clip is None:
             tables = [_cut(_one_hots(size, np.full(size, 1 / size))) for size in self.sizes]
             return np.concatenate([table[codes[:, i]] for i, table in enumerate(tables)], axis=1)
@@ -110,14 +131,14 @@ class Features:
 
     @cached_property
     def squared(self) -> int:
-        """U: no row's squared norm is larger, in steps of 2^-2·BITS."""
+        """U, the largest squared norm of a row, in steps of 2^-2·BITS."""
         if self.clip is not None:
             return math.floor(self.clip**2 * 4**BITS)
         return sum(norm for norm, _ in map(_uniform_bounds, self.sizes))
 
     @cached_property
     def least(self) -> int:
-        """g: no two rows' inner product is smaller."""
+        """g, the smallest inner product of two rows."""
         return -self.squared if self.clip is not None else sum(inner for _, inner in map(_uniform_bounds, self.sizes))
 
     @property
@@ -130,7 +151,7 @@ def _columns(size: int) -> int:
 
 
 def _one_hots(size: int, centre: Floats) -> Floats:
-    """(values, columns): what every value gives."""
+    """Return the columns of every value, shape (values, columns)."""
     table = np.eye(size) - centre
     return table[:, 1:] * math.sqrt(2) if size == 2 else table
 
@@ -140,7 +161,7 @@ def _cut(table: Floats) -> Integers:
 
 
 def _uniform_bounds(size: int) -> tuple[int, int]:
-    """Squared norm of a value's columns, and the inner product of two values', of whole numbers."""
+    """Return the squared norm of a value's columns and the inner product of two values' columns, as integers."""
     if size == 1:
         return 0, 0
     table = _cut(_one_hots(2, np.full(2, 0.5))) if size == 2 else None
@@ -152,7 +173,7 @@ def _uniform_bounds(size: int) -> tuple[int, int]:
 
 
 def _within(table: Integers, squared: int) -> Integers:
-    """Rows of no larger squared norm: where floats rounded up, a step towards 0."""
+    """Reduce rows by a step towards 0 if floating-point rounding made their squared norm too large."""
     while len(over := np.flatnonzero((table**2).sum(axis=1) > squared)):
         table[over] -= np.sign(table[over])
     return table
@@ -163,7 +184,7 @@ Bounds = tuple[int | Fraction, int | Fraction]
 
 
 def squared_distance(relation: str, u: Bounds, v: Bounds, precisions: Precisions) -> Fraction:
-    """The largest squared move by one link. `u`, `v`: (U, g) and (V, h); `precisions`: π_u, π_v, π_uv."""
+    """Return the largest squared change by one link. `u`, `v`: (U, g) and (V, h); `precisions`: π_u, π_v, π_uv."""
     (big_u, g), (big_v, h), (pu, pv, puv) = u, v, precisions
     alone = pu * big_u + pv * big_v + puv * big_u * big_v
     if relation != REPLACE:

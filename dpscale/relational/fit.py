@@ -1,9 +1,9 @@
-"""The distribution of links over pairs of profiles: maximum entropy near random links, held to what was measured.
+"""Maximum-entropy distribution of links over pairs of profiles, near random links, constrained by the measured sums.
 
-Many-to-many: every pair of rows of profiles (i, j) is linked with probability b = expit(α + φθ_u + ψθ_v + φΘψᵀ), so 0
-≤ b ≤ 1 by construction; W = cap · b, cap the number of pairs of rows. One-to-many: every child of profile j has one
-parent, of profile i with probability ∝ rows_i exp(φθ_u + φΘψᵀ). Both minimise a convex log-partition − ⟨x, z⟩ + ½ λ
-x². Equal for all rows of a profile, so the fit over blocks is that over pairs of rows.
+Many-to-many: every pair of rows of profiles (i, j) is linked with probability b = expit(α + φθ_u + ψθ_v + φΘψᵀ), so 0 ≤
+b ≤ 1 by construction; W = cap · b, with cap the number of pairs of rows. One-to-many: every child of profile j has one
+parent, of profile i with probability ∝ rows_i exp(φθ_u + φΘψᵀ). Both minimise a convex function: log-partition − ⟨x, z⟩
++ ½ λ x². All rows of a profile have equal probabilities, so the fit over profiles equals that over pairs of rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 
 Partition = Callable[[Floats], tuple[float, Floats]]
 STEPS, MEMORY = 80, 20
@@ -23,7 +23,7 @@ MOST, WORK, GRADIENT = 3000, 3e6, 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A sum that the fit is held to: `target`, `ridge`, and `curvature` for its scale, of one shape."""
+    """Sum that the fit is constrained to: `target`, `ridge`, and `curvature` for its scale, of one shape."""
 
     target: Floats
     ridge: Floats
@@ -32,7 +32,17 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """`u`, `v`: features of the profiles, (p, k) and (q, l); `u_rows`, `v_rows`: rows of each; `links`: how many."""
+    """Inputs of the fit.
+
+    Attributes
+    ----------
+    u, v : ndarray, shapes (p, k) and (q, l)
+        Features of the profiles.
+    u_rows, v_rows : ndarray
+        Number of rows of each profile.
+    links : float
+        Number of links.
+    """
 
     u: Floats
     v: Floats
@@ -47,7 +57,7 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """`weights`: (p, q), expected links of every pair of profiles; θ_u, θ_v and Θ, 0 where nothing is held."""
+    """Fitted expected links of every pair of profiles, `weights` (p, q), with θ_u, θ_v and Θ, 0 if unconstrained."""
 
     weights: Floats
     u: Floats
@@ -57,7 +67,7 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class _Unknown:
-    """Parameters as one vector: α where there is one, then θ_u, θ_v, Θ where they are held."""
+    """Parameters as one vector: α if `alone`, then θ_u, θ_v, Θ if they are constrained."""
 
     links: Links
     held: tuple[Held | None, Held | None, Held | None]
@@ -74,13 +84,13 @@ class _Unknown:
 
     @property
     def steps(self) -> Floats:
-        """A scale for every parameter."""
+        """Scale of every parameter."""
         whole = [np.full(int(self.alone), 1 / math.sqrt(self.links.links))]
         own = [1 / np.sqrt(np.maximum(one.curvature, 1e-6) + one.ridge).ravel() for one in self.held if one]
         return np.concatenate([*whole, *own])
 
     def energy(self, x: Floats) -> Floats:
-        """(p, q): the logits that parameters come to."""
+        """Return the logits of the parameters, shape (p, q)."""
         at, links = int(self.alone), self.links
         found = np.full((len(links.u), len(links.v)), x[0] if self.alone else 0.0)
         for number, one in enumerate(self.held):
@@ -91,7 +101,7 @@ class _Unknown:
         return found
 
     def split(self, x: Floats) -> list[Floats]:
-        """θ_u, θ_v and Θ of a vector of parameters."""
+        """Return θ_u, θ_v and Θ of a vector of parameters."""
         at, shapes = int(self.alone), ((self.links.u.shape[1],), (self.links.v.shape[1],))
         found = []
         for one, shape in zip(self.held, (*shapes, (*shapes[0], *shapes[1])), strict=True):
@@ -106,7 +116,7 @@ class _Unknown:
         return (self.links.u @ own)[:, None] if number == 0 else (self.links.v @ own)[None]
 
     def sums(self, weights: Floats) -> Floats:
-        """What W says of all that is held."""
+        """Return the constrained sums of W."""
         links = self.links
         made = (lambda: links.u.T @ weights.sum(axis=1), lambda: links.v.T @ weights.sum(axis=0),
                 lambda: (links.u.T @ weights @ links.v).ravel())  # fmt: skip
@@ -115,7 +125,7 @@ class _Unknown:
 
 
 def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None) -> Fitted:
-    """Expected links of every pair of profiles, `links` together."""
+    """Return the expected links of every pair of profiles; they sum to `links`."""
     cap = links.cap
     base = math.log(links.links / max(cap.sum() - links.links, 1e-9 * cap.sum()))
 
@@ -130,7 +140,7 @@ def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None
 
 
 def one_to_many(links: Links, u: Held | None, both: Held | None) -> Fitted:
-    """Expected children of every profile, at parents of every profile; each child has one parent."""
+    """Return the expected children of every profile at parents of every profile; each child has one parent."""
     start, children = (
         np.log(links.u_rows / links.u_rows.sum())[:, None],
         links.v_rows * (links.links / links.v_rows.sum()),
@@ -165,7 +175,7 @@ def _least(unknown: _Unknown, partition: Partition) -> Fitted:
 
 
 def _options(links: Links) -> dict[str, float]:
-    """Small problems are solved to the last digits; of large ones what 80 steps leave is below the noise."""
+    """Return solver options: full precision for small problems; 80 steps suffice for large ones given the noise."""
     most = int(min(WORK // (len(links.u) * len(links.v)), MOST))
     if most <= STEPS:
         return {"maxiter": STEPS, "maxcor": MEMORY}

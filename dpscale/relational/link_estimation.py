@@ -1,7 +1,7 @@
-"""From noisy sums to expected links of every pair of profiles: what is expected, shrinkage, fit, in turn.
+"""Expected links of every pair of profiles from noisy sums: prior, shrinkage and fit, in this order.
 
-The ones are shrunk towards random links; pairs towards what the fitted ones imply, since a pair that departs no more
-than its ones do is no news.
+One-way sums are shrunk towards random links. Pairwise sums are shrunk towards those of the fit to the one-way sums,
+because a pair that departs only as implied by them contains no new information.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import Chance
 from dpscale.relational.budget_shares import Shares
 from dpscale.relational.expected_links import CHUNK, Expected, directions, grouped, sample
@@ -29,7 +29,17 @@ FEW = 300.0
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """`departed`: noisy sums less what is expected, (k,); `curvature`, `carried`: as `Expected` has them; `sigma`."""
+    """Departures of the sums of one block of columns from their prior.
+
+    Attributes
+    ----------
+    departed : ndarray, shape (k,)
+        Noisy sums minus expected sums.
+    curvature, carried : ndarray, shape (k,)
+        As in `Expected`.
+    sigma : float
+        Standard deviation of the noise.
+    """
 
     departed: Floats
     curvature: Floats
@@ -38,21 +48,21 @@ class Block:
 
     @property
     def evidence(self) -> Floats:
-        """(scales,): the log-likelihood of every scale, less that of nothing."""
+        """Log-likelihood ratio of every scale to scale 0, shape (scales,)."""
         noise = self.sigma**2
         spread = (self.carried * SCALES[:, None]) ** 2 + noise
         terms = np.log(spread / noise) + self.departed**2 * (1 / spread - 1 / noise)
         return np.asarray(-0.5 * terms.sum(axis=1))
 
     def ridge(self, weights: Floats) -> Floats:
-        """(k,): λ, given the posterior of the scale."""
+        """Return the ridge parameters λ, shape (k,), given the posterior of the scale."""
         real = (self.carried * SCALES[:, None]) ** 2
         believed = (weights[:, None] * real / (real + self.sigma**2)).sum(axis=0)
         return np.asarray(np.maximum(self.curvature, 1e-9) * (1 / np.clip(believed, 1e-4, 1 - 1e-9) - 1))
 
 
 def ridges(blocks: Sequence[Block], prior: float) -> list[Floats]:
-    """λ of every block of a kind. `prior`: where the common scale is thought to be."""
+    """Return λ of every block of one kind; `prior` is the prior mode of the common scale."""
     near = -0.5 * ((LOGS[:, None] - LOGS) / WIDTH) ** 2
     near -= np.log(np.exp(near).sum(axis=0))
     slabs = [one.evidence[:, None] + near + math.log(1 - SPIKE) for one in blocks]
@@ -72,9 +82,9 @@ def _log_sum(values: Floats, axis: int) -> Floats:
 
 def shrunk(noisy: Floats, expected: Floats, curvature: Floats, carried: Floats, precision: float,
            kinds: NDArray[np.int64], prior: float) -> tuple[Floats, Floats]:  # fmt: skip
-    """Sums to fit and their ridges, (k,) each: cells of next to no evidence are set to what is expected.
+    """Return the sums to fit and their ridges, (k,) each; cells without evidence are set to their expectation.
 
-    `kinds`: the block of every cell.
+    `kinds` is the block of every cell.
     """
     names, sigma = np.unique(kinds), 1 / math.sqrt(precision)
     blocks = [Block((noisy - expected)[kinds == i], curvature[kinds == i], carried[kinds == i], sigma) for i in names]
@@ -91,7 +101,7 @@ PRIOR_ONES, PRIOR_PAIRS = 0.08, 0.1
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Noisy sums over links in natural units: of φ (k,), of ψ (l,), of φψᵀ (k, l); None where not measured."""
+    """Noisy sums over links in natural units: of φ (k,), of ψ (l,), of φψᵀ (k, l); None if not measured."""
 
     u: Floats | None
     v: Floats | None
@@ -99,18 +109,21 @@ class Sums:
 
 
 def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Floats:
-    """(profiles of u, profiles of v): links of every pair, `links` together. `known`: as of `shares.Question`."""
+    """Return the expected links, shape (profiles of u, profiles of v), which sum to `links`.
+
+    `known` is that of `budget_shares.Question`.
+    """
     return believed(u, v, shares, sums, links, known).weights
 
 
 def believed(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Fitted:
-    """The fit to what is believed of the sums."""
+    """Return the fit to the shrunken sums."""
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
     return _believed(Links(one.values, two.values, u.counts, v.counts, links), one, two, shares, sums, known)
 
 
 def _believed(model: Links, one: Expected, two: Expected, shares: Shares, sums: Sums, known: bool) -> Fitted:
-    """`model`: all profiles, or a few that stand for them."""
+    """Return the fit for a model of all profiles, or of a sample that represents them."""
     first = _ones(sums.u, one, shares.precisions[0])
     second = None if known else _ones(sums.v, two, shares.precisions[1])
     alone = _fitted(model, first, second, None, known)
@@ -121,7 +134,7 @@ def _believed(model: Links, one: Expected, two: Expected, shares: Shares, sums: 
 
 
 def sketched(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Fitted:
-    """The same with a sample of rows in the place of all profiles, weighted so that features have the same means."""
+    """Return the fit for a sample of rows instead of all profiles, weighted to have the same means of features."""
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
     (few_u, weights_u), (few_v, weights_v) = (sample(side, chance) for side in (one, two))
     model = Links(few_u, few_v, weights_u * u.rows, weights_v * v.rows, links)
@@ -153,8 +166,16 @@ MOST_CELLS = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Grouped:
-    """`links`: (groups of u, groups of v), expected; `u`, `v`: the sides, their groups in the place of profiles;
-    `u_ends`, `v_ends`: expected links of every row."""
+    """Expected links by groups of profiles.
+
+    Attributes
+    ----------
+    links : ndarray, shape (groups of u, groups of v)
+    u, v : Side
+        The sides with groups instead of profiles.
+    u_ends, v_ends : ndarray
+        Expected links of every row.
+    """
 
     links: Floats
     u: Side
@@ -164,12 +185,12 @@ class Grouped:
 
 
 def are_many(u: Side, v: Side) -> bool:
-    """Whether all pairs of profiles are too many to be held."""
+    """Return whether there are too many pairs of profiles for an array."""
     return len(u.profiles) * len(v.profiles) > MOST_CELLS
 
 
 def grouped_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Grouped:
-    """Expected links by groups and by rows, `links` together."""
+    """Return the expected links by groups and by rows, which sum to `links`."""
     fitted = sketched(u, v, shares, sums, links, known, chance)
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
     of_u, centres = grouped(directions(one, fitted.both), chance)
@@ -184,7 +205,7 @@ def grouped_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, kn
 
 
 def _factors(side: Expected, theta: Floats) -> Floats:
-    """exp(φθ) of every profile, up to a factor."""
+    """Return exp(φθ) of every profile, up to a factor."""
     chunks = range(0, len(side.side.profiles), CHUNK)
     parts = [side.features.whole(side.side.profiles[at : at + CHUNK]) * STEP @ theta for at in chunks]
     energy = np.concatenate(parts)
@@ -193,7 +214,7 @@ def _factors(side: Expected, theta: Floats) -> Floats:
 
 def _summed(two: Expected, centres: Floats, own_u: Floats, own_v: Floats, of_v: Integers, known: bool,
             children: Floats) -> tuple[Floats, Floats, Floats]:  # fmt: skip
-    """Between groups of u and of v; of every group of u; of every profile of v. Up to a factor."""
+    """Return sums between groups of u and v, of every group of u, and of every profile of v, up to a factor."""
     cells, ends = np.zeros((len(centres), int(of_v.max()) + 1)), np.empty(len(own_v))
     for start in range(0, len(own_v), CHUNK):
         some = slice(start, start + CHUNK)
@@ -213,8 +234,10 @@ def _by_group(side: Side, groups: Integers) -> Side:
 
 
 def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
-    """Of every group the degrees of its rows: each from the distribution tilted to the row's own mean; they sum to the
-    group's total. `shares`: of rows by degree."""
+    """Return the degrees of the rows of every group, which sum to the group's total.
+
+    Each is drawn from the distribution `shares` of rows by degree, tilted to the row's expected links `ends`.
+    """
     from dpscale.relational.degrees import summing, tilted
 
     laws, means = tilted(shares)

@@ -1,4 +1,4 @@
-"""The compiled loops of links: plain sums in one order, so the same bytes everywhere."""
+"""Compiled loops for links. Sums have a fixed order, so results are identical on all machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLACK = 1e-12
 
 @compiled("float64(uint64[::1])")
 def uniform(state: Any) -> Any:
-    """The next of a xorshift64* sequence, in [0, 1), of 53 bits: entries may have very small chances."""
+    """Return the next number of a xorshift64* sequence in [0, 1), with 53 bits for very small probabilities."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -35,7 +35,7 @@ def add_marginals(weights: Any, first: Any, second: Any, out: Any) -> None:
 
 @compiled("void(float64[::1], int64[:, ::1], int64[:, ::1], float64[::1])")
 def pull_back(marginals: Any, first: Any, second: Any, out: Any) -> None:
-    """The adjoint: add to every cell its entry of every marginal."""
+    """Add to every cell its entry of every marginal: the adjoint of `add_marginals`."""
     width = len(second)
     for cell in range(len(out)):
         a, b = cell // width, cell % width
@@ -47,10 +47,10 @@ def pull_back(marginals: Any, first: Any, second: Any, out: Any) -> None:
 
 @compiled("int64(float64[::1], int64[::1], int64, float64[::1], int64[::1], uint64[::1])")
 def merge(values: Any, counts: Any, begun: int, sums: Any, held: Any, state: Any) -> int:
-    """Put entries, `counts[r]` of `values[r]` in turn, into groups of sum 1 at most, as many as fit.
+    """Put `counts[r]` entries of `values[r]`, in order, into groups of sum at most 1; return the last group's index.
 
-    `sums[0]`, `held[0]`: the group that is open; of every group its sum and one of its entries, by their number from
-    `begun` on, each with a chance of its value over the sum. The last group's place, which stays open.
+    `sums[0]` and `held[0]` are the open group on entry. Every group has its sum and one of its entries, numbered from
+    `begun`, chosen with probability value / sum. The last group remains open.
     """
     k, number = 0, begun
     for r in range(len(values)):
@@ -74,7 +74,7 @@ def merge(values: Any, counts: Any, begun: int, sums: Any, held: Any, state: Any
 
 @compiled("boolean(float64[::1], int64[:, ::1], int64[:, ::1], int64, int64, int64, int64)")
 def nearer(off: Any, first: Any, second: Any, a: Any, b: Any, c: Any, d: Any) -> bool:
-    """Whether a link from cell (a, b) to (c, d) lowers the squares of `off` together; if so it is moved there."""
+    """Return whether moving a link from cell (a, b) to (c, d) lowers the sum of squares of `off`; then update it."""
     change = 0.0
     for k in range(first.shape[1]):
         i, j = first[a, k] + second[b, k], first[c, k] + second[d, k]
@@ -93,10 +93,10 @@ def nearer(off: Any, first: Any, second: Any, a: Any, b: Any, c: Any, d: Any) ->
     " int64[::1])"
 )
 def settle(links: Any, floors: Any, caps: Any, first: Any, second: Any, off: Any, sources: Any, ends: Any) -> int:
-    """Move single links from `sources` to `ends` where that brings all marginals together nearer to what is wanted.
+    """Move links from `sources` to `ends` if all marginals together approach their targets; return the number moved.
 
-    `links`: whole numbers, of a cell either the floor of what is wanted or one more; `off`: marginals of the links
-    less those wanted. Both are changed in place. How many were moved.
+    `links` are integers, each the floor of its target or one more; `off` are the marginals of the links minus the
+    targets. Both are changed in place.
     """
     width, moved = len(second), 0
     for t in range(len(sources)):
@@ -117,7 +117,7 @@ def settle(links: Any, floors: Any, caps: Any, first: Any, second: Any, off: Any
 )
 def settle_columns(links: Any, floors: Any, rooms: Any, first: Any, second: Any, off: Any, sources: Any,
                    ends: Any) -> int:  # fmt: skip
-    """As `settle`, where both cells are of one column, cells may be a whole link or so off, and `rooms` bound rows."""
+    """Move links as `settle` does, within columns: cells may be one link off, and `rooms` bound the rows."""
     width, moved = len(second), 0
     totals = np.zeros(len(rooms))
     for cell in range(len(links)):
@@ -139,7 +139,7 @@ def settle_columns(links: Any, floors: Any, rooms: Any, first: Any, second: Any,
 
 @compiled("float64(float64[::1], int64, float64)")
 def bumped(off: Any, at: Any, by: Any) -> Any:
-    """Move an entry; by how much its square grows."""
+    """Change an entry and return the growth of its square."""
     before = off[at]
     off[at] = before + by
     return off[at] * off[at] - before * before
@@ -153,7 +153,7 @@ def placed(
     parent: Any, child: Any, instead: Any, sign: Any, order: Any, begins: Any, of_u: Any, of_v: Any, first: Any,
     second: Any, off: Any, holds: Any, rows: Any, sizes: Any, pairs: Any, starts: Any, apart: Any,
 ) -> Any:  # fmt: skip
-    """A child comes to a parent (+1) or leaves it (−1), beside all siblings but `instead`: what it costs."""
+    """Return the cost of adding a child to a parent (+1) or removing it (−1), among all siblings except `instead`."""
     cost = 0.0
     for k in range(first.shape[1]):
         cost += holds * bumped(off, first[of_u[parent], k] + second[of_v[child], k], sign)
@@ -179,10 +179,10 @@ def swap(
     parents: Any, order: Any, begins: Any, ones: Any, twos: Any, of_u: Any, of_v: Any, first: Any, second: Any,
     off: Any, holds: Any, rows: Any, sizes: Any, pairs: Any, starts: Any, apart: Any,
 ) -> int:  # fmt: skip
-    """Swap the children `ones[t]` and `twos[t]` where all squares together fall. How many were.
+    """Exchange the children `ones[t]` and `twos[t]` if the total of squares decreases; return the number of exchanges.
 
-    `order[begins[p]: begins[p + 1]]`: the children of p; `off`, `apart`: marginals and sibling sums less those wanted,
-    changed in place as `parents` and `order` are.
+    `order[begins[p] : begins[p + 1]]` are the children of p. `off` and `apart` are marginals and sibling sums minus
+    their targets, changed in place like `parents` and `order`.
     """
     made = 0
     for t in range(len(ones)):

@@ -1,12 +1,13 @@
-"""Relational synthesis as it was published (Alim et al.): rounds of choosing cross marginals, noise, and a fit.
+"""Relational synthesis as published (Alim et al.): rounds of selecting cross marginals, adding noise, and fitting.
 
-Every round the exponential mechanism takes some of the cross marginals that were not taken before, by how far they are
-from what is believed; they get noise, and links are fitted to all that were taken: least squares by projected gradient
-over {0 ≤ b ≤ 1, Σ b = m}, b the chance of every pair of rows, or with every child on its own simplex. b stays equal in
-a block of profiles, since gradient and projection do. Counts are measured, not shares: the number of links is private.
+In every round the exponential mechanism selects some of the remaining cross marginals by their distance from the
+current estimate. They are measured with noise, and links are fitted to all measured ones: least squares by projected
+gradient over {0 ≤ b ≤ 1, Σ b = m}, with b the probability of every pair of rows, or with every child on its own
+simplex. b is constant on a block of profiles because gradient and projection are. Counts are measured instead of shares
+because the number of links is private.
 
-A neighbour moves `moved` links. Where they are replaced, each is taken from one entry and put to another: 2 · moved in
-L1 and 2 · moved² in squared L2; where they come or go, half of that. Nothing is spent once all marginals are taken.
+A neighbour changes `moved` links. If they are replaced, each leaves one entry and enters another: 2 · moved in L1 and
+2 · moved² in squared L2; if they are added or removed, half of that. Nothing is spent after all marginals are measured.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.protection import REPLACE
 from dpscale.privacy.streams import Chance
 from dpscale.relational.features import Side
@@ -30,26 +31,26 @@ Measure = Callable[[int, Sequence[int]], Floats]
 
 @dataclass(frozen=True)
 class Rounds:
-    """`rounds`, marginals `each`; `alpha`: the share of the budget that choosing has."""
+    """Options of the loop: number of `rounds`, marginals per round (`each`), and the budget share `alpha` of selection."""
 
     rounds: int = 15
     each: int = 3
     alpha: float = 0.2
 
     def costs(self, amount: Fraction) -> tuple[Fraction, Fraction]:
-        """Squared μ of one choice and of one marginal's noise."""
+        """Return the squared μ of one selection and of one marginal's noise."""
         one = amount / (self.rounds * self.each)
         return one * Fraction(self.alpha), one * (1 - Fraction(self.alpha))
 
 
 def moved_entries(relation: str) -> int:
-    """Entries of a marginal that one link of a neighbour moves by 1: its L1 sensitivity, and its squared L2."""
+    """Return the number of entries that one link changes by 1: the L1 and the squared L2 sensitivity of a marginal."""
     return 2 if relation == REPLACE else 1
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """`links`: how many; `known`: whether every row of v has one link, and these are all."""
+    """Domain of the fit: both sides, the number of `links`, and whether every row of v has exactly one (`known`)."""
 
     u: Side
     v: Side
@@ -61,7 +62,7 @@ class Fit:
         return np.multiply.outer(self.u.counts, self.v.counts)
 
     def begin(self) -> Floats:
-        """b of random links."""
+        """Return b of random links."""
         return np.full(self.cap.shape, self.links / self.cap.sum())
 
     def projected(self, b: Floats) -> Floats:
@@ -71,8 +72,18 @@ class Fit:
 
 
 def learnt(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Measure) -> Floats:
-    """(p, q): b. `choose(round, what is believed of all, those that are left, how many)`, `measure(round, chosen)`: the
-    noisy entries of some, 0 elsewhere."""
+    """Run the rounds and return b, shape (p, q).
+
+    Parameters
+    ----------
+    fit : Fit
+    rounds : Rounds
+    cross : Cross
+    choose : callable
+        choose(round, estimates of all entries, remaining marginals, number) returns the selected marginals.
+    measure : callable
+        measure(round, selected) returns the noisy entries of the selected marginals, 0 elsewhere.
+    """
     b, taken, noisy = fit.begin(), list[int](), np.zeros(cross.size)
     for number in range(rounds.rounds):
         left = [k for k in range(len(cross.columns)) if k not in taken]
@@ -86,8 +97,10 @@ def learnt(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Meas
 
 
 def descended(fit: Fit, cross: Cross, noisy: Floats, b: Floats, steps: int = STEPS) -> Floats:
-    """Projected gradient on ½ |Q b − noisy|² over pairs of rows, steps of 1/σ², σ the largest singular value of Q; the
-    same as for shares, where both sides are over m."""
+    """Minimise ½ |Q b − noisy|² by projected gradient over pairs of rows; steps 1/σ², σ the largest singular value.
+
+    The result is the same as for shares, where both sides are divided by m.
+    """
     cap, step = fit.cap, 1 / _largest(cross, fit.cap)
     for _ in range(steps):
         b = fit.projected(b - step * cross.back(cross.marginals(b * cap) - noisy))
@@ -95,7 +108,7 @@ def descended(fit: Fit, cross: Cross, noisy: Floats, b: Floats, steps: int = STE
 
 
 def _largest(cross: Cross, cap: Floats) -> float:
-    """σ² of Q, by powers; from the even vector, which is near to the first one, since all entries are ≥ 0."""
+    """Return σ² of Q by the power method from the uniform vector; all entries are ≥ 0, so it is near the first one."""
     vector, largest = np.full(cap.shape, 1 / np.sqrt(cap.sum())), 1.0
     for _ in range(POWER):
         vector = cross.back(cross.marginals(vector * cap))
@@ -105,9 +118,9 @@ def _largest(cross: Cross, cap: Floats) -> float:
 
 
 def projected(b: Floats, cap: Floats, links: float) -> Floats:
-    """The nearest point of {0 ≤ b ≤ 1, Σ cap b = links}, as pairs of rows measure it: b + y, cut at 0 and 1.
+    """Return the projection on {0 ≤ b ≤ 1, Σ cap b = links} in the metric of pairs of rows: b + y, clipped to [0, 1].
 
-    y by Newton's steps inside a bracket: Σ cap · cut(b + y) is piecewise linear, so the last one is exact.
+    y is found by bracketed Newton steps: Σ cap · clip(b + y) is piecewise linear, so the last step is exact.
     """
     low, high, y = -b.max(), 1 - b.min(), 0.0
     for _ in range(NEWTON):
@@ -123,7 +136,7 @@ def projected(b: Floats, cap: Floats, links: float) -> Floats:
 
 
 def projected_columns(b: Floats, rows: Floats, total: float = 1.0) -> Floats:
-    """The same for each column, {0 ≤ b, Σ rows b = total}: cells that end below 0 leave, until none does."""
+    """Return the projection of each column on {0 ≤ b, Σ rows b = total}: negative cells are removed in turn."""
     active = np.ones(b.shape, np.bool_)
     while True:
         held = np.where(active, rows[:, None], 0.0)
@@ -135,7 +148,7 @@ def projected_columns(b: Floats, rows: Floats, total: float = 1.0) -> Floats:
 
 
 def drawn_pairs(b: Floats, u: Side, v: Side, links: int, chance: Chance) -> Integers:
-    """(links, 2): rows, every pair with its chance b; block after block, so pairs that are equal are one run."""
+    """Return pairs of rows, (links, 2), each with probability b; block after block, so equal pairs form one run."""
     cap = np.multiply.outer(u.counts, v.counts).astype(np.int64).ravel()
     found, ends = sampled([(np.ascontiguousarray(b).ravel(), cap)], links, chance), np.cumsum(cap)
     block = np.searchsorted(ends, found, side="right")
@@ -145,13 +158,13 @@ def drawn_pairs(b: Floats, u: Side, v: Side, links: int, chance: Chance) -> Inte
 
 
 def _rows(side: Side, profiles: Integers, numbers: Integers) -> Integers:
-    """The rows of those numbers among their profiles' rows."""
+    """Return the rows with those numbers among their profiles' rows."""
     order, starts = np.argsort(side.of, kind="stable"), np.cumsum(side.counts).astype(np.int64)
     return np.asarray(order[(starts - side.counts.astype(np.int64))[profiles] + numbers])
 
 
 def drawn_children(b: Floats, u: Side, v: Side, chance: Chance) -> Floats:
-    """(p, q) whole numbers: for every row of v one profile of u, by itself."""
+    """Return integer numbers of children, shape (p, q): an independent profile of u for every row of v."""
     found = np.zeros(b.shape)
     for j, count in enumerate(v.counts.astype(int)):
         ends = np.cumsum(b[:, j] * u.counts)

@@ -1,8 +1,8 @@
-"""Whole numbers of links for every pair of profiles, settled so that the 3-way cross marginals stay what they were.
+"""Integer numbers of links for every pair of profiles that preserve the 3-way cross marginals.
 
-Systematic rounding makes every cell its floor or one more, with the right total. Then single links move between cells,
-each still at its floor or one above, where that brings the squared departures of all marginals over two attributes of
-one side and one of the other down: roundings depend on each other so that marginals do not pay for them.
+Systematic rounding makes every cell its floor or one more, with the correct total. Then single links move between
+cells, each of which stays at its floor or one more, if that reduces the squared departures of all marginals over two
+attributes of one side and one of the other. Rounding errors are thus correlated so that they cancel in the marginals.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import Chance
 from dpscale.relational import loops
 from dpscale.relational.features import Side
@@ -25,8 +25,17 @@ Columns = Sequence[int]
 
 @dataclass(frozen=True, eq=False)
 class Cross:
-    """All of them one after the other: of a pair of profiles (i, j), `first[i, k] + second[j, k]` is its entry of
-    marginal k, whose entries are `starts[k]` to `starts[k + 1]`. `columns`: of each the attributes of both sides."""
+    """All cross marginals, stored one after the other.
+
+    Attributes
+    ----------
+    columns : tuple of (attributes of u, attributes of v)
+        Attributes of each marginal.
+    first, second : ndarray, shapes (p, marginals) and (q, marginals)
+        The pair of profiles (i, j) is in entry `first[i, k] + second[j, k]` of marginal k.
+    starts : ndarray
+        Marginal k has the entries `starts[k]` to `starts[k + 1]`.
+    """
 
     columns: tuple[tuple[Columns, Columns], ...]
     first: Integers
@@ -47,33 +56,33 @@ class Cross:
 
     @property
     def size(self) -> int:
-        """Entries of all."""
+        """Total number of entries."""
         return int(self.starts[-1])
 
     def marginals(self, weights: Floats) -> Floats:
-        """(size,): of weights of every pair of profiles."""
+        """Return the marginals, (size,), of weights of every pair of profiles."""
         out = np.zeros(self.size)
         loops.add_marginals(np.ascontiguousarray(weights, np.float64).ravel(), self.first, self.second, out)
         return out
 
     def back(self, entries: Floats) -> Floats:
-        """(p, q): the adjoint of `marginals`."""
+        """Apply the adjoint of `marginals`; the result has shape (p, q)."""
         out = np.zeros(len(self.first) * len(self.second))
         loops.pull_back(entries, self.first, self.second, out)
         return out.reshape(len(self.first), -1)
 
     def some(self, chosen: Sequence[int]) -> Cross:
-        """Some of them, their entries where they were."""
+        """Return a selection of marginals; their entries have unchanged positions."""
         one, two = (np.ascontiguousarray(codes[:, list(chosen)]) for codes in (self.first, self.second))
         return Cross(tuple(self.columns[k] for k in chosen), one, two, self.starts)
 
     def entries(self, k: int) -> slice:
-        """Where marginal k is, of those of `of`."""
+        """Return the slice of marginal k."""
         return slice(int(self.starts[k]), int(self.starts[k + 1]))
 
 
 def cross_words(u: Side, v: Side) -> int:
-    """How many numbers the marginals and the profiles' entries of them are."""
+    """Return how many numbers the marginals and the profiles' entries occupy."""
     each = [math.prod(u.sizes[i] for i in a) * math.prod(v.sizes[j] for j in b)
             for a, b in _columns(len(u.sizes), len(v.sizes))]  # fmt: skip
     return sum(each) + len(each) * (len(u.profiles) + len(v.profiles))
@@ -97,7 +106,7 @@ PASSES, PROPOSALS, MOST, TINY = 3, 8, 400_000, 1e-12
 
 
 def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance) -> Floats:
-    """(p, q) whole numbers ≤ caps whose sum is that of `wanted`, rounded."""
+    """Return integers ≤ caps, shape (p, q), whose sum is the rounded sum of `wanted`."""
     wanted = np.minimum(wanted, caps)
     links, floors = rounded(wanted, caps, chance), np.floor(wanted).ravel()
     cross = Cross.of(u, v)
@@ -115,17 +124,17 @@ def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance)
 
 
 def round_children(wanted: Floats, u: Side, v: Side, most: int | None, chance: Chance) -> Floats:
-    """(p, q) whole numbers that give every child one parent: each profile of v as often as it has rows, or less often
-    where parents have no room for more.
+    """Return integers, shape (p, q), that assign one parent to every child: column sums are the rows of v.
 
-    Columns are rounded by themselves, and links move within their column. `most`: children of a row of u.
+    Column sums are smaller if parents have no capacity. Columns are rounded separately, and links move within their
+    column. `most` is the bound of the number of children of a row of u.
     """
     whole = rounded_columns(wanted, v.counts, most, u.counts, chance)
     return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, chance)
 
 
 def rounded_columns(wanted: Floats, children: Floats, most: int | None, parents: Floats, chance: Chance) -> Floats:
-    """(p, q) whole numbers, column by column as often as there are `children`; `most`: for each of `parents` rows."""
+    """Return integers, shape (p, q), with column sums `children`; `most` bounds the links of each of `parents` rows."""
     whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
                       for column, rows in zip(wanted.T, children, strict=True)], axis=1)  # fmt: skip
     if most is not None:
@@ -134,8 +143,10 @@ def rounded_columns(wanted: Floats, children: Floats, most: int | None, parents:
 
 
 def moved_over(whole: Floats, room: Floats, wanted: Floats, chance: Chance) -> None:
-    """Children beyond the room of their parents' profile go to profiles that have room, by what is wanted, and have no
-    parent where none has; in place."""
+    """Move children beyond the capacity of their parents' profile to profiles with capacity, in place.
+
+    The new profile is chosen with probability proportional to `wanted`; if none has capacity, the child has no parent.
+    """
     left = room - whole.sum(axis=1)
     for i in np.flatnonzero(left < 0):
         each = np.repeat(np.arange(whole.shape[1]), whole[i].astype(np.int64))
@@ -170,7 +181,7 @@ def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int |
 
 
 def rounded(wanted: Floats, caps: Floats, chance: Chance) -> Floats:
-    """Every cell its floor or one more with a chance of its fraction, the sum that of all, by systematic sampling."""
+    """Round every cell to its floor, or one more with probability of its fraction, by systematic sampling."""
     floors = np.floor(wanted)
     fractions = (wanted - floors).ravel()
     order = chance.permutation(fractions.size)
@@ -184,8 +195,21 @@ OFF = 1e-6
 
 
 def sampled(parts: Iterable[tuple[Floats, Integers]], links: int, chance: Chance) -> Integers:
-    """(links,) numbers of entries, ascending. `parts`: values in [0, 1], and how many entries in a row have each; all
-    together `links`, but for rounding; ValueError where they are not."""
+    """Return the indices of sampled entries, ascending, shape (links,).
+
+    Parameters
+    ----------
+    parts : iterable of (values, counts)
+        Inclusion probabilities in [0, 1], and the number of consecutive entries with each; their sum is `links` up to
+        rounding.
+    links : int
+    chance : Chance
+
+    Raises
+    ------
+    ValueError
+        If the probabilities do not sum to `links`.
+    """
     state = chance.state()
     sums, held = _merged(parts, state)
     if abs(sums.sum() - links) > OFF * max(links, 1):
@@ -194,7 +218,7 @@ def sampled(parts: Iterable[tuple[Floats, Integers]], links: int, chance: Chance
 
 
 def _chosen(sums: Floats, count: int, state: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """(groups,): `count` of them, each with a chance of its sum."""
+    """Return a mask of `count` groups, shape (groups,), each chosen with probability of its sum."""
     if count <= 0 or count >= len(sums):
         return np.full(len(sums), count > 0)
     left_out = np.clip(1 - sums, 0, 1)
@@ -205,7 +229,7 @@ def _chosen(sums: Floats, count: int, state: NDArray[np.uint64]) -> NDArray[np.b
 
 
 def _merged(parts: Iterable[tuple[Floats, Integers]], state: NDArray[np.uint64]) -> tuple[Floats, Integers]:
-    """Of every group its sum and the entry it would give."""
+    """Return the sum of every group and the entry that represents it."""
     sums, held, begun = [np.zeros(1)], [np.full(1, -1, np.int64)], 0
     for values, counts in parts:
         if len(values) and not (values.min() >= 0 and values.max() <= 1):
