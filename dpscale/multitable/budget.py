@@ -1,7 +1,7 @@
-"""One charge for all pieces: what tables and links may cost together is reserved before any of them is drawn.
+"""Charging of a multi-table job: the total cost of tables and links is reserved before the first draw.
 
-Each piece then tells the ledger, before its first draw, what it will draw of which data: another directory that draws
-something else under the same charge is refused, as a later round of an adaptive release would be.
+Before its first draw each component records on the ledger which data it draws from. A second directory that draws
+something else under the same charge is refused, like a changed round of an adaptive release.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpscale.base.arrays import Integers
+from dpscale.base.numerics import Integers
 from dpscale.multitable.job import DatabaseJob, LinkSection
 from dpscale.multitable.privacy_unit import NeighbourRelation
 from dpscale.multitable.run import DatabaseRun
@@ -30,13 +30,13 @@ ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may be a last 
 
 
 def budget(job: DatabaseJob, piece: str) -> Fraction:
-    """Squared μ that a piece may come to."""
+    """Return the squared μ that a component may cost."""
     return Fraction(job.privacy.budget.amount) * Fraction(job.shares[piece]) * ALMOST
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A link's."""
+    """Budget and sensitivities of a link."""
 
     job: DatabaseJob
     whom: NeighbourRelation
@@ -44,7 +44,7 @@ class Piece:
 
     @property
     def known(self) -> bool:
-        """Whether every row of the child has one link at most, and its own values are measured with its table."""
+        """Whether every row of the child has at most one link; its attributes are measured with its table."""
         return self.link.kind != "many-to-many"
 
     @property
@@ -53,23 +53,22 @@ class Piece:
 
     @property
     def bounded(self) -> bool:
-        """Whether rows of the parent have no more links than the job's bound."""
+        """Whether the job bounds the number of links of a parent row."""
         return self.whom.replaces or self.link.parent in self.whom.rows
 
     @property
     def counted(self) -> bool:
-        """Whether the number of links is measured: where it is neither public nor that of the children."""
+        """Whether the number of links is measured; it is not if it is public or equals the number of children."""
         return self.link.nulls == "keep" if self.known else self.link.links is None
 
     @property
     def degrees(self) -> bool:
-        """Whether rows by degree are measured: not of parents that may have any number of children, and not as
-        published."""
+        """Whether degree histograms are measured; not for parents without a bound, nor with "published"."""
         return self.link.mechanism != "published" and self.bounded
 
     @property
     def siblings(self) -> bool:
-        """Whether what children of one parent have in common is measured."""
+        """Whether the sums over pairs of siblings are measured."""
         several = self.known and 1 < self.link.bound <= MOST_SIBLINGS
         return several and self.degrees and self.link.parent != self.link.child
 
@@ -79,12 +78,12 @@ class Piece:
 
     @property
     def places(self) -> list[Integers]:
-        """Up to which degrees rows are counted: of the parents, and where each child has not one link, of these."""
+        """Degrees up to which rows are counted, of the parents and, unless each child has one link, the children."""
         children = [] if self.link.via is None else [thresholds(self.link.bound if self.whom.replaces else None)]
         return [thresholds(self.link.bound), *children]
 
     def question(self, sides: tuple[Side, Side], links: float) -> Question:
-        """Of the three sums' shares."""
+        """Return the planning problem of the three sums' shares."""
         amount = float(self.parts.sums) / self.moved**2
         return Question(*sides, links, self.whom.protects.relation, amount, self.known)
 
@@ -92,7 +91,7 @@ class Piece:
         return gaussian_draw(1, self.parts.links, self.moved, f"link {self.link.called}")
 
     def degrees_draw(self) -> GaussianDraw:
-        """Of the parents up to their bound; of rows at the other ends too, on a grid where they have none."""
+        """Return the draw of the degree histograms: of the parents up to their bound, of unbounded rows on a grid."""
         roles = 2 if self.link.parent == self.link.child else self.whom.rows.get(self.link.parent, 1)
         squared = degrees_squared(self.whom.protects.relation, self.link.bound, roles, len(self.places))
         return gaussian_draw(squared, self.parts.degrees, 1, f"degrees of link {self.link.called}")
@@ -103,21 +102,21 @@ class Piece:
 
 
 def ensure_noise_key(run: DatabaseRun) -> None:
-    """Make the secret of the links at the first draw; later it must be there."""
+    """Create the secret of the links before the first draw; later it must exist."""
     if run.manifest["secret"] is None:
         make_secret(run.secret_path, run.job.engine.seed)
         run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
 
 
 def whole_cost(run: DatabaseRun) -> Cost:
-    """Of all pieces: what tables' plans come to for one unit of the job, and what links may."""
+    """Return the total cost: the tables' plans, scaled to a unit of the job, and the budgets of the links."""
     tables = [table.planned.cost.scaled(run.whom.steps[name]) for name, table in run.tables.items()]
     links = [Cost(gaussian=budget(run.job, f"links.{link.called}")) for link in run.job.link]
     return Cost.total([*tables, *links]).coarsened()
 
 
 def entry(run: DatabaseRun) -> dict[str, Any]:
-    """What the ledger is told of the whole: known once all tables are planned."""
+    """Return the ledger entry of the job; available after all tables are planned."""
     content = [run.manifest["job_sha256"], [table.planned.digest for table in run.tables.values()]]
     protects = run.whom.protects
     return {
@@ -136,7 +135,7 @@ def entry(run: DatabaseRun) -> dict[str, Any]:
 
 
 def charge(run: DatabaseRun, reserve: bool = True) -> str:
-    """Reserve the whole cost; a repeat costs nothing. Returns the release's state."""
+    """Reserve the total cost and return the release's state; a repeated call costs nothing."""
     told = entry(run)
     with open_ledger(run) as ledger:
         state = ledger.charge(run.job.dataset, told["release"], Cost.from_dict(told["cost"]), told["digest"],
@@ -150,13 +149,13 @@ def charge(run: DatabaseRun, reserve: bool = True) -> str:
 
 
 def keep_piece(run: DatabaseRun, number: int, drawn: str) -> None:
-    """Tell the ledger what a link's draws are of."""
+    """Record on the ledger what a link's draws are taken from."""
     with open_ledger(run) as ledger:
         ledger.decide(run.manifest["release"], number, drawn)
 
 
 def hand_over(run: DatabaseRun) -> None:
-    """Every table's run knows under whose charge it draws."""
+    """Record in every table's run the charge under which it draws."""
     for number, table in enumerate(run.tables.values()):
         within = {**entry(run), "piece": number}
         if table.manifest.get("within") != within:
@@ -164,7 +163,7 @@ def hand_over(run: DatabaseRun) -> None:
 
 
 def publish(run: DatabaseRun, state: str) -> None:
-    """All noise is drawn: say so on the ledger, and destroy the secret."""
+    """Record on the ledger that all noise is drawn, and destroy the secret."""
     release = run.manifest["release"]
     with open_ledger(run) as ledger:
         if state == "reserved":

@@ -1,4 +1,4 @@
-"""The job file of several tables: `[tables.NAME]`, `[[link]]`, and what it shares with a job of one."""
+"""Job file of several tables: `[tables.NAME]`, `[[link]]`, and the sections shared with a job of one table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEAST_PRIVATE = 1e-9
 
 
 class TableSection(Filed, Named):
-    """A table: where it is, its key, and how its share of the budget is spent. Other keys are the mechanism's."""
+    """Section of a table: path, key and share of the budget. Other keys are options of its mechanism."""
 
     domain: str
     key: Key | None = None
@@ -50,7 +50,7 @@ class TableSection(Filed, Named):
 
 
 class LinkSection(Settings):
-    """Links between the rows of two tables: by a table of pairs (`via`), or by the child's column (`child_key`)."""
+    """Links between the rows of two tables: a table of pairs (`via`), or a foreign key of the child (`child_key`)."""
 
     name: Annotated[str, Field(pattern=r"^[\w-]{1,64}$")] | None = None
     kind: KINDS
@@ -101,29 +101,29 @@ class LinkSection(Settings):
 
     @property
     def bound(self) -> int:
-        """How many links a protected row has at most."""
+        """Largest number of links of a protected row."""
         return self.max_degree or (1 if self.kind == "one-to-one" else MOST_DEGREE)
 
     @property
     def read_nulls(self) -> str:
-        """What reading does about a null at an end: a child that may have no parent has no link, either."""
+        """Policy of reading for nulls at an end; a child that may lack a parent has no link in that case."""
         return "drop" if self.nulls == "keep" else self.nulls
 
     @property
     def loop(self) -> Rounds:
-        """Of mechanism "published": how many rounds, how many marginals in each, what choosing them may cost."""
+        """Options of the mechanism "published": rounds, marginals per round, and budget share of the selection."""
         given = {"rounds": self.rounds, "each": self.marginals, "alpha": self.alpha}
         return Rounds(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 class Rows(Settings):
-    """How the synthetic tables are written."""
+    """Options for writing the synthetic tables."""
 
     types: Literal["own", "input"] = "own"
 
 
 class DatabaseJob(Settings):
-    """A whole job of several tables. Paths are absolute once read."""
+    """Job of several tables. Paths are absolute after reading."""
 
     tables: Annotated[dict[Annotated[str, Field(pattern=r"^[\w-]{1,64}$")], TableSection], Field(min_length=1)]
     link: list[LinkSection] = Field(default_factory=list)
@@ -138,7 +138,7 @@ class DatabaseJob(Settings):
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], folder: Path) -> DatabaseJob:
-        """Check the content; relative paths start at `folder`."""
+        """Validate the content; relative paths start at `folder`."""
         check_texts(content, "")
         try:
             job = cls.model_validate(dict(content))
@@ -150,14 +150,14 @@ class DatabaseJob(Settings):
         return job
 
     def _check_named(self) -> None:
-        """JobError for tables in a store without a name for the ledger: they need not have a folder in common."""
+        """Raise JobError for tables in an object store without a dataset name; they may have no common folder."""
         places = [one.path for one in self.tables.values()] + [one.via or "" for one in self.link]
         if self.privacy.dataset is None and any(map(is_url, places)):
             raise JobError("privacy.dataset", "missing", "a name, where tables are in a store", "give one")
 
     @property
     def dataset(self) -> str:
-        """The ledger's name for these data: as given, or the folder that all private files are in."""
+        """Name of the data on the ledger: as given, or the common folder of all private files."""
         paths = [real(one.path) for one in self.tables.values() if not one.public]
         paths += [real(one.via) for one in self.link if one.via]
         return self.privacy.dataset or os.path.commonpath(paths or ["/"])
@@ -167,30 +167,30 @@ class DatabaseJob(Settings):
         return {name: Domain.read(one.domain) for name, one in self.tables.items()}
 
     def key(self, table: str) -> tuple[str, ...]:
-        """The columns of a table's key."""
+        """Return the columns of a table's key."""
         return _columns(self.tables[table].key)
 
     def duplicates(self, table: str) -> str:
-        """What becomes of rows with one key: as said; else kept one, or refused where a row is what is replaced."""
+        """Return the policy for rows with equal keys: by default keep one, or reject if neighbours replace a row."""
         replaced = any(link.protects == "both" for link in self.link)
         return self.tables[table].duplicates or ("reject" if replaced else "keep")
 
     def ends(self, link: LinkSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The columns that hold the parent's key and the child's: of the pairs, or of the child's own table."""
+        """Return the columns with the parent's key and the child's, in the table of pairs or the child's table."""
         if link.kind == "many-to-many":
             return _columns(link.parent_key) or self.key(link.parent), _columns(link.child_key)
         return _columns(link.child_key), self.key(link.child)
 
     def counted(self, link: LinkSection, table: str) -> list[LinkSection]:
-        """The earlier links of a table's rows that a link counts as attributes of these."""
+        """Return the earlier links of a table's rows whose numbers are attributes in this link."""
         return [one for one in self.link if one.called in (link.counts or ()) and one.parent == table]
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as the content of a job file."""
+        """Return the job as the content of a job file."""
         return self.model_dump(exclude_none=True)
 
     def _check(self) -> None:
-        """What no table can say alone."""
+        """Check the sections against each other."""
         if self.privacy.noise != GAUSSIAN:
             raise JobError("privacy.delta", "epsilon alone for several tables", "epsilon with delta, or rho",
                            "add delta")  # fmt: skip
@@ -216,13 +216,13 @@ class DatabaseJob(Settings):
             raise JobError("share", f"{asked:g} in all", "shares of at most 1 together", "lower them")
 
     def _check_distinct(self, field: str, columns: tuple[str, ...], table: str) -> None:
-        """No key is an attribute, too."""
+        """Raise JobError if a key column is an attribute."""
         if overlap := [column for column in columns if column in self.domains[table].names]:
             raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not",
                            "take it out of the domain file")  # fmt: skip
 
     def _check_columns(self) -> None:
-        """A column of a released table holds one key: the row's own, or one parent's."""
+        """Raise JobError if a column of a released table would contain two keys: the row's own and a parent's."""
         used = {name: list(self.key(name)) for name in self.tables}
         for link in self.link:
             first, second = self.ends(link)
@@ -234,7 +234,7 @@ class DatabaseJob(Settings):
                 used[link.child] += first
 
     def _check_counts(self, link: LinkSection, before: list[str]) -> None:
-        """What is counted are links that stand earlier, of a row that this link has."""
+        """Raise JobError unless counted links precede this link and have one of its tables as parent."""
         field, called, counts = f"link {link.called}", {one.called: one for one in self.link}, link.counts or []
         if late := next((name for name in counts if name not in before), None):
             raise JobError(f"{field}: counts", f"{late!r}", "names of links that stand before it",
@@ -261,7 +261,7 @@ class DatabaseJob(Settings):
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Of the budget, by piece: as given, and what is left in equal parts to the others."""
+        """Budget share of each component: as given; the remainder is divided equally among the others."""
         pieces = [f"tables.{name}" for name, one in self.tables.items() if not one.public]
         pieces += [f"links.{one.called}" for one in self.link]
         given = self.given_shares
@@ -287,7 +287,7 @@ def _columns(key: Key | None) -> tuple[str, ...]:
 
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:
-    """The settings that a place in the job has."""
+    """Return the settings at a location of the job."""
     if not location:
         return sorted(DatabaseJob.model_fields)
     shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows}

@@ -1,6 +1,6 @@
-"""What the keys and links of a job's tables are like, exactly: PRIVATE, to write a job by and not to be published.
+"""Exact statistics of the keys and links of a job's tables: PRIVATE, for writing a job, not for publication.
 
-Reads the key columns alone, spends nothing and writes nothing. Keys are known as a run knows them, by what they say.
+Only the key columns are read; nothing is spent or written. Keys are compared by value, as in a run.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Words
+from dpscale.base.numerics import Words
 from dpscale.contributions.links import key_rows
-from dpscale.contributions.unit_lookup import places
+from dpscale.contributions.unit_shards import places
 from dpscale.engine import Engine
 from dpscale.multitable.job import DatabaseJob, LinkSection
 from dpscale.multitable.privacy_unit import NeighbourRelation, whom
@@ -29,7 +29,7 @@ Columns = tuple[str, ...]
 
 
 def check(job: DatabaseJob, engine: Engine) -> dict[str, Any]:
-    """Of every table rows, null and duplicate keys; of every link its ends, degrees, and what its bound would do."""
+    """Return rows, null and duplicate keys of every table, and dangling ends, degrees and bound of every link."""
     protects, known = whom(job), {}
     tables = []
     for name in job.tables:
@@ -51,7 +51,7 @@ def _read(engine: Engine, files: Files, keys: Sequence[Columns]) -> tuple[int, K
 
 
 def _table(job: DatabaseJob, name: str, engine: Engine) -> tuple[dict[str, Any], Words]:
-    """What is told of a table, and its keys, each once."""
+    """Return the statistics of a table, and its distinct keys."""
     one, key = job.tables[name], job.key(name)
     rows, keys = _read(engine, one, [key] if key else [])
     told = {"name": name, "public": one.public, "rows": rows, "null_keys": None, "duplicate_keys": None}
@@ -65,7 +65,7 @@ def _table(job: DatabaseJob, name: str, engine: Engine) -> tuple[dict[str, Any],
 def _link(
     job: DatabaseJob, link: LinkSection, known: dict[str, Words], protects: NeighbourRelation, engine: Engine
 ) -> dict[str, Any]:
-    """Of the rows that hold the links' ends: a table of pairs, or the child's own."""
+    """Return the statistics of the rows that contain a link's ends: a table of pairs, or the child's table."""
     first, second = job.ends(link)
     files: Files = link.via or job.tables[link.child]
     rows, keys = _read(engine, files, [first, second] if link.via else [first])
@@ -80,7 +80,7 @@ def _link(
 
 
 def _degrees(counted: NDArray[np.int64]) -> dict[str, float]:
-    """Links of a row of one side, those without any counted."""
+    """Return statistics of the links per row of one side, including rows without links."""
     values = counted if len(counted) else np.zeros(1)
     each = {f"{q}%": float(np.quantile(values, q / 100, method="higher")) for q in QUANTILES}
     return {"rows": len(counted), "none": int((counted == 0).sum()), "mean": float(values.mean()), **each,
@@ -88,7 +88,7 @@ def _degrees(counted: NDArray[np.int64]) -> dict[str, float]:
 
 
 def _beyond(link: LinkSection, counted: Sequence[NDArray[np.int64]], protects: NeighbourRelation) -> dict[str, Any]:
-    """Rows with more links than the bound, their links beyond it, and what becomes of these."""
+    """Return the rows above the bound, their excess links, and the treatment of these."""
     bounded = list(counted) if protects.replaces else list(counted[:1]) if link.parent in protects.rows else []
     over = [np.maximum(one - link.bound, 0) for one in bounded]
     beyond = {

@@ -1,4 +1,4 @@
-"""What links are, exactly: read by tasks, held by the driver as pairs of rows of the two tables, and summed."""
+"""Exact links: read by tasks, stored by the driver as pairs of rows of the two tables, and summed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Integers, Integers32, Words
 from dpscale.base.errors import DataError, RefusedValue
+from dpscale.base.numerics import Integers, Integers32, Words
 from dpscale.contributions.links import KeyedRows, at_most, coded_rows, key_families, link_ends, one_a_key, row_words
 from dpscale.contributions.unit_ids import one_family
-from dpscale.contributions.unit_lookup import Through, places
+from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.domain_check import collect_refusals
@@ -31,8 +31,7 @@ NO_KEYS = np.empty((0, 2), np.uint64)
 
 @dataclass(frozen=True, eq=False)
 class ExactLinks:
-    """`rows`: (m, 2), the rows that each link is between; of the two tables all rows' codes, and their own keys where
-    those are known. Never shown."""
+    """Links as pairs of rows, (m, 2), with the codes and, if known, keys of all rows of both tables; never displayed."""
 
     rows: Integers = field(repr=False)
     parents: NDArray[np.int32] = field(repr=False)
@@ -40,17 +39,17 @@ class ExactLinks:
     words: tuple[Words, Words] = field(default=(NO_KEYS, NO_KEYS), repr=False)
 
     def by_degree(self, side: int, thresholds: Integers) -> Integers:
-        """Rows of one side with at most so many links, for each of the thresholds."""
+        """Return the number of rows of one side with at most so many links, for each threshold."""
         table = (self.parents, self.children)[side]
         degrees = np.sort(np.bincount(self.rows[:, side], minlength=len(table)))
         return np.searchsorted(degrees, thresholds, side="right").astype(np.int64)
 
     def siblings(self, tables: Tables) -> Integers:
-        """Sums over pairs of children of one parent, in steps."""
+        """Return the sums over pairs of siblings, in steps."""
         return sibling_sums(self.children[self.rows[:, 1]], self.rows[:, 0], tables)
 
     def sums(self, u: Features, v: Features) -> tuple[Integers, Integers, Integers]:
-        """Σ φ, Σ ψ, Σ φψᵀ over all links, in steps: by pairs of profiles, so that no link is looked at twice."""
+        """Return Σ φ, Σ ψ, Σ φψᵀ over all links in steps, computed by pairs of profiles."""
         from scipy.sparse import coo_array
 
         (one, of), (two, to) = (
@@ -63,7 +62,7 @@ class ExactLinks:
         return phi.T @ counts.sum(axis=1), psi.T @ counts.sum(axis=0), both
 
     def entries(self, sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[Cross, Integers]:
-        """Links by every cross marginal, over all its cells. `sizes`: of the attributes of both tables."""
+        """Return all cross marginals and their entries; `sizes` are those of the attributes of both tables."""
         u, v = (Side.made(table, own) for table, own in zip((self.parents, self.children), sizes, strict=True))
         cross, width = Cross.of(u, v), len(v.counts)
         cells, counts = np.unique(u.of[self.rows[:, 0]] * width + v.of[self.rows[:, 1]], return_counts=True)
@@ -75,7 +74,7 @@ class ExactLinks:
 
 @dataclass(frozen=True, eq=False)
 class _Children:
-    """Of rows that hold their parents' keys: these, words that tell rows apart, codes, which count, their own keys."""
+    """Rows with foreign keys: parents' keys, words that distinguish rows, codes, a mask of counted rows, own keys."""
 
     parents: Words = field(repr=False)
     words: Words = field(repr=False)
@@ -85,7 +84,10 @@ class _Children:
 
 
 def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: NeighbourRelation) -> ExactLinks:
-    """All links that count; DataError for keys that are refused, and for rows of more links than the job allows."""
+    """Return all links that count.
+
+    Raises DataError for refused keys, and for rows with more links than the job allows.
+    """
     parents = keyed(engine, job, link.parent)
     _check_families(engine, job, link)
     if link.via is None:
@@ -113,15 +115,17 @@ def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Neighb
 
 
 def keyed(engine: Engine, job: DatabaseJob, name: str) -> KeyedRows:
-    """The rows of a table by their keys, one each."""
+    """Return the rows of a table by their keys, one row per key."""
     [words], codes = _coded(engine, job, name, [(job.key(name), job.tables[name].nulls)])
     kept = one_a_key(words, row_words(codes), job.duplicates(name))
     return KeyedRows(words[kept], codes[kept])
 
 
 def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: NeighbourRelation) -> _Children:
-    """Of a child's rows the keys of their parents, words of their own, their codes, which count for this link, and
-    their own keys where an earlier link's are counted: rows alike in all else are told apart by them then."""
+    """Return the rows of a child table with their parents' keys and a mask of those that count for this link.
+
+    Own keys are read if an earlier link of the rows is counted; they then distinguish rows that are otherwise equal.
+    """
     section, (first, own), name = job.tables[link.child], job.ends(link), link.child
     wanted, counts = [(first, link.read_nulls)], bool(job.counted(link, link.child))
     if name == whom.root and own:  # a unit is a row by its key: of several with one key one counts
@@ -145,26 +149,26 @@ def _group_children(parents: Words, codes: NDArray[np.int32], keys: Sequence[Wor
     return _Children(parents, row_words(codes, *keys), codes, np.ones(len(codes), np.bool_), own)
 
 
-def _roots(engine: Engine, job: DatabaseJob, name: str, whom: NeighbourRelation) -> Through:
-    """Of the keys of a table's rows those of the root's rows that they come with."""
+def _roots(engine: Engine, job: DatabaseJob, name: str, whom: NeighbourRelation) -> UnitMap:
+    """Return a map from the keys of a table's rows to the keys of the root rows to which they belong."""
     if name == whom.root:
         words = keyed(engine, job, name).words
-        return Through(words, words)
+        return UnitMap(words, words)
     [keys, parents], _ = _coded(engine, job, name, [(job.key(name), "drop"), (job.ends(whom.above[name])[0], "drop")])
-    return Through.made(keys, parents).then(_roots(engine, job, whom.above[name].parent, whom))
+    return UnitMap.made(keys, parents).then(_roots(engine, job, whom.above[name].parent, whom))
 
 
-def _rows_with_unit(rows: KeyedRows, some: Through) -> KeyedRows:
-    """Those of some keys."""
+def _rows_with_unit(rows: KeyedRows, some: UnitMap) -> KeyedRows:
+    """Return the rows whose keys are in a map."""
     stays = ~some(rows.words)[1]
     return KeyedRows(rows.words[stays], rows.codes[stays])
 
 
-def _bounded_parents(engine: Engine, job: DatabaseJob, name: str, whom: NeighbourRelation) -> Through:
-    """The keys of a table's rows of which each row of the root keeps as many as count."""
+def _bounded_parents(engine: Engine, job: DatabaseJob, name: str, whom: NeighbourRelation) -> UnitMap:
+    """Return the keys of a table's rows within the contribution bound of each row of the root."""
     roots = _roots(engine, job, name, whom)
     kept = at_most(roots.units, roots.words, whom.rows[name])
-    return Through(roots.words[kept], roots.units[kept])
+    return UnitMap(roots.words[kept], roots.units[kept])
 
 
 def _coded(
@@ -190,14 +194,14 @@ def _parts(files: Files, domain: Domain = NO_DOMAIN) -> tuple[Partition, ...]:
 
 
 def _once(at: Integers) -> NDArray[np.bool_]:
-    """Of pairs that stand in the files several times one: a link is there or it is not."""
+    """Return a mask of the first occurrence of each pair: duplicate pairs are one link."""
     first = np.zeros(len(at), np.bool_)
     first[np.unique(at[:, 0] * (at[:, 1].max(initial=0) + 1) + at[:, 1], return_index=True)[1]] = True
     return first
 
 
 def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
-    """Links whose both rows are there."""
+    """Return a mask of links whose two rows exist."""
     there = (at >= 0).all(axis=1)
     if not there.all() and link.dangling != "drop":
         raise DataError(f"link {link.called}", "a key that no row has", "the key of a row at both ends",
@@ -207,7 +211,10 @@ def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
 
 def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
              whom: NeighbourRelation) -> NDArray[np.bool_]:  # fmt: skip
-    """Links within the bound: cut by each parent's own links; refused where both sides are protected."""
+    """Return a mask of links within the bound.
+
+    Excess links are cut by each parent's own links, or refused if both sides are protected.
+    """
     if not whom.replaces:
         return at_most(keys, other, link.bound)
     most = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
@@ -219,7 +226,7 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
 
 
 def _check_families(engine: Engine, job: DatabaseJob, link: LinkSection) -> None:
-    """DataError where keys of the two ends cannot be compared, as numbers and times."""
+    """Raise DataError if the keys of the two ends cannot be compared, such as numbers and times."""
     first, second = job.ends(link)
     pairs: list[tuple[Files, Columns]] = [(job.tables[link.parent], job.key(link.parent))]
     if link.via is None:
@@ -235,18 +242,18 @@ def _check_families(engine: Engine, job: DatabaseJob, link: LinkSection) -> None
 
 
 def _families(engine: Engine, files: Files, columns: Columns) -> list[set[str]]:
-    """Of every key column the families of its files."""
+    """Return the type families of every key column over the files."""
     found = engine.map(key_families, [(part, columns) for part in _parts(files)], "keys")
     return [set(own) for own in zip(*found, strict=True)]
 
 
 def sizes(job: DatabaseJob, link: LinkSection, table: str) -> list[int]:
-    """Values of every such attribute of a table's rows."""
+    """Return the number of values of every counted link of a table's rows."""
     return [len(buckets(one.bound)) for one in job.counted(link, table)]
 
 
 def with_counts(job: DatabaseJob, link: LinkSection, exact: ExactLinks, before: Mapping[str, ExactLinks]) -> ExactLinks:
-    """The links with what those `before` say of their rows."""
+    """Return the links with the degrees in the links `before` as additional attributes of their rows."""
     parents, children = (
         _extended(codes, [_of_rows(words, before[one.called], one.bound) for one in job.counted(link, table)])
         for table, codes, words in zip((link.parent, link.child), (exact.parents, exact.children), exact.words,
@@ -258,14 +265,14 @@ def with_counts(job: DatabaseJob, link: LinkSection, exact: ExactLinks, before: 
 def with_drawn(
     job: DatabaseJob, link: LinkSection, table: str, codes: Integers32, drawn: Mapping[str, Integers]
 ) -> Integers32:
-    """A table's synthetic rows with how many links were drawn for each. `drawn`: (links, 2) rows, by link."""
+    """Return a table's synthetic rows with the degrees in `drawn`, (links, 2) rows by link, as attributes."""
     earlier = job.counted(link, table)
     each = [np.bincount(drawn[one.called][:, 0], minlength=len(codes)) for one in earlier]
     return _extended(codes, [bucket(own, one.bound) for own, one in zip(each, earlier, strict=True)])
 
 
 def _of_rows(words: Words, earlier: ExactLinks, bound: int) -> Integers:
-    """Of rows by their keys the bucket of their links; rows that do not count there have none."""
+    """Return the degree bucket of rows by their keys; rows that are not counted in the earlier link have degree 0."""
     keys = earlier.words[0]
     degrees = np.append(np.bincount(earlier.rows[:, 0], minlength=len(keys)), 0)  # at -1: of rows that it does not have
     return bucket(degrees[places(keys, words)], bound)

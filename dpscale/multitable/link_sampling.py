@@ -1,4 +1,4 @@
-"""Links between rows as they are synthesised or public: post-processing, free and repeatable."""
+"""Sampling of links between synthetic or public rows: post-processing, free and repeatable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.multitable.job import LinkSection
 from dpscale.multitable.link_data import sizes, with_drawn
 from dpscale.multitable.measuring import SIDES, MeasuredLinks, piece_of
@@ -40,7 +40,7 @@ MOST_WORDS = 1 << 27  # of entries of cross marginals that swaps of siblings kee
 
 
 def synthetic_codes(run: Run) -> NDArray[np.int32]:
-    """(rows, attributes): the synthetic rows of a table as cells, drawn again: the same that its files hold."""
+    """Return the synthetic rows of a table as cells, (rows, attributes), sampled again identically to its files."""
     told = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
     way = read_sampler(model_folder(run), told["method"])
     rows = np.concatenate([drawn_rows(run, way, part) for part in split_rows(told["rows"], told["parts"])])
@@ -48,7 +48,7 @@ def synthetic_codes(run: Run) -> NDArray[np.int32]:
 
 
 def drawn_links(run: DatabaseRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
-    """(links, 2): rows of the parent and of the child."""
+    """Return sampled links as rows of the parent and of the child, shape (links, 2)."""
     (u, v), chance = sides, Chance(run.manifest["release"], f"who has links {link.called}")
     having = np.arange(v.rows)
     if link.nulls == "keep":  # as many children as there are links, whoever they are
@@ -72,13 +72,13 @@ class _Drawing:
 
     @property
     def links(self) -> float:
-        """No more than rows of both sides have room for."""
+        """Number of links, limited by the capacity of the rows of both sides."""
         room = [side.rows * bound for side, bound in zip(self.sides, self.bounds, strict=True) if bound is not None]
         return float(round(min([self.measured.links, *room])))
 
     @property
     def bounds(self) -> tuple[int | None, int | None]:
-        """The most links of a row on either side; None: any number."""
+        """Largest number of links of a row on either side; None without a bound."""
         if self.known:
             return (
                 self.link.bound if self.link.kind == "one-to-one" or piece_of(self.run, self.link).bounded else None
@@ -99,8 +99,10 @@ class _Drawing:
         return self._with_siblings(assigned(whole, u, v, one, two, chance), expected, chance)
 
     def _with_siblings(self, links: Integers, expected: Floats | None, chance: Chance) -> Integers:
-        """With children swapped until those of one parent have in common what was measured. `expected`: by profiles;
-        None for marginals that stay as they were drawn."""
+        """Return the links with children exchanged until the sibling sums are near the measured ones.
+
+        `expected` are expected links by profiles; None preserves the marginals of the links as drawn.
+        """
         (u, v), noisy = self.sides, self.measured.siblings
         if noisy is None or not len(links) or cross_words(u, v) > MOST_WORDS:
             return links
@@ -125,7 +127,7 @@ class _Drawing:
         return assigned(whole, u, v, ends[0], ends[1], chance)
 
     def _whole(self, chance: Chance) -> tuple[Floats, Floats]:
-        """Numbers of links by profiles, and what was expected of them."""
+        """Return integer numbers of links by profiles, and their expectations."""
         u, v = self.sides
         if self.measured.chances is not None:
             whole = drawn_children(self.measured.chances, u, v, chance)
@@ -140,14 +142,14 @@ class _Drawing:
         return within_bounds(whole, u, v, *self.bounds, chance), expected
 
     def _degrees(self, place: int, totals: Floats, chance: Chance) -> list[Integers]:
-        """Of a side's rows by profile."""
+        """Return the degrees of a side's rows by profile."""
         side = self.sides[place]
         if self.bounds[place] is not None and (noisy := self.measured.by_degree.get(SIDES[place])) is not None:
             return degrees(totals, side, distribution(noisy, side.rows), chance)
         return self._ends(place, side, (totals / side.counts)[side.of], totals, chance)
 
     def _ends(self, place: int, side: Side, each: Floats, totals: Floats, chance: Chance) -> list[Integers]:
-        """Of a side's rows, group by group. `each`: what is expected of every row."""
+        """Return the degrees of a side's rows by group; `each` is the expected degree of every row."""
         noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
         if self.known and place == 1:
             return children(totals, side, chance)
@@ -169,7 +171,7 @@ DRAWN = "drawn.npy"  # beside what was measured: synthetic rows, as the released
 
 @dataclass(eq=False)
 class Sides:
-    """`drawn`: the rows of links that later links count."""
+    """Row codes and degree features of every table, the inputs of link sampling; `drawn`: links that are counted."""
 
     run: DatabaseRun
     drawn: dict[str, Integers] = field(default_factory=dict)
@@ -191,8 +193,10 @@ class Sides:
         return Side.made(with_drawn(job, link, table, self.codes[table], self.drawn), own)
 
     def known(self, link: LinkSection, found: MeasuredLinks, wanted: bool = False) -> Integers:
-        """Draw the links where they are wanted, or a later link counts them: those once, since what is measured of the
-        later link follows from them. (links, 2) rows; none where nobody asks."""
+        """Return the links of `link` as rows, (links, 2); empty unless they are wanted or counted by a later link.
+
+        Counted links are drawn only once and stored, because the measurement of the later link depends on them.
+        """
         counts = any(link.called in (one.counts or ()) for one in self.run.job.link)
         if not (counts or wanted):
             return np.empty((0, 2), np.int64)

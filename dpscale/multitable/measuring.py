@@ -262,7 +262,7 @@ def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
     content = json.dumps([snapshot(table, False, engine.each("snapshot")) for table in tables])
     tag = snapshot_tag(run.secret(), hashlib.sha256(content.encode()).hexdigest())
     if run.manifest["snapshot"] not in (None, tag):
-        raise DataError("data.path", "the files changed since this release was begun", "the same files",
+        raise DataError("data.path", "the files changed since this release started", "the same files",
                         "restore them, or start a new run in another directory")  # fmt: skip
     run.update(snapshot=tag, data=_layouts(run))
     return tag

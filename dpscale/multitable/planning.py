@@ -1,9 +1,10 @@
-"""What a job of several tables comes to, before any data are read: whom it protects, and what to expect of each piece.
+"""Plan of a multi-table job before data are read: neighbouring relation and expected error of each component.
 
-Of a table the expected error of a query, in records: its own plan's, or where that chooses as it goes what
-residual-planner would have for the same budget. Of a link the deviations of the noise on numbers of links, rows by
-degree and sums over siblings; and the expected error of counts over both ends beside that of random links, by the
-shares that are planned, for some numbers of links: rows of every kind are taken to be as many, since no table is read.
+For a table the expected error of a query in records is that of its plan, or of residual-planner at the same budget if
+the mechanism is adaptive. For a link it is the standard deviation of the noise of the number of links, of degree
+histograms and of sibling sums. In addition the expected error of counts over both ends is compared with that of random
+links, using the planned shares, for several numbers of links. Because no table is read, all kinds of rows are assumed
+equally frequent.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FIXED = "residual-planner"
 
 
 def summary(job: DatabaseJob) -> dict[str, Any]:
-    """Neighbours in a sentence; of every piece share, mu, how much of it one neighbour moves, what to expect."""
+    """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
     protects, amount = whom(job), job.privacy.budget.amount
     return {"neighbours": neighbours(protects), "relation": protects.protects.relation, "mu": math.sqrt(amount),
             "dataset": job.dataset, "pieces": list(_pieces(job, protects))}  # fmt: skip
@@ -50,7 +51,7 @@ def _pieces(job: DatabaseJob, protects: NeighbourRelation) -> Iterator[dict[str,
 
 
 def _of_table(job: DatabaseJob, protects: NeighbourRelation, name: str) -> dict[str, Any]:
-    """`rmse` of a query, in records, and whose; None where no plan tells it."""
+    """Return the `rmse` of a query in records and the mechanism that it is for; None if no plan has one."""
     own = table_job(job, protects, name, Path())
     for tried in (own.method.name, FIXED):
         if (error := _rmse(own, tried)) is not None:
@@ -75,8 +76,10 @@ def _rmse(job: Job, mechanism: str) -> float | None:
 
 
 def _of_link(piece: Piece) -> dict[str, Any]:
-    """Deviations of the noise, None where nothing of the kind is measured; `random`: by the number of links what is
-    expected to be left of random links' error, None as published."""
+    """Return the standard deviations of the noise; None if not measured.
+
+    `random` is the expected remaining fraction of random links' error by number of links; None for "published".
+    """
     tables = Tables(_sizes(piece, piece.link.child))
     draws = {"links": piece.links_draw() if piece.counted else None,
              "degrees": piece.degrees_draw() if piece.degrees else None}  # fmt: skip
@@ -98,6 +101,6 @@ def _sizes(piece: Piece, table: str) -> tuple[int, ...]:
 
 
 def _even(own: tuple[int, ...]) -> Side:
-    """Rows of every kind, as good as even."""
+    """Return rows in which all kinds are about equally frequent."""
     points = Chance("plan", "rows").uniforms(ROWS * len(own)).reshape(ROWS, -1)
     return Side.made((points * np.array(own)).astype(np.int64), own)

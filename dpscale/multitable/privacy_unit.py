@@ -1,14 +1,14 @@
-"""Whom a job of several tables protects, and how many links or rows of each part one protected unit can move.
+"""Neighbouring relation of a multi-table job, and the sensitivity of every table and link to one protected unit.
 
-`protects = "both"` on every link: a neighbour has one row of any private table replaced, with all its links (at most
-`max_degree` before and after: data with more are refused). A table's own run protects the adding or removing of a row;
-a replacement is two of those steps. A link between rows of one table has a row at both of its ends.
+With `protects = "both"` on every link, a neighbour has one row of any private table replaced with all its links (at
+most `max_degree` before and after: data with more are refused). A table's own run protects the addition or removal of a
+row; a replacement is two of those steps. A link between rows of one table has a row at both of its ends.
 
-Else: a neighbour has one row of the root added or removed, with its links, its children, and theirs: the root is the
-private table that is no private table's child. Of a child of the root at most `max_degree` rows a root row count, of
-a child of that `max_degree` times as many, and so on down: which ones follows from that root row's own rows. So do the
-links of a row with public rows. A row of the root that is a child of another (an employee's manager) frees, where it
-goes, a place among that one's children: two links more.
+Otherwise a neighbour has one row of the root added or removed, with its links, its children, and their descendants. The
+root is the private table that is not the child of a private table. For each root row at most `max_degree` rows of a
+child table count, `max_degree` times as many of a grandchild table, and so on; which ones is determined by the root
+row's own rows. The same holds for the links of a row with public rows. If a removed root row is a child of another root
+row (an employee's manager), it frees a place among that row's children: this changes two more links.
 """
 
 from __future__ import annotations
@@ -26,10 +26,21 @@ from dpscale.privacy.protection import REPLACE, Protection
 
 @dataclass(frozen=True)
 class NeighbourRelation:
-    """`root`: whose rows are protected, None for those of any table; `moved`: by link, how many links a neighbour
-    moves; `steps`: by table, how many rows' comings and goings one neighbour is to the table's own run.
+    """Neighbouring relation of a job.
 
-    `rows`: of a private table, how many of its rows come with a row of the root; `above`: the link to its parent.
+    Attributes
+    ----------
+    protects : Protection
+    root : str or None
+        Table whose rows are protected; None if rows of any table are.
+    steps : mapping of str to int
+        By table, the number of row additions and removals in the table's own run that one neighbour amounts to.
+    moved : mapping of str to int
+        By link, the number of links that a neighbour changes.
+    rows : mapping of str to int
+        By private table, the number of its rows that belong to a row of the root.
+    above : mapping of str to LinkSection
+        By private table, the link to its parent.
     """
 
     protects: Protection
@@ -45,7 +56,10 @@ class NeighbourRelation:
 
 
 def whom(job: DatabaseJob) -> NeighbourRelation:
-    """JobError where the links and tables of a job protect nobody whom all of them can name."""
+    """Return the neighbouring relation of a job.
+
+    Raises JobError if its tables and links have no common privacy unit.
+    """
     both = [link for link in job.link if link.protects == "both"]
     if both and len(both) < len(job.link):
         other = next(link for link in job.link if link.protects != "both")
@@ -106,7 +120,7 @@ def _root(job: DatabaseJob) -> str:
 
 
 def _above(job: DatabaseJob, root: str) -> dict[str, LinkSection]:
-    """Of every private table but the root the link by which its rows come with a parent's."""
+    """Return for every private table except the root the link by which its rows belong to a parent's."""
     above: dict[str, LinkSection] = {}
     for link in job.link:
         child = job.tables[link.child].public
@@ -121,7 +135,7 @@ def _above(job: DatabaseJob, root: str) -> dict[str, LinkSection]:
 
 
 def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
-    """The tables below the root, each after its parent."""
+    """Return the tables below the root, each after its parent."""
     found = [root]
     while more := [name for name, link in above.items() if link.parent in found and name not in found]:
         found += more
@@ -149,7 +163,7 @@ def _check(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int], root: s
 
 
 def _check_counts(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int]) -> None:
-    """What is counted of a row is its unit's own: else a unit that goes would change other units' links."""
+    """Raise JobError if a counted degree depends on other units: removing a unit would change other units' links."""
     for one in job.link:
         if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
             whose = "a public table" if one.parent not in rows else "their own table, whom other rows point at"
@@ -170,14 +184,19 @@ DEGREE = 3
 
 
 def table_job(job: DatabaseJob, protects: NeighbourRelation, name: str, folder: Path) -> Job:
-    """The job of one table, at its share of the budget."""
+    """Return the job of one table at its share of the budget."""
     one, steps = job.tables[name], protects.steps[name]
     budget = job.privacy.budget.amount * job.shares[f"tables.{name}"] / steps**2
     degree = min(DEGREE, len(job.domains[name].names))
     workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
     content = {
         "data": {"path": one.path, "domain": one.domain, **one.noise_record, **_unit(job, protects, name)},
-        "privacy": {"privacy_cost": budget, "ledger": job.privacy.ledger, "dataset": job.dataset, "allow_weak_privacy": True},
+        "privacy": {
+            "privacy_cost": budget,
+            "ledger": job.privacy.ledger,
+            "dataset": job.dataset,
+            "allow_weak_privacy": True,
+        },
         "workload": workload or [{"family": "marginal", "degree": degree}],
         "mechanism": {"name": one.mechanism, **one.given},
         "engine": job.engine.model_dump(exclude_none=True),
@@ -187,7 +206,7 @@ def table_job(job: DatabaseJob, protects: NeighbourRelation, name: str, folder: 
 
 
 def _unit(job: DatabaseJob, whom: NeighbourRelation, name: str) -> dict[str, Any]:
-    """Whose rows are bounded in a table: a row's own key, or the row of the root that it comes with."""
+    """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs."""
     link = whom.above.get(name)
     columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], whom.rows[name])
     if len(columns) > 1:
@@ -201,7 +220,7 @@ def _unit(job: DatabaseJob, whom: NeighbourRelation, name: str) -> dict[str, Any
 
 
 def _hops(job: DatabaseJob, whom: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
-    """The tables between a child and the root."""
+    """Return the tables between a child and the root."""
     hops = []
     while link is not None and (above := whom.above.get(link.parent)) is not None:
         key, unit = job.key(link.parent)[0], job.ends(above)[0][0]

@@ -1,8 +1,8 @@
-"""The published loop on links as they are: what is chosen is kept and told to the ledger before its noise is drawn.
+"""Published loop on exact links; every selection is stored and recorded on the ledger before its noise is drawn.
 
-A round's choice meets exact counts: distances in whole numbers, the exponential mechanism, a keyed stream. What it is
-made on, the rounds before and the rows of both sides, is told to the ledger first; it stands in `round-NN.json`, and
-the ledger has its digest. So no copy of the directory can choose anew or draw another.
+A selection uses exact counts: integer distances, the exponential mechanism and a keyed stream. The ledger first records
+the inputs of the selection (earlier rounds and the rows of both sides). The selection is stored in `round-NN.json`, and
+the ledger records its digest. A copy of the directory therefore cannot select or draw differently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.measurement.adaptive import distance
 from dpscale.measurement.link_sums import LinkRecords
 from dpscale.plans.measurement_plan import SCALE
@@ -30,8 +30,24 @@ from dpscale.storage.files import present, read_bytes, writing
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """`amount`: squared μ; `moved`: links of a neighbour; `exact`: gives the entries of all cross marginals, after the
-    charge; `told(round, digest)`: keeps on the ledger what is drawn; `secret`: gives the release's."""
+    """Published loop for one link.
+
+    Attributes
+    ----------
+    records : LinkRecords
+    rounds : Rounds
+    amount : Fraction
+        Squared μ.
+    relation : str
+    moved : int
+        Number of links that a neighbour changes.
+    exact : callable
+        exact() charges the budget and returns the entries of all cross marginals.
+    told : callable
+        told(round, digest) records on the ledger what is drawn.
+    secret : callable
+        secret() returns the secret of the release.
+    """
 
     records: LinkRecords
     rounds: Rounds
@@ -43,7 +59,7 @@ class Loop:
     secret: Callable[[], bytes] = field(repr=False)
 
     def learnt(self, fit: Fit) -> Floats:
-        """b of every pair of profiles."""
+        """Return b of every pair of profiles."""
         cross = Cross.of(fit.u, fit.v)
         return learnt(
             fit,
@@ -63,7 +79,7 @@ class Loop:
         return [int(k) for k in json.loads(read_bytes(path))]
 
     def _drawn(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
-        """`count` of them, one exponential mechanism after the other."""
+        """Return `count` marginals selected by successive exponential mechanisms."""
         exact = self.exact()
         scores = {k: distance(exact[cross.entries(k)], estimates[cross.entries(k)]) for k in left}
         scale = scale_for(self.rounds.costs(self.amount)[0], SCALE * moved_entries(self.relation) * self.moved)
@@ -80,7 +96,7 @@ class Loop:
                 "link": records.link, "round": number, "rank": rank}  # fmt: skip
 
     def _measured(self, cross: Cross, number: int, chosen: Sequence[int]) -> Floats:
-        """The noisy entries of the chosen marginals."""
+        """Return the noisy entries of the chosen marginals."""
         name, out = f"round-{number:02d}", np.zeros(cross.size)
         noise = self.rounds.costs(self.amount)[1]
         draw = gaussian_draw(moved_entries(self.relation), noise, self.moved, f"link {self.records.link}")
@@ -98,7 +114,7 @@ class Loop:
         return out
 
     def _before(self, number: int) -> str:
-        """Of all rounds so far: what is believed, and so what this one's choice is between, follows from them."""
+        """Return a digest of all earlier rounds, which determine the current estimates and the scores of this round."""
         earlier = [f"round-{one:02d}.{kind}" for one in range(number) for kind in ("json", "npy")]
         files = [self.records.folder / name for name in earlier]
         return hashlib.sha256(b"".join(hashlib.sha256(read_bytes(file)).digest() for file in files)).hexdigest()

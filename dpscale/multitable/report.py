@@ -1,4 +1,4 @@
-"""The report of several tables: whom it protects, what it cost, integrity, degrees. Reads no record."""
+"""Report of a multi-table run: neighbouring relation, cost, referential integrity and degrees. It reads no record."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dpscale.answers.report.figures import COLOURS, new_figure, svg
 from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
-from dpscale.base.arrays import Floats
 from dpscale.base.display import figure
+from dpscale.base.numerics import Floats
 from dpscale.multitable.job import LinkSection
 from dpscale.multitable.measuring import SIDES, piece_of, records_of
 from dpscale.multitable.privacy_unit import NeighbourRelation
@@ -28,14 +28,14 @@ from dpscale.storage.files import present, read_bytes, read_text, write_whole
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """A link of a run that is synthesised."""
+    """Released link of a synthesised run."""
 
     run: DatabaseRun
     link: LinkSection
 
     @cached_property
     def parents(self) -> Any:
-        """Of every link the parent's key; null where a child has none."""
+        """Parent's key of every link; null for a child without a parent."""
         table = self.link.child if self.link.via is None else self.link.called
         return column(self.run, table, self.run.job.ends(self.link)[0])
 
@@ -45,7 +45,7 @@ class Released:
 
     @cached_property
     def ends(self) -> list[tuple[Any, Any]]:
-        """The keys at an end and those of the rows there: of the parents, and by a table of pairs of the children."""
+        """Keys at each end and keys of the rows of its table: the parents and, with a table of pairs, the children."""
         job, link = self.run.job, self.link
         found = [(self.parents, column(self.run, link.parent, job.key(link.parent)))]
         return found + (
@@ -54,12 +54,12 @@ class Released:
 
     @cached_property
     def degrees(self) -> list[Floats]:
-        """Of every row its links, side by side as `ends`."""
+        """Number of links of every row, for each of `ends`."""
         return [end.value_counts().reindex(keys).fillna(0).to_numpy() for end, keys in self.ends]
 
     @property
     def whole(self) -> bool:
-        """Every end is a row's that is there, no pair is there twice, and bounds are kept."""
+        """Whether every end exists, no pair is duplicated, and bounds are respected."""
         there = all(end[end.notna()].isin(keys).all() for end, keys in self.ends)
         bounds = [most for most in self.bounds if most is not None]
         kept = all(float(own.max(initial=0)) <= most for own, most in zip(self.degrees, bounds, strict=False))
@@ -67,13 +67,13 @@ class Released:
 
     @property
     def bounds(self) -> list[int | None]:
-        """The most links of a row, of each side that has a bound."""
+        """Largest number of links of a row on each side; None without a bound."""
         whom, link = self.run.whom, self.link
         bounded = whom.replaces or link.parent in whom.rows or link.kind == "one-to-one"
         return [link.bound if bounded else None, link.bound if whom.replaces else None]
 
     def measured(self) -> list[tuple[NDArray[np.int64], Floats]]:
-        """Of each side that has them: up to which degree, and the noisy share of rows with no more; [] for none."""
+        """Return for each measured side the degrees and the noisy share of rows of at most this degree; [] if none."""
         noisy = records_of(self.run, self.link).measured("degrees")
         if noisy is None:
             return []
@@ -84,7 +84,7 @@ class Released:
 
     @property
     def expected(self) -> float | None:
-        """The expected error of cross marginals over that of random links, by the plan's priors; None as published."""
+        """Expected error of cross marginals relative to random links, by the plan's priors; None for "published"."""
         path = records_of(self.run, self.link).folder / "shares.json"
         if not present(path):
             return None
@@ -92,7 +92,7 @@ class Released:
         return told["expected"] / told["random"] if told.get("random") else None
 
     def context(self) -> dict[str, Any]:
-        """As the report and `_links.json` have it."""
+        """Return the values for the report and `_links.json`."""
         sides = {side: {"rows": len(own), "mean": float(own.sum() / max(len(own), 1)), "most": int(own.max(initial=0))}
                  for side, own in zip(SIDES, self.degrees, strict=False)}  # fmt: skip
         return {"name": self.link.called, "kind": self.link.kind, "parent": self.link.parent, "child": self.link.child,
@@ -107,7 +107,7 @@ def files_of(run: DatabaseRun, name: str) -> list[Path]:
 
 
 def column(run: DatabaseRun, name: str, columns: tuple[str, ...]) -> Any:
-    """A key as a pandas Series; one of several columns as texts."""
+    """Return a key as a pandas Series; keys of several columns as texts."""
     import pandas as pd
     import pyarrow.parquet as pq
 
@@ -128,7 +128,7 @@ SHOWN = 60
 
 
 def neighbours(whom: NeighbourRelation) -> str:
-    """Whom the release protects, in a sentence."""
+    """Return a sentence that describes the neighbouring relation."""
     if whom.replaces:
         unit = "one row of any private table, replaced together with all its links" if whom.steps else (
             "all links of one row of either table, replaced by others")  # fmt: skip
@@ -149,8 +149,10 @@ SECTIONS = (
 
 
 def write_report(run: DatabaseRun) -> None:
-    """report.html, and synthetic/_links.json with what it says of links; ReportError, after both are written, where a
-    section could not be made."""
+    """Write report.html, and synthetic/_links.json with its statistics of links.
+
+    Raises ReportError, after both are written, if a section could not be rendered.
+    """
     found = [Released(run, link) for link in run.job.link]
     links = [one.context() for one in found]
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
@@ -194,7 +196,7 @@ def _count(run: DatabaseRun, name: str) -> int:
 
 
 def degree_plot(one: Released) -> str:
-    """Of each side the share of rows with at most so many links: as released with its noise, and of the rows here."""
+    """Return a plot of the share of rows by largest degree: as released with noise, and of the synthetic rows."""
     measured = one.measured()
     if not any(len(at) > 1 for at, _ in measured):
         return ""

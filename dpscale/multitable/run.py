@@ -1,8 +1,8 @@
-"""The directory of a run of several tables: opened once, and gone on with where it stopped.
+"""Run directory of several tables.
 
     job.toml  manifest.json  tables/NAME/ (a run each)  links/NAME/  synthetic/NAME/  report.html
 
-and, from the first draw to the last, secret.key.
+secret.key exists from the first draw to the last.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ NO_DOMAIN = Domain({"links": 2})  # of files that are read by their keys alone
 
 
 def opened(files: Files, domain: Domain = NO_DOMAIN) -> Table:
-    """The table there, large files cut to partitions."""
+    """Return the table of the files, with large files split into partitions."""
     return Table.open(files, domain).split() if isinstance(files, str) else files.origin.table(files.path, domain)
 
 
 def latest(job: DatabaseJob) -> dict[str, int]:
-    """The latest version of every table with a log of which none is asked for."""
+    """Return the latest version of every versioned table for which the job states none."""
     asked = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
     return {name: one.origin.lake(one.path).version for name, one in asked.items()}
 
 
 def at_versions(job: DatabaseJob, versions: Mapping[str, int]) -> DatabaseJob:
-    """The job at these versions of some tables."""
+    """Return the job with these versions of some tables."""
     tables = {name: one.model_copy(update={"version": versions[name]}) if name in versions else one
               for name, one in job.tables.items()}  # fmt: skip
     return job.model_copy(update={"tables": tables}) if versions else job
@@ -57,7 +57,7 @@ KIND = "database"
 
 
 class DatabaseRun:
-    """A run directory of several tables that exists. `create` makes one for a job, or reopens the one that it began."""
+    """Existing run directory of several tables. `create` makes one for a job, or reopens it."""
 
     created = ""  # created by this call: "folder", or "files" in an existing folder
 
@@ -76,7 +76,7 @@ class DatabaseRun:
 
     @classmethod
     def create(cls, job: DatabaseJob, path: str | Path | None = None) -> DatabaseRun:
-        """Make the directory of a job (default: runs/ and the job's digest), or reopen it."""
+        """Create the directory of a job (default: runs/ and the job's digest), or reopen it."""
         whom(job)
         digest = digest_of(job)
         where = Path(path if path is not None else Path("runs") / digest[:12]).resolve()
@@ -100,21 +100,21 @@ class DatabaseRun:
         self._manifest_cache.write(self.manifest | changes)
 
     def hold_versions(self) -> None:
-        """Of tables with a log the version that is the latest now is this run's, whenever they are read."""
+        """Record the latest version of versioned tables, so that later reads use it."""
         if "at" not in self.manifest and (found := latest(self.job)):
             self.update(at=found)
             self.job = at_versions(self.job, found)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time."""
+        """Lock the directory for one process."""
         with locked(self.path):
             self._manifest_cache.forget()
             yield
 
     @contextmanager
     def record_stage(self, stage: str) -> Iterator[None]:
-        """Mark a stage as running, then done; as failed where an error ended it."""
+        """Mark a stage as running, then as done, or as failed if it raised."""
         self._mark(stage, "running")
         try:
             yield
@@ -129,14 +129,14 @@ class DatabaseRun:
         self.update(stages=stages)
 
     def states(self) -> dict[str, str]:
-        """Of every stage begun: running, done, failed, or stopped where its process is gone."""
+        """Return the state of every started stage: running, done, failed, or stopped if its process is gone."""
         states = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
         if "running" in states.values() and free(self.path):
             return {name: "stopped" if state == "running" else state for name, state in states.items()}
         return states
 
     def table_paths(self) -> dict[str, Path]:
-        """Of the tables whose runs were begun."""
+        """Return the directories of the tables whose runs have started."""
         paths = {name: self.path / "tables" / name for name in self.job.tables}
         return {name: path for name, path in paths.items() if present(path / MANIFEST)}
 
@@ -152,7 +152,7 @@ class DatabaseRun:
         return self.path / "secret.key"
 
     def secret(self) -> bytes:
-        """The secret that links are drawn with; JobError where it is not the one that the release began with."""
+        """Return the noise secret of the links; raise JobError if it is not the one with which the release began."""
         secret = read_secret(self.secret_path)
         if secret_tag(secret) != self.manifest["secret_tag"]:
             raise JobError("run directory", "its secret differs from the one at the start of the release",
@@ -161,7 +161,7 @@ class DatabaseRun:
 
     @cached_property
     def tables(self) -> dict[str, Run]:
-        """The runs of the private tables."""
+        """Runs of the private tables."""
         private = [name for name, one in self.job.tables.items() if not one.public]
         return {
             name: Run.create(table_job(self.job, self.whom, name, self.path), self.path / "tables" / name)
@@ -170,7 +170,7 @@ class DatabaseRun:
 
 
 def is_database_run(path: str | Path) -> bool:
-    """Whether a directory is a run of several tables."""
+    """Return whether a directory is a run of several tables."""
     from dpscale.runs.manifest import read_manifest
 
     with suppress(OSError):  # as of a name that no disk takes: whoever opens it says so

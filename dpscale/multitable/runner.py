@@ -1,4 +1,4 @@
-"""All stages of a run of several tables: plan, links read, tables, links measured, rows and links drawn, report."""
+"""Stages of a multi-table run: plan; reading of links, release of tables, measurement of links; synthesis; report."""
 
 from __future__ import annotations
 
@@ -27,9 +27,15 @@ from dpscale.storage.files import present, remove_partial
 
 
 def end(run: DatabaseRun) -> dict[str, Any]:
-    """How the run ended and what was spent; TransientError while a process works in it. To repeat it changes nothing.
+    """End the run and return its state and the cost; repeating it changes nothing.
 
-    The manifest says so first: a kill in between leaves secrets that the next `end` destroys, and nothing goes on.
+    The manifest is updated first: after a crash the next `end` destroys remaining secrets, and the run cannot be
+    resumed.
+
+    Raises
+    ------
+    TransientError
+        If a process is working in the directory.
     """
     with disk_errors(run.path), run.locked():
         if run.manifest.get("ended") is None:
@@ -46,7 +52,7 @@ def end(run: DatabaseRun) -> dict[str, Any]:
 
 
 def check_open(run: DatabaseRun) -> None:
-    """JobError where the run was abandoned."""
+    """Raise JobError if the run was abandoned."""
     ended = run.manifest.get("ended")
     if ended and ended["how"] == ABANDONED:
         got = f"{run.path} was ended on {ended['at'][:10]}, before all was measured"
@@ -55,7 +61,7 @@ def check_open(run: DatabaseRun) -> None:
 
 
 def charged(run: DatabaseRun) -> dict[str, Any] | None:
-    """What the ledger holds of the run; None where that is nothing, BudgetError where nobody can say."""
+    """Return the release's entry on the ledger, or None; raise BudgetError if the ledger cannot be read."""
     if run.manifest.get("ledger") is None:
         return None
     with open_ledger(run) as ledger:
@@ -65,7 +71,7 @@ def charged(run: DatabaseRun) -> dict[str, Any] | None:
 
 
 def _spent(run: DatabaseRun) -> dict[str, Any]:
-    """What the ledger holds of the run; what the manifest says where the ledger is not here."""
+    """Return the release's entry on the ledger; the manifest's copy if the ledger is not available."""
     try:
         return {"charged": charged(run)}
     except BudgetError as error:
@@ -79,7 +85,7 @@ def run_database(
     progress: Progress = silent,
     last: str = "report",
 ) -> None:
-    """Perform the stages that are left, up to `last`."""
+    """Run the remaining stages up to `last`."""
     check_ledger_place(standing(run.job.privacy.ledger))
     with disk_errors(run.path), run.locked():
         check_open(run)
@@ -112,12 +118,12 @@ class _Stages:
             engine.close()
 
     def plan(self) -> None:
-        """Every table's plan; what all of it costs is known then."""
+        """Plan every table, which determines the total cost."""
         self._tables("plan")
         budget.hand_over(self.run)
 
     def measure(self) -> None:
-        """Links are read first, so that nothing is spent on keys that are refused; tables before links are drawn."""
+        """Read the links, so that refused keys cost nothing; then release the tables, and measure the links."""
         budget.ensure_noise_key(self.run)
         budget.charge(self.run, reserve=False)
         exact = self._with_engine(self._read)
@@ -143,7 +149,7 @@ class _Stages:
             sides.known(link, measure_link(self.run, link, number, sides.of(link), exact.get(link.called)))
 
     def synthesize(self) -> None:
-        """Links between rows, then every table with its keys."""
+        """Sample the links between rows, then write every table with its keys."""
         sides, pairs = Sides(self.run), {}
         for number, link in enumerate(self.run.job.link):
             found = measure_link(self.run, link, number, sides.of(link), None)
@@ -151,7 +157,7 @@ class _Stages:
         write_tables(self.run, {name: one for name, (_, one) in sides.public.items()}, pairs)
 
     def report(self) -> None:
-        """Every table's report and that of all; where a section of one fails, the others are written first."""
+        """Write the reports of the tables and of the job; if sections fail, the others are written first."""
         failures = list[ReportError]()
         for table in self.run.tables.values():
             try:

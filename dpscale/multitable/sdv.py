@@ -1,4 +1,4 @@
-"""Metadata of SDV (the Synthetic Data Vault), version V1 of several tables: read into a draft of a job, made of one.
+"""Multi-table metadata of SDV (Synthetic Data Vault), version V1: conversion to a draft of a job, and from a job.
 
 https://docs.sdv.dev/sdv/concepts/metadata/metadata-json: `tables` of columns with an `sdtype` and a `primary_key`, and
 `relationships` between a parent's key and a child's column. No data are read.
@@ -30,7 +30,7 @@ Content = Mapping[str, Any]
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """The content of a metadata file; JobError where it is none of several tables."""
+    """Return the content of a metadata file; raise JobError if it does not describe several tables."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -58,7 +58,7 @@ def _check(content: Any) -> None:
 
 
 def draft(content: Content, data: str | Path) -> str:
-    """A job file with comments on what is left to decide."""
+    """Return a job file with comments on the remaining decisions."""
     pairs = _tables_of_pairs(content)
     tables = {name: _table(name, one, data) for name, one in content["tables"].items() if name not in pairs}
     job = {"tables": tables, "link": _links(content, pairs, data),
@@ -71,7 +71,7 @@ def _relations(content: Content, child: str) -> list[dict[str, str]]:
 
 
 def _attributes(content: Content, name: str) -> dict[str, str]:
-    """Columns that can be attributes, with their sdtypes: not keys, and none that names somebody."""
+    """Return the columns that can be attributes, with their sdtypes; keys and identifying columns are excluded."""
     table = content["tables"][name]
     keys = {table.get("primary_key"), *(one["child_foreign_key"] for one in _relations(content, name))}
     columns = {column: str(told.get("sdtype")) for column, told in table.get("columns", {}).items()}
@@ -79,7 +79,7 @@ def _attributes(content: Content, name: str) -> dict[str, str]:
 
 
 def _tables_of_pairs(content: Content) -> list[str]:
-    """Tables of two parents, no attributes and no children."""
+    """Return the tables with two parents, no attributes and no children."""
     parents = {one["parent_table_name"] for one in content.get("relationships", [])}
     bare = [name for name in content["tables"] if name not in parents and not _attributes(content, name)]
     return [name for name in bare if len(_relations(content, name)) == 2]
@@ -91,7 +91,7 @@ def _table(name: str, one: Content, data: str | Path) -> dict[str, Any]:
 
 
 def _place(data: str | Path, name: str) -> str:
-    """The folder or file of a table's name, whichever is there; a CSV file is what SDV writes."""
+    """Return the folder or file named after a table, whichever exists; by default the CSV file that SDV writes."""
     found = (Path(data) / f"{name}{ending}" for ending in ("", ".parquet", ".csv"))
     return str(next((path for path in found if path.exists()), Path(data) / f"{name}.csv"))
 
@@ -114,7 +114,7 @@ def _links(content: Content, pairs: list[str], data: str | Path) -> list[dict[st
 
 
 def _notes(content: Content, pairs: list[str]) -> list[str]:
-    """Which tables may be the one whose rows are protected, and what every domain file is to hold."""
+    """Return comments on the tables that may be protected, and on the content of every domain file."""
     children = {one["child_table_name"] for one in content.get("relationships", [])}
     roots = [name for name in content["tables"] if name not in children]
     said = (
@@ -128,7 +128,7 @@ def _notes(content: Content, pairs: list[str]) -> list[str]:
 
 
 def metadata(job: DatabaseJob) -> dict[str, Any]:
-    """Of what a job releases: attributes and keys. Other columns of public tables are in no file that is read here."""
+    """Return SDV metadata of a job's output: attributes and keys. Other columns of public tables are unknown here."""
     if several := next((name for name in job.tables if len(job.key(name)) > 1), None):
         raise JobError(f"tables.{several}.key", "several columns", "a key of one column: SDV has no other",
                        "leave the table out of what SDV sees")  # fmt: skip
@@ -143,7 +143,7 @@ def metadata(job: DatabaseJob) -> dict[str, Any]:
 
 
 def _columns(job: DatabaseJob, link: LinkSection) -> list[str]:
-    """The columns that hold keys of the parent, and in a table of pairs those of the child."""
+    """Return the columns with keys of the parent and, in a table of pairs, of the child."""
     first, second = job.ends(link)
     return [first[0]] if link.via is None else [first[0], second[0]]
 

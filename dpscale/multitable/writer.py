@@ -1,7 +1,7 @@
-"""The synthetic database: every table with keys, every table of pairs, as Parquet with nothing but its columns.
+"""Writer of the synthetic database: every table with keys, and every table of pairs, as Parquet.
 
-Keys of a synthetic table number its rows, 0, 1, … (TABLE-0, … where the input's key is a text); a public table is as it
-is. A child holds its parent's key in the column that the input has for it, null where it has none.
+Keys of a synthetic table number its rows, 0, 1, … (TABLE-0, … if the input's key is a text); a public table is written
+unchanged. A child has its parent's key in the column of the input, null without a parent.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Integers
+from dpscale.base.arrow import is_text
 from dpscale.base.errors import DataError
+from dpscale.base.numerics import Integers
 from dpscale.contributions.links import key_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.multitable.job import DatabaseJob, LinkSection, TableSection
 from dpscale.multitable.run import DatabaseRun, opened
-from dpscale.records.column_values import is_text
 from dpscale.storage.files import read_text, write_whole, writing
 
 INDEX = "_tables.json"
@@ -30,7 +30,7 @@ Keys = Mapping[str, list[Any]]
 
 
 def public_table(section: TableSection, domain: Domain) -> tuple[NDArray[np.int32], Any]:
-    """(rows, attributes) of a public table, and its rows as they are, without those that the domain file drops."""
+    """Return a public table as codes, (rows, attributes), and its rows, without those that the domain file drops."""
     import pyarrow as pa
 
     found, kept = [np.empty((0, len(domain.names)), np.int32)], []
@@ -46,7 +46,7 @@ def public_table(section: TableSection, domain: Domain) -> tuple[NDArray[np.int3
 
 
 def check_public(job: DatabaseJob) -> None:
-    """DataError for a public table whose rows links could not name: it is released as it is."""
+    """Raise DataError for a public table with null or duplicate keys, because links refer to its rows by key."""
     for name, one in job.tables.items():
         if one.public and (key := job.key(name)):
             rows = public_table(one, job.domains[name])[1]
@@ -57,7 +57,7 @@ def check_public(job: DatabaseJob) -> None:
 
 
 def write_tables(run: DatabaseRun, public: Mapping[str, Any], pairs: Mapping[str, Integers]) -> None:
-    """All tables and links, and an index of their files."""
+    """Write all tables and links, and an index of their files."""
     job, rows = (
         run.job,
         {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()},
@@ -79,7 +79,7 @@ def write_tables(run: DatabaseRun, public: Mapping[str, Any], pairs: Mapping[str
 
 
 def _numbered(run: DatabaseRun, name: str, rows: int) -> list[Any]:
-    """Surrogate keys of a synthetic table; none where it has no key."""
+    """Return surrogate keys of a synthetic table; none if it has no key."""
     import pyarrow as pa
 
     columns, table = run.job.key(name), run.tables[name]
@@ -93,7 +93,7 @@ def _numbered(run: DatabaseRun, name: str, rows: int) -> list[Any]:
 
 
 def _with_keys(run: DatabaseRun, name: str, files: list[str], keys: Keys, pairs: Mapping[str, Integers]) -> list[str]:
-    """A synthetic table's own files with its keys and its parents'."""
+    """Write a synthetic table's files with its keys and its parents' keys."""
     import pyarrow.parquet as pq
 
     extra = dict(zip(run.job.key(name), keys[name], strict=True))
@@ -118,7 +118,7 @@ def _rows_of(run: DatabaseRun, name: str) -> int:
 
 
 def _parents(run: DatabaseRun, link: LinkSection, keys: Keys, pairs: Integers, rows: int) -> dict[str, Any]:
-    """The columns of a child that hold its parents' keys."""
+    """Return the columns of a child with its parents' keys."""
     import pyarrow as pa
 
     parents = np.full(rows, -1, np.int64)
@@ -129,7 +129,7 @@ def _parents(run: DatabaseRun, link: LinkSection, keys: Keys, pairs: Integers, r
 
 
 def _paired(run: DatabaseRun, link: LinkSection, keys: Keys, pairs: Integers) -> Any:
-    """The table of pairs."""
+    """Return the table of pairs."""
     import pyarrow as pa
 
     found: dict[str, Any] = {}
