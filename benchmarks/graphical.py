@@ -32,7 +32,7 @@ from marginal_tables import DATA, Table
 from rows import MEMORY, error, rows_of
 
 from dpscale import Domain, Workload
-from dpscale.base.parallel import one_thread
+from dpscale.base.numerics import one_thread
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_grem, aim_pgm, mst
 from dpscale.mechanisms.aim.graphical import observed

@@ -22,7 +22,7 @@ import numpy as np
 import results
 
 from dpscale import Domain, Workload, plan
-from dpscale.base.parallel import one_thread
+from dpscale.base.numerics import one_thread
 from dpscale.optimize.implicit_workload import Implicit, implicit
 from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.opt_explicit import optimise_explicit

@@ -77,7 +77,7 @@ def contenders(place: Path, kind: str) -> dict[str, Callable[[], object]]:
     partitions, what = Table.open(place, domain).split().partitions, "max(length({}))" if kind == "text" else "sum({})"
     asked, files = ", ".join(what.format(name) for name in NAMES), sorted(map(str, place.glob("*.parquet")))
 
-    def plainly() -> None:
+    def serial_map() -> None:
         for part in partitions:
             for batch in part.batches(NAMES):
                 encode_batch(domain, batch, NAMES)
@@ -90,7 +90,7 @@ def contenders(place: Path, kind: str) -> dict[str, Callable[[], object]]:
 
     return {
         "dpscale": lambda: [0 for _ in encoded(domain, partitions, NAMES)],
-        "pyarrow, encoded": plainly,
+        "pyarrow, encoded": serial_map,
         "pyarrow": bare,
         "polars": lambda: [polars.read_parquet(path) for path in files],
         "duckdb": lambda: base.execute(f"SELECT {asked} FROM '{place}/*.parquet'").fetchall(),

@@ -25,7 +25,7 @@ import results
 from linked_more import MORE_EPSILONS, chain, siblings_apart, whole
 from linked_tables import DATA, Linked, linked
 
-from dpscale.base.parallel import one_thread
+from dpscale.base.numerics import one_thread
 from dpscale.measurement.link_sums import LinkRecords, draw_of_precision
 from dpscale.multitable.link_data import ExactLinks
 from dpscale.multitable.publishing import Loop

@@ -37,7 +37,7 @@ def test_importing_the_package_loads_nothing_heavy():
 def test_help_loads_neither_arrays_nor_models_and_few_modules():
     code = (
         "import sys, dpscale; few = len([m for m in sys.modules if m.startswith('dpscale')]);"
-        "from dpscale.cli.commands import main; main(['--help'], standalone_mode=False);"
+        "from dpscale.__main__ import main; main(['--help'], standalone_mode=False);"
         f"heavy = [m for m in {HEAVY} + ('numpy', 'pydantic', 'rich', 'jinja2', 'cryptography') if m in sys.modules];"
         "print(heavy, few, len([m for m in sys.modules if m.startswith('dpscale')]))"
     )

@@ -18,10 +18,10 @@ from scipy.sparse import csr_array, vstack
 
 from dpscale.answers import statistics
 from dpscale.answers.tables import Answered, column, texts
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.arrow import arrow_csv, pa, pq, without_dictionaries
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.lazy import arrow_csv, pa, pq
+from dpscale.base.numerics import Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.structural_zeros import possible
 from dpscale.storage.files import write_whole
@@ -183,7 +183,7 @@ def _emptied(folder: Path) -> None:
 
 def _csv(path: Path, table: Any) -> None:
     out = io.BytesIO()
-    arrow_csv.write_csv(_escaped(_plain(table)), out)
+    arrow_csv.write_csv(_escaped(without_dictionaries(table)), out)
     write_whole(path, out.getvalue())
 
 
@@ -212,7 +212,7 @@ def _excel(folder: Path, tables: Mapping[str, Any], release: str) -> None:
         first.append([line])
     for name, table in tables.items():
         sheet = book.create_sheet(name[:31])
-        plain = _escaped(_plain(table))
+        plain = _escaped(without_dictionaries(table))
         sheet.append(plain.column_names)
         for row in zip(*plain.to_pydict().values(), strict=True):
             sheet.append(list(row))
@@ -233,12 +233,6 @@ def _escaped(table: Any) -> Any:
 def _text(value: str | None) -> str | None:
     """Escape a text that starts like a formula, unless it is a number such as -5."""
     return f"'{value}" if value and value[0] in FORMULA and not NUMBER.fullmatch(value) else value
-
-
-def _plain(table: Any) -> Any:
-    """Return the table with texts instead of dictionaries."""
-    fields = [pa.field(one.name, pa.string()) if pa.types.is_dictionary(one.type) else one for one in table.schema]
-    return table.cast(pa.schema(fields))
 
 
 def _place(folder: Path, kind: str) -> Path:

@@ -15,9 +15,9 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from dpscale.answers.tables import Answered, check_level
-from dpscale.base.arrays import Floats
 from dpscale.base.display import shown
 from dpscale.base.errors import JobError, PlanError
+from dpscale.base.numerics import Floats
 from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.joint_intervals import half_width
 

@@ -1,6 +1,6 @@
-"""Audits that try to refute the privacy claim, on the code as it is installed; `dpscale selftest` runs the quick ones.
+"""Audits that try to refute the privacy claim of the installed code; `dpscale selftest` runs the quick ones.
 
-`laws` looks at the noise that was really added, `stability` at how far one record moves what is measured, `attacks` at
-what an observer of many releases can tell, `composition` at a finished run and its ledger. An audit that finds nothing
-proves little unless it would have found something, so each is also run on planted violations (`planted`).
+`noise_and_stability` tests the noise that is added and how far one record moves the measurements, `attacks` bounds the
+information of an observer of many releases, `composition` compares a finished run with its ledger. An audit without
+findings is convincing only if it detects violations, so each one is also run on planted violations (`selftest`).
 """

@@ -1,15 +1,17 @@
-"""Empirical lower bounds of epsilon and mu: what an observer of many releases of two neighbouring tables can tell.
+"""Empirical lower bounds of epsilon and mu, from many releases of two neighbouring tables.
 
-A statistic of a release is thresholded; how often the event happens under either table is bounded by Clopper & Pearson
-at a confidence of 1 − 1e-4, Bonferroni over the events. The event is chosen on one fifth of the releases and counted
-on the others. From p1 at least and p0 at most follow
+A statistic of a release is thresholded. The probability of the event under either table is bounded by Clopper & Pearson
+at a confidence of 1 − 1e-4, Bonferroni over the events. The event is chosen on one fifth of the releases and evaluated
+on the others. With p1 a lower and p0 an upper bound,
     epsilon >= log((p1 − delta) / p0)    and    mu >= Phi⁻¹(p1) − Phi⁻¹(p0),
 and a bound above the claim refutes the claim (Jagielski, Ullman & Oprea 2020; Nasr et al. 2023 for mu).
 
 Statistics: the likelihood ratio of the mechanism, which is optimal for noise of the wrong scale; all pairwise
-differences of numbers, where a reused key cancels; fractional parts, where floats betray the table; and the shape.
-Power: with 3,000 releases of either table (2,400 counted), mu = 1 claimed, a bound is 0.2 ± 0.04 below the true mu.
-So a scale of 0.7 (mu = 1.43) and a sensitivity off by sqrt 2 (mu = 1.41) are found with five standard errors to spare.
+differences of numbers, in which a reused key cancels; fractional parts, which reveal noise added to floats; and the
+number of values.
+Power: with 3,000 releases of either table (2,400 evaluated) and mu = 1 claimed, a bound is 0.2 ± 0.04 below the true
+mu. A scale of 0.7 (mu = 1.43) and a sensitivity wrong by sqrt 2 (mu = 1.41) are detected with a margin of five standard
+errors.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpscale.audit.releases import Case
-from dpscale.base.arrays import Floats, Integers
+from dpscale.audit.noise_and_stability import Case
+from dpscale.base.numerics import Floats, Integers
 
 ERROR = 1e-4
 DELTA = 1e-3
@@ -31,7 +33,7 @@ QUANTILES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound of the privacy parameters, and the event that gave it."""
+    """Lower bound of the privacy parameters, and the event that attains it."""
 
     mu: float
     epsilon: float
@@ -39,7 +41,18 @@ class Bound:
 
 
 def attack(case: Case, one: Integers, other: Integers, releases: int = 3000, delta: float = DELTA) -> Bound:
-    """The best lower bound over all statistics; `releases` of either table, under keys of their own."""
+    """Return the best lower bound over all statistics.
+
+    Parameters
+    ----------
+    case : Case
+    one, other : ndarray of int
+        Counts of two neighbouring tables over the whole domain.
+    releases : int
+        Number of releases of each table, each under a different key.
+    delta : float
+        δ of the bound of epsilon.
+    """
     samples = [
         [case.release(table, 2 * i + which) for i in range(releases)] for which, table in enumerate((one, other))
     ]
@@ -51,7 +64,7 @@ def attack(case: Case, one: Integers, other: Integers, releases: int = 3000, del
 
 
 def _likelihood_ratio(case: Case, values: Floats, one: Integers, other: Integers) -> Floats:
-    """Of the mechanism as it is charged; an observer knows both tables, and the strategies as they are applied."""
+    """Return the log likelihood ratio of the charged mechanism; the observer knows both tables and the strategies."""
     shift = case.release(other, seed=0) - case.release(one, seed=0)  # under one key: the noise cancels
     if not case.pure:
         return np.asarray(values @ (shift / case.deviations**2))
@@ -73,7 +86,7 @@ def _statistics(
 
 
 def _pairs(scaled: Floats) -> list[tuple[int, int]]:
-    """The pairs of numbers whose noise is correlated, as that of independent draws never is."""
+    """Return the pairs of numbers with correlated noise; independent draws have none."""
     varying = scaled.std(axis=0) > 0
     correlated = np.abs(np.atleast_2d(np.corrcoef(scaled[:, varying], rowvar=False))) > 0.5
     names = np.flatnonzero(varying)
@@ -81,7 +94,7 @@ def _pairs(scaled: Floats) -> list[tuple[int, int]]:
 
 
 def best_event(statistics: dict[str, tuple[Floats, Floats]], delta: float) -> Bound:
-    """Choose an event of each statistic on the first part, bound it on the rest, and keep the largest bounds."""
+    """Choose an event of each statistic on the first part, bound it on the rest, and return the largest bounds."""
     error = ERROR / (2 * len(statistics))
     bounds = [_bound(name, null, moved, delta, error) for name, (null, moved) in statistics.items()]
     strongest = max(bounds, key=lambda bound: bound.mu)
@@ -102,8 +115,10 @@ def _bound(name: str, null: Floats, moved: Floats, delta: float, error: float) -
 
 
 def _choose(null: Floats, moved: Floats, delta: float, goal: str, error: float) -> tuple[float, float]:
-    """The side and the threshold that would give the best bound, did the rest count as this part does: rare events are
-    found far apart by chance, and bounded loosely."""
+    """Return the side and the threshold with the best bound if the remaining releases had the same frequencies.
+
+    Rare events differ by chance and have loose bounds, so the bound is used as the criterion.
+    """
     tried, rest = [], CHOSEN_ON - 1
     for sign in (1.0, -1.0):
         for threshold in np.quantile(sign * np.concatenate([null, moved]), QUANTILES):
@@ -115,7 +130,7 @@ def _choose(null: Floats, moved: Floats, delta: float, goal: str, error: float) 
 
 
 def clopper_pearson(hits: int, trials: int, error: float) -> tuple[float, float]:
-    """Exact lower and upper bound of a probability, each wrong with at most this probability."""
+    """Return exact lower and upper bounds of a probability; each is wrong with probability at most `error`."""
     from scipy import stats
 
     low = stats.beta.ppf(error, hits, trials - hits + 1) if hits else 0.0

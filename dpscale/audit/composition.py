@@ -1,8 +1,9 @@
-"""What a run really drew, recomputed from its files, against what its ledger says was paid.
+"""Cost of the draws of a run, recomputed from its files, compared with the charge on its ledger.
 
-This reads measurements, plan, job and ledger with its own few lines and shares no code with the rooms that wrote them:
-Σ over the measurement files of (m Δ k)² / (v − 8), Δ² the largest squared column norm of the matrix in the plan. An
-adaptive run's draws have the Δ² of the residual or strategy that the record names, and its choices are added.
+The module reads measurements, plan, job and ledger with separate code and imports nothing from the packages that wrote
+them. The cost is Σ over the measurement files of (m Δ k)² / (v − 8), with Δ² the largest squared column norm of the
+matrix in the plan. Draws of an adaptive run have the Δ² of the residual or strategy in their record, and its selections
+are added.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from math import comb, floor, isqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpscale.audit.noise_and_stability import reaches
-
 
 @dataclass(frozen=True)
 class Audit:
-    """What was drawn and what was paid, as squared Gaussian-DP mu or pure epsilon, and what is wrong besides."""
+    """Costs drawn and paid, as squared Gaussian-DP mu or pure epsilon, and other faults."""
 
     drawn: Fraction
     paid: Fraction
@@ -58,34 +59,34 @@ def audit_run(run_dir: str | Path, ledger: str | Path) -> Audit:
 
 
 def _audit_rounds(run: Path, release: str, bound: int, ledger: str | Path) -> Audit:
-    """An adaptive run: its choices by the rounds' files, which the ledger knows; its draws by their own records.
+    """Audit an adaptive run: selections by the rounds' files, which the ledger records; draws by their own records.
 
-    The first round, of 1-ways, follows from the plan and has no file; no draw of it may be there twice.
+    The first round, of 1-way marginals, follows from the plan and has no file. No draw may occur twice.
     """
     paid, decided = _paid(ledger), _decided(ledger, release)
     rounds = [json.loads(path.read_text()) for path in sorted((run / "measurements").glob("round-*.json"))]
     drawn = sum((Fraction(one["beta"]) * len(one["chosen"]) for one in rounds), Fraction(0))
     ordered = {(one["round"], rank, tuple(names)) for one in rounds for rank, names, *_ in one["orders"]}
     drawn_already: set[tuple[int, int, tuple[str, ...]]] = set()
-    told = {_digest(one) for one in rounds}
-    faults = [f"round {number}: not what the ledger knows" for number, _ in sorted(told - decided)]
-    faults += [f"round {number}: on the ledger and not here" for number, _ in sorted(decided - told) if number]
+    stored = {_digest(one) for one in rounds}
+    faults = [f"round {number}: differs from the ledger" for number, _ in sorted(stored - decided)]
+    faults += [f"round {number}: on the ledger but not in the run" for number, _ in sorted(decided - stored) if number]
     for name, record in _drawn(run):
         if record["release"] != release or release not in paid:
             faults.append(f"{name}: a draw under a release that was not charged")
         decision = (record["round"], record["rank"], tuple(record["residual"]))
         if decision in drawn_already or not (decision in ordered or _is_one_way(record)):
-            faults.append(f"{name}: a draw that no round decided, or a second one")
+            faults.append(f"{name}: a draw without a decision, or drawn twice")
         drawn_already.add(decision)
         squared = _reach(record)
         if squared is None:
-            faults.append(f"{name}: a draw by a strategy that is none of such runs")
+            faults.append(f"{name}: a draw with an unknown strategy")
         drawn += _cost(record, (squared or 1, 0), bound)
     return Audit(drawn, paid.get(release, Fraction(0)), tuple(faults))
 
 
 def _reach(record: dict[str, Any]) -> int | None:
-    """The largest squared norm of a column of what a round's draw measured; None for a strategy of nobody."""
+    """Return the largest squared column norm of the strategy of a round's draw; None for an unknown strategy."""
     if "strategy" in record:
         own = reaches(record["groups"][0][0]) if record["whole"] and len(record["residual"]) == 1 else {}
         return own.get(record["strategy"])
@@ -98,20 +99,23 @@ def _is_one_way(record: dict[str, Any]) -> bool:
 
 
 def _cost(record: dict[str, Any], reach: tuple[int, int], rows: int) -> Fraction:
-    """What one draw costs, by its own record; `reach`: the largest squared L2 and the largest L1 norm of a column."""
+    """Return the cost of a draw from its record.
+
+    `reach` is the largest squared L2 norm and the largest L1 norm of a column.
+    """
     if "laplace" in record:
         return Fraction(record["multiplier"] * reach[1] * rows, int(record["laplace"]))
     return Fraction(int(record["multiplier"]) ** 2 * reach[0] * rows**2, int(record["variance"]) - 8)
 
 
 def _drawn(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The records of all draws, each with the name of its file."""
+    """Yield the records of all draws, each with the name of its file."""
     for path in sorted((run / "measurements").glob("*.parquet")):
         yield from ((path.name, record) for record in records_of(path))
 
 
 def records_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file's draws: what is in its metadata, and a label of its rows."""
+    """Yield the records of the draws of a file: its metadata combined with the label of the rows."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -130,13 +134,13 @@ def _paid(ledger: str | Path) -> dict[str, Fraction]:
 
 
 def _decided(ledger: str | Path, release: str) -> set[tuple[int, str]]:
-    """The rounds that a release decided, each with the digest of its decision."""
+    """Return the rounds recorded on the ledger for a release, each with the digest of its decision."""
     rows = _query_ledger(ledger, "SELECT release, round, digest FROM rounds")
     return {(number, digest) for name, number, digest in rows if name == release}
 
 
 def _query_ledger(ledger: str | Path, query: str) -> list[Any]:
-    """Rows of a ledger: a SQLite file, or the schema dpscale_ledger of a PostgreSQL database."""
+    """Return rows of a ledger: a SQLite file, or the schema dpscale_ledger of a PostgreSQL database."""
     if "://" not in str(ledger):
         with closing(sqlite3.connect(ledger)) as db:
             return db.execute(query).fetchall()
@@ -153,7 +157,7 @@ def _digest(entry: dict[str, Any]) -> tuple[int, str]:
 
 
 def _sensitivities(run: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
-    """Largest column norms (L2 squared, L1) of every block of a plan, by its attributes and its strategy's digest."""
+    """Return the largest column norms (squared L2, L1) of every block of a plan, by attributes and strategy digest."""
     plan = json.loads((run / "plan" / "plan.json").read_text())
     names = list(tomllib.loads((run / "domain.toml").read_text())["attributes"])
     with np.load(run / "plan" / "factors.npz") as matrices:
@@ -169,7 +173,7 @@ def _sensitivities(run: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, in
 
 
 def _strategy(factors: list[tuple[dict[str, Any], Any]]) -> tuple[str, tuple[int, int]]:
-    """The digest of a product of factors, and its largest column norms."""
+    """Return the digest of a product of factors, and its largest column norms."""
     digest, squared, absolute = hashlib.sha256(), 1, 1
     for described, matrix in factors:
         content = b"" if matrix is None else np.ascontiguousarray(matrix).tobytes()
@@ -188,3 +192,29 @@ def _largest_column(described: dict[str, Any], matrix: Any) -> tuple[int, int]:
             matrix = matrix * cells - 1
     columns = [[int(value) for value in column] for column in matrix.T]
     return max(sum(v**2 for v in column) for column in columns), max(sum(map(abs, column)) for column in columns)
+
+
+SCALE, MOST = 1 << 12, 512
+
+
+@lru_cache(maxsize=64)
+def reaches(size: int) -> dict[str, int]:
+    """Return the largest squared column norm of each strategy on `size` cells, by the digest in records."""
+    if not 0 < size <= MOST:
+        return {}
+    matrices = [_matrix(size, ends) for ends in (1, 2)]
+    return {_matrix_digest(one): max(sum(row[cell] ** 2 for row in one) for cell in range(size)) for one in matrices}
+
+
+def _matrix(size: int, ends: int) -> list[list[int]]:
+    down = [floor(Fraction(SCALE * comb(2 * k, k), 4**k) + Fraction(1, 2)) for k in range(size)]
+    triangle = [[down[i - j] if i >= j else 0 for j in range(size)] for i in range(size)]
+    rows = triangle + [row[::-1] for row in triangle[::-1]] * (ends - 1)
+    squares = [sum(row[cell] ** 2 for row in rows) for cell in range(size)]
+    alone = [isqrt(max(squares) - square) for square in squares]
+    return rows + [[value if i == cell else 0 for i in range(size)] for cell, value in enumerate(alone) if value]
+
+
+def _matrix_digest(matrix: list[list[int]]) -> str:
+    content = f"full({len(matrix[0])},)".encode() + np.array(matrix, dtype=np.int64).tobytes()
+    return hashlib.sha256(hashlib.sha256(content).hexdigest().encode()).hexdigest()

@@ -1,35 +1,139 @@
-"""The law of the noise that was really added: its scale, its shape, its lattice, its low bits, its independence.
+"""Tests of the added noise (scale, shape, lattice, low bits, independence), and of how far a record moves measurements.
 
-Input is noise in integers as floats (value − exact), with the variance that it should have. With 1,000 draws or more a
-scale of 0.7 or 1.3 has p < 1e-9, while the right one fails in 1 of 1,000 seeds: the chi-square statistic of n draws is
-off by 0.51 n or 0.69 n, at a spread of sqrt(2 n).
+The tests use releases of a small table by the measuring code under audit. A release is the array of all numbers of one
+plan, block after block, as `measure_block` returns them. The claim under test is that of the schedule: its cost is the
+squared Gaussian-DP mu of all draws, or their pure epsilon.
+
+Input is integer noise as floats (value − exact) with its nominal variance. With at least 1,000 draws a scale of 0.7 or
+1.3 has p < 1e-9, whereas the correct one fails for 1 of 1,000 seeds: the chi-square statistic of n draws is off by
+0.51 n or 0.69 n, with a standard deviation of sqrt(2 n).
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from math import comb, floor, isqrt
+from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.audit.releases import Case, one_more
-from dpscale.base.arrays import Floats, Integers
-from dpscale.privacy.draws import SMOOTHING, Draw, LaplaceDraw
+from dpscale.base.numerics import Floats, Integers
+from dpscale.counting import ExactMarginal
+from dpscale.domain import Domain
+from dpscale.measurement import measure_block
+from dpscale.mechanisms import plan
+from dpscale.plans.blocks import Block
+from dpscale.plans.factor import Factor
+from dpscale.plans.plan import Plan
+from dpscale.plans.requests import Schedule, make_schedule
+from dpscale.privacy.draws import GAUSSIAN, LAPLACE, SMOOTHING, Draw, LaplaceDraw
+from dpscale.privacy.streams import seeded_secret
+from dpscale.workload import Workload
 
-LEVEL = 1e-3  # the chance that one honest test is called a fault
+Measure = Callable[[Block, Draw, ExactMarginal, bytes, dict[str, Any]], Floats]
+MECHANISMS = ("query-smasher", "residual-planner", "hdmm", "identity")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan with its noise and its claimed cost; correct unless a test plants a violation."""
+
+    plan: Plan
+    schedule: Schedule
+    claimed: float
+    measure: Measure = measure_block
+
+    def release(self, counts: Integers, seed: int) -> Floats:
+        """Return all numbers of one release of a table, given as counts over the whole domain."""
+        marginal, secret = ExactMarginal(self.plan.domain.names, counts), seeded_secret(seed)
+        return np.concatenate([values.reshape(-1) for values in self._blocks(marginal, secret)])
+
+    def _blocks(self, marginal: ExactMarginal, secret: bytes) -> Iterator[Floats]:
+        for index, (block, draw) in enumerate(zip(self.plan.blocks, self.schedule.draws, strict=True)):
+            yield self.measure(block, draw, marginal, secret, record_of(index, block, draw))
+
+    @property
+    def pure(self) -> bool:
+        """Whether the claim is a pure epsilon."""
+        return self.plan.noise == LAPLACE
+
+    def exact(self, counts: Integers) -> Floats:
+        """Return the numbers before noise from explicit matrices: slow, and independent of the measuring code."""
+        parts = []
+        for block, draw in zip(self.plan.blocks, self.schedule.draws, strict=True):
+            others = tuple(i for i, name in enumerate(self.plan.domain.names) if name not in block.attributes)
+            parts.append(applied(block.factors, counts.sum(axis=others)) * draw.multiplier)
+        return np.concatenate(parts)
+
+    @property
+    def deviations(self) -> Floats:
+        """Standard deviation of each number according to the schedule."""
+        parts = zip(self.plan.blocks, self.schedule.draws, strict=True)
+        return np.concatenate([np.full(int(np.prod(b.rows, dtype=int)), d.variance**0.5) for b, d in parts])
+
+
+def record_of(index: int, block: Block, draw: Draw) -> dict[str, Any]:
+    """Return a record that is unique to a measurement of a case."""
+    return {"index": index, "attributes": list(block.attributes), **draw.noise_spec}
+
+
+def applied(factors: tuple[Factor, ...], counts: Integers) -> Floats:
+    """Return a strategy as one explicit integer matrix, times the counts of its attributes."""
+    matrix = np.ones((1, 1), dtype=np.int64)
+    for factor in factors:
+        matrix = np.kron(matrix, factor.explicit())
+    return np.asarray(matrix.astype(object) @ counts.reshape(-1), dtype=np.float64)
+
+
+def case_of(
+    mechanism: str,
+    sizes: Sequence[int] = (2, 3),
+    cost: float = 1.0,
+    rows_per_unit: int = 1,
+    noise: str = GAUSSIAN,
+) -> Case:
+    """Return a correct case: prefixes and marginals of a small domain; for a single attribute only the total.
+
+    For one number with Laplace noise an event of probability ½ attains the claim, so attacks have power.
+    """
+    domain = Domain({f"x{i}": size for i, size in enumerate(sizes)})
+    workload = Workload(domain)
+    if len(sizes) > 1:
+        workload = workload.add("prefix", degree=2).add("marginal", degree=1)
+    else:
+        workload = workload.add("marginal", degree=0)
+    planned = plan(workload, mechanism, noise=noise)
+    schedule = make_schedule(planned, cost, rows_per_unit)
+    return Case(planned, schedule, float(schedule.cost))
+
+
+def small_table(domain: Domain) -> Integers:
+    """Return a fixed table with a few rows in every cell."""
+    shape = domain.shape(domain.names)
+    return np.arange(3, 3 + int(np.prod(shape)), dtype=np.int64).reshape(shape)
+
+
+def one_more(counts: Integers) -> Iterator[tuple[tuple[int, ...], Integers]]:
+    """Yield every table with one additional record, and the cell of that record."""
+    for cell in product(*map(range, counts.shape)):
+        more = counts.copy()
+        more[cell] += 1
+        yield cell, more
+
+
+LEVEL = 1e-3  # false-positive rate of one test
 LOW_BITS = 4
-SEEN = 2.0**40  # beyond, a measurement's float may have lost its last bits
+SEEN = 2.0**40  # above this deviation the last bits of a measurement's float may be lost
 
 
 def scale_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
-    """Two-sided p at these standard deviations, of a statistic that is chi-square under the law.
+    """Return the two-sided p-value of a statistic that has a chi-square distribution at these standard deviations.
 
-    n squares of normals have n degrees of freedom; twice n absolute values, in units of Laplace's scale, have 2n.
+    n squared normals have n degrees of freedom; twice n absolute values, in units of Laplace's scale, have 2n.
     """
     from scipy import stats
 
@@ -39,7 +143,7 @@ def scale_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
 
 
 def shape_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
-    """p of Kolmogorov and Smirnov against the law on the reals, which noise of thousands of steps must follow."""
+    """Return the Kolmogorov-Smirnov p-value against the continuous law, valid for noise of thousands of steps."""
     from scipy import stats
 
     scaled = noise / deviations
@@ -47,7 +151,7 @@ def shape_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
 
 
 def low_bits_p(noise: Floats) -> float:
-    """p that the last bits of the integers are uniform; 0 where there is a value off the lattice."""
+    """Return the p-value that the last bits of the integers are uniform; 0 if a value is not an integer."""
     from scipy import stats
 
     if not len(noise):
@@ -59,13 +163,13 @@ def low_bits_p(noise: Floats) -> float:
 
 
 def shared(parts: Sequence[Floats]) -> bool:
-    """Whether two measurements share a stream: the same leading noise, up to their scales."""
+    """Return whether two measurements have the same stream: equal leading noise up to their scales."""
     heads = [part[:2] / np.abs(part[:2]).max() for part in parts if len(part) > 1]
     return any(np.allclose(one, other, rtol=0, atol=1e-3) for i, one in enumerate(heads) for other in heads[:i])
 
 
 def faults(parts: Sequence[Floats], deviations: Sequence[float], pure: bool = False) -> list[str]:
-    """What is wrong with the noise of several measurements, each of its own standard deviation."""
+    """Return the failed tests for the noise of several measurements, each with its standard deviation."""
     noise = np.concatenate(parts)
     scales = np.concatenate([np.full(len(part), deviation) for part, deviation in zip(parts, deviations, strict=True)])
     tests = {
@@ -81,14 +185,14 @@ Tables = Iterable[Integers]
 
 
 def distance(case: Case, one: Integers, other: Integers) -> Fraction:
-    """Σ over blocks of |K x − K x'|² m² / (v − 8), or of |K x − K x'|₁ m / s, exactly."""
+    """Return Σ over blocks of |K x − K x'|² m² / (v − 8), or of |K x − K x'|₁ m / s, exactly."""
     moved = case.release(one, seed=0) - case.release(other, seed=0)
     total, start = Fraction(0), 0
     for block, draw in zip(case.plan.blocks, case.schedule.draws, strict=True):
         part = moved[start : start + math.prod(block.rows)]
         start += len(part)
         if not (part == np.rint(part)).all():
-            raise ValueError("the measured difference is no integer")
+            raise ValueError("the measured difference is not an integer")
         total += _moved([int(value) for value in part], draw)
     return total
 
@@ -100,12 +204,12 @@ def _moved(part: list[int], draw: Draw) -> Fraction:
 
 
 def worst_record(case: Case, counts: Integers) -> Fraction:
-    """The largest distance over every record that may be added to (or, turned round, removed from) a table."""
+    """Return the largest distance over every record added to a table; removal of a record is symmetric."""
     return max(distance(case, counts, more) for _, more in one_more(counts))
 
 
 def worst_neighbour(case: Case, counts: Integers, neighbours: Tables) -> Fraction | float:
-    """The same over given neighbours; inf where one has another shape, as a domain read off the data makes it."""
+    """Return the largest distance over given neighbours; inf if one has another shape (data-dependent domain)."""
     worst = Fraction(0)
     for other in neighbours:
         if other.shape != counts.shape:
@@ -115,35 +219,9 @@ def worst_neighbour(case: Case, counts: Integers, neighbours: Tables) -> Fractio
 
 
 def without_each(rows: NDArray, units: list[int], count: Callable[[NDArray, list[int]], Integers]) -> list[Integers]:
-    """The counts of a table without each of its privacy units in turn."""
+    """Return the counts of a table without each of its privacy units in turn."""
     counts = []
-    for gone in dict.fromkeys(units):
-        kept = [index for index, unit in enumerate(units) if unit != gone]
-        counts.append(count(rows[kept], [units[index] for index in kept]))
+    for removed in dict.fromkeys(units):
+        others = [index for index, unit in enumerate(units) if unit != removed]
+        counts.append(count(rows[others], [units[index] for index in others]))
     return counts
-
-
-SCALE, MOST = 1 << 12, 512
-
-
-@lru_cache(maxsize=64)
-def reaches(size: int) -> dict[str, int]:
-    """The largest squared norm of a column of each strategy on so many cells, by what records know the strategy by."""
-    if not 0 < size <= MOST:
-        return {}
-    matrices = [_matrix(size, ends) for ends in (1, 2)]
-    return {_named(one): max(sum(row[cell] ** 2 for row in one) for cell in range(size)) for one in matrices}
-
-
-def _matrix(size: int, ends: int) -> list[list[int]]:
-    down = [floor(Fraction(SCALE * comb(2 * k, k), 4**k) + Fraction(1, 2)) for k in range(size)]
-    triangle = [[down[i - j] if i >= j else 0 for j in range(size)] for i in range(size)]
-    rows = triangle + [row[::-1] for row in triangle[::-1]] * (ends - 1)
-    squares = [sum(row[cell] ** 2 for row in rows) for cell in range(size)]
-    alone = [isqrt(max(squares) - square) for square in squares]
-    return rows + [[value if i == cell else 0 for i in range(size)] for cell, value in enumerate(alone) if value]
-
-
-def _named(matrix: list[list[int]]) -> str:
-    content = f"full({len(matrix[0])},)".encode() + np.array(matrix, dtype=np.int64).tobytes()
-    return hashlib.sha256(hashlib.sha256(content).hexdigest().encode()).hexdigest()

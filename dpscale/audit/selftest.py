@@ -1,6 +1,6 @@
-"""The quick part of the audit, for the machine it runs on: `dpscale selftest`.
+"""Quick part of the audit for the local installation: `dpscale selftest`.
 
-Every check is made twice: on the code as it is, which must pass, and with a violation planted, which must be found.
+Every check runs twice: on the unmodified code, which must pass, and with a planted violation, which must be detected.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ from typing import Any
 import numpy as np
 
 from dpscale.audit.attacks import DELTA, Bound, attack
-from dpscale.audit.noise_and_stability import distance, faults, worst_record
-from dpscale.audit.releases import MECHANISMS, Case, case_of, one_more, small_table
-from dpscale.base.arrays import Floats, Integers
+from dpscale.audit.noise_and_stability import (
+    MECHANISMS,
+    Case,
+    case_of,
+    distance,
+    faults,
+    one_more,
+    small_table,
+    worst_record,
+)
+from dpscale.base.numerics import Floats, Integers
 from dpscale.counting import ExactMarginal
 from dpscale.measurement import measure_block
 from dpscale.plans.blocks import Block
@@ -24,7 +32,7 @@ from dpscale.privacy.draws import GAUSSIAN, LAPLACE, Draw, LaplaceDraw
 
 
 def noise_scaled(case: Case, factor: float) -> Case:
-    """The noise is drawn at `factor` times the scale that was charged."""
+    """Plant a violation: noise is drawn at `factor` times the scale that was charged."""
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         return measure_block(block, _scaled(draw, factor), marginal, secret, record)
@@ -33,21 +41,21 @@ def noise_scaled(case: Case, factor: float) -> Case:
 
 
 def _scaled(draw: Draw, factor: float) -> Draw:
-    """The draw with its noise scaled, and nothing else."""
+    """Return the draw with only its noise scaled."""
     if isinstance(draw, LaplaceDraw):
         return replace(draw, scale=int(draw.scale * factor))
     return replace(draw, variance=int(draw.variance * factor**2))
 
 
 def sensitivity_off(case: Case) -> Case:
-    """The schedule was made from a sensitivity that is too small by sqrt 2: less noise for the same claim."""
+    """Plant a violation: the sensitivity of the schedule is too small by sqrt 2, so there is too little noise."""
     draws = case.schedule.draws
     scaled = Draws(tuple(_scaled(draw, 0.5**0.5) for draw in draws.kinds), draws.which)
     return replace(case, schedule=replace(case.schedule, draws=scaled))
 
 
 def key_reused(case: Case) -> Case:
-    """All blocks share one stream, so their noise cancels in a difference."""
+    """Plant a violation: all blocks have one stream, so their noise cancels in a difference."""
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         return measure_block(block, draw, marginal, secret, {})
@@ -56,7 +64,7 @@ def key_reused(case: Case) -> Case:
 
 
 def noise_on_floats(case: Case) -> Case:
-    """The strategy is applied in reals and integer noise is added to that: what is after the point is exact."""
+    """Plant a violation: integer noise is added to real numbers, so the fractional parts are exact."""
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         values = measure_block(block, draw, marginal, secret, record)
@@ -66,7 +74,7 @@ def noise_on_floats(case: Case) -> Case:
 
 
 def domain_of_the_data(case: Case) -> Case:
-    """Cells that no record falls into are left out of the release."""
+    """Plant a violation: empty cells are omitted from the release."""
 
     def measure(block: Block, draw: Draw, marginal: ExactMarginal, secret: bytes, record: dict[str, Any]) -> Floats:
         values = measure_block(block, draw, marginal, secret, record).reshape(-1)
@@ -92,7 +100,7 @@ NEEDED = {name: 3000 if name in WEAKER else 500 for name in PLANTED}
 
 
 def selftest() -> list[Check]:
-    """(name, passed, detail) of each check; under 30 seconds."""
+    """Return (name, passed, detail) of each check; takes less than 30 seconds."""
     checks: list[Check] = []
     for mechanism, noise in product(MECHANISMS, (GAUSSIAN, LAPLACE)):
         checks += [_law(mechanism, noise), _stability(mechanism, noise), _attack(mechanism, noise)]
@@ -101,7 +109,7 @@ def selftest() -> list[Check]:
 
 
 def noise_of(case: Case) -> tuple[list[np.ndarray], list[float]]:
-    """The noise that one release really adds, by block, and the standard deviations that were charged."""
+    """Return the noise that one release adds, by block, and the standard deviations that were charged."""
     counts = small_table(case.plan.domain)
     noise = case.release(counts, seed=5) - case.exact(counts)
     ends = np.cumsum([int(np.prod(block.rows, dtype=int)) for block in case.plan.blocks])
@@ -124,13 +132,13 @@ def _stability(mechanism: str, noise: str) -> Check:
 
 
 def worst_pair(case: Case) -> tuple[Integers, Integers]:
-    """A table and the neighbour that the measurements tell apart best."""
+    """Return a table and the neighbour that the measurements distinguish best."""
     counts = small_table(case.plan.domain)
     return counts, max((more for _, more in one_more(counts)), key=lambda more: distance(case, counts, more))
 
 
 def format_case(case: Case, bound: Bound) -> tuple[float, float, str]:
-    """The bound found, the claim that it is held against, and both in words."""
+    """Return the bound found, the claim, and a text with both."""
     if case.pure:
         return bound.epsilon, case.claimed, f"epsilon is at least {bound.epsilon:.3f}, claimed {case.claimed:.3f}"
     mu = case.claimed**0.5

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from dpscale.base.display import figure, percent, whole
-from dpscale.base.parallel import one_thread
 from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.multitable import plan_several, run_several
 from dpscale.cli.progress import Bars
@@ -161,6 +160,7 @@ def plan(
 ) -> None:
     """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
     from dpscale.api.public import read_job
+    from dpscale.base.numerics import one_thread
     from dpscale.engine import resolve
     from dpscale.job import Job
 

@@ -14,11 +14,10 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Integers, Words
 from dpscale.base.errors import DataError
+from dpscale.base.numerics import Integers, Words
 from dpscale.contributions.unit_ids import ODD, Identities, family, identities
-from dpscale.contributions.unit_lookup import places
-from dpscale.contributions.unit_shards import value_words
+from dpscale.contributions.unit_shards import places, value_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.records.table import Partition

@@ -21,10 +21,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Flags, Words
+from dpscale.base.arrow import buffers_of, is_text, pa, pc, types
 from dpscale.base.errors import DataError
-from dpscale.base.lazy import pa, pc, types
-from dpscale.records.column_values import NOTHING, bytes_of, is_text
+from dpscale.base.numerics import Flags, Words
+from dpscale.records.column_values import NOTHING
 
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash requires
 ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -155,7 +155,7 @@ def _of_texts(texts: pa.Array) -> Identities:
     from dpscale.contributions.unit_hashes import plain_words
 
     texts = texts.fill_null("") if texts.null_count else texts
-    words, plain = plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)
+    words, plain = plain_words(*buffers_of(texts), LONGEST_NAME, KEY_WORDS)
     missing = np.zeros(len(texts), dtype=bool)
     if not plain.all():
         left = texts.filter(pa.array(~plain)).dictionary_encode()

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Flags, Integers, Words
-from dpscale.base.jit import njit
+from dpscale.base.numerics import Flags, Integers, Words, njit
 
 Numbers = NDArray[np.uint16]  # bucket numbers
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)

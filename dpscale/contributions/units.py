@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Flags, Words
+from dpscale.base.numerics import Flags, Words
 from dpscale.contributions.unit_ids import family
 from dpscale.contributions.unit_shards import ROW_WORDS, Piece, Shard
-from dpscale.records.row_filter import Marked
 from dpscale.records.table import Partition
+from dpscale.records.where import RowMask
 
 ROW_BYTES = 128  # per row of a processed batch: words, hash table, received and gathered rows
 NEAR_ROWS, BATCH_ROWS = 1 << 16, 1 << 20  # rows whose hash table fits in the L2 cache; rows of a batch
@@ -128,14 +128,14 @@ def _bits(part: Taken, removed: NDArray[np.bool_]) -> Bits:
     return np.packbits(flags) if flags.any() else None
 
 
-def marked(shard: Shard, found: Iterable[Bits]) -> dict[Partition, Marked]:
+def marked(shard: Shard, found: Iterable[Bits]) -> dict[Partition, RowMask]:
     """Return the rows to remove from every partition that has any, including rows without a unit.
 
     `found` contains the bits of each batch.
     """
     parts = np.split(shard.marked(found), np.cumsum(shard.lengths)[:-1])
     own = zip(shard.partitions, parts, strict=True)
-    return {partition: Marked.of(part) for partition, part in own if part.any()}
+    return {partition: RowMask.of(part) for partition, part in own if part.any()}
 
 
 def _beyond(rows: Words, bound: int) -> NDArray[Any]:

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Flags, Integers
 from dpscale.base.display import AttributeSet
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, RefusedValue
+from dpscale.base.numerics import Flags, Integers
 from dpscale.counting.cover import guess_rows, plan_cover
 from dpscale.counting.program import Program, Steps
 from dpscale.domain import Domain
 from dpscale.records.encode import Codes, code_type, encode
 from dpscale.records.judging import refused_of, worst_of
-from dpscale.records.row_filter import Marked
 from dpscale.records.table import Partition, Table
+from dpscale.records.where import RowMask
 
 FLUSH_ROWS = 1 << 31
 GATHER_ROWS = 1 << 18
@@ -117,7 +117,7 @@ def _increment(steps: Steps, codes: Codes, counters: NDArray[Any]) -> None:
                     steps.offsets, steps.cells, counters, levels)  # fmt: skip
 
 
-Dropped = Mapping[Partition, Marked]
+Dropped = Mapping[Partition, RowMask]
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def count_by(
     return counter.finish()
 
 
-def _without(codes: Codes, removed: Flags | None, rows: Marked | None, first: int) -> Codes:
+def _without(codes: Codes, removed: Flags | None, rows: RowMask | None, first: int) -> Codes:
     """Return the batch that begins at row `first` without the dropped rows."""
     if removed is None and rows is None:
         return codes

@@ -15,8 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Integers, Words
-from dpscale.base.jit import njit
+from dpscale.base.numerics import Integers, Words, njit
 
 SLICE = 4096
 COPIES = 4

@@ -23,9 +23,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Flags
 from dpscale.base.display import nearest, shown
 from dpscale.base.errors import DomainError
+from dpscale.base.numerics import Flags
 from dpscale.domain.attribute import Attribute
 
 Find = Callable[[str], Attribute]

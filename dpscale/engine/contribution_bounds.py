@@ -17,8 +17,7 @@ import numpy as np
 
 from dpscale.contributions.links import link_ends
 from dpscale.contributions.unit_ids import one_family
-from dpscale.contributions.unit_lookup import Through, composed
-from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, deal
+from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, UnitMap, composed, deal
 from dpscale.contributions.units import buckets, decided, marked, survey, taken, together
 from dpscale.counting.count import Dropped
 from dpscale.domain import Domain
@@ -58,7 +57,7 @@ def rows_beyond(
     memory: int,
     names: Sequence[str] | None = None,
     drop: bool = False,
-    through: Through | None = None,
+    through: UnitMap | None = None,
 ) -> Dropped:
     """Return the rows to leave out of each partition, for partitions that have any.
 
@@ -81,7 +80,7 @@ def rows_beyond(
         Attributes that are counted; only they are read. Default: all attributes of the domain.
     drop : bool
         Whether rows with no unit are left out too; otherwise they are an error.
-    through : Through, optional
+    through : UnitMap, optional
         Map from the values of the unit's column to the unit.
     """
     share = memory // (2 * engine.workers)
@@ -119,14 +118,14 @@ def _pieces(groups: Sequence[tuple[Partition, ...]], rows: int, workers: int) ->
 
 
 def _assign_shard(
-    dealing: Dealing, partitions: Sequence[Partition], in_memory: bool, use: Use, *through: Through
+    dealing: Dealing, partitions: Sequence[Partition], in_memory: bool, use: Use, *through: UnitMap
 ) -> Shard:
     """Assign the rows of some partitions to buckets, in memory or in an encrypted file.
 
     `through` contains the pieces of the map from the unit column's values to units, if there is one.
     """
     if through:
-        dealing = replace(dealing, through=Through.joined(through))
+        dealing = replace(dealing, through=UnitMap.joined(through))
     return deal(dealing, partitions, Memory() if in_memory else Sealed.new(use, _worker_folder()))
 
 
@@ -149,7 +148,7 @@ def send_dropped_rows(engine: Engine, dropped: Dropped) -> Mapping[Partition, An
     return dict(zip(dropped, engine.scatter(list(dropped.values()), "units"), strict=True))
 
 
-def read_unit_lookup(engine: Engine, hops: Sequence[tuple[Table, str, str]]) -> Through:
+def read_unit_lookup(engine: Engine, hops: Sequence[tuple[Table, str, str]]) -> UnitMap:
     """Return the map from keys to units through tables.
 
     A hop is a table, its key column and the column that the key is mapped to.
@@ -157,7 +156,7 @@ def read_unit_lookup(engine: Engine, hops: Sequence[tuple[Table, str, str]]) -> 
     return composed([_hop(engine, *hop) for hop in hops])
 
 
-def _hop(engine: Engine, table: Table, key: str, unit: str) -> Through:
+def _hop(engine: Engine, table: Table, key: str, unit: str) -> UnitMap:
     found = engine.map(link_ends, [(part, ((key,), (unit,)), "drop") for part in table.partitions], "units")
     words, units = (np.concatenate(own) for own in zip(*found, strict=True))
-    return Through.made(words, units)
+    return UnitMap.made(words, units)

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrays import Integers
 from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import Integers
 from dpscale.counting.count import Layout, count_by
 from dpscale.counting.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
 from dpscale.counting.program import Program
@@ -31,8 +31,8 @@ from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.graphs import FAN_IN, pieces_of
 from dpscale.engine.task_sizing import merge_groups, split_group, useful_tasks
-from dpscale.records.row_filter import Marked
 from dpscale.records.table import Partition
+from dpscale.records.where import RowMask
 
 COUNTER_BYTES = 8
 FACTOR = 5
@@ -165,15 +165,14 @@ def counting_cost(
         tasks += counting + _sum_tasks(one, counting) + len(one.shards)
     saving, names = total(cover.saving for cover in covers), Layout(domain, tuple(sets)).names
     each = saving.covered / max(share, 1) + READ_NANOSECONDS * len(names) * len(passes)  # nanoseconds a row
-    held = COUNTER_BYTES * (workers + FACTOR) * max(one.cells for one in passes)
-    return CountingCost(len(passes), tasks, held, saving, round(1e-3 * each, 3))
+    memory_bytes = COUNTER_BYTES * (workers + FACTOR) * max(one.cells for one in passes)
+    return CountingCost(len(passes), tasks, memory_bytes, saving, round(1e-3 * each, 3))
 
 
 def largest_task(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> tuple[int, str]:
     """Return the bytes of the task that needs most memory, and the attributes of its largest set."""
     largest = max(plan_passes(domain, sets, memory, workers), key=lambda one: one.bytes)
-    held = largest.sets
-    widest = held[int(np.argmax(domain.cells_each(held)))]
+    widest = largest.sets[int(np.argmax(domain.cells_each(largest.sets)))]
     return largest.bytes, ", ".join(widest) or "the total"
 
 
@@ -197,12 +196,12 @@ def _tree_tasks(items: int) -> int:
 
 def _group_sets(sets: Sequence[AttributeSet], cells: Sequence[int], limit: int) -> list[SetGroup]:
     """Divide sets, in order, into groups of at most `limit` cells (or one set); return each group with its cells."""
-    cuts, held = [0], 0
+    cuts, total_cells = [0], 0
     for place, size in enumerate(cells):
-        if place > cuts[-1] and held + size > limit:
+        if place > cuts[-1] and total_cells + size > limit:
             cuts.append(place)
-            held = 0
-        held += size
+            total_cells = 0
+        total_cells += size
     return [(sets[first:end], cells[first:end]) for first, end in pairwise([*cuts, len(sets)])]
 
 
@@ -338,7 +337,7 @@ def count_shards(
     partitions: Sequence[Partition],
     checked: Sequence[str],
     bounded: Sequence[Partition] = (),
-    *dropped: Marked,
+    *dropped: RowMask,
 ) -> list[Integers]:
     """Count the requested shards in one reading; partial counts that certainly fit have 32 bits.
 

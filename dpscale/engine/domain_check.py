@@ -45,7 +45,7 @@ def find_faults(engine: Engine, table: Table) -> dict[str, Any]:
 
 def _fault_record(table: Table, key: Key, tally: Tally) -> dict[str, Any]:
     name, fault = key
-    said = {"attribute": name, "column": table.domain[name].column, "fault": fault}
+    record = {"attribute": name, "column": table.domain[name].column, "fault": fault}
     if tally.files:
-        return {**said, "files": len(tally.files)}
-    return {**said, "rows": tally.rows, "examples": sorted(tally.examples)}
+        return {**record, "files": len(tally.files)}
+    return {**record, "rows": tally.rows, "examples": sorted(tally.examples)}

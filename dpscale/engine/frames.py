@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dpscale.base.arrow import pa
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.task_sizing import MOST_SENT
 from dpscale.records import Table
 from dpscale.records.frames import FIELD, FramePartition, Seen, as_arrow
-from dpscale.records.row_filter import check_column
-from dpscale.records.where import EVERYTHING, Where
+from dpscale.records.where import EVERYTHING, Where, check_column
 
 PIECE_ROWS = 1 << 20
 
@@ -120,23 +120,19 @@ def _is_persisted(frame: Any) -> bool:
     return bool(futures_of(frame))
 
 
-def _pieces(table: Any) -> Iterator[Any]:
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
     """Yield the pieces of a table; they depend on its rows and bytes only, not on the engine that reads them."""
     rows = max(1, min(PIECE_ROWS, MOST_SENT * table.num_rows // max(table.nbytes, 1)))
     for start in range(0, max(table.num_rows, 1), rows):
         yield table.slice(start, rows)
 
 
-def _serialize(table: Any) -> bytes:
-    import pyarrow as pa
-
+def _serialize(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _deserialize(content: bytes) -> Any:
-    import pyarrow as pa
-
+def _deserialize(content: bytes) -> pa.Table:
     return pa.ipc.open_stream(content).read_all()

@@ -81,9 +81,9 @@ def _add_piece(
     """Add the sum of a piece to the graph; return its key and the number of its first part."""
     if not cut:
         return _tree(graph, call_keys, (key_name("sum"), number)), 0
-    taken = [(key_name("take"), i, number) for i in range(len(call_keys))]
-    graph |= {key: (SLICE, whole, piece.start, piece.stop) for key, whole in zip(taken, call_keys, strict=True)}
-    return _tree(graph, taken, (key_name("sum"), number)), piece.start
+    slices = [(key_name("take"), i, number) for i in range(len(call_keys))]
+    graph |= {key: (SLICE, whole, piece.start, piece.stop) for key, whole in zip(slices, call_keys, strict=True)}
+    return _tree(graph, slices, (key_name("sum"), number)), piece.start
 
 
 def pieces_of(parts: int, pieces: int) -> list[range]:

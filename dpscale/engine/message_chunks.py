@@ -58,9 +58,9 @@ class PickledTask:
         self.__name__, self.data, self.pieces = call.__name__, data, pieces
         self.alone = isinstance(call, Call)
 
-    def __call__(self, *given: Any) -> Any:
-        data = b"".join(given[: self.pieces]) if self.pieces else self.data
-        result = unpickle_value(data)(*given[self.pieces :])
+    def __call__(self, *arguments: Any) -> Any:
+        data = b"".join(arguments[: self.pieces]) if self.pieces else self.data
+        result = unpickle_value(data)(*arguments[self.pieces :])
         return result if self.alone else wrap_large(result)
 
     def __dask_tokenize__(self) -> str:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from dpscale.base.arrays import Integers
 from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import Integers
 from dpscale.counting.count import Layout
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine

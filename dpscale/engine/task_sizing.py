@@ -40,10 +40,10 @@ class Batch:
         self.items = [tuple(_SLOT if is_handle(argument) else argument for argument in item) for item in items]
 
     def __call__(self, *handles: Any) -> tuple[float, list[Any]]:
-        begin, given = perf_counter(), iter(handles)
+        begin, values = perf_counter(), iter(handles)
         results = []
         for item in self.items:
-            results.append(self.function(*(next(given) if isinstance(a, _Slot) else a for a in item)))
+            results.append(self.function(*(next(values) if isinstance(a, _Slot) else a for a in item)))
         return perf_counter() - begin, results
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,8 +97,8 @@ class Batches:
 
     def learn(self, calls: int, seconds: float) -> None:
         """Record that `calls` calls lasted `seconds`; older records have less weight."""
-        keep = 0.5 if self._calls > MOST_CALLS else 1.0
-        self._calls, self._seconds = keep * self._calls + calls, keep * self._seconds + seconds
+        weight = 0.5 if self._calls > MOST_CALLS else 1.0
+        self._calls, self._seconds = weight * self._calls + calls, weight * self._seconds + seconds
 
     def next_batch(self) -> tuple[int, Sequence[tuple[Any, ...]]]:
         """Return the start of the next batch and its items."""

@@ -40,20 +40,20 @@ class Watch:
 
     def __init__(self, client: Any) -> None:
         self._client, self._patience = client, worker_seconds()
-        self._ended: SimpleQueue[Any] = SimpleQueue()
+        self._finished: SimpleQueue[Any] = SimpleQueue()
         self._since: float | None = None
 
     def add(self, futures: Sequence[Any]) -> None:
         """Add futures."""
         for future in futures:
-            future.add_done_callback(self._ended.put)
+            future.add_done_callback(self._finished.put)
 
     def next(self) -> list[Any]:
         """Return the futures that have finished, at least one; a lost future counts as finished."""
-        ended = [self._wait()]
-        while not self._ended.empty():
-            ended.append(self._ended.get())
-        return ended
+        finished = [self._wait()]
+        while not self._finished.empty():
+            finished.append(self._finished.get())
+        return finished
 
     def all(self, count: int) -> Iterator[int]:
         """Yield the number of finished futures, up to `count`; raise the error of a failed one."""
@@ -68,7 +68,7 @@ class Watch:
     def _wait(self) -> Any:
         while True:
             try:
-                return self._ended.get(timeout=POLL_SECONDS)
+                return self._finished.get(timeout=POLL_SECONDS)
             except Empty:
                 self._check_connection()
 

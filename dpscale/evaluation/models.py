@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers32
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
+from dpscale.base.numerics import Floats, Integers32
 from dpscale.domain.attribute import Attribute
 from dpscale.evaluation.inputs import is_text, size_of
 from dpscale.privacy.streams import Chance

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Integers
+from dpscale.base.numerics import Integers
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.streams import open_stream
 from dpscale.storage.files import present, reading, writing

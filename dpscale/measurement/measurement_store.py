@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, TransientError
+from dpscale.base.numerics import Floats
 from dpscale.measurement.measurement import Measurements, check_affordable
 from dpscale.measurement.value_files import LEAST_VALUES, FileLayout, Span, ValueReader, file_name, spans
 from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.arrow import pa, pq
 from dpscale.base.errors import JobError
-from dpscale.base.lazy import pa, pq
+from dpscale.base.numerics import Floats, Integers
 from dpscale.plans.requests import MeasurementRequests
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing

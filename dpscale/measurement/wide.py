@@ -16,7 +16,7 @@ import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers, Integers32
+from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.sampling_loops import compiled

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpscale.base.display import nearest, shown
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.parallel import Each, one_thread, plainly
+from dpscale.base.numerics import ParallelMap, one_thread, serial_map
 from dpscale.base.settings import Settings, checked
 from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
@@ -57,7 +57,7 @@ def mechanism(name: str) -> Mechanism:
 def plan(
     workload: Workload,
     mechanism: str = "weighted-residuals",
-    each: Each = plainly,
+    each: ParallelMap = serial_map,
     noise: str = GAUSSIAN,
     most_cells: int = MOST_CELLS,
     **options: Any,

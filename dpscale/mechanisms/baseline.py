@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism

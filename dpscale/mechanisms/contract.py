@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.parallel import Each, plainly
+from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.base.settings import Settings
-from dpscale.optimize.plan_store import Store
+from dpscale.optimize.plan_store import PlanStore
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.workload import Workload
@@ -41,14 +41,14 @@ class Tools:
     ----------
     each : ParallelMap
         Map over independent problems.
-    store : Store or None
+    store : PlanStore or None
         Store of solved problems.
     most_cells : int
         Largest number of cells of a marginal that may be counted.
     """
 
-    each: Each = plainly
-    store: Store | None = None
+    each: ParallelMap = serial_map
+    store: PlanStore | None = None
     most_cells: int = MOST_CELLS
 
 

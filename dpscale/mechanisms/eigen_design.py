@@ -13,8 +13,8 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import model_validator
 
-from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError, PlanError
+from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import TOLERANCE, Optimum, optimise
-from dpscale.optimize.plan_store import Store
+from dpscale.optimize.plan_store import PlanStore
 from dpscale.plans.plan import Plan
 
 NAME = "query-smasher"
@@ -39,7 +39,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
 def solve_optimally(
     gap: float,
     seconds: float,
-    store: Store | None,
+    store: PlanStore | None,
     key: str | None,
     rows: Floats,
     shape: tuple[int, ...],

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
+from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_planner import uniform_bound
 from dpscale.optimize import baselines
-from dpscale.optimize.integer_strategies import LARGEST_BITS, round_strategy, worth
+from dpscale.optimize.integer_strategies import LARGEST_BITS, round_strategy, error_coefficient
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.plan import Plan
@@ -115,7 +115,7 @@ def _factor(gram: Floats, base: Floats | None, noise: str) -> Factor:
     size, rows = len(gram), root_of(gram)
     if base is not None:
         return _rounded(base, rows, size)
-    return min((_rounded(make(size), rows, size) for make in BASES.values()), key=lambda f: worth(f, rows, noise))
+    return min((_rounded(make(size), rows, size) for make in BASES.values()), key=lambda f: error_coefficient(f, rows, noise))
 
 
 def _rounded(base: Floats, rows: Floats, size: int) -> Factor:

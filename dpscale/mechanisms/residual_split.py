@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.display import AttributeSet
-from dpscale.base.parallel import one_thread
+from dpscale.base.numerics import one_thread
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.opt_kronecker import solve_product
-from dpscale.optimize.residual_problems import AnyOptimum, AnyProblem, Rounded, assembled, bits_of, problems_of
+from dpscale.optimize.residual_problems import AnyOptimum, AnyProblem, Rounded, assemble_solution, bits_of, problems_of
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import NOISES, Blocks
 from dpscale.plans.factor import Factor
@@ -119,7 +119,7 @@ def solve_residuals(
     rounded = _rounded([parts for key, parts in problems.items() if key not in solved], optima, problem.noise, tools)
     for key, parts in problems.items():
         if key not in solved:
-            solved[key] = assembled(parts, optima, rounded, problem.noise)
+            solved[key] = assemble_solution(parts, optima, rounded, problem.noise)
     solutions = [_scaled(solved[key], sub.scale) for key, sub in zip(signatures, subs.classes, strict=True)]
     sets = AttributeSets(subs.names, subs.members, subs.ends)
     return ResidualSolutions(sets, subs.which, solutions), _remarks(list(optima.values()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals

@@ -22,14 +22,14 @@ from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.query_smasher import Options, solve_optimally
 from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
-from dpscale.optimize.axis_weights import Searched, along_curve, cell_weights, search, sums, unpacked
+from dpscale.optimize.axis_weights import WeightSearch, along_curve, cell_weights, search, sums, unpack
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.integer_strategies import bits_of_weights
-from dpscale.optimize.joint_residuals import candidates, unsplit
+from dpscale.optimize.joint_residuals import candidates, joint_spaces
 from dpscale.optimize.lower_bounds import exact_floor, floor
-from dpscale.optimize.plan_store import Store
+from dpscale.optimize.plan_store import PlanStore
 from dpscale.optimize.residual_grams import Demands, demands_of
-from dpscale.optimize.weight_objective import Point
+from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.optimize.wide_bounds import whole_bound
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import LAPLACE, rooted
@@ -90,11 +90,11 @@ def _whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
             yield replace(made, mechanism=NAME, notes=(f"{note}, as by `hdmm`", *made.notes))
 
 
-def _search_weights(problem: PlanningProblem, demands: Demands, seconds: float, store: Store | None) -> Searched:
+def _search_weights(problem: PlanningProblem, demands: Demands, seconds: float, store: PlanStore | None) -> WeightSearch:
     """Return the result of the search, from the store if it was made before."""
     key = (NAME, demands.digest, problem.noise)
     stored = store.get(*key) if store else None
-    known = None if stored is None else unpacked(stored, demands.sizes)
+    known = None if stored is None else unpack(stored, demands.sizes)
     if known is not None:
         return known
     curve = along_curve(demands, problem.noise)
@@ -105,7 +105,7 @@ def _search_weights(problem: PlanningProblem, demands: Demands, seconds: float, 
     return searched
 
 
-def _floor(problem: PlanningProblem, demands: Demands, curve: Point) -> float:
+def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint) -> float:
     """Return a lower bound on the error of all matrix mechanisms, or 0 if unknown.
 
     It is exact on few cells and otherwise computed from products of the axes.
@@ -129,12 +129,12 @@ def _plan_weights(
         separate = [one for space in subsets(names) if space not in taken and (one := solved.get(space)) is not None]
         if len(separate) < 2:
             continue
-        joined = unsplit(problem.workload, names, taken, weights)
+        joined = joint_spaces(problem.workload, names, taken, weights)
         whole = joined.solved(solve, problem.noise)
         split = sum(_root_error(one, problem.noise) for one in separate)
         if whole is not None and _root_error(whole, problem.noise) < split * (1 - GAINS):
-            solved = solved.replace_spaces(names, joined.tells, whole)
-            taken, notes = taken | joined.tells, (*notes, f"measured unsplit: {', '.join(names)}")
+            solved = solved.replace_spaces(names, joined.spanned, whole)
+            taken, notes = taken | joined.spanned, (*notes, f"measured unsplit: {', '.join(names)}")
     return assemble_plan(problem, NAME, solved, notes)
 
 
@@ -143,7 +143,7 @@ def _root_error(solution: Solution, noise: str) -> float:
     return float(solution.coefficient ** rooted(noise))
 
 
-def _weights(demands: Demands, searched: Searched) -> dict[str, Weights]:
+def _weights(demands: Demands, searched: WeightSearch) -> dict[str, Weights]:
     """Return integer weights of the attributes whose optimum is not the plain mean; empty if they gain nothing."""
     if searched.value > searched.plain * (1 - GAINS):
         return {}
@@ -156,7 +156,7 @@ def _weights(demands: Demands, searched: Searched) -> dict[str, Weights]:
     return {name: whole[kind] for name, kind in demands.kind_of.items() if kind in whole}
 
 
-def _remarks(searched: Searched) -> tuple[str, ...]:
+def _remarks(searched: WeightSearch) -> tuple[str, ...]:
     """Return a remark on the result of the search."""
     gain = 100 * (1 - searched.value / searched.plain)
     difference = max(searched.ends) / min(searched.ends) - 1

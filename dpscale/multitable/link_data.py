@@ -31,7 +31,7 @@ NO_KEYS = np.empty((0, 2), np.uint64)
 
 @dataclass(frozen=True, eq=False)
 class ExactLinks:
-    """Links as pairs of rows, (m, 2), with the codes and, if known, keys of all rows of both tables; never displayed."""
+    """Links as pairs of rows, (m, 2), with the codes and, if known, keys of all rows of both tables; never shown."""
 
     rows: Integers = field(repr=False)
     parents: NDArray[np.int32] = field(repr=False)

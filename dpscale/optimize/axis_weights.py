@@ -16,12 +16,12 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.optimize import descent
-from dpscale.optimize.convex import roughly
+from dpscale.optimize.convex import optimise_roughly
 from dpscale.optimize.implicit_workload import merged
 from dpscale.optimize.residual_grams import MIRRORED_CELLS, SEARCHED_CELLS, Demand, Demands, Joint, Products, Token
-from dpscale.optimize.weight_objective import SECONDS, Point, Profiles, Weighed
+from dpscale.optimize.weight_objective import SECONDS, ObjectivePoint, Profiles, WeightObjective
 from dpscale.privacy.draws import GAUSSIAN, rooted
 from dpscale.workload import FAMILIES, root_of
 from dpscale.workload.residual import Weights
@@ -37,7 +37,7 @@ MOVED, NEAR, SINGULAR = 1e-3, 1e-9, 1e-9
 
 
 @dataclass(frozen=True)
-class Searched:
+class WeightSearch:
     """Result of the search for axis weights.
 
     Attributes
@@ -61,13 +61,13 @@ class Searched:
     stationary: float
     floor: float = 0.0
 
-    def packed(self) -> Floats:
+    def pack(self) -> Floats:
         """Return all fields in one array for the plan store."""
         head = [self.value, self.plain, self.stationary, self.floor, *self.ends]
         return np.concatenate([[5 + len(self.ends)], head, *self.profiles])
 
 
-def unpacked(stored: Floats, sizes: Sequence[int]) -> Searched | None:
+def unpack(stored: Floats, sizes: Sequence[int]) -> WeightSearch | None:
     """Return the result stored by `Searched.packed`; None if the array does not fit profiles of these sizes."""
     start = len(stored) - sum(sizes) if stored.ndim == 1 else 0
     if start < 5 or stored[0] != start:
@@ -76,10 +76,10 @@ def unpacked(stored: Floats, sizes: Sequence[int]) -> Searched | None:
     if min(stored[1:3]) <= 0 or any(abs(float(profile.sum()) - 1) > NEAR for profile in profiles):
         return None
     value, plain, flat, floor, *ends = (float(number) for number in stored[1:start])
-    return Searched(list(profiles), value, plain, tuple(ends), flat, floor)
+    return WeightSearch(list(profiles), value, plain, tuple(ends), flat, floor)
 
 
-def search(demands: Demands, noise: str, curve: Point, seconds: float = SECONDS) -> Searched:
+def search(demands: Demands, noise: str, curve: ObjectivePoint, seconds: float = SECONDS) -> WeightSearch:
     """Return the best weights found, never worse than the plain mean.
 
     Parameters
@@ -93,37 +93,37 @@ def search(demands: Demands, noise: str, curve: Point, seconds: float = SECONDS)
     """
     even, apart = demands.plain, sums(demands)
     if len(demands.even) == len(even):
-        return Searched(even, curve.value, curve.value, (), 0.0)
+        return WeightSearch(even, curve.value, curve.value, (), 0.0)
     if not apart:
         return _best(curve.weighed(even), [curve])
     demands = merged(demands, rooted(noise))
     work = sum(_work(demands, demand) for demand in sums(demands))
-    whole = Weighed(demands, noise, SEARCHED_CELLS, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS))
+    whole = WeightObjective(demands, noise, SEARCHED_CELLS, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS))
     plain = whole(even)
     return _best(plain, [_descended(whole, profiles, plain, work) for profiles in _starts(demands, noise, curve, work)])
 
 
-def _best(plain: Point, ends: list[Point]) -> Searched:
+def _best(plain: ObjectivePoint, ends: list[ObjectivePoint]) -> WeightSearch:
     best = min([plain, *ends], key=lambda point: point.value)
-    return Searched(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
+    return WeightSearch(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
 
 
-def _starts(demands: Demands, noise: str, curve: Point, work: float) -> list[list[Floats]]:
+def _starts(demands: Demands, noise: str, curve: ObjectivePoint, work: float) -> list[list[Floats]]:
     """Return starting profiles: the optimum of the products alone; for small problems also tilted weights."""
     start = _off_kinks(demands, [_mirrored(demands, kind, u) for kind, u in enumerate(curve.profiles)])
     if curve.value > 0:
-        start = list(descend(Weighed(demands, noise, 0, TOLERANCE), start, EVALUATIONS).profiles)
+        start = list(descend(WeightObjective(demands, noise, 0, TOLERANCE), start, EVALUATIONS).profiles)
     tilts = (0.0, TILT, -TILT) if work <= LITTLE else ()
     return [start, *(_tilted(demands, tilt) for tilt in tilts)]
 
 
-def _descended(whole: Weighed, profiles: Profiles, plain: Point, work: float) -> Point:
+def _descended(whole: WeightObjective, profiles: Profiles, plain: ObjectivePoint, work: float) -> ObjectivePoint:
     """Descend as far as the cost of one evaluation of J permits; start near the plain mean if that is lower."""
-    looks, start = int(min(AFFORDED / work, EVALUATIONS)), whole(profiles)
-    if looks <= 1:
+    evaluations, start = int(min(AFFORDED / work, EVALUATIONS)), whole(profiles)
+    if evaluations <= 1:
         return start
     at = start.profiles if start.value < plain.value else _off_kinks(whole.demands, plain.profiles)
-    return min(start, descend(whole, at, looks), key=lambda point: point.value)
+    return min(start, descend(whole, at, evaluations), key=lambda point: point.value)
 
 
 def _work(demands: Demands, demand: Demand) -> float:
@@ -145,7 +145,7 @@ def _off_kinks(demands: Demands, profiles: Profiles) -> list[Floats]:
             for given, tilted, at in zip(profiles, _tilted(demands, TILT), even, strict=True)]  # fmt: skip
 
 
-def stationary(point: Point) -> float:
+def stationary(point: ObjectivePoint) -> float:
     """Return how much J changes, to first order and relatively, if 0.001 of an axis' weight moves between two cells.
 
     The value is 0 if all residual spaces of the workload are measured jointly, because J then does not depend on u.
@@ -170,9 +170,9 @@ def _joint(demand: frozenset) -> bool:  # type: ignore[type-arg]
     return any(isinstance(term, Joint) for term, _ in demand)
 
 
-def along_curve(demands: Demands, noise: str = GAUSSIAN) -> Point:
+def along_curve(demands: Demands, noise: str = GAUSSIAN) -> ObjectivePoint:
     """Return the best point of the fixed-point iteration in t over all kinds; sums of terms count by their products."""
-    weighed = Weighed(demands, noise, 0, ON_CURVE)
+    weighed = WeightObjective(demands, noise, 0, ON_CURVE)
     best = point = weighed(demands.plain)
     for _ in range(STEPS):
         before, point = point.value, weighed([_on_curve(point, kind) for kind in range(len(demands.sizes))])
@@ -182,7 +182,7 @@ def along_curve(demands: Demands, noise: str = GAUSSIAN) -> Point:
     return best
 
 
-def _on_curve(point: Point, kind: int) -> Floats:
+def _on_curve(point: ObjectivePoint, kind: int) -> Floats:
     """Return the weights at which the curve of a kind's main family has the slope of J."""
     profile = point.profiles[kind]
     tokens = [token for token in point.tokens if token[0] == kind and point.by_value[token] and point.by_square[token]]
@@ -203,7 +203,7 @@ def _on_curve(point: Point, kind: int) -> Floats:
     return found
 
 
-def added_total(point: Point, token: Token) -> float:
+def added_total(point: ObjectivePoint, token: Token) -> float:
     """Return the t at which the curve of a token has the slope of J: √(t + s)/√l = (∂J/∂l)/(∂J/∂s)."""
     averaged = point.tokens[token]
     if not point.by_square[token]:
@@ -211,20 +211,20 @@ def added_total(point: Point, token: Token) -> float:
     return max(averaged.value * (point.by_value[token] / point.by_square[token]) ** 2 - averaged.square, 0.0)
 
 
-def descend(weighed: Weighed, profiles: Profiles, evaluations: int) -> Point:
+def descend(weighed: WeightObjective, profiles: Profiles, evaluations: int) -> ObjectivePoint:
     """Minimise J by L-BFGS over the weights of all kinds that are not even; return the best point evaluated."""
     free = [kind for kind in range(len(profiles)) if kind not in weighed.demands.even]
-    met: list[Point] = []
+    met: list[ObjectivePoint] = []
 
-    def look(moves: Floats) -> tuple[float, Callable[[], Floats]]:
-        met.append(weighed(moved(weighed.demands, profiles, free, moves)))
+    def evaluate(moves: Floats) -> tuple[float, Callable[[], Floats]]:
+        met.append(weighed(move_profiles(weighed.demands, profiles, free, moves)))
         return math.log(met[-1].value), partial(_slope, met[-1], free)
 
-    descent.descend(look, np.zeros(sum(len(profiles[kind]) for kind in free)), evaluations, ENOUGH)
+    descent.descend(evaluate, np.zeros(sum(len(profiles[kind]) for kind in free)), evaluations, ENOUGH)
     return min(met, key=lambda point: point.value)
 
 
-def _slope(point: Point, free: Sequence[int]) -> Floats:
+def _slope(point: ObjectivePoint, free: Sequence[int]) -> Floats:
     """Return ∂ log J with respect to the moves of the free kinds."""
     slopes = [_mirrored(point.weighed.demands, kind, slope) for kind, slope in enumerate(point.gradient())]
     parts = [(slopes[kind] - slopes[kind].mean()) / len(slopes[kind]) for kind in free]
@@ -236,7 +236,7 @@ def _mirrored(demands: Demands, kind: int, values: Floats) -> Floats:
     return (values + values[::-1]) / 2 if kind in demands.mirrored else values
 
 
-def moved(demands: Demands, profiles: Profiles, free: Sequence[int], moves: Floats) -> list[Floats]:
+def move_profiles(demands: Demands, profiles: Profiles, free: Sequence[int], moves: Floats) -> list[Floats]:
     """Return profiles with those of the free kinds moved by multiples of 1/n; their sums remain 1."""
     new, start = list(profiles), 0
     for kind in free:
@@ -266,9 +266,9 @@ def cell_weights(profile: Floats, size: int, family: str, bits: int) -> Weights:
         Precision of the integer weights.
     """
     if not is_wide(size):
-        return whole_weights(refined(profile, size, size), bits)
+        return whole_weights(refine_profile(profile, size, size), bits)
     number = sum(run.count for run in runs_of(size))
-    blocks = whole_weights(refined(profile, size, number), BLOCK_BITS)
+    blocks = whole_weights(refine_profile(profile, size, number), BLOCK_BITS)
     within = [
         whole_weights(inner_profile(family, size, run.size), FEWEST_BITS + run.size.bit_length())
         for run in runs_of(size)
@@ -277,7 +277,7 @@ def cell_weights(profile: Floats, size: int, family: str, bits: int) -> Weights:
     return tuple(block * weight for block, own in zip(blocks, each, strict=True) for weight in own)
 
 
-def refined(profile: Floats, size: int, parts: int) -> Floats:
+def refine_profile(profile: Floats, size: int, parts: int) -> Floats:
     """Return the weights of the blocks of an axis interpolated to another number of blocks."""
     if len(profile) == parts:
         return profile
@@ -294,10 +294,10 @@ def inner_profile(family: str, size: int, cells: int) -> Floats:
         return np.full(cells, 1 / cells)
     few = min(cells, SOLVED)
     gram = _inner_queries(family, size, few)
-    optimum = roughly(root_of(gram / np.trace(gram)), (few,), NEAR_BLOCKS)
+    optimum = optimise_roughly(root_of(gram / np.trace(gram)), (few,), NEAR_BLOCKS)
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(few))
     found = np.maximum(inverse / inverse.sum(), LEAST / few)
-    return refined(found / found.sum(), cells, cells)
+    return refine_profile(found / found.sum(), cells, cells)
 
 
 def _inner_queries(family: str, size: int, cells: int) -> Floats:

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import Floats
 from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.marginal_algebra import requested_terms, residual_traces
 from dpscale.optimize.opt_explicit import Noise, sensitivity
@@ -41,7 +41,7 @@ def workload_itself(gram: Floats) -> Floats:
 
 
 def wavelet(size: int) -> Floats:
-    """Return the Haar wavelet (Xiao et al., 2011): the total, and left minus right for every halved interval; any size."""
+    """Return the Haar wavelet (Xiao et al., 2011) of any size: the total, and left minus right of halved intervals."""
     rows = [np.ones(size)]
     for low, high in _nodes(size, 2):
         if high - low > 1:

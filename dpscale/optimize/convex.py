@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.optimize.symmetry import SymmetryBlocks, split
 from dpscale.plans.factor import Factor
 
@@ -32,42 +32,42 @@ TO_BOUNDARY = 0.95
 FLOOR = 1e-6
 ROUNDS = 12
 NEAR = 0.9
-KEPT = 1e-3
+WEIGHT_THRESHOLD = 1e-3
 MIXED = 1e-6
 
 
-class Point:
+class DualPoint:
     """One μ with its trace tr M^½, the diagonal of X (`leverage`) on the orbits, and the ratio of primal to dual."""
 
     def __init__(self, blocks: SymmetryBlocks, weights: Floats) -> None:
         self.blocks, self.weights = blocks, weights
-        self.turned: list[Floats] = []
+        self.rotated: list[Floats] = []
         self.values: list[Floats] = []
         for block in blocks.blocks:
             values, vectors = np.linalg.eigh((block.rows * weights) @ block.rows.T)
             self.values.append(np.maximum(values, values[-1] * 1e-30))
-            self.turned.append(vectors.T @ block.rows)
-        pairs = list(zip(self.turned, self.values, strict=True))
+            self.rotated.append(vectors.T @ block.rows)
+        pairs = list(zip(self.rotated, self.values, strict=True))
         self.trace = float(sum(np.sqrt(values).sum() for values in self.values))
         self.leverage: Floats = np.sum([(rows**2 / np.sqrt(values)[:, None]).sum(0) for rows, values in pairs], axis=0)
         self.ratio = float(self.leverage.max()) * float(weights.sum()) / self.trace
 
-    def normal(self) -> Point:
+    def normal(self) -> DualPoint:
         """Return the same point with weights that sum to 1."""
-        return Point(self.blocks, self.weights / self.weights.sum())
+        return DualPoint(self.blocks, self.weights / self.weights.sum())
 
     def root(self) -> Floats:
         """Return B with BᵀB = X / max X_ii, on all cells."""
         parts = [
             self.blocks.expand(block, values[:, None] ** -0.25 * rows)
-            for block, rows, values in zip(self.blocks.blocks, self.turned, self.values, strict=True)
+            for block, rows, values in zip(self.blocks.blocks, self.rotated, self.values, strict=True)
         ]
         return np.asarray(np.concatenate(parts) / np.sqrt(self.leverage.max()))
 
     def curvature(self) -> Floats:
         """Return H on the orbits."""
         total = np.zeros((len(self.weights),) * 2)
-        for rows, values in zip(self.turned, self.values, strict=True):
+        for rows, values in zip(self.rotated, self.values, strict=True):
             roots = np.sqrt(values)
             for k, row in enumerate(rows):
                 others = rows[k:] * row * np.sqrt(1 / (roots[k] * roots[k:] * (roots[k] + roots[k:])))[:, None]
@@ -76,7 +76,7 @@ class Point:
         return total
 
 
-def polish(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
+def polish(start: DualPoint, tolerance: float, deadline: float = math.inf) -> DualPoint:
     """Refine a point by Newton steps until the tolerance or the deadline, on the cells that may have positive weight.
 
     A cell may have positive weight if its leverage is near the largest; these are few. The certificate covers all
@@ -85,13 +85,13 @@ def polish(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
     best, weights = start, start.weights
     chosen = np.zeros(len(weights), dtype=bool)
     for _ in range(ROUNDS):
-        point = Point(start.blocks, weights)
-        chosen |= (point.leverage > NEAR * point.leverage.max()) | (weights > KEPT * weights.max())
+        point = DualPoint(start.blocks, weights)
+        chosen |= (point.leverage > NEAR * point.leverage.max()) | (weights > WEIGHT_THRESHOLD * weights.max())
         orbits = np.flatnonzero(chosen)
-        optimum = interior_point(Point(start.blocks.only(orbits), weights[orbits]), tolerance / 2, deadline)
+        optimum = interior_point(DualPoint(start.blocks.only(orbits), weights[orbits]), tolerance / 2, deadline)
         weights = np.zeros(len(weights))
         weights[orbits] = optimum.weights
-        point = Point(start.blocks, weights / weights.sum())
+        point = DualPoint(start.blocks, weights / weights.sum())
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or chosen.all() or time.monotonic() >= deadline:
             break
@@ -99,10 +99,10 @@ def polish(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
     return best
 
 
-def interior_point(start: Point, tolerance: float, deadline: float = math.inf) -> Point:
+def interior_point(start: DualPoint, tolerance: float, deadline: float = math.inf) -> DualPoint:
     """Take Newton steps from a good point until the gap is within the tolerance; return the best point, normalised."""
     weights = start.weights / start.weights.sum()
-    point = Point(start.blocks, np.maximum(weights, weights.max() * FLOOR) * start.trace)
+    point = DualPoint(start.blocks, np.maximum(weights, weights.max() * FLOOR) * start.trace)
     slack = np.maximum(1 - point.leverage, 1e-4)
     best = start
     for _ in range(NEWTON_STEPS):
@@ -112,7 +112,7 @@ def interior_point(start: Point, tolerance: float, deadline: float = math.inf) -
         slack_step = (target - slack * step) / point.weights - slack
         length = min(_to_boundary(point.weights, step), _to_boundary(slack, slack_step))
         slack = slack + length * slack_step
-        point = Point(point.blocks, point.weights + length * step)
+        point = DualPoint(point.blocks, point.weights + length * step)
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:
             break
@@ -189,7 +189,7 @@ def optimise(
     return _optimum(best, tolerance, deadline)
 
 
-def roughly(
+def optimise_roughly(
     rows: Floats, shape: tuple[int, ...], tolerance: float, seconds: float = math.inf, start: Floats | None = None
 ) -> Optimum:
     """Solve by the fixed point alone, for searches that need no certificate; the dual is still a bound."""
@@ -197,20 +197,20 @@ def roughly(
     return _optimum(fixed_point(split(rows, shape), tolerance, deadline, start), tolerance, deadline)
 
 
-def _optimum(best: Point, tolerance: float, deadline: float) -> Optimum:
+def _optimum(best: DualPoint, tolerance: float, deadline: float) -> Optimum:
     ended = "gap" if best.ratio - 1 <= tolerance else "time" if time.monotonic() >= deadline else "steps"
     return Optimum(best.root(), best.trace**2 * best.ratio, best.trace**2, best.weights, ended)
 
 
 def fixed_point(
     blocks: SymmetryBlocks, tolerance: float, deadline: float = math.inf, start: Floats | None = None
-) -> Point:
+) -> DualPoint:
     """Run the Anderson-mixed fixed point from uniform or given weights; return the best point."""
     sizes = np.bincount(blocks.orbit).astype(np.float64)
     if start is None or start.shape != sizes.shape or start.min() < 0 or start.max() <= 0:
         start = sizes / sizes.sum()
     steps = int(np.clip(WORK / _step_work(blocks), FEWEST_STEPS, STEPS))
-    return mixed(partial(Point, blocks), start, tolerance, deadline, steps)
+    return iterate_fixed_point(partial(DualPoint, blocks), start, tolerance, deadline, steps)
 
 
 def _step_work(blocks: SymmetryBlocks) -> float:
@@ -223,7 +223,7 @@ def _newton_work(blocks: SymmetryBlocks) -> float:
     return sum(float(one.rows.size) ** 2 for one in blocks.blocks)
 
 
-class Looked(Protocol):
+class DualIterate(Protocol):
     """Protocol of an evaluated μ (see `Point`)."""
 
     @property
@@ -236,17 +236,17 @@ class Looked(Protocol):
     def ratio(self) -> float: ...
 
 
-Look = TypeVar("Look", bound=Looked)
+Iterate = TypeVar("Look", bound=DualIterate)
 
 
-def mixed(look: Callable[[Floats], Look], start: Floats, tolerance: float, deadline: float, steps: int = STEPS) -> Look:
+def iterate_fixed_point(evaluate: Callable[[Floats], Iterate], start: Floats, tolerance: float, deadline: float, steps: int = STEPS) -> Iterate:
     """Run the fixed-point iteration on μ with Anderson mixing; return the best point evaluated."""
-    best = look(start)
+    best = evaluate(start)
     log_weights = np.log(np.maximum(best.weights, 1e-300))
     mixing = Mixing()
     for step in range(steps):
         weights = np.exp(np.maximum(log_weights - log_weights.max(), NOTHING))
-        point = look(weights / weights.sum()) if step else best
+        point = evaluate(weights / weights.sum()) if step else best
         best = point if point.ratio < best.ratio else best
         if best.ratio - 1 <= tolerance or time.monotonic() >= deadline:
             break
@@ -305,11 +305,11 @@ LEAST = 1e-14
 def slope(rows: Floats, shape: tuple[int, ...], optimum: Optimum) -> Floats:
     """Return Y, the gradient of the problem of `rows` (r, cells) at its optimum, shape (cells, cells)."""
     blocks = split(rows, shape)
-    point = Point(blocks, optimum.weights)
+    point = DualPoint(blocks, optimum.weights)
     cells = _on_cells(optimum, blocks)
     parts = [
-        blocks.expand(block, np.maximum(values, values.max() * LEAST)[:, None] ** -0.75 * turned) * cells
-        for block, values, turned in zip(blocks.blocks, point.values, point.turned, strict=True)
+        blocks.expand(block, np.maximum(values, values.max() * LEAST)[:, None] ** -0.75 * rotated) * cells
+        for block, values, rotated in zip(blocks.blocks, point.values, point.rotated, strict=True)
     ]
     stacked = np.concatenate(parts)
     return np.asarray(point.trace * stacked.T @ stacked)

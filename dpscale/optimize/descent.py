@@ -12,46 +12,46 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 
-Look = Callable[[Floats], tuple[float, Callable[[], Floats]]]  # the value at a point, and what tells the slope there
+Objective = Callable[[Floats], tuple[float, Callable[[], Floats]]]  # the value at a point, and what tells the slope there
 
 MEMORY = 10
 FALLS, FLATTENS = 1e-4, 0.9  # of the slope along the direction: what a step must gain, and what slope it may leave
 FIRST, LENGTH = 0.1, 10.0  # the first step's longest move, and it in slopes
 
 
-def descend(look: Look, start: Floats, looks: int, flat: float) -> None:
+def descend(evaluate: Objective, start: Floats, evaluations: int, flat: float) -> None:
     """Evaluate at most `looks` points, each step lower than the previous one; stop if a step gains less than `flat`."""
-    left = [looks]
+    left = [evaluations]
 
-    def counted(point: Floats) -> tuple[float, Callable[[], Floats]]:
+    def evaluate_counted(point: Floats) -> tuple[float, Callable[[], Floats]]:
         left[0] -= 1
-        return look(point)
+        return evaluate(point)
 
-    at, (value, slope_of), turns = start, counted(start), _Turns()
+    at, (value, slope_of), hessian = start, evaluate_counted(start), _InverseHessian()
     slope = slope_of()
     while left[0] > 0 and slope.any():
-        direction = turns.turned(slope)
-        found = _step(counted, at, value, slope, direction, left)
+        direction = hessian.direction(slope)
+        found = _step(evaluate_counted, at, value, slope, direction, left)
         if found is None:
             return
         new, new_value, new_slope = found
         gained, value = value - new_value, new_value
-        turns.add(new - at, new_slope - slope)
+        hessian.add(new - at, new_slope - slope)
         at, slope = new, new_slope
         if gained <= flat:
             return
 
 
 def _step(
-    look: Look, at: Floats, value: float, slope: Floats, direction: Floats, left: list[int]
+    evaluate: Objective, at: Floats, value: float, slope: Floats, direction: Floats, left: list[int]
 ) -> tuple[Floats, float, Floats] | None:
     """Return a lower and flatter point along the direction, with its value and slope; None if none is found."""
     falling, low, high, length, found = float(slope @ direction), 0.0, math.inf, 1.0, None
     while left[0] > 0:
         point = at + length * direction
-        there, slope_of = look(point)
+        there, slope_of = evaluate(point)
         if there > value + FALLS * length * falling:
             high = length
         else:
@@ -63,26 +63,26 @@ def _step(
     return found
 
 
-class _Turns:
+class _InverseHessian:
     """Recent steps and the changes of the slope along them: an implicit inverse Hessian."""
 
     def __init__(self) -> None:
-        self.kept: list[tuple[Floats, Floats]] = []
+        self.pairs: list[tuple[Floats, Floats]] = []
 
     def add(self, step: Floats, change: Floats) -> None:
         if float(step @ change) > 0:
-            self.kept = [*self.kept[1 - MEMORY :], (step, change)]
+            self.pairs = [*self.pairs[1 - MEMORY :], (step, change)]
 
-    def turned(self, slope: Floats) -> Floats:
+    def direction(self, slope: Floats) -> Floats:
         """Return the descent direction for a slope."""
-        if not self.kept:
+        if not self.pairs:
             return np.asarray(-slope * min(LENGTH, FIRST / float(np.abs(slope).max())))
         direction, along = -slope, []
-        for step, change in reversed(self.kept):
+        for step, change in reversed(self.pairs):
             along.append(float(step @ direction) / float(step @ change))
             direction = direction - along[-1] * change
-        step, change = self.kept[-1]
+        step, change = self.pairs[-1]
         direction = direction * (float(step @ change) / float(change @ change))
-        for (step, change), was in zip(self.kept, reversed(along), strict=True):
+        for (step, change), was in zip(self.pairs, reversed(along), strict=True):
             direction = direction + (was - float(change @ direction) / float(step @ change)) * step
         return np.asarray(direction)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Mixing
 from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import Strategy, error_of
@@ -49,11 +49,11 @@ class _Point:
 
     def __init__(self, costs: Floats, squares: Floats, y: Floats) -> None:
         self.y = y
-        seen = np.maximum(squares @ y, 1e-300)
-        self.weights = np.sqrt(costs / seen)
+        sums = np.maximum(squares @ y, 1e-300)
+        self.weights = np.sqrt(costs / sums)
         self.load = self.weights @ squares
-        self.trace = float(np.sqrt(costs * seen).sum())
-        self.curves = 0.5 * np.sqrt(costs) * np.maximum(seen, 1e-200) ** -1.5  # of cells that are left out, finite
+        self.trace = float(np.sqrt(costs * sums).sum())
+        self.curves = 0.5 * np.sqrt(costs) * np.maximum(sums, 1e-200) ** -1.5  # of cells that are left out, finite
         self.ratio = float(self.load.max()) * float(y.sum()) / self.trace
 
 
@@ -105,8 +105,8 @@ def principal_design(gram: Floats, count: int, gap: float = GAP) -> Strategy:
 def eigen_queries(gram: Floats) -> Floats:
     """Return the eigenvectors of the Gram matrix as rows, largest eigenvalue first, without those of eigenvalue 0."""
     values, vectors = np.linalg.eigh(gram)
-    kept = values > RANK * values[-1]
-    return np.asarray(vectors[:, kept].T[::-1])
+    positive = values > RANK * values[-1]
+    return np.asarray(vectors[:, positive].T[::-1])
 
 
 def query_costs(gram: Floats, queries: Floats) -> Floats:
@@ -127,8 +127,8 @@ def complete_columns(matrix: Floats) -> Floats:
 
 def _strategy(gram: Floats, queries: Floats, weights: Floats) -> Strategy:
     """Return the weighted queries with completed columns, at sensitivity 1."""
-    kept = weights > 0
-    matrix = complete_columns(np.sqrt(weights[kept])[:, None] * queries[kept])
+    positive = weights > 0
+    matrix = complete_columns(np.sqrt(weights[positive])[:, None] * queries[positive])
     matrix = matrix / np.sqrt((matrix**2).sum(axis=0).max())
     error = error_of(gram, matrix, "gaussian")
     return Strategy(matrix, error, min(svd_of_gram(gram), error))

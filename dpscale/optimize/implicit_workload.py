@@ -17,9 +17,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats
 from dpscale.optimize.residual_grams import Demand, Demands, Term, is_product
 from dpscale.workload import FAMILIES, ExplicitPart, JointPart, ProductPart, Workload
 from dpscale.workload.residual import kron
@@ -240,11 +240,11 @@ NEAR = 0.25  # of the logarithm of a term's share
 
 def merged(demands: Demands, power: float) -> Demands:
     """Return the demands with similar sums replaced by their mean; `power` is the exponent of L in the objective."""
-    alike: dict[object, list[tuple[Demand, int]]] = defaultdict(list)
+    groups: dict[object, list[tuple[Demand, int]]] = defaultdict(list)
     for demand, number in demands.counts.items():
-        alike[demand if is_product(term for term, _ in demand) else _mix(demand)].append((demand, number))
+        groups[demand if is_product(term for term, _ in demand) else _mix(demand)].append((demand, number))
     counts: Counter[Demand] = Counter()
-    for group in alike.values():
+    for group in groups.values():
         counts[group[0][0] if len(group) == 1 else _mean(group, power)] += sum(number for _, number in group)
     return replace(demands, counts=counts)
 

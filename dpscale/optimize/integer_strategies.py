@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.privacy.draws import BELOW_ONE, GAUSSIAN
@@ -31,10 +31,10 @@ TRIES = 8
 TRIED_CELLS = 200
 BASIS_BITS = 36
 AxisWeights = tuple[Weights | None, ...]
-LOST = 1e-3  # of a query: no rounding error, but another span
+SPAN_TOLERANCE = 1e-3  # of a query: no rounding error, but another span
 
 
-def worth(factor: Factor, rows: Floats, noise: str = GAUSSIAN) -> float:
+def error_coefficient(factor: Factor, rows: Floats, noise: str = GAUSSIAN) -> float:
     """Return the error coefficient tr(G (KᵀK)⁺) Δ² for the Gram matrix of `rows`; inf if K lost rank by rounding."""
     try:
         return float(((rows @ factor.inverse) ** 2).sum()) * factor.squared_sensitivity(noise)
@@ -72,18 +72,18 @@ def round_strategy(
     """
     tries, own = TRIES if root.shape[1] <= TRIED_CELLS else 1, tuple(weights or [None] * len(shape))
     scales = [np.ldexp(root, bits) * (1 - t / (2 * TRIES)) for t in range(tries)]
-    make = centred_on(shape, own) if basis is None else _combined(basis, shape, len(root), own)
-    best = min((make(scaled) for scaled in scales), key=lambda factor: worth(factor, rows))
-    if not worth(best, rows) < np.inf:
+    make = centring_rounder(shape, own) if basis is None else _combined(basis, shape, len(root), own)
+    best = min((make(scaled) for scaled in scales), key=lambda factor: error_coefficient(factor, rows))
+    if not error_coefficient(best, rows) < np.inf:
         size = " × ".join(map(str, shape))
         raise PlanError("workload", f"a strategy on {size} cells that loses rank on the lattice", "", "coarsen it")
-    if not best.spans(rows, LOST):
+    if not best.spans(rows, SPAN_TOLERANCE):
         raise PlanError("workload.weights", "weights so far apart that some of them count for nothing",
                         "weights within twelve orders of magnitude", "give 0 to what should not count")  # fmt: skip
     return best
 
 
-def centred_on(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Floats], Factor]:
+def centring_rounder(shape: tuple[int, ...], weights: AxisWeights) -> Callable[[Floats], Factor]:
     """Return a function that rounds a strategy to rows centred exactly along every axis of `shape`."""
     named = None if weights == (None,) * len(shape) else weights
 
@@ -124,7 +124,7 @@ def full_factor(root: Floats, shape: tuple[int, ...], bits: int) -> Factor:
     return Factor("full", shape, np.ascontiguousarray(integers[np.abs(integers).max(axis=1) > 0]))
 
 
-def two_cells(weights: Weights) -> Factor:
+def two_cell_factor(weights: Weights) -> Factor:
     """Return the only centred row on two cells, (U₁, −U₀), which needs no rounding."""
     first, second = (number // math.gcd(*weights) for number in weights)
     return Factor("matrix", (2,), np.array([[second, -first]], dtype=np.int64), (weights,))
@@ -153,7 +153,7 @@ def bits_of_weights(size: int, axes: int) -> int:
 
 
 SAME = 1e-12
-LEAST_TOLD, TOLD = 1e-6, 2.0**-14
+LEAST_RANK, ADDED = 1e-6, 2.0**-14
 
 
 def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float, noise: str) -> Block:
@@ -178,9 +178,9 @@ def rounded(matrix: Floats, bits: int) -> Factor:
 def _of_full_rank(matrix: Floats) -> Floats:
     """Return the strategy, with a small multiple of the identity added if some cells are not estimable."""
     values = np.linalg.svd(matrix, compute_uv=False)
-    if len(values) == matrix.shape[1] and values[-1] > LEAST_TOLD * values[0]:
+    if len(values) == matrix.shape[1] and values[-1] > LEAST_RANK * values[0]:
         return matrix
-    return np.concatenate([matrix, TOLD * values[0] * np.eye(matrix.shape[1])])
+    return np.concatenate([matrix, ADDED * values[0] * np.eye(matrix.shape[1])])
 
 
 def _is_identity(matrix: Floats) -> bool:

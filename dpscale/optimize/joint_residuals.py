@@ -16,10 +16,10 @@ from functools import reduce
 
 import numpy as np
 
-from dpscale.base.arrays import Floats, Integers
 from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import Floats, Integers
 from dpscale.optimize.convex import Solution, Solve, cell_weights, dual
-from dpscale.optimize.integer_strategies import ENTRY_BITS, LARGEST_BITS, worth
+from dpscale.optimize.integer_strategies import ENTRY_BITS, LARGEST_BITS, error_coefficient
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import variance_factor
 from dpscale.workload import ExplicitPart, Part, ProductPart, Workload, root_of
@@ -31,7 +31,7 @@ RIDGE, TOLERANCE = 1e-12, 1e-6
 
 
 @dataclass(frozen=True)
-class Unsplit:
+class JointSpaces:
     """Residual spaces of one set that are measured jointly.
 
     Attributes
@@ -56,7 +56,7 @@ class Unsplit:
     ridge: Floats
 
     @property
-    def tells(self) -> set[AttributeSet]:
+    def spanned(self) -> set[AttributeSet]:
         return {tuple(self.attributes[axis] for axis in kept) for kept in self.spaces}
 
     @property
@@ -73,7 +73,7 @@ class Unsplit:
         factor = self.rounded(optimum.root)
         if np.linalg.matrix_rank(factor.explicit().astype(np.float64)) < len(factor.explicit()):
             return None
-        coefficient = worth(factor, self.rows, noise) * variance_factor(noise)
+        coefficient = error_coefficient(factor, self.rows, noise) * variance_factor(noise)
         bound = dual(self.rows, cell_weights(held, self.shape, optimum)) * variance_factor(noise)
         return Solution((factor,), coefficient, min(bound, coefficient))
 
@@ -110,9 +110,9 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     return sorted(fitting, key=lambda names: (-len(names), names))
 
 
-def unsplit(
+def joint_spaces(
     workload: Workload, attributes: AttributeSet, taken: Container[AttributeSet], weights: Mapping[str, Weights]
-) -> Unsplit:
+) -> JointSpaces:
     """Return the residuals of a set to measure jointly, except those in `taken`, which another set measures."""
     spaces = tuple(kept for kept in subsets(tuple(range(len(attributes))))
                    if tuple(attributes[axis] for axis in kept) not in taken)  # fmt: skip
@@ -122,7 +122,7 @@ def unsplit(
     gram = projection.T @ gram_on(workload, attributes, weights) @ projection
     space = np.linalg.svd(projection)[2][: _dimensions(shape, spaces)]
     rows = root_of((gram + gram.T) / 2)
-    return Unsplit(attributes, shape, own, spaces, rows, math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * space)
+    return JointSpaces(attributes, shape, own, spaces, rows, math.sqrt(RIDGE * float((rows[-1] ** 2).sum())) * space)
 
 
 def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:

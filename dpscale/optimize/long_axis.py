@@ -18,9 +18,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
-from dpscale.optimize.convex import Optimum, Solve, mixed
-from dpscale.optimize.integer_strategies import centred_on
+from dpscale.base.numerics import Floats
+from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
+from dpscale.optimize.integer_strategies import centring_rounder
 from dpscale.plans.factor import Factor
 from dpscale.workload import FAMILIES
 from dpscale.workload.families import arcs_holding
@@ -65,16 +65,16 @@ class LinearAxis:
         diagonal[-1] = 1.5
         return diagonal / (self.size + 1), 1 / (self.size + 1)
 
-    def look(self, weights: Floats) -> LinearPoint:
+    def evaluate(self, weights: Floats) -> LinearPoint:
         """Return the leverages at weights of the cells."""
         from dpscale.optimize.long_axis_loops import add_leverages  # numba, for long axes alone
 
-        diagonal, beside = self.tridiagonal
+        diagonal, off_diagonal = self.tridiagonal
         largest = float(weights @ np.diag(self.gram))
-        least = BELOW * float(weights.min()) * (0.25 / beside)
+        least = BELOW * float(weights.min()) * (0.25 / off_diagonal)
         nodes, shares = quadrature(min(least, largest / 2), largest)
         leverage = np.zeros(self.size)
-        add_leverages(np.ascontiguousarray(weights), self.profile, diagonal, beside, nodes, shares, leverage)
+        add_leverages(np.ascontiguousarray(weights), self.profile, diagonal, off_diagonal, nodes, shares, leverage)
         return LinearPoint(weights, leverage, float(weights @ leverage))
 
     def solved(self, solve: Solve) -> Optimum:
@@ -82,13 +82,13 @@ class LinearAxis:
         start = np.full(self.size, 1 / self.size)
         if self.family == ROUND:
             return self.certified(start)
-        weights = mixed(self.look, start, TOLERANCE, math.inf).weights
+        weights = iterate_fixed_point(self.evaluate, start, TOLERANCE, math.inf).weights
         return self.certified((weights + weights[::-1]) / 2 if _from_both_ends(self.gram) else weights)
 
     def certified(self, weights: Floats) -> Optimum:
         """Return the strategy at some weights with its certificate, for a Gram matrix of trace 1."""
         roots, trace = np.sqrt(weights), float(np.trace(self.gram))
-        values, rows = decomposed(self.gram * np.outer(roots, roots) / trace)
+        values, rows = decompose_symmetric(self.gram * np.outer(roots, roots) / trace)
         values = np.sqrt(values[1:])  # the least is that of u, 0
         root = rows[1:] * np.sqrt(values)[:, None] / roots
         leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())
@@ -96,7 +96,7 @@ class LinearAxis:
 
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return an integer strategy near the optimum and its error coefficient."""
-        factor = centred_on((self.size,), self.weights)(np.ldexp(optimum.root, bits))
+        factor = centring_rounder((self.size,), self.weights)(np.ldexp(optimum.root, bits))
         error = float((factor.inverse * times_gram(self.family, factor.inverse)).sum()) / float(np.trace(self.gram))
         return factor, error * factor.squared_sensitivity(noise)
 
@@ -121,7 +121,7 @@ def long_family(key: str, shape: tuple[int, ...], weights: tuple[Weights | None,
     return family if known and len(shape) == 1 and shape[0] > LONG else None
 
 
-def decomposed(form: Floats) -> tuple[Floats, Floats]:
+def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
     """Return ascending eigenvalues, and eigenvectors as rows; by halves if reversal leaves the matrix unchanged."""
     if not _from_both_ends(form):
         values, vectors = np.linalg.eigh(form)
@@ -130,8 +130,8 @@ def decomposed(form: Floats) -> tuple[Floats, Floats]:
     own, across = form[:half, :half], form[:half, ::-1][:, :half]
     even = own + across
     if len(form) % 2:
-        beside = math.sqrt(2) * form[:half, half : half + 1]
-        even = np.block([[even, beside], [beside.T, form[half : half + 1, half : half + 1]]])
+        off_diagonal = math.sqrt(2) * form[:half, half : half + 1]
+        even = np.block([[even, off_diagonal], [off_diagonal.T, form[half : half + 1, half : half + 1]]])
     values, vectors = np.linalg.eigh(even)
     odd_values, odd = np.linalg.eigh(own - across)
     low, odd = math.sqrt(0.5) * vectors[:half].T, math.sqrt(0.5) * odd.T

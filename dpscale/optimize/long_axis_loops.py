@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.privacy.sampling_loops import compiled
 
 
 @compiled("void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[::1])")
 def add_leverages(
-    weights: Floats, profile: Floats, diagonal: Floats, beside: float, nodes: Floats, shares: Floats, leverage: Floats
+    weights: Floats, profile: Floats, diagonal: Floats, off_diagonal: float, nodes: Floats, shares: Floats, leverage: Floats
 ) -> None:
     """Add Σ_k share_k p_iᵀ (D̃ + s_k² T)⁻¹ p_i to the leverage of every cell i; p_i = e_i − u without its first cell.
 
@@ -21,7 +21,7 @@ def add_leverages(
     down, first, second, inverse = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     for k in range(len(nodes)):
         square = nodes[k] * nodes[k]
-        off = square * beside
+        off = square * off_diagonal
         for i in range(n):
             value, one, two = weights[i + 1] + square * diagonal[i], weights[i + 1], profile[i + 1]
             if i:

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.optimize.axis_weights import added_total, along_curve
 from dpscale.optimize.convex import cell_weights, optimise
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
 from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
-from dpscale.optimize.weight_objective import Point
+from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.workload import ProductPart, Workload, root_of
 
 Pair = tuple[float, float]  # g and k of a token
@@ -43,7 +43,7 @@ def exact_floor(workload: Workload, most: int = EXACT_CELLS) -> float:
     return optimise(root_of(gram / scale), workload.domain.shape(names)).dual * scale
 
 
-def floor(workload: Workload, curve: Point) -> float:
+def floor(workload: Workload, curve: ObjectivePoint) -> float:
     """Return a lower bound of the sum of weight · variance at unit cost; 0 if the workload has no product family.
 
     `curve` is the end of the fixed point for the workload's weights (`along_curve`).
@@ -69,7 +69,7 @@ def _one_family_an_axis(demands: Demands) -> bool:
     return len({kind for kind, _ in tokens}) == len(tokens)
 
 
-def _floor(point: Point) -> float:
+def _floor(point: ObjectivePoint) -> float:
     """Return the bound at the best α of a grid, optimised per kind of axis; any α gives a valid bound."""
     demands = point.weighed.demands
     choices = {token: _pairs(point, token) for token in point.tokens}
@@ -81,7 +81,7 @@ def _floor(point: Point) -> float:
     return _bound(demands, pairs) ** 2
 
 
-def _pairs(point: Point, token: Token) -> list[Pair]:
+def _pairs(point: ObjectivePoint, token: Token) -> list[Pair]:
     """Return g and k of a token at every α of the grid; for an even kind at the optimal α = 1."""
     weights = _cell_weights(point, token)
     roots = np.sqrt(weights)
@@ -97,7 +97,7 @@ def _pair(centred: Floats, mean: Floats, alpha: float) -> Pair:
     return float((isometry * mean).sum()), float((isometry * centred).sum())
 
 
-def _cell_weights(point: Point, token: Token) -> Floats:
+def _cell_weights(point: ObjectivePoint, token: Token) -> Floats:
     """Return μ on the cells of an axis: the dual of the curve's problem."""
     size = len(point.profiles[token[0]])
     if token[0] in point.weighed.demands.even:
@@ -155,8 +155,8 @@ def commuting_groups(union: Implicit) -> list[tuple[Product, ...]]:
         for group, keys in zip(groups, taken, strict=True):
             if all(commute(i, key, keys[i]) for i, key in enumerate(product.keys)):
                 group.append(product)
-                for seen, key in zip(keys, product.keys, strict=True):
-                    seen.add(key)
+                for used, key in zip(keys, product.keys, strict=True):
+                    used.add(key)
                 break
         else:
             groups.append([product])

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats, Integers
 from dpscale.optimize.convex import Mixing
 from dpscale.optimize.implicit_workload import Implicit, Product
 from dpscale.privacy.draws import BELOW_ONE
@@ -114,8 +114,8 @@ def over_subsets(values: Floats) -> Floats:
 
 def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Floats:
     """Return the trace of the workload's Gram matrix on every residual space, which determines the error."""
-    seen = lenses or [lens_of(np.eye(n)) for n in union.sizes]
-    split = [{key: lens.split(gram) for key, gram in union.distinct(i).items()} for i, lens in enumerate(seen)]
+    lenses_ = lenses or [lens_of(np.eye(n)) for n in union.sizes]
+    split = [{key: lens.split(gram) for key, gram in union.distinct(i).items()} for i, lens in enumerate(lenses_)]
     total = np.zeros((2,) * len(union.sizes))
     for product in union.products:
         total += product.weight * _outer([traces[key] for traces, key in zip(split, product.keys, strict=True)])

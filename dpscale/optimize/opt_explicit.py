@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import optimise
 from dpscale.workload import root_of
 
@@ -80,9 +80,9 @@ def p_identity_error(gram: Floats, parameters: Floats) -> tuple[float, Floats]:
     column = 1 + parameters.sum(axis=0)
     diagonal = np.diagonal(gram)
     inverse = np.linalg.inv(np.eye(len(parameters)) + parameters @ parameters.T)
-    turned = inverse @ ((parameters * column) @ gram)
-    scaled = turned * column
-    of_columns = 2 * (column * diagonal - (parameters * turned).sum(axis=0))
+    weighted = inverse @ ((parameters * column) @ gram)
+    scaled = weighted * column
+    of_columns = 2 * (column * diagonal - (parameters * weighted).sum(axis=0))
     value = float((column**2 * diagonal).sum() - (scaled * parameters).sum())
     return value, of_columns - 2 * (scaled - (scaled @ parameters.T) @ (inverse @ parameters))
 
@@ -213,7 +213,7 @@ def inverse_gram(matrix: Floats) -> Floats:
 def error_of(gram: Floats, matrix: Floats, noise: Noise) -> float:
     """Return tr(G (AᵀA)⁺) Δ² of any strategy matrix; inf if its rows do not span the workload."""
     inverse = inverse_gram(matrix)
-    lost = gram - (gram @ inverse) @ (matrix.T @ matrix)
-    if np.abs(lost).max() > SPAN * np.abs(gram).max():
+    residue = gram - (gram @ inverse) @ (matrix.T @ matrix)
+    if np.abs(residue).max() > SPAN * np.abs(gram).max():
         return math.inf
     return float((gram * inverse).sum()) * sensitivity(matrix, noise) ** 2

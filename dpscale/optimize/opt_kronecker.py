@@ -15,20 +15,19 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.parallel import Each, plainly
+from dpscale.base.numerics import Floats, ParallelMap, serial_map
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.implicit_workload import Implicit, Product
-from dpscale.optimize.integer_strategies import bits_for, round_strategy, worth
+from dpscale.optimize.integer_strategies import bits_for, round_strategy, error_coefficient
 from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.opt_explicit import Noise, Strategy, inverse_gram, optimise_explicit
 from dpscale.privacy.draws import rooted, variance_factor
 from dpscale.workload import Subworkload, root_of
 
 SWEEPS = 15
-SETTLED = 1e-5
+CONVERGED = 1e-5
 STARTS = 3
 FIRST_STARTS = 6
 Costs = list[dict[str, float]]
@@ -49,7 +48,7 @@ class ProductStrategy:
 
 
 def optimise_product(
-    union: Implicit, noise: Noise, each: Each = plainly, starts: int = STARTS, seed: int = 0
+    union: Implicit, noise: Noise, each: ParallelMap = serial_map, starts: int = STARTS, seed: int = 0
 ) -> ProductStrategy:
     """Solve OPT⊗: in closed form for one product, else as the best of `starts` block descents, mapped by `each`."""
     bound = svd_bound(union).value
@@ -60,7 +59,7 @@ def optimise_product(
     return ProductStrategy(union.names, factors, error, min(bound, error))
 
 
-def _single(union: Implicit, noise: Noise, each: Each, bound: float, seed: int) -> ProductStrategy:
+def _single(union: Implicit, noise: Noise, each: ParallelMap, bound: float, seed: int) -> ProductStrategy:
     product = union.products[0]
     grams = {axis.key: axis.gram for axis in product.axes}
     solved = each(partial(optimise_explicit, noise=noise, seed=seed), grams.values())
@@ -83,7 +82,7 @@ def _descend(union: Implicit, noise: Noise, seed: int) -> tuple[float, tuple[Flo
             if strategies[i] is None or _dot(union, costs, i, prices) <= _dot(union, costs, i, costs[i]):
                 strategies[i], costs[i] = new, prices
         before, best = best, _total(union, costs)
-        if best > before * (1 - SETTLED):
+        if best > before * (1 - CONVERGED):
             break
     return best, tuple(strategy.matrix for strategy in strategies if strategy is not None)
 
@@ -192,7 +191,7 @@ def _rounded_product(
     )
     coefficient = variance_factor(noise) * sum(
         weight
-        * math.prod(worth(factor, sub.factors[axis].rows, noise) for factor, axis in zip(factors, key, strict=True))
+        * math.prod(error_coefficient(factor, sub.factors[axis].rows, noise) for factor, axis in zip(factors, key, strict=True))
         for key, weight in terms
     )
     bound = sum(weight * math.prod(duals[axis] for axis in key) for key, weight in terms)
@@ -217,7 +216,7 @@ class UnionStrategy:
 
 
 def optimise_union(
-    union: Implicit, noise: Noise, each: Each = plainly, groups: Groups | None = None, seed: int = 0
+    union: Implicit, noise: Noise, each: ParallelMap = serial_map, groups: Groups | None = None, seed: int = 0
 ) -> UnionStrategy:
     """Solve OPT+ for given groups, or for the better of single products and products grouped under the largest ones."""
     tried = [groups] if groups is not None else distinct_groupings(union)
@@ -258,7 +257,7 @@ def _cells(union: Implicit, names: frozenset[str]) -> int:
     return math.prod(size for name, size in zip(union.names, union.sizes, strict=True) if name in names)
 
 
-def _of_groups(union: Implicit, noise: Noise, each: Each, groups: Groups, seed: int) -> UnionStrategy:
+def _of_groups(union: Implicit, noise: Noise, each: ParallelMap, groups: Groups, seed: int) -> UnionStrategy:
     parts = [union.only(group) for group in groups]
     solved = tuple(each(partial(_solve_union, noise=noise, seed=seed), parts))
     shares, error = divide([strategy.error for strategy in solved], noise)

@@ -18,10 +18,9 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.base.arrays import Flags, Floats
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.parallel import Each, plainly
+from dpscale.base.numerics import Flags, Floats, ParallelMap, serial_map
 from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.marginal_algebra import (
@@ -114,7 +113,7 @@ def optimise_marginals(
 
 
 def attribute_strategies(
-    union: Implicit, noise: Noise, of_total: float = OF_TOTAL, each: Each = plainly
+    union: Implicit, noise: Noise, of_total: float = OF_TOTAL, each: ParallelMap = serial_map
 ) -> list[Floats]:
     """Return a strategy of sensitivity 1 per attribute, for its queries and a fraction of Total: factors for OPT_M."""
     axes = [union.distinct(i) for i in range(len(union.sizes))]

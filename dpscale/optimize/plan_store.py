@@ -17,14 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 
 VERSION = 1
 VARIABLE = "DPSCALE_STORE"
 
 
 @dataclass(frozen=True)
-class Store:
+class PlanStore:
     """Arrays by key, one file each; a folder that cannot be read or written behaves like an empty one."""
 
     folder: Path
@@ -52,7 +52,7 @@ class Store:
         return self.folder / name[:2] / f"{name}.npy"
 
 
-def user_store() -> Store | None:
+def user_store() -> PlanStore | None:
     """Return the cache of the current user; None if it is disabled or there is no home directory."""
     named = os.environ.get(VARIABLE)
     if named == "off":
@@ -61,4 +61,4 @@ def user_store() -> Store | None:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # no home directory
         return None
-    return Store(Path(named) if named else Path(cache) / "dpscale" / "optima")
+    return PlanStore(Path(named) if named else Path(cache) / "dpscale" / "optima")

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import Floats
 from dpscale.optimize.wide_bounds import lower_bound
 from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart, Workload
 from dpscale.workload.factors import weighted_queries

@@ -14,18 +14,18 @@ from functools import cached_property, partial, reduce
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solution, Solve
 from dpscale.optimize.integer_strategies import (
     BASIS_BITS,
     ENTRY_BITS,
     bits_for,
-    centred_on,
+    centring_rounder,
     round_strategy,
-    two_cells,
+    two_cell_factor,
     weight_bits,
-    worth,
+    error_coefficient,
 )
 from dpscale.optimize.long_axis import LinearAxis, long_family
 from dpscale.optimize.wide_bounds import lower_bound
@@ -94,7 +94,7 @@ class Problem:
             raise PlanError("workload", f"queries of values that are not whole over {self.rows.shape[1]} cells of axes "
                             "with weights", "whole numbers", "take query-smasher")  # fmt: skip
         scaled = np.ldexp(directions / np.abs(directions).max(), bits)
-        return centred_on(self.shape, self.weights)(scaled).explicit().astype(np.float64)
+        return centring_rounder(self.shape, self.weights)(scaled).explicit().astype(np.float64)
 
     def solved(self, solve: Solve) -> Optimum:
         """Return the optimum computed by `solve`."""
@@ -103,13 +103,13 @@ class Problem:
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return an integer strategy near the optimum and its error coefficient."""
         factor = self._factor(optimum, bits)
-        return factor, worth(factor, self.rows, noise)
+        return factor, error_coefficient(factor, self.rows, noise)
 
     def _factor(self, optimum: Optimum, bits: int) -> Factor:
         if self.is_center:
             return center_factor(self.shape[0])
         if self.on_two_cells and self.weights[0] is not None:
-            return two_cells(self.weights[0])
+            return two_cell_factor(self.weights[0])
         if self.rounded_basis is not None:
             mixed = np.abs(optimum.root @ np.linalg.pinv(self.rounded_basis)).max()
             finer = min(ROUNDED_BITS - math.frexp(mixed)[1], ENTRY_BITS)
@@ -349,7 +349,7 @@ def bits_of(problems: tuple[AnyProblem, ...]) -> int:
     return bits_for(len(rounded), max((weight_bits(problem.weights) for problem in rounded), default=0))
 
 
-def assembled(
+def assemble_solution(
     problems: tuple[AnyProblem, ...], optima: dict[str, AnyOptimum], rounded: Rounded, noise: str
 ) -> Solution:
     """Return the product of the problems' rounded optima: the solution for a Gram matrix of trace 1."""

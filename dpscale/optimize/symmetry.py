@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.workload.factors import compressed
 
 TOLERANCE = 1e-10
@@ -48,7 +48,7 @@ class SymmetryBlocks:
 
 def split(rows: Floats, shape: tuple[int, ...]) -> SymmetryBlocks:
     """Return the blocks of a Gram matrix given by its rows, (r, cells), on the cells of `shape`."""
-    group = _group([turn for turn in _candidates(shape) if _leaves(rows, turn)], rows.shape[1])
+    group = _group([permutation for permutation in _candidates(shape) if _leaves(rows, permutation)], rows.shape[1])
     representative = np.stack([cells for cells, _ in group]).min(axis=0)
     cells, orbit = np.unique(representative, return_inverse=True)
     characters = product((1, -1), repeat=len(group[0][1]))
@@ -70,21 +70,21 @@ def _candidates(shape: tuple[int, ...]) -> list[Integers]:
     return involutions
 
 
-def _leaves(rows: Floats, turn: Integers) -> bool:
+def _leaves(rows: Floats, permutation: Integers) -> bool:
     """Return whether the permutation of the cells leaves the Gram matrix unchanged, tested on random vectors."""
     probes = np.random.default_rng(0).normal(size=(rows.shape[1], PROBES))
     straight = rows.T @ (rows @ probes)
-    turned = rows.T @ (rows @ probes[turn])
-    return bool(np.abs(straight[turn] - turned).max() <= TOLERANCE * np.abs(straight).max())
+    permuted = rows.T @ (rows @ probes[permutation])
+    return bool(np.abs(straight[permutation] - permuted).max() <= TOLERANCE * np.abs(straight).max())
 
 
-def _group(turns: list[Integers], size: int) -> list[tuple[Integers, tuple[int, ...]]]:
+def _group(permutations: list[Integers], size: int) -> list[tuple[Integers, tuple[int, ...]]]:
     """Return all products of the involutions, each with its exponents."""
     group = []
-    for exponents in product((0, 1), repeat=len(turns)):
+    for exponents in product((0, 1), repeat=len(permutations)):
         image = np.arange(size)
-        for turn, exponent in zip(turns, exponents, strict=True):
-            image = turn[image] if exponent else image
+        for permutation, exponent in zip(permutations, exponents, strict=True):
+            image = permutation[image] if exponent else image
         group.append((image, exponents))
     return group
 

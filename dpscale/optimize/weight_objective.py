@@ -16,8 +16,8 @@ from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
-from dpscale.optimize.convex import Optimum, optimise, roughly, slope
+from dpscale.base.numerics import Floats
+from dpscale.optimize.convex import Optimum, optimise, optimise_roughly, slope
 from dpscale.optimize.residual_grams import (
     EVEN,
     SEARCHED_BLOCKS,
@@ -41,7 +41,7 @@ SECONDS, LEAST_START, FINE = 60.0, 1e-9, 1e-4
 
 
 @dataclass
-class Averaged:
+class TokenState:
     """Quantities of a token under given weights: s, the Gram matrix of its pieces, L and, once solved, the optimum."""
 
     square: float
@@ -64,7 +64,7 @@ class Averaged:
 
 
 @dataclass
-class Weighed:
+class WeightObjective:
     """J and its gradient for one workload.
 
     Attributes
@@ -89,45 +89,45 @@ class Weighed:
     tolerance: float
     seconds: float = SECONDS
     starts: dict[object, Floats] = field(default_factory=dict)
-    known: dict[tuple[Token, bytes], Averaged] = field(default_factory=dict)
+    known: dict[tuple[Token, bytes], TokenState] = field(default_factory=dict)
 
-    def __call__(self, profiles: Profiles) -> Point:
+    def __call__(self, profiles: Profiles) -> ObjectivePoint:
         """Return J(u) with its derivatives."""
-        point = Point(self, profiles)
+        point = ObjectivePoint(self, profiles)
         for demand, number in self.demands.counts.items():
             point.add(demand, number)
         return point
 
-    def averaged(self, token: Token, profile: Floats) -> Averaged:
+    def averaged(self, token: Token, profile: Floats) -> TokenState:
         """Return the cached quantities of a token under a profile."""
         key = (token, profile.tobytes())
         if key not in self.known:
             self.known[key] = self._averaged(token, profile)
         return self.known[key]
 
-    def _averaged(self, token: Token, profile: Floats) -> Averaged:
+    def _averaged(self, token: Token, profile: Floats) -> TokenState:
         size, axis = self.demands.cells[token[0]], self.demands.axis(token)
         gram, square = weighted_piece(axis.gram, profile)
         if float(np.trace(gram)) <= NEGLIGIBLE * float(np.trace(axis.gram)):  # multiples of the total alone
-            return Averaged(square, np.zeros_like(gram))
+            return TokenState(square, np.zeros_like(gram))
         if token[0] in self.demands.even and size > SEARCHED_BLOCKS and token[1] in EVEN:
-            return Averaged(square, gram, value=plain_value(token[1], size))
-        return Averaged(square, gram, axis.inside)
+            return TokenState(square, gram, value=plain_value(token[1], size))
+        return TokenState(square, gram, axis.inside)
 
     def solve(self, key: object, rows: Floats, shape: tuple[int, ...]) -> Optimum:
         """Return the optimum of a problem, started from the last optimum of the same key."""
-        solve = optimise if self.tolerance <= FINE else roughly
+        solve = optimise if self.tolerance <= FINE else optimise_roughly
         optimum = solve(rows, shape, self.tolerance, self.seconds, self.starts.get(key))
         self.starts[key] = np.maximum(optimum.weights, optimum.weights.max() * LEAST_START)
         return optimum
 
 
-class Point:
+class ObjectivePoint:
     """J at one u, by kind; `by_square` and `by_value` are ∂J/∂s and ∂J/∂L of every token."""
 
-    def __init__(self, weighed: Weighed, profiles: Profiles) -> None:
+    def __init__(self, weighed: WeightObjective, profiles: Profiles) -> None:
         self.weighed, self.profiles, self.value = weighed, profiles, 0.0
-        self.tokens: dict[Token, Averaged] = {}
+        self.tokens: dict[Token, TokenState] = {}
         self.by_square: dict[Token, float] = defaultdict(float)
         self.by_value: dict[Token, float] = defaultdict(float)
         self._by_gram: dict[Token, Floats] = {}
@@ -166,20 +166,20 @@ class Point:
                 total[token[0]] -= 2 * (gram @ (sums - profile * sums.sum()))
         return total
 
-    def averaged(self, token: Token) -> Averaged:
+    def averaged(self, token: Token) -> TokenState:
         """Return a token's s and Gram matrix under these weights."""
         if token not in self.tokens:
             self.tokens[token] = self.weighed.averaged(token, self.profiles[token[0]])
         return self.tokens[token]
 
-    def solved(self, token: Token) -> Averaged:
+    def solved(self, token: Token) -> TokenState:
         """Return a token with its L."""
         averaged = self.averaged(token)
         if not averaged.value:
             self._solve(token, averaged)
         return averaged
 
-    def _solve(self, token: Token, averaged: Averaged) -> None:
+    def _solve(self, token: Token, averaged: TokenState) -> None:
         scale = float(np.trace(averaged.gram))
         averaged.rows = _rows(averaged.gram / scale)
         averaged.optimum = self.weighed.solve(token, averaged.rows, averaged.gram.shape[:1])

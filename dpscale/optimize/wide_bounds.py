@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.workload import ProductPart, Workload
 from dpscale.workload.residual import profile_of
 from dpscale.workload.wide import WideGram

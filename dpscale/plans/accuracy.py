@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import Floats
 from dpscale.domain import Domain
 from dpscale.plans.accuracy_base import Accuracy, ResidualEstimator, SpannedQuery
 from dpscale.plans.axis_variances import joint_quadratic

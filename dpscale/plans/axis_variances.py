@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.draws import LAPLACE
 from dpscale.workload import Family
 from dpscale.workload.residual import Weights, center, profile_of

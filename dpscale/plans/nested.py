@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family
 from dpscale.workload.wide import BlockRun, Cut, block_gram, block_sums, cut_of, inner_gram, runs_of

@@ -28,8 +28,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Integers
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Integers
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Cost
 from dpscale.privacy.noise import (
     MAX_SCALE,

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 from numba import uint64
 from numpy.typing import NDArray
 
-from dpscale.base.jit import SETTINGS, njit
+from dpscale.base.numerics import njit
 
 ONE, TWO = np.uint64(1), np.uint64(2)
 HALF_WORD, LOW_HALF, ALL_ONES = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -42,11 +43,12 @@ def compiled(
 
     def compile_now(function: Callable[..., Any]) -> Callable[..., Any]:
         options: dict[str, Any] = {"nogil": True, "inline": inline, "error_model": "python" if checked else "numpy"}
-        before, SETTINGS.SLP_VECTORIZE = SETTINGS.SLP_VECTORIZE, SETTINGS.SLP_VECTORIZE or int(slp)
+        settings: Any = numba.config
+        before, settings.SLP_VECTORIZE = settings.SLP_VECTORIZE, settings.SLP_VECTORIZE or int(slp)
         try:
             return njit(signature, cache=True, **options)(function)
         finally:
-            SETTINGS.SLP_VECTORIZE = before
+            settings.SLP_VECTORIZE = before
 
     return compile_now
 

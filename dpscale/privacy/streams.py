@@ -22,7 +22,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 
 PLAIN = (str, int, type(None))
 SECRET_BYTES = 32

@@ -15,9 +15,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
-from dpscale.base.parallel import Each, plainly
+from dpscale.base.numerics import Floats, ParallelMap, serial_map
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.blocks import Block
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -56,7 +55,7 @@ class Evidence(Protocol):
     def measurements(self) -> Sequence[Observed]:
         """Return every measurement as a linear operator inside an attribute set, with values and variance."""
 
-    def simulate_errors(self, model: LowOrder, seed: int, each: Each = plainly) -> SimulatedErrors:
+    def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
         """Return errors of these tables by redrawing all noise."""
 
 
@@ -107,7 +106,7 @@ class PlanEvidence:
     def residuals(self) -> Residuals:
         raise NotImplementedError("GReM of a plan is its least squares")
 
-    def simulate_errors(self, model: LowOrder, seed: int, each: Each = plainly) -> SimulatedErrors:
+    def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
         raise NotImplementedError("a plan's noise is not redrawn")
 
 
@@ -198,6 +197,6 @@ class Reconstruction:
     explain: Callable[[Any], str]
     estimates: Callable[[Evidence, Any, Path], Estimates]
     check: Callable[[MeasurementPlan, Any, int], None] = do_nothing
-    prepare: Callable[[Evidence, Any, Path, str, Each], None] = do_nothing
+    prepare: Callable[[Evidence, Any, Path, str, ParallelMap], None] = do_nothing
     disagreement: Callable[[MeasurementPlan, Any, Path], Any] = do_nothing
     joint: Callable[[Path], GraphicalModel] | None = None

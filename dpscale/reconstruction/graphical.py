@@ -17,7 +17,7 @@ import numpy as np
 
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.parallel import Each, one_thread
+from dpscale.base.numerics import ParallelMap, one_thread
 from dpscale.base.settings import setting
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
@@ -83,7 +83,7 @@ def _sizes_of(sizes: Mapping[str, int], sets: Iterable[AttributeSet]) -> dict[st
     return {name: size for name, size in sizes.items() if name in used}
 
 
-def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: ParallelMap) -> None:
     """Fit the model and write it into the folder, once."""
     if not (folder / FILE).exists():
         write_graphical(folder / FILE, fit_model(evidence, options))

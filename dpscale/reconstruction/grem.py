@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpscale.base.display import AttributeSet
-from dpscale.base.parallel import Each, one_thread
+from dpscale.base.numerics import ParallelMap, one_thread
 from dpscale.base.settings import setting
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
 from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, ModelEstimates, read_residuals, write_residuals
@@ -24,7 +24,7 @@ class Options(BasicOptions):
     )
 
 
-def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: ParallelMap) -> None:
     """Compute non-negative residuals once, since they need an optimization, for the tasks that answer from them."""
     if options.non_negative and not (folder / RESIDUALS).exists():
         with one_thread():

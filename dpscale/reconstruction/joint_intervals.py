@@ -19,8 +19,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import Floats
 from dpscale.plans.blocks import Block
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.reconstruction.estimates import LeastSquaresEstimates

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.display import AttributeSet, sized
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.parallel import Each, one_thread
+from dpscale.base.numerics import ParallelMap, one_thread
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction
@@ -75,7 +75,7 @@ def check(planned: MeasurementPlan, options: Options, memory: int) -> None:
                         f"the {sized(memory)} of engine.memory", "raise it, or leave out agree")  # fmt: skip
 
 
-def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: Each) -> None:
+def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: ParallelMap) -> None:
     """Write the model, and the errors and consistent targets that the options request, once."""
     if not (folder / MODEL).exists():
         model = _model(evidence)

@@ -9,8 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
-from dpscale.base.parallel import one_thread
+from dpscale.base.numerics import Floats, one_thread
 from dpscale.plans.factor import Factor
 from dpscale.reconstruction.shrinkage import shrunk_counts
 from dpscale.workload.residual import center

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
 from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import Floats, Integers
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.sampling_loops import compiled
 
 FARTHEST, PART = -60.0, 1 / 256

@@ -38,9 +38,8 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet
-from dpscale.base.parallel import Each, plainly
+from dpscale.base.numerics import Floats, ParallelMap, serial_map
 from dpscale.reconstruction import model_variance
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni
@@ -234,7 +233,7 @@ def simulate_errors(
     chains: int = 1,
     draws: int = DRAWS,
     seed: int = 0,
-    each: Each = plainly,
+    each: ParallelMap = serial_map,
 ) -> SimulatedErrors:
     """Return simulated errors of a model that `model_of` built from `counts` and `residuals`.
 

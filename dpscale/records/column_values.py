@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Flags, Integers
-from dpscale.base.lazy import pa, pc, types
+from dpscale.base.arrow import is_text, pa, pc, types
+from dpscale.base.numerics import Flags, Integers
 
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
 NOTHING = ("", "na", "n/a", "nan", "null", "none")
@@ -37,18 +37,6 @@ class Numbers:
     values: NDArray[Any]
     missing: Flags
     foreign: Flags
-
-
-def is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def bytes_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of a large_string array and its offsets, of length len(texts) + 1."""
-    _, offsets, data = texts.buffers()
-    if not len(texts) or data is None:
-        return np.empty(0, np.uint8), np.zeros(len(texts) + 1, np.int64)
-    return np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
 
 
 def numbers(column: pa.Array) -> Numbers | None:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Flags, Integers
+from dpscale.base.arrow import is_text, pa, pc
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.lazy import pa, pc
+from dpscale.base.numerics import Flags, Integers
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, numbered
-from dpscale.records.column_values import Numbers, days, is_text, numbers
+from dpscale.records.column_values import Numbers, days, numbers
 
 Codes = NDArray[np.unsignedinteger[Any]]
 DROPPED, OUTSIDE, UNPARSABLE, NULL = (

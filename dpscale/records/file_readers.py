@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dpscale.base.arrow import arrow_csv, is_text, pa, pc, pq
 from dpscale.base.errors import DataError
-from dpscale.base.lazy import arrow_csv, pa, pc, pq
 from dpscale.domain import Domain
-from dpscale.records.column_values import is_text
 from dpscale.records.files import PLAIN, Dialect, codec_of, is_csv, is_parquet
 from dpscale.records.raw import batch_rows, mapped, mapped_bytes, small, streamed
 from dpscale.storage.objects import is_url

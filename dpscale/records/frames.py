@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.arrow import buffers_of, is_text, pa
 from dpscale.base.errors import DataError
-from dpscale.base.lazy import pa
 from dpscale.domain import Domain
-from dpscale.records.column_values import bytes_of, is_text
 from dpscale.records.raw import batch_rows
 from dpscale.records.table import Partition
 
@@ -155,7 +154,7 @@ def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
     if pa.types.is_boolean(whole.type):
         whole = whole.cast(pa.uint8())
     if is_text(whole.type):
-        data, offsets = bytes_of(whole)
+        data, offsets = buffers_of(whole)
         return [np.diff(offsets), data[offsets[0] : offsets[-1]]]
     if not (pa.types.is_primitive(whole.type) or pa.types.is_decimal(whole.type)):
         raise DataError(f"data column {name!r}", f"type {whole.type}", "numbers, texts, dates or times", "convert it")

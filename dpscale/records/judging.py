@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrow import is_text, pa, pc
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.lazy import pa, pc
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
-from dpscale.records.column_values import is_text
 from dpscale.records.encode import NULL, OUTSIDE, UNPARSABLE, encode, judged, refusal
 from dpscale.records.table import Partition
 

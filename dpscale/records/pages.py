@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Integers
-from dpscale.base.lazy import pa, types
+from dpscale.base.arrow import is_text, pa, types
+from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
-from dpscale.records.column_values import is_text
 from dpscale.records.encode import code_type, entries_of, null_cell
 from dpscale.records.parquet import headers, levels
 from dpscale.records.parquet import values as loops

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dpscale.base.arrow import pa
 from dpscale.base.error_redaction import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
-from dpscale.base.lazy import pa
 from dpscale.records.files import TAKEN, codec_of, format_of, is_csv
 from dpscale.storage.objects import AHEAD, is_url, of_store, opening, telling
 

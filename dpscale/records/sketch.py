@@ -14,11 +14,11 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
+from dpscale.base.arrow import is_text, pa, pc
 from dpscale.base.errors import DataError
-from dpscale.base.lazy import pa, pc
 from dpscale.domain import Domain
 from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, name_of, numbered
-from dpscale.records.column_values import Numbers, days, is_text, numbers
+from dpscale.records.column_values import Numbers, days, numbers
 from dpscale.records.files import PLAIN, Dialect
 from dpscale.records.origin import Origin
 from dpscale.records.raw import other_delimiter

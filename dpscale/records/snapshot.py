@@ -17,12 +17,11 @@ from io import BufferedReader
 from typing import BinaryIO, NoReturn, cast
 
 from dpscale.base.errors import DataError, Unreadable
-from dpscale.base.parallel import Each, plainly
+from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.records.files import common_root, find_files, find_objects, hive_columns, is_parquet, name_below
 from dpscale.records.frames import FRAME, FramePartition
-from dpscale.records.row_filter import left
 from dpscale.records.table import Table
-from dpscale.records.where import EVERYTHING, Where
+from dpscale.records.where import EVERYTHING, Where, reduce_filter
 from dpscale.storage.objects import is_url, listed, opening
 
 Fingerprint = tuple[str, int, str]
@@ -61,7 +60,7 @@ def _chunks(files: Sequence[str]) -> list[Sequence[str]]:
     return [files[start : start + length] for start in range(0, len(files), length)]
 
 
-def snapshot(table: Table, footers: bool = False, each: Each = plainly) -> str:
+def snapshot(table: Table, footers: bool = False, each: ParallelMap = serial_map) -> str:
     """Return the SHA-256 of the table's files in hexadecimal; for a frame, that of its content.
 
     Parameters
@@ -142,7 +141,7 @@ def _asked(path: str, found: list[Entry], where: Where) -> list[Entry]:
     if not (found and where):
         return found
     root = common_root([path], [file for file, *_ in found])
-    return [one for one in found if left(where, dict(hive_columns(one[0], root))) is not None]
+    return [one for one in found if reduce_filter(where, dict(hive_columns(one[0], root))) is not None]
 
 
 def differing(one: Layout, other: Layout) -> list[str]:

@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dpscale.base.arrow import pa
 from dpscale.base.display import called
 from dpscale.base.errors import DataError
-from dpscale.base.lazy import pa
 from dpscale.domain import Domain
 from dpscale.records.file_readers import Source, open_source
 from dpscale.records.files import (
@@ -33,8 +33,7 @@ from dpscale.records.files import (
 )
 from dpscale.records.lake.version import Lake
 from dpscale.records.raw import other_delimiter, reading
-from dpscale.records.row_filter import check_column, check_type, kept, left
-from dpscale.records.where import EVERYTHING, FIELD, Where
+from dpscale.records.where import EVERYTHING, FIELD, Where, check_column, check_type, reduce_filter, select_rows
 from dpscale.storage.objects import is_url, looked_at
 
 SPLIT_ROWS = 1 << 19  # 10⁸ rows in one file are enough work for a hundred workers
@@ -151,7 +150,7 @@ class Partition:
         if not self.where:
             return self.unfiltered(columns, ids, domain)
         read = self.unfiltered(list(dict.fromkeys([*columns, *self.where.columns])), ids)
-        return kept(self.where, read, columns)
+        return select_rows(self.where, read, columns)
 
     def unfiltered(
         self, columns: Sequence[str], ids: str = "", domain: Domain | None = None
@@ -254,7 +253,7 @@ class Table:
         """
         if not where:
             return self
-        rest = [(part, left(where, dict(part.fixed))) for part in self.partitions]
+        rest = [(part, reduce_filter(where, dict(part.fixed))) for part in self.partitions]
         parts = tuple(replace(part, where=own) for part, own in rest if own is not None)
         if not parts:
             raise DataError(

@@ -7,19 +7,31 @@ parsed by the grammar below and never executed.
     filter    = condition { "and" condition }
     condition = column ("=" | "!=" | "<" | "<=" | ">" | ">=") literal | column "in" "(" literal { "," literal } ")"
     literal   = number | 'text' | date, as 2025-01-31 or 2025-01-31T12:30:00 | true | false
+
+A filter compares the values in the files, not the domain's cells. Numbers are parsed by `numbers`, also from texts.
+Texts are compared byte by byte, and dates as moments: a day is its midnight, and a time with a zone is converted to
+UTC. Nulls, and texts that are not a number or date where one is required, match no condition, not even `!=`.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 import re
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from fractions import Fraction
-from typing import NoReturn
+from typing import Any, NoReturn, Self
 
-from dpscale.base.display import shown
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscale.base.arrow import is_text, pa, pc, types
+from dpscale.base.display import nearest, shown
 from dpscale.base.errors import DataError
+from dpscale.base.numerics import Flags, Integers
+from dpscale.records.column_values import numbers
 
 FIELD = "data.where"
 SIGNS = ("!=", "<=", ">=", "=", "<", ">")
@@ -218,3 +230,171 @@ def _spelled(value: Literal) -> str:
     if isinstance(value, datetime):
         return value.isoformat()[:10] if value == value.replace(hour=0, minute=0, second=0) else value.isoformat()
     return repr(value)
+
+
+COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "in": operator.eq}  # fmt: skip
+ARROW = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
+         "in": "equal"}  # fmt: skip
+TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+PER_SECOND, EPOCH = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}, datetime(1970, 1, 1)
+REMEDY = {"text": "write numbers and dates without quotes", "number": "write texts in quotes, and dates as 2025-01-31",
+          "date": "write numbers plainly, and texts in quotes"}  # fmt: skip
+
+
+def select_rows(
+    where: Where, batches: Iterable[dict[str, pa.Array]], names: Sequence[str]
+) -> Iterator[dict[str, pa.Array]]:
+    """Yield the matching rows of batches, in the named columns; batches contain the filter's columns too."""
+    for batch in batches:
+        flags = np.logical_and.reduce([matching(one, batch[one.column]) for one in where.conditions])
+        if flags.all():
+            yield {name: batch[name] for name in names}
+        elif flags.any():
+            mask = pa.array(flags)
+            yield {name: batch[name].filter(mask) for name in names}
+
+
+def reduce_filter(where: Where, fixed: Mapping[str, str | None]) -> Where | None:
+    """Return the conditions not decided by the columns that a file's path fixes; None if no row can match."""
+    decided = [one for one in where.conditions if one.column in fixed]
+    if not decided:
+        return where
+    if not all(matching(one, pa.array([fixed[one.column]], pa.string()))[0] for one in decided):
+        return None
+    rest = tuple(one for one in where.conditions if one.column not in fixed)
+    return Where(rest) if rest else EVERYTHING
+
+
+def check_column(condition: Condition, present: Iterable[str], known: Iterable[str]) -> None:
+    """Raise DataError if the column is absent; the error may name only the columns in `known`."""
+    if (name := condition.column) not in set(present):
+        raise DataError(FIELD, f"no column {name!r}", "columns of the data", nearest(name, known))
+
+
+def check_type(condition: Condition, kind: pa.DataType) -> None:
+    """Raise DataError if the condition's values cannot be compared with a column of this type."""
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    moments = types.is_date(kind) or types.is_timestamp(kind)
+    counted = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
+    fits = {"number": counted or is_text(kind), "text": is_text(kind), "date": moments or is_text(kind)}
+    if not (fits[condition.kind] or types.is_null(kind)):
+        raise DataError(FIELD, f"a {condition.kind} for column {condition.column!r} of type {kind}",
+                        "a date" if moments else "a number" if counted else "columns of numbers, texts or dates",
+                        REMEDY[condition.kind])  # fmt: skip
+
+
+def matching(condition: Condition, column: pa.Array) -> Flags:
+    """Return the rows of a column that match a condition."""
+    check_type(condition, column.type)
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), dtype=bool)
+    if not pa.types.is_dictionary(column.type) and (is_text(column.type) or pa.types.is_decimal(column.type)):
+        column = column.dictionary_encode()
+    if pa.types.is_dictionary(column.type):
+        entries = np.append(_MATCHING[condition.kind](condition, column.dictionary), False)
+        rows = column.indices.cast(pa.int64()).fill_null(len(entries) - 1)
+        return np.asarray(entries[rows.to_numpy(zero_copy_only=False)])
+    return _MATCHING[condition.kind](condition, column)
+
+
+def _numbers(condition: Condition, column: pa.Array) -> Flags:
+    found = numbers(column)
+    assert found is not None  # check_type has refused other types
+    return _any(condition, found.values, condition.values) & ~(found.missing | found.foreign)
+
+
+def _texts(condition: Condition, column: pa.Array) -> Flags:
+    texts = column.cast(pa.large_binary())  # binary: bytes need not be valid UTF-8
+    found = [pc.call_function(ARROW[condition.sign], [texts, pa.scalar(str(value).encode(), pa.large_binary())])
+             for value in condition.values]  # fmt: skip
+    return np.logical_or.reduce([np.asarray(one.fill_null(False).to_numpy(zero_copy_only=False)) for one in found])
+
+
+def _dates(condition: Condition, column: pa.Array) -> Flags:
+    ticks, known, second = _ticks(column)
+    values = [_seconds(value) * second for value in condition.values if isinstance(value, datetime)]
+    return _any(condition, ticks, values) & known
+
+
+def _any(condition: Condition, values: NDArray[Any], wanted: Sequence[Literal]) -> Flags:
+    return np.logical_or.reduce([np.asarray(COMPARE[condition.sign](values, one), dtype=bool) for one in wanted])
+
+
+def _seconds(moment: datetime) -> int:
+    """Return seconds since 1970; literals have whole seconds."""
+    since = moment - EPOCH
+    return since.days * 86400 + since.seconds
+
+
+def _ticks(column: pa.Array) -> tuple[Integers, Flags, int]:
+    """Return moments as integer ticks, the rows that have one, and the ticks per second."""
+    if is_text(column.type):
+        return _parse_times(column)
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+        ticks, second = _filled(column) * 86400, 1
+    else:
+        second = PER_SECOND[column.type.unit]
+        ticks = _filled(column.cast(pa.int64()))
+    return ticks, ~np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=bool), second
+
+
+def _filled(column: pa.Array) -> Integers:
+    return np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _parse_times(texts: pa.Array) -> tuple[Integers, Flags, int]:
+    """Return the moments of texts that are a date, or a date and time."""
+    raw = texts.cast(pa.large_binary()).to_pylist()
+    found = [None if text is None else _parse_time(text.decode("utf-8", "replace").strip()) for text in raw]
+    ticks = np.array([one or 0 for one in found], dtype=np.int64)
+    return ticks, np.array([one is not None for one in found], dtype=bool), PER_SECOND["us"]
+
+
+def _parse_time(text: str) -> int | None:
+    """Return microseconds since 1970; None for a text that is not a time."""
+    if not TIME.fullmatch(text):
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return _seconds(moment) * PER_SECOND["us"] + moment.microsecond
+
+
+_MATCHING = {"number": _numbers, "text": _texts, "date": _dates}
+
+
+@dataclass(frozen=True, eq=False)
+class RowMask:
+    """Packed mask of a partition's first `count` rows. Private, so its repr shows nothing."""
+
+    count: int = field(repr=False)
+    bits: NDArray[np.uint8] = field(repr=False)
+
+    @classmethod
+    def of(cls, flags: Flags) -> Self:
+        return cls(len(flags), np.packbits(flags))
+
+    def within(self, first: int, rows: int) -> Flags:
+        """Return the mask of `rows` rows starting at `first`."""
+        start, end = first // 8, -(-min(first + rows, self.count) // 8)
+        flags = np.zeros(rows, dtype=bool)
+        found = np.unpackbits(self.bits[start:end]).view(bool)[first - 8 * start :][:rows]
+        flags[: len(found)] = found
+        return flags
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Indices of the marked rows, ascending."""
+        return np.flatnonzero(self.within(0, self.count))
+
+    def __sizeof__(self) -> int:
+        return self.bits.nbytes
+
+    def __len__(self) -> int:
+        return int(np.unpackbits(self.bits).sum())

@@ -91,7 +91,7 @@ def residual(carried: Floats, open_: Floats, scale: float, precision: float) -> 
 
 
 def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], scales: tuple[float, float]) -> float:
-    """Return the expected L1 error over all 3-way cross marginals, up to a factor; 2-way for a side of one attribute."""
+    """Return the expected L1 error over all 3-way cross marginals, up to a factor; 2-way if a side has one."""
     pu, pv, puv = precisions
     ones, pairs = scales
     eu = residual(u.carried, u.open, ones, pu) * u.features.cells

@@ -31,7 +31,7 @@ Measure = Callable[[int, Sequence[int]], Floats]
 
 @dataclass(frozen=True)
 class Rounds:
-    """Options of the loop: number of `rounds`, marginals per round (`each`), and the budget share `alpha` of selection."""
+    """Options of the loop: `rounds`, marginals per round (`each`), and the budget share `alpha` of the selection."""
 
     rounds: int = 15
     each: int = 3

@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers32
+from dpscale.base.arrow import pa, pq
 from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import Floats, Integers32
 from dpscale.domain import Domain
 from dpscale.domain.attribute import NULL_LABEL
 from dpscale.storage.files import reading, writing
-from dpscale.workload import ExplicitPart, Part, ProductPart
+from dpscale.workload import ExplicitPart, Family, Part, ProductPart
 
 INDEX = "index.parquet"
 FIGURES = ("estimate", "std_error", "low", "high")
@@ -92,9 +93,7 @@ class AnswerColumns:
         return tuple(names) if len(names) > 1 else ("value",)
 
     @cached_property
-    def schema(self) -> Any:
-        import pyarrow as pa
-
+    def schema(self) -> pa.Schema:
         text = pa.dictionary(pa.int32(), pa.string())
         selection = pa.int64() if self.labels.numeric else text
         fields = [
@@ -126,10 +125,8 @@ class AnswerColumns:
     def axes(self) -> range:
         return range(1, self.degree + 1)
 
-    def table(self, answers: Sequence[SetAnswers], half_widths: Sequence[Floats]) -> Any:
+    def table(self, answers: Sequence[SetAnswers], half_widths: Sequence[Floats]) -> pa.Table:
         """Return the rows of some sets as an Arrow table; `half_widths` are those of the intervals of each set."""
-        import pyarrow as pa
-
         sets, counts = [names for names, *_ in answers], [len(values) for _, values, _ in answers]
         estimate, error = (np.concatenate([one[k] for one in answers]) for k in (1, 2))
         half = np.concatenate(half_widths)
@@ -139,14 +136,12 @@ class AnswerColumns:
         return pa.table([*named, *selection, *numbers, estimate, error, estimate - half, estimate + half],
                         schema=self.schema)  # fmt: skip
 
-    def _name_column(self, names: Sequence[str], counts: Sequence[int]) -> Any:
-        import pyarrow as pa
-
+    def _name_column(self, names: Sequence[str], counts: Sequence[int]) -> pa.DictionaryArray:
         known: dict[str, int] = {}
         codes = np.repeat(np.array([known.setdefault(one, len(known)) for one in names], np.int32), counts)
         return pa.DictionaryArray.from_arrays(codes, pa.array(list(known), pa.string()))
 
-    def _selection_columns(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[Any]:
+    def _selection_columns(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[pa.Array]:
         """Yield the selection columns of one attribute, one for each key."""
         if self.product is None:
             return
@@ -154,7 +149,7 @@ class AnswerColumns:
         for key in range(len(self.keys)):
             yield self.labels.column([names[axis] for names in sets], [own[key] for own in cells])
 
-    def _families(self, names: AttributeSet) -> tuple[Any, ...]:
+    def _families(self, names: AttributeSet) -> tuple[Family, ...]:
         assert self.product is not None
         return self.product.families(names)
 
@@ -165,7 +160,7 @@ def _description(name: str) -> dict[str, str]:
 
 
 @lru_cache(maxsize=64)
-def query_cells(families: tuple[Any, ...], shape: tuple[int, ...]) -> list[list[Integers32]]:
+def query_cells(families: tuple[Family, ...], shape: tuple[int, ...]) -> list[list[Integers32]]:
     """Return, for each attribute, the cells that every product query selects, row-major: one array per key."""
     axes = [list(family.bounds(n).values()) for family, n in zip(families, shape, strict=True)]
     counts, found = [len(one[0]) for one in axes], []
@@ -187,13 +182,11 @@ class Labels:
         """Whether all labels are integers or null."""
         return all(isinstance(label, int | None) for one in self.domain.attributes for label in one.labels)
 
-    def column(self, names: Sequence[str], cells: Sequence[Integers32]) -> Any:
+    def column(self, names: Sequence[str], cells: Sequence[Integers32]) -> pa.Array:
         """Return the labels of cells of several attributes as one column.
 
         A null label is null among integers and a text among texts.
         """
-        import pyarrow as pa
-
         pairs = list(zip(names, cells, strict=True))
         if self.numeric:
             nulls = np.concatenate([own == self.domain[name].null_cell for name, own in pairs])
@@ -226,9 +219,6 @@ def write_index(folder: Path, parts: Sequence[Part], rows: Mapping[str, Any]) ->
         part, queries, file (−1: none), first and rms_error of every set; extrapolated for answers of a model. `names`
         is the list of file names.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     families = pa.array([part.name for part in parts], pa.string())
     sets = [list(names) for part in parts for names in part.sets]
     text, errors = pa.dictionary(pa.int32(), pa.string()), rows["rms_error"]
@@ -248,19 +238,14 @@ def write_index(folder: Path, parts: Sequence[Part], rows: Mapping[str, Any]) ->
         pq.write_table(pa.table(columns), file)
 
 
-def read_index(folder: Path) -> Any:
+def read_index(folder: Path) -> pa.Table:
     """Return index.parquet as an Arrow table: a row for every set of every part, in the order of the workload."""
-    import pyarrow.parquet as pq
-
     with reading(folder / INDEX) as file:
         return pq.read_table(file)
 
 
-def read_set(folder: Path, row: Mapping[str, Any]) -> Any:
+def read_set(folder: Path, row: Mapping[str, Any]) -> pa.Table:
     """Return the answers of one row of the index as an Arrow table."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     first, end = int(row["first"]), int(row["first"]) + int(row["queries"])
     with reading(folder / row["file"]) as opened, pq.ParquetFile(opened) as file:
         before, tables = 0, []

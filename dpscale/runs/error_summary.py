@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
+from dpscale.base.arrow import pa, pq
+from dpscale.base.numerics import Floats
 from dpscale.storage.files import reading, writing
 
 MOST_ROWS = 1 << 21
 
 
-def relative_errors(folder: Path, index: Any) -> Iterator[dict[str, Any]]:
+def relative_errors(folder: Path, index: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield a summary of each family and degree.
 
     Its entries are family, degree, sets, queries, the median (typical) and largest error in records, the median of
@@ -39,8 +40,6 @@ def relative_errors(folder: Path, index: Any) -> Iterator[dict[str, Any]]:
 
 def _relative(folder: Path, files: list[str]) -> dict[str, float | None]:
     """Return the median of |error / estimate|, and the share of ratios above 1."""
-    import pyarrow.parquet as pq
-
     parts = list[Floats]()
     for name in files:
         with reading(folder / name) as file:
@@ -62,9 +61,6 @@ def write_trace(path: Path, rows: list[dict[str, Any]] | None) -> None:
     Columns: round, rank, attributes, privacy_cost (squared μ of the measurement with its selection), moved (L1 change
     of the estimate of the selected marginal, in records), expected_noise (L1 error expected from its noise alone).
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if rows is None:
         return
     schema = pa.schema([("round", pa.int32()), ("rank", pa.int32()), ("attributes", pa.list_(pa.string())),
@@ -76,8 +72,6 @@ def write_trace(path: Path, rows: list[dict[str, Any]] | None) -> None:
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a trace; an empty list if there is no file."""
-    import pyarrow.parquet as pq
-
     if not path.exists():
         return []
     with reading(path) as file:

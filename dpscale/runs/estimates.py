@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from dpscale.base.parallel import Each
+from dpscale.base.numerics import ParallelMap
 from dpscale.job.sections import SynthesizeTable
 from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.entropy import LowOrder
@@ -29,14 +29,14 @@ def estimates_of(run: Run) -> Estimates:
     return run.job.reconstruction.estimates(run.measurements.evidence(), run.job.estimating, model_folder(run))
 
 
-def prepare_model(run: Run, each: Each) -> None:
+def prepare_model(run: Run, each: ParallelMap) -> None:
     """Prepare the expensive part of the estimates once, for the tasks that use it."""
     run.require("measure")
     evidence, release = run.measurements.evidence(), run.measurements.release
     run.job.reconstruction.prepare(evidence, run.job.estimating, model_folder(run), release, each)
 
 
-def joint_distribution(run: Run, each: Each) -> GraphicalModel | None:
+def joint_distribution(run: Run, each: ParallelMap) -> GraphicalModel | None:
     """Return the joint distribution of the run's estimates; None if its reconstruction has none."""
     joint = run.job.reconstruction.joint
     if joint is None:
@@ -70,7 +70,7 @@ MOST_OPEN = 2
 _open: dict[str, tuple[Run, RowSampler]] = {}
 
 
-def choose_sampler(run: Run, settings: SynthesizeTable, each: Each) -> tuple[str, dict[str, DegreeDistances]]:
+def choose_sampler(run: Run, settings: SynthesizeTable, each: ParallelMap) -> tuple[str, dict[str, DegreeDistances]]:
     """Return the name of a sampler and the distances of all samplers that were compared.
 
     It is the requested sampler, or the one whose rows are closest to the estimates.
@@ -88,7 +88,7 @@ def choose_sampler(run: Run, settings: SynthesizeTable, each: Each) -> tuple[str
     return min(distances, key=lambda name: sum(distances[name].values())), distances
 
 
-def _write_samplers(run: Run, settings: SynthesizeTable, each: Each) -> list[str]:
+def _write_samplers(run: Run, settings: SynthesizeTable, each: ParallelMap) -> list[str]:
     """Return the names of the available samplers; write the file of each."""
     samplers, folder = [], model_folder(run)
     joint = None if settings.method == "sampler" or settings.weights else joint_distribution(run, each)

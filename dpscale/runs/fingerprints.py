@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import DpscaleError, JobError, TransientError
-from dpscale.base.parallel import Each, plainly
+from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.runs.manifest import stage_output
 
 FAILURE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE)
@@ -46,14 +46,14 @@ def _disk_error(error: OSError, place: Path) -> DpscaleError | None:
     return None
 
 
-def digest_files(root: Path, paths: Iterable[Path], each: Each = plainly) -> str:
+def digest_files(root: Path, paths: Iterable[Path], each: ParallelMap = serial_map) -> str:
     """Return the SHA-256 digest of names and contents of files of a run directory; partial files are ignored.
 
     `each` is the parallel map that reads the contents; that of an engine reads them in tasks.
     """
     files = [path for path in sorted(paths, key=str) if not path.name.endswith(".partial")]
     share = _shares(files)
-    contents = (one for hashes in (each if len(share) > 1 else plainly)(_content_hashes, share) for one in hashes)
+    contents = (one for hashes in (each if len(share) > 1 else serial_map)(_content_hashes, share) for one in hashes)
     digest = hashlib.sha256()
     for path, content in zip(files, contents, strict=True):
         digest.update(f"{path.relative_to(root)}\0{content}\n".encode())
@@ -81,7 +81,7 @@ def _content_hashes(paths: Sequence[Path]) -> list[str]:
     return found
 
 
-def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: Each = plainly) -> None:
+def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: ParallelMap = serial_map) -> None:
     """Raise JobError if the hash of the files of a finished stage differs from its entry in the manifest.
 
     An entry without a hash is not checked.
@@ -92,7 +92,7 @@ def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: Each = 
                        "the files as that stage wrote them", "restore them, or start a new run")  # fmt: skip
 
 
-def output_digest(root: Path, output: Path, each: Each = plainly) -> str:
+def output_digest(root: Path, output: Path, each: ParallelMap = serial_map) -> str:
     """Return the hash of the output of a stage: a file, or all files of a folder."""
     files = [path for path in output.rglob("*") if path.is_file()] if output.is_dir() else [output]
     return digest_files(root, files, each)

@@ -22,7 +22,7 @@ from typing import Any
 import tomli_w
 
 from dpscale.base.errors import DpscaleError, JobError
-from dpscale.base.parallel import Each, plainly
+from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain import Domain
 from dpscale.job import Job
 from dpscale.job.sections import SynthesizeTable, with_old_names
@@ -195,11 +195,11 @@ class Run:
         since = self.manifest.get("synthesize")
         return self.job.synthesize if since is None else parse_row_settings(self.path, since)
 
-    def request_rows(self, asked: SynthesizeTable) -> None:
+    def request_rows(self, settings: SynthesizeTable) -> None:
         """Change the settings of the synthetic rows; rows made with other settings become outdated."""
-        if self.synthesis != asked:
+        if self.synthesis != settings:
             stages = {name: entry for name, entry in self.manifest["stages"].items() if name != "synthesize"}
-            self.update(synthesize=asked.model_dump(), stages=stages)
+            self.update(synthesize=settings.model_dump(), stages=stages)
 
     def write_plan(self, planned: MeasurementPlan) -> None:
         """Write the plan and cache it in this object."""
@@ -271,7 +271,7 @@ class Run:
                         f"run `dpscale {stage} {self.path}` first")  # fmt: skip
 
     @contextmanager
-    def record_stage(self, stage: Stage, each: Each = plainly) -> Iterator[None]:
+    def record_stage(self, stage: Stage, each: ParallelMap = serial_map) -> Iterator[None]:
         """Mark a stage as running, then as done with the hash of its files; on an error as failed or stopped.
 
         `each` is the parallel map that hashes the files.
@@ -350,5 +350,5 @@ def now() -> str:
 
 def origin_of(run: Run) -> Origin:
     """Return the origin of the data; a versioned table is read at the version with which the run started."""
-    origin, begun = run.job.data.origin, run.manifest.get("table")
-    return replace(origin, version=begun["version"]) if begun and origin.format else origin
+    origin, table = run.job.data.origin, run.manifest.get("table")
+    return replace(origin, version=table["version"]) if table and origin.format else origin

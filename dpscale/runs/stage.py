@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpscale.engine import Engine
+    from dpscale.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,11 @@ class Stage:
     spends: bool = False
     enabled_by: str = ""
 
-    def is_enabled(self, run: Any) -> bool:
+    def is_enabled(self, run: Run) -> bool:
         """Return whether the stage is requested for a run."""
         return not self.enabled_by or getattr(run, self.enabled_by) is not None
 
-    def perform(self, run: Any, engine: Any) -> None:
+    def perform(self, run: Run, engine: Engine) -> None:
         """Run the stage."""
         import_module(self.module).perform(run, engine)
 

@@ -40,7 +40,7 @@ class Use:
 NAME, LOCK = "dpscale-scratch-", ".lock"
 
 
-class Store(Protocol):
+class ArrayStore(Protocol):
     """Append-only arrays that can be read back in parts."""
 
     @property

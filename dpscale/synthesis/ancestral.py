@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpscale.base.arrays import Floats, Integers, Integers32
+from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import others

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers32
+from dpscale.base.numerics import Floats, Integers32
 from dpscale.domain.structural_zeros import Follows
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.constraints import determined_over_groups, known_pair

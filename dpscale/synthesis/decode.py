@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Integers32
-from dpscale.base.lazy import pa
+from dpscale.base.arrow import pa
+from dpscale.base.numerics import Integers32
 from dpscale.domain.attribute import EPOCH, OUTSIDE_LABEL, Attribute, first_day
 from dpscale.privacy.streams import Chance
 

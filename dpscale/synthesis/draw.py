@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers32
+from dpscale.base.numerics import Floats, Integers32
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise.learn import PairwiseModel, Sweeper, independent_rows
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets

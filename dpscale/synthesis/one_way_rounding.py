@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers, Integers32
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.domain.structural_zeros import Column, Excludes, speaking
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT

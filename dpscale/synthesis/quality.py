@@ -8,8 +8,8 @@ from math import comb, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats
 
 SETS, MOST_CELLS = 24, 1 << 16
 BEYOND, SLACK = 1.5, 0.01  # factor of the distance of independent draws; share of all rows

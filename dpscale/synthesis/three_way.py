@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
+from dpscale.base.numerics import Floats, Integers
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import FLOOR, PairwiseModel, Sweeper, add_triples
 from dpscale.reconstruction.pairwise.loops import BEHIND

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpscale.base.arrays import Floats, Integers32
+from dpscale.base.numerics import Floats, Integers32
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT
 from dpscale.reconstruction.pairwise.pairs import STEP, PairTargets

@@ -16,8 +16,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats, Integers
 
 
 @dataclass(frozen=True)

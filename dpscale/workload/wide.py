@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats, Integers
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats, Integers
 from dpscale.workload.families import FAMILIES
 from dpscale.workload.residual import Weights, profile_of
 

@@ -60,8 +60,8 @@ def test_the_interval_covers_the_true_mean(bins, kind):
         assert found.low >= 0
         assert found.high <= 50
         middles = (edges[1:] + edges[:-1]) / 2
-        _, [spread] = one.linear(("fare",), (middles - found.estimate)[None])
-        sampling = 2 * 1.96 * spread / one.linear(("fare",), np.ones((1, bins)))[0][0]
+        _, [query_cells] = one.linear(("fare",), (middles - found.estimate)[None])
+        sampling = 2 * 1.96 * query_cells / one.linear(("fare",), np.ones((1, bins)))[0][0]
         widths.append((found.high - found.low) / (50 / bins + sampling))
     assert held / 200 >= 0.91
     assert max(widths) <= 1.05
@@ -77,8 +77,8 @@ def test_a_mean_of_middles_alone_misses_skewed_records():
         one = answered(counts, domain, rng)
         middles = np.arange(5, 50, 10.0)
         (records, summed), _ = one.linear(("fare",), np.stack([np.ones(5), middles]))
-        _, [spread] = one.linear(("fare",), (middles - summed / records)[None])
-        held += abs(summed / records - values.mean()) <= 1.96 * spread / records
+        _, [query_cells] = one.linear(("fare",), (middles - summed / records)[None])
+        held += abs(summed / records - values.mean()) <= 1.96 * query_cells / records
     assert held == 0
 
 

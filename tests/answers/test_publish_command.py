@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from tests.runs.small import table, write_job, write_table
 
 

@@ -30,7 +30,7 @@ def warm(job: Path, place: Path) -> int:
 
 def command(*arguments: object) -> int:
     """The command line in this process: its exit code. Plots are left out: they are most of a small run's time."""
-    from dpscale.cli.commands import main
+    from dpscale.__main__ import main
 
     plots = dict.fromkeys(("error_plot", "share_plot", "trace_plot"), lambda *_: "")
     with mock.patch.multiple("dpscale.runs.stages.report", **plots):

@@ -86,7 +86,7 @@ def work(run: str, extra: int | None, planted: int, told: str, grown: str) -> No
     try:
         if planted:
             tell_everything(planted)
-        from dpscale.cli.commands import main
+        from dpscale.__main__ import main
 
         before = mapped("VmSize")
         if extra is not None:

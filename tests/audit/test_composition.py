@@ -8,7 +8,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.audit.composition import audit_run, records_of
-from dpscale.audit.releases import MECHANISMS
+from dpscale.audit.noise_and_stability import MECHANISMS
 from dpscale.ledger import Ledger
 from dpscale.runs.run import Run
 from tests.answered import plant
@@ -64,10 +64,10 @@ def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, publish
     assert not audit_run(run, tmp_path / "ledger.sqlite").sound  # a second draw under another noise
     path = run / "measurements/round-001.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"beta": "0"}))
-    assert "round 1: not what the ledger knows" in audit_run(run, tmp_path / "ledger.sqlite").faults
+    assert "round 1: differs from the ledger" in audit_run(run, tmp_path / "ledger.sqlite").faults
     last = sorted(run.glob("measurements/round-*.json"))[-1]
     last.unlink()
-    absent = f"round {int(last.stem[-3:])}: on the ledger and not here"
+    absent = f"round {int(last.stem[-3:])}: on the ledger but not in the run"
     assert absent in audit_run(run, tmp_path / "ledger.sqlite").faults
 
 
@@ -85,7 +85,7 @@ def test_a_draw_by_a_strategy_is_held_against_the_strategys_own_columns(tmp_path
     assert found.drawn > 1000 * found.paid
     path.with_name(STRAY).unlink()
     plant(path.with_name(STRAY), record | {"round": 7, "strategy": "0" * 64}, np.zeros(3))
-    assert any("a strategy that is none" in fault for fault in audit_run(run, tmp_path / "ledger.sqlite").faults)
+    assert any("an unknown strategy" in fault for fault in audit_run(run, tmp_path / "ledger.sqlite").faults)
 
 
 def first_drawn(run):

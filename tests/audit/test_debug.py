@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.base.error_redaction import Discreet, discreetly
-from dpscale.cli.commands import main
 from dpscale.engine import resolve
 from dpscale.records import encode, file_readers
 from dpscale.records.raw import reading

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpscale.audit.attacks import attack, clopper_pearson
-from dpscale.audit.releases import MECHANISMS, case_of
+from dpscale.audit.noise_and_stability import MECHANISMS, case_of
 from dpscale.audit.selftest import NEEDED, PLANTED, PURE, WEAKER, noise_scaled, selftest, worst_pair
 
 DELTA = 1e-3

@@ -181,7 +181,7 @@ def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
     """An error of ours that told a count would pass every guard: the checker has to see it."""
     job = write_job(tmp_path, data / "good")
     (tmp_path / "leaky.py").write_text(
-        "from dpscale.cli import commands\n"
+        "from dpscale import __main__ as commands\n"
         "from dpscale.runs.stages import measure\n"
         "from dpscale.base.errors import DataError\n"
         "def told(counts):\n"

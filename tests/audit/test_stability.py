@@ -9,8 +9,15 @@ import pandas as pd
 import pytest
 
 from dpscale import Domain, Table
-from dpscale.audit.noise_and_stability import distance, without_each, worst_neighbour, worst_record
-from dpscale.audit.releases import MECHANISMS, case_of, small_table
+from dpscale.audit.noise_and_stability import (
+    MECHANISMS,
+    case_of,
+    distance,
+    small_table,
+    without_each,
+    worst_neighbour,
+    worst_record,
+)
 from dpscale.audit.selftest import domain_of_the_data, sensitivity_off
 from dpscale.counting.count import Layout, count
 from dpscale.engine import resolve

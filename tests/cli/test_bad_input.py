@@ -8,7 +8,7 @@ import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.engine import connect
 from dpscale.runs.stages import measure
 from tests.runs.small import DOMAIN, job, table, write_job, write_table

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.job import Job
 from dpscale.runs.run import job_digest
 from tests.audit.small import write

@@ -11,8 +11,8 @@ import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.base.errors import RefusedValue
-from dpscale.cli.commands import main
 from tests.runs.small import DOMAIN, job, table, write_job
 
 SECRETS = ("918273", "pl4nted")

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 from click.testing import CliRunner
 
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.ledger import Ledger
 from dpscale.mechanisms import MECHANISMS
 from dpscale.workload import NAMES

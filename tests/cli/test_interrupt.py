@@ -11,7 +11,7 @@ from tests.audit.small import answers, measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.waiting import eventually
 
-SLOWLY = "import tests.cluster.slow_store; from dpscale.cli.commands import main; main()"
+SLOWLY = "import tests.cluster.slow_store; from dpscale.__main__ import main; main()"
 
 
 def begun(*arguments):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.cli.progress import Lines
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.job import Job

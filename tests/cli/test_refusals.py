@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 
 DOMAIN = "[attributes.a]\nkind = 'coded'\nsize = 3\n[attributes.b]\nkind = 'coded'\nsize = 4\n"
 DATA, PRIVACY, ASKED = (

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from dpscale import TransientError
+from dpscale.__main__ import main
 from dpscale.cli import driver, driver_status
-from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.runs.run import Run

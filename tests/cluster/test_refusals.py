@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale import JobError, PlanError, TransientError
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.engine import connect, resolve
 from tests.audit.small import write
 from tests.cluster.conftest import certificates_script, configured

@@ -19,6 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import dpscale as dp
+from dpscale.base.arrow import buffers_of
 from dpscale.contributions.unit_hashes import plain_words
 from dpscale.contributions.unit_ids import (
     KEY_WORDS,
@@ -35,7 +36,6 @@ from dpscale.contributions.unit_ids import (
 from dpscale.engine import LocalEngine
 from dpscale.engine.contribution_bounds import rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
-from dpscale.records.column_values import bytes_of
 from tests.records.naive import NULL_WORDS
 
 DAY = datetime.datetime(2020, 1, 1)
@@ -326,7 +326,7 @@ def test_ids_of_every_length_have_the_hash_that_pandas_gives():
     random = np.random.default_rng(0)
     letters = np.array(list("abcdefgXYZ_:/-0123456789"))
     texts = ["x9" + "".join(random.choice(letters, length)) for length in [*range(90), *random.integers(0, 40, 679)]]
-    words, plain = plain_words(*bytes_of(pa.array(texts, pa.large_string())), LONGEST_NAME, KEY_WORDS)
+    words, plain = plain_words(*buffers_of(pa.array(texts, pa.large_string())), LONGEST_NAME, KEY_WORDS)
     assert plain.all()
     for place, key in enumerate(KEYS):
         right = pd.util.hash_array(np.array(texts, object), hash_key=key, categorize=False)
@@ -344,7 +344,7 @@ def test_most_ids_are_seen_in_one_look():
     texts = pa.array(
         ["person-1", "550e8400-e29b-41d4-a716-446655440000", "4711", "-3", "me@example.org"], pa.large_string()
     )
-    plain = plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)[1]
+    plain = plain_words(*buffers_of(texts), LONGEST_NAME, KEY_WORDS)[1]
     assert plain.all()
     texts = pa.array(["none", "-Infinity", "1.50", "007", " a1", "é1", "1e5"], pa.large_string())
-    assert not plain_words(*bytes_of(texts), LONGEST_NAME, KEY_WORDS)[1].any()
+    assert not plain_words(*buffers_of(texts), LONGEST_NAME, KEY_WORDS)[1].any()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import dpscale as dp
 from dpscale.counting.count import ExactMarginal, Layout, count
-from dpscale.records.row_filter import Marked
+from dpscale.records.where import RowMask
 from tests.records import naive
 from tests.strategies import accepted_values, as_table, attribute_sets, coded_domains, coded_rows, cuts, domains
 
@@ -78,7 +78,7 @@ def test_dropped_rows_are_left_out_wherever_batches_end(tmp_path, monkeypatch):
     pq.write_table(pa.table({"a": np.arange(100)}), tmp_path / "x.parquet")
     table = dp.Table.open(tmp_path, domain)
     out = np.array([0, 9, 10, 55, 99])
-    gone = Marked.of(np.isin(np.arange(100), out))
+    gone = RowMask.of(np.isin(np.arange(100), out))
     counts = count(Layout(domain, (("a",),)), table.partitions, dropped={table.partitions[0]: gone})
     assert np.array_equal(np.flatnonzero(counts == 0), out)
     assert count(Layout(domain, ((),)), table.partitions, dropped={}).tolist() == [100]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import dpscale as dp
 from dpscale.counting import count, cover, kernels, program
 from dpscale.counting.count import Counter
-from dpscale.counting.cover import DIRECT, PLANES, Cover, guess_rows, plan_cover
-from dpscale.counting.cover_search import grow
+from dpscale.counting.cover import DIRECT, PLANES, Cover, grow, guess_rows, plan_cover
 from dpscale.counting.program import Program
 from dpscale.records.encode import code_type
 

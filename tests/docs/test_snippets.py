@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.job import Job
 from dpscale.job.data import Data
 from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Words
 from dpscale.base.errors import DataError
+from dpscale.base.numerics import Words
 from dpscale.contributions.unit_ids import Identities, identities
-from dpscale.contributions.unit_lookup import Through
+from dpscale.contributions.unit_shards import UnitMap
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.records.encode import Codes
@@ -50,7 +50,7 @@ def unit_rows(
     bucket_count: int,
     names: Sequence[str] | None = None,
     drop: bool = False,
-    through: Through | None = None,
+    through: UnitMap | None = None,
 ) -> dict[Partition, UnitRows]:
     """The rows whose unit falls into a bucket, by partition; rows are told apart by the named attributes, or all.
 
@@ -70,7 +70,7 @@ def _partition_rows(
     bucket_count: int,
     names: Sequence[str],
     drop: bool,
-    through: Through | None,
+    through: UnitMap | None,
 ) -> UnitRows:
     chosen, first = [NONE], 0
     for batch in partition.batches(list(dict.fromkeys([unit, *names]))):
@@ -78,7 +78,7 @@ def _partition_rows(
         owners = _owners(batch[unit], unit, through)
         if owners.missing.any() and not drop:
             raise DataError(f"data column {unit!r}", "a null", "a unit for every row",
-                            'fill it, or leave such rows out by unit_nulls = "drop" in [data]')  # fmt: skip
+                            'fill it, or drop such rows with unit_nulls = "drop" in [data]')  # fmt: skip
         stays = ~owners.missing & (owners.words[:, 0] % np.uint64(bucket_count) == bucket)
         mine = np.flatnonzero(stays if gone is None else stays & ~gone)
         nobody = first + np.flatnonzero(owners.missing) if bucket == 0 else NONE.nobody
@@ -89,7 +89,7 @@ def _partition_rows(
     return UnitRows(*(np.concatenate(column) for column in columns))
 
 
-def _owners(column: Any, unit: str, through: Through | None) -> Identities:
+def _owners(column: Any, unit: str, through: UnitMap | None) -> Identities:
     """The units of a column's rows."""
     own = identities(column, unit)
     if through is None:

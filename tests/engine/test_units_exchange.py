@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 import dpscale as dp
 from dpscale.contributions import unit_hashes, unit_loops, units
 from dpscale.contributions.unit_ids import identities
-from dpscale.contributions.unit_lookup import Through
-from dpscale.contributions.unit_shards import MOST_BUCKETS, Dealing
+from dpscale.contributions.unit_shards import MOST_BUCKETS, Dealing, UnitMap
 from dpscale.engine import LocalEngine, contribution_bounds
 from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows
 from dpscale.engine.counting import partition_groups
-from dpscale.records.row_filter import Marked
+from dpscale.records.where import RowMask
 from dpscale.storage import scratch
 from tests.engine import old_units
 
@@ -76,7 +75,7 @@ def test_the_rows_that_stay_are_those_that_stayed_once(tmp_path_factory, table, 
         patch.setattr(contribution_bounds, "KEYS_SENT", 2)
         now, then = both(engine, domain, partitions, workers, bound, memory, drop=True)
         assert now == then
-        through = Through.made(
+        through = UnitMap.made(
             identities(pa.array([1, 2, 3, 30]), "u").words, identities(pa.array([1, 1, 2, 1]), "u").words
         )
         now, then = both(engine, domain, partitions, workers, bound, memory, drop=True, through=through)
@@ -196,7 +195,7 @@ def test_what_is_on_disk_tells_no_hash_and_nothing_is_left(tmp_path, monkeypatch
 
 @given(st.lists(st.booleans(), min_size=1, max_size=100), st.integers(0, 99), st.integers(1, 120))
 def test_marked_rows_are_bits(flags, first, rows):
-    marked = Marked.of(np.array(flags))
+    marked = RowMask.of(np.array(flags))
     wanted = (flags + [False] * 300)[first : first + rows]
     assert marked.within(first, rows).tolist() == wanted
     assert marked.places.tolist() == np.flatnonzero(flags).tolist()
@@ -205,7 +204,7 @@ def test_marked_rows_are_bits(flags, first, rows):
 
 
 def test_few_marks_go_along_and_many_are_sent_once(monkeypatch):
-    engine, dropped = LocalEngine("synchronous"), {"part": Marked.of(np.ones(100, dtype=bool))}
+    engine, dropped = LocalEngine("synchronous"), {"part": RowMask.of(np.ones(100, dtype=bool))}
     assert send_dropped_rows(engine, dropped) is dropped
     monkeypatch.setattr(contribution_bounds, "SMALL", 3)
     assert send_dropped_rows(engine, dropped) == dropped

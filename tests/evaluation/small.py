@@ -11,7 +11,7 @@ import pandas as pd
 import tomli_w
 from click.testing import CliRunner, Result
 
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 
 DOMAIN: dict[str, Any] = {
     "attributes": {

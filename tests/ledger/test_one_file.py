@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.ledger import Ledger
 from dpscale.ledger.sqlite_store import create_file
 from dpscale.privacy.accounting import Cost

@@ -19,9 +19,9 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
-from dpscale.cli.commands import main
 from dpscale.ledger import Ledger, chain, location, postgres_schema
 from dpscale.ledger import postgres_store as ledgerserver
 from dpscale.ledger.transfer import unreached

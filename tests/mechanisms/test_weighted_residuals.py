@@ -10,10 +10,10 @@ from scipy import stats
 import dpscale as dp
 from dpscale import Domain, Workload, plan
 from dpscale.base.errors import PlanError
-from dpscale.optimize.axis_weights import along_curve, search, unpacked
+from dpscale.optimize.axis_weights import along_curve, search, unpack
 from dpscale.optimize.lower_bounds import exact_floor, floor
 from dpscale.optimize.residual_grams import demands_of
-from dpscale.optimize.weight_objective import Weighed
+from dpscale.optimize.weight_objective import WeightObjective
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan_file import content_of, read_plan, write_plan
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
@@ -183,7 +183,7 @@ def test_rows_are_centred_by_a_few_units(size):
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_the_gradient_is_that_of_differences(workload, noise):
     demands = demands_of(workload)
-    weighed = Weighed(demands, noise, 2600, 1e-11)
+    weighed = WeightObjective(demands, noise, 2600, 1e-11)
     rng = np.random.default_rng(1)
     at = [rng.dirichlet(np.full(size, 9.0)) for size in demands.sizes]
     slopes = weighed(at).gradient()
@@ -262,12 +262,12 @@ def test_answers_by_other_weights_than_the_plans_are_caught():
     """One attribute read as if it were averaged by the plain mean."""
     made = plan(SEVERAL, OURS)
     wrong = [block if block.joint else replace(block, factors=tuple(
-             plainly(f) if name == "d" else f for name, f in zip(block.attributes, block.factors, strict=True)))
+             serial_map(f) if name == "d" else f for name, f in zip(block.attributes, block.factors, strict=True)))
              for block in made.blocks]  # fmt: skip
     assert not holds(whitened(replace(made, blocks=tuple(wrong))))
 
 
-def plainly(factor):
+def serial_map(factor):
     return Factor(factor.kind, factor.shape, factor.matrix)
 
 
@@ -314,9 +314,9 @@ def test_a_plan_is_read_back_as_it_was_written(tmp_path):
 def test_a_packed_search_is_unpacked_or_is_none():
     demands = demands_of(SEVERAL)
     packed = search(demands, "gaussian", along_curve(demands)).packed()
-    assert unpacked(packed, demands.sizes) is not None
+    assert unpack(packed, demands.sizes) is not None
     for wrong in (packed[1:], packed[:-1], packed * 2, packed[None], np.zeros(3), -packed):
-        assert unpacked(wrong, demands.sizes) is None
+        assert unpack(wrong, demands.sizes) is None
 
 
 def test_profiles_are_the_plain_mean_where_there_are_no_weights():

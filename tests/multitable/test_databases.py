@@ -16,7 +16,7 @@ import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from tests.multitable.small import DOMAINS, digests, frames, job, table, write
 
 
@@ -163,7 +163,7 @@ def test_a_copied_directory_draws_nothing_of_other_data(tmp_path: Path) -> None:
             dp.run(path, tmp_path / "run")
     (tmp_path / "data/ratings/0.parquet").unlink()
     frames(5)["ratings"].to_parquet(tmp_path / "data/ratings/0.parquet", index=False)
-    with pytest.raises(dp.DataError, match="the files changed since this release was begun"):
+    with pytest.raises(dp.DataError, match="the files changed since this release started"):
         dp.run(path, tmp_path / "run")
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     (tmp_path / "run/manifest.json").write_text(json.dumps(manifest | {"snapshot": None}))
@@ -316,7 +316,7 @@ def test_commands_of_one_table_say_what_a_directory_of_several_is(shop: Path) ->
     for command in ("report", "synthesize", "measure", "reconstruct"):
         done = CliRunner().invoke(main, [command, str(shop / "run")])
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.exception
-        assert "is of several tables" in done.stderr
+        assert "is the run of several tables" in done.stderr
     told = CliRunner().invoke(main, ["status", str(shop / "run"), "--json"])
     states = json.loads(told.stdout)
     assert set(states["states"].values()) == {"done"}

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.multitable import runner
 from tests.multitable.small import write
 

@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 from click.testing import CliRunner
 
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.multitable.job import DatabaseJob
 from tests.multitable.small import frames, job, table, write
 

@@ -9,7 +9,7 @@ from dpscale import Domain, Workload, plan
 from dpscale.optimize.axis_weights import along_curve, search
 from dpscale.optimize.implicit_workload import merged
 from dpscale.optimize.residual_grams import demands_of
-from dpscale.optimize.weight_objective import Weighed
+from dpscale.optimize.weight_objective import WeightObjective
 
 MANY = Domain({f"x{i}": 4 for i in range(36)})  # more kinds than are told apart: all are of one
 SIX = Domain({f"x{i}": 5 for i in range(6)})
@@ -34,7 +34,7 @@ def test_merged_sums_add_up_to_nearly_the_same(power):
     fewer = merged(demands, power)
     rng = np.random.default_rng(1)
     at = [rng.dirichlet(np.full(size, 9.0)) for size in demands.sizes]
-    values = [Weighed(one, noise, 2600, 1e-10)(at).value for one in (demands, fewer)]
+    values = [WeightObjective(one, noise, 2600, 1e-10)(at).value for one in (demands, fewer)]
     assert len(fewer.counts) < len(demands.counts)
     assert sum(fewer.counts.values()) == sum(demands.counts.values())
     assert values[1] == pytest.approx(values[0], rel=1e-3)
@@ -50,7 +50,7 @@ def test_the_same_mix_at_other_scales_is_merged_exactly():
     together = merged(apart, 1 / 2)
     assert len(together.counts) == 1
     at = [np.full(4, 0.25)]
-    values = [Weighed(one, "gaussian", 2600, 1e-10)(at).value for one in (apart, together)]
+    values = [WeightObjective(one, "gaussian", 2600, 1e-10)(at).value for one in (apart, together)]
     assert values[1] == pytest.approx(values[0], rel=1e-9)
 
 
@@ -67,7 +67,7 @@ def test_the_curve_tells_its_values_without_solving(families):
     for family in families:
         asked.add(family, degree=2)
     point = along_curve(demands_of(asked))
-    solved = Weighed(demands_of(asked), "gaussian", 0, 1e-10)(point.profiles)
+    solved = WeightObjective(demands_of(asked), "gaussian", 0, 1e-10)(point.profiles)
     assert point.value == pytest.approx(solved.value, rel=3e-6)
 
 
@@ -75,7 +75,7 @@ def test_the_curve_tells_its_values_without_solving(families):
 def test_a_search_over_merged_sums_finds_what_one_over_all_finds():
     demands = demands_of(by_set(1, "affine"))
     found = search(demands, "gaussian", along_curve(demands))
-    whole = Weighed(demands, "gaussian", 2600, 1e-10)
+    whole = WeightObjective(demands, "gaussian", 2600, 1e-10)
     plain = whole([np.full(size, 1 / size) for size in demands.sizes]).value
     assert whole(found.profiles).value / plain == pytest.approx(found.value / found.plain, rel=1e-4)
     assert whole(found.profiles).value < plain

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.optimize.convex import optimise
-from dpscale.optimize.integer_strategies import bits_for, round_strategy, worth
+from dpscale.optimize.integer_strategies import bits_for, round_strategy, error_coefficient
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.workload import axis_of, root_of
 from dpscale.workload.residual import kron
@@ -17,8 +17,8 @@ def test_rounding_costs_less_than_a_thousandth(family, size, matrices):
     gram = axis_of(family, size).factor.gram
     optimum = optimise(root_of(gram))
     factor = round_strategy(root_of(gram), optimum.root, (size,), bits_for(matrices))
-    assert worth(factor, root_of(gram)) >= optimum.dual
-    assert worth(factor, root_of(gram)) / optimum.dual - 1 < 2e-3 / matrices  # a thousandth of the RMSE
+    assert error_coefficient(factor, root_of(gram)) >= optimum.dual
+    assert error_coefficient(factor, root_of(gram)) / optimum.dual - 1 < 2e-3 / matrices  # a thousandth of the RMSE
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)])

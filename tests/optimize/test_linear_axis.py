@@ -8,7 +8,7 @@ import pytest
 from dpscale import Domain, Workload, plan
 from dpscale.optimize import residual_problems
 from dpscale.optimize.convex import optimise
-from dpscale.optimize.long_axis import KNOWN, ROUND, LinearAxis, decomposed, quadrature, times_gram
+from dpscale.optimize.long_axis import KNOWN, ROUND, LinearAxis, decompose_symmetric, quadrature, times_gram
 from dpscale.plans.factor import Factor
 from dpscale.workload import FAMILIES, root_of
 from dpscale.workload.residual.axes import centred, profile_of, whole_weights
@@ -56,7 +56,7 @@ def test_forms_that_are_the_same_from_both_ends_are_decomposed_by_halves(size):
     root = np.random.default_rng(2).normal(size=(size, size))
     form = root @ root.T
     for given in (form, form + form[::-1, ::-1]):
-        values, rows = decomposed(given)
+        values, rows = decompose_symmetric(given)
         assert np.allclose((rows.T * values) @ rows, given)
         assert np.allclose(rows @ rows.T, np.eye(size))
         assert (np.diff(values) >= 0).all()

@@ -11,7 +11,7 @@ def laplace_rmse(error: float, queries: int) -> float:
     return float(np.sqrt(2 * error / queries))
 
 
-def worth(gram: np.ndarray, matrix: np.ndarray) -> float:
+def error_coefficient(gram: np.ndarray, matrix: np.ndarray) -> float:
     return float(np.trace(gram @ np.linalg.inv(matrix.T @ matrix)))
 
 
@@ -22,7 +22,7 @@ def test_objective_and_gradient(seed):
     gram, parameters = queries.T @ queries, rng.random((3, 6))
     value, gradient = p_identity_error(gram, parameters)
     column = 1 / (1 + parameters.sum(axis=0))
-    assert value == pytest.approx(worth(gram, np.concatenate([np.diag(column), parameters * column])))
+    assert value == pytest.approx(error_coefficient(gram, np.concatenate([np.diag(column), parameters * column])))
     for _ in range(5):
         step = rng.normal(size=parameters.shape) * 1e-5
         change = p_identity_error(gram, parameters + step)[0] - p_identity_error(gram, parameters - step)[0]
@@ -43,7 +43,7 @@ def test_table_4(family, size, paper):
     found = optimise_p_identity(gram, seed=1)
     assert laplace_rmse(found.error, FAMILIES[family].count(size)) < paper + 0.005
     assert np.abs(found.matrix).sum(axis=0) == pytest.approx(np.ones(size))
-    assert worth(gram, found.matrix) == pytest.approx(found.error, rel=1e-9)
+    assert error_coefficient(gram, found.matrix) == pytest.approx(found.error, rel=1e-9)
 
 
 def test_width_32_and_permuted():
@@ -69,7 +69,7 @@ def test_marginals_need_one_query(inner, outer):
     """On a·I + b·11ᵀ a longer search with more queries gains next to nothing."""
     gram = inner * np.eye(10) + outer
     found = optimise_p_identity(gram)
-    assert worth(gram, found.matrix) == pytest.approx(found.error, rel=1e-9)
+    assert error_coefficient(gram, found.matrix) == pytest.approx(found.error, rel=1e-9)
     nudged = gram + np.diag(np.linspace(0, 1e-9, 10))
     assert found.error <= optimise_p_identity(nudged, p=3, starts=8).error * 1.003
 
@@ -95,5 +95,5 @@ def test_small_problems_keep_their_digits(size):
     """Where the identity's weight would vanish, the claimed error is still that of the matrix, above the SVD bound."""
     gram = FAMILIES["prefix"].gram(size)
     found = optimise_p_identity(gram)
-    assert worth(gram, found.matrix) == pytest.approx(found.error, rel=1e-7)
+    assert error_coefficient(gram, found.matrix) == pytest.approx(found.error, rel=1e-7)
     assert np.sqrt(np.linalg.eigvalsh(gram)).sum() ** 2 / size <= found.error <= np.trace(gram)

@@ -5,7 +5,7 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.mechanisms import query_smasher
-from dpscale.optimize.plan_store import VARIABLE, Store, user_store
+from dpscale.optimize.plan_store import VARIABLE, PlanStore, user_store
 
 
 @pytest.fixture
@@ -86,6 +86,6 @@ def test_a_damaged_store_costs_time_only(place, damage):
 
 def test_a_folder_that_cannot_be_made_is_an_empty_store(tmp_path):
     (tmp_path / "file").write_text("")
-    store = Store(tmp_path / "file")
+    store = PlanStore(tmp_path / "file")
     store.put(np.ones(2), "key")
     assert store.get("key") is None

@@ -106,11 +106,11 @@ def test_weights_of_cells_follow_from_those_of_blocks():
     cut, blocks = wide.cut_of(100, weights)
     assert len(weights) == 100
     assert cut.spread(blocks) == pytest.approx(np.array(weights) / sum(weights), rel=1e-9)
-    fine = axis_weights.refined(profile, 60, 60)
+    fine = axis_weights.refine_profile(profile, 60, 60)
     assert whole_weights(fine, 12) == axis_weights.cell_weights(profile, 60, "prefix", 12)
 
 
 def test_finer_weights_of_a_smooth_profile():
     """Of a density like the root of the distance from the ends, whose sums are known."""
     places = lambda parts: np.arcsin(np.sqrt(np.linspace(0, 1, parts + 1))) / (np.pi / 2)  # noqa: E731
-    assert axis_weights.refined(np.diff(places(64)), 512, 512) == pytest.approx(np.diff(places(512)), rel=1e-6)
+    assert axis_weights.refine_profile(np.diff(places(64)), 512, 512) == pytest.approx(np.diff(places(512)), rel=1e-6)

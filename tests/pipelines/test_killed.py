@@ -45,7 +45,7 @@ def test_a_step_that_is_killed_is_tried_again_and_spends_once(tmp_path, monkeypa
 if [ "$3" = measure ] && [ ! -e {tmp_path}/killed ]; then
     touch {tmp_path}/killed
     {sys.executable} -c 'import os; from dpscale.runs.stages import measure; measure.publish = lambda *_: os._exit(9)
-from dpscale.cli.commands import main; main()' "$3" "$4"
+from dpscale.__main__ import main; main()' "$3" "$4"
     {KILLED[how]}
 fi
 exec {sys.executable} "$@\""""

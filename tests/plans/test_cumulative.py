@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from dpscale.audit.noise_and_stability import reaches
+from dpscale.audit.composition import reaches
 from dpscale.optimize.convex import optimise
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import BITS, MOST, Factor, cumulative_factor

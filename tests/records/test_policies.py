@@ -145,7 +145,7 @@ def test_a_whole_run_under_total_policies_takes_anything(place):
     """Every kind of wrong value in one table: nothing is refused, whatever becomes of it."""
     from click.testing import CliRunner
 
-    from dpscale.cli.commands import main
+    from dpscale.__main__ import main
 
     for path in (place / "data").glob("*"):
         path.unlink()

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.cli import driver_status
-from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.ledger import Ledger
 from dpscale.measurement import measurement

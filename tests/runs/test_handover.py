@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.base.errors import JobError
-from dpscale.cli.commands import main
 from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.ledger import Ledger

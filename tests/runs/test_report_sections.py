@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.runs.stages import report
 from tests.runs.small import write_job
 

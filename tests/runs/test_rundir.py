@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.cli import driver, driver_status
-from dpscale.cli.commands import main
 from dpscale.job import Job
 from dpscale.runs import create
 from dpscale.runs.fingerprints import disk_errors

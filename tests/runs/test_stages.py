@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.engine import LocalEngine
 from dpscale.job import Job
 from dpscale.ledger import Ledger

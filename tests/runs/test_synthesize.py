@@ -16,7 +16,7 @@ import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.job import sections as dp_sections
 from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import run_stages

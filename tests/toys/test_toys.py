@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.audit.composition import audit_run
-from dpscale.cli.commands import main
 from dpscale.runs.run import Run
 from tests.audit.small import answers, measurements, write
 from tests.toys import forget, register

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrays import Floats
 from dpscale.base.errors import JobError
+from dpscale.base.numerics import Floats
 from dpscale.domain import Domain
 
 LINES, MOST_POINTS = 8, 1000

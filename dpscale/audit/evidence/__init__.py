@@ -1,6 +1,6 @@
-"""An evidence bundle: a folder by which an auditor checks a release without us, our machine or the data.
+"""Evidence bundles: folders by which an auditor checks a release without the data and without the curator's machine.
 
-`draws` reads off a run what was drawn, `bundle` writes the folder, `checklist` the answers of a run to the usual
-questions, `signing` puts a curator's key under it. `recompute` is of the standard library alone and lies in every
-bundle; `check` adds hashes and the signature. These two share no code with the rooms that made the release.
+`draws` lists the draws of a run, `bundle` writes the folder, `checklist` answers common questions about a run, and
+`signing` signs with a curator's key. `recompute` uses only the standard library and is included in every bundle;
+`check` adds hashes and the signature. The last two share no code with the packages that make a release.
 """

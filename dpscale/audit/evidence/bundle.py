@@ -1,4 +1,4 @@
-"""Writing a bundle: DIR/evidence, flat, of facts that are public or released; hashes.json comes last and names all."""
+"""Writing of an evidence bundle: a flat folder DIR/evidence of public or released facts, hashes.json last."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ADDRESS = re.compile(r"^(/|~|\.{1,2}/|[A-Za-z]:\\|\\\\)|://")
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """The value without what tells where things are: by the names of such settings, and by how a place looks."""
+    """Return the value without paths and addresses, recognised by the names of settings and by their form."""
     if isinstance(value, dict):
         return {name: redacted(part, name) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -51,12 +51,20 @@ KEPT = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committe
         "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
 TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes")
 
-Said = dict[str, Any]
+Fields = dict[str, Any]
 Signer = tuple[str, Callable[[bytes], str]]
 
 
 def write_bundle(run: Run, selftest: Any, key: Signer | None = None) -> Path:
-    """The folder, made anew; JobError where the run is not measured or was edited, BudgetError without its ledger."""
+    """Write the evidence folder, replacing an existing one, and return its path.
+
+    Raises
+    ------
+    JobError
+        If the run has not been measured or its files were changed.
+    BudgetError
+        If the ledger of the release is not available.
+    """
     with disk_errors(run.path), store_errors(run.path), run.locked():
         run.require("measure")
         for stage in filter(run.done, STAGES):
@@ -67,12 +75,12 @@ def write_bundle(run: Run, selftest: Any, key: Signer | None = None) -> Path:
 
 
 def canonical(value: Any) -> bytes:
-    """The one text of a value: what differs in a byte is no such text, or of another value."""
+    """Return the canonical text of a value; equal values have equal bytes."""
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _facts(run: Run, selftest: Any) -> Said:
-    """The files that are JSON."""
+def _facts(run: Run, selftest: Any) -> Fields:
+    """Return the contents of the JSON files."""
     ledger = _ledger(ledger_dataset(run, chained=True), run.manifest["release"])
     drawn, factors, costs = draws_and_factors(run)
     events = _events(run, ledger, costs)
@@ -88,26 +96,26 @@ def _facts(run: Run, selftest: Any) -> Said:
     }
 
 
-def _ledger(dataset: Said, release: str) -> Said:
-    """The dataset on the ledger, without its name, which may be a path, and without digests, and its hash chain."""
+def _ledger(dataset: Fields, release: str) -> Fields:
+    """Return the dataset's entry on the ledger with its hash chain, without digests and its name (maybe a path)."""
     if not dataset:
-        raise BudgetError("privacy.ledger", "it does not hold this release", "the ledger that it was charged to",
-                          "make the bundle where that is")  # fmt: skip
+        raise BudgetError("privacy.ledger", "it does not contain this release", "the ledger with its charge",
+                          "make the bundle where that ledger is available")  # fmt: skip
     rows = [{name: row[name] for name in KEPT if name in row} for row in dataset["releases"]]
     totals = {name: dataset[name] for name in TOTALS if name in dataset}
     return {"releases": rows, **totals, "chain": _chain(dataset["chain"], release)}
 
 
-def _chain(links: Sequence[tuple[Link, str]], release: str) -> Said:
-    """The hash chain of the dataset; `opened`: what the release's own entry says of its domain and its plan."""
+def _chain(links: Sequence[tuple[Link, str]], release: str) -> Fields:
+    """Return the hash chain of the dataset; `opened` contains the release's sealed facts on its domain and plan."""
     own = next(link for link, _ in links if link.entry == "releases" and link.shown["release"] == release)
     shown = [{"entry": link.entry, "shown": link.shown, "hidden": link.hidden, "facts": link.sealed}
              for link, _ in links]  # fmt: skip
     return {"links": shown, "head": links[-1][1], "opened": {"key": own.key, "facts": dict(own.facts)}}
 
 
-def _events(run: Run, ledger: Said, costs: Counted) -> Said:
-    """What was drawn and what the ledger holds, as privacy events with what is claimed of them."""
+def _events(run: Run, ledger: Fields, costs: Counted) -> Fields:
+    """Return the draws and the charges on the ledger as privacy events, with their claims."""
     name, spent = run.manifest["release"], ledger["spent"]
     entry = next(row for row in ledger["releases"] if row["release"] == name)
     charged = sum((_of_cost(row["cost"], ledger["currency"]) for row in ledger["releases"]), Counted())
@@ -123,8 +131,8 @@ def _events(run: Run, ledger: Said, costs: Counted) -> Said:
     }
 
 
-def _claim(cost: Mapping[str, str], delta: float) -> Said:
-    """What a ledger's entry claims of its release: ε at δ, which is 0 where all is pure."""
+def _claim(cost: Mapping[str, str], delta: float) -> Fields:
+    """Return the claim of a ledger's entry: ε at δ, where δ is 0 for pure costs."""
     whole = Cost.from_dict(cost)
     delta = 0.0 if whole.is_pure else delta
     epsilon = whole.epsilon(delta)
@@ -132,13 +140,13 @@ def _claim(cost: Mapping[str, str], delta: float) -> Said:
 
 
 def _of_cost(cost: Mapping[str, str], currency: str) -> Counted:
-    """An entry in the currency in which its dataset adds up."""
+    """Return an entry as an event in the currency of its dataset."""
     whole = Cost.from_dict(cost)
     return Counter({("pure", whole.pure) if currency.startswith(PURE) else ("gaussian", whole.squared_mu): 1})
 
 
-def _for_groups(charged: Counted, spent: Said) -> Counted:
-    """What is counted beyond the entries: of a release that protects less than the dataset, by group privacy."""
+def _for_groups(charged: Counted, spent: Fields) -> Counted:
+    """Return the cost beyond the entries, from group privacy of releases that protect less than the dataset."""
     more = Counted()
     for kind, name in (("gaussian", "squared_mu"), ("pure", "pure_epsilon")):
         here = sum((cost * count for (own, cost), count in charged.items() if own == kind), Fraction(0))
@@ -148,20 +156,20 @@ def _for_groups(charged: Counted, spent: Said) -> Counted:
     return more
 
 
-def _listed(events: Counted) -> list[Said]:
+def _listed(events: Counted) -> list[Fields]:
     return [{"kind": kind, "cost": str(cost), "count": count, **_shown(kind, float(cost))}
             for (kind, cost), count in sorted(events.items())]  # fmt: skip
 
 
-def _shown(kind: str, cost: float) -> Said:
-    """The figure by which libraries name such an event; what is exact is `cost`."""
+def _shown(kind: str, cost: float) -> Fields:
+    """Return the parameter by which libraries describe such an event; `cost` is exact."""
     if kind in ("gaussian", "laplace") and cost:
         return {"noise_multiplier": cost**-0.5 if kind == "gaussian" else 1 / cost}
     return {}
 
 
 def _texts(run: Run) -> dict[str, bytes]:
-    """The files that people read, and the scripts."""
+    """Return the readable files and the scripts."""
     scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in SCRIPTS}
     job = tomli_w.dumps(redacted(run.job.to_dict()))
     texts = {"README.md": README, "job.toml": job}
@@ -170,7 +178,7 @@ def _texts(run: Run) -> dict[str, bytes]:
 
 
 def _sealed(contents: Mapping[str, bytes], key: Signer | None) -> dict[str, bytes]:
-    """The hashes of all files, and with a key the signature over them."""
+    """Return the hashes of all files and, with a key, the signature over them."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     sealed = {HASHES: canonical({"files": hashes, "public_key": key[0] if key else None})}
     if key:
@@ -181,7 +189,7 @@ def _sealed(contents: Mapping[str, bytes], key: Signer | None) -> dict[str, byte
 
 
 def _written(folder: Path, contents: Mapping[str, bytes]) -> Path:
-    """All files, the hashes last; what is there is removed first, so a kill in between leaves no whole bundle."""
+    """Write all files, the hashes last; existing files are removed first, so that a crash leaves no valid bundle."""
     for name in sorted(listed(folder), key=lambda one: one != HASHES):
         (folder / name).unlink()
     for name, content in sorted(contents.items(), key=lambda one: one[0] in (HASHES, SIGNATURE)):
@@ -191,27 +199,27 @@ def _written(folder: Path, contents: Mapping[str, bytes]) -> Path:
 
 README = """# Evidence of a private release
 
-What this folder says can be checked without the data and without dpscale:
+The claims in this folder can be checked without the data and without dpscale:
 
-    python recompute.py            exact sums from integers; with `pip install dp-accounting` its accountants too
-    dpscale evidence --check .     the same, and the hash of every file and the signature, where there is one
-    dpscale evidence --check . --ledger HEAD    and the head of the curator's ledger, as `dpscale ledger show` prints it
+    python recompute.py            exact sums from integers; with `pip install dp-accounting` also its accountants
+    dpscale evidence --check .     in addition the hash of every file, and the signature if there is one
+    dpscale evidence --check . --ledger HEAD    in addition the head of the ledger (see `dpscale ledger show`)
 
-| file | what |
+| file | content |
 | --- | --- |
 | `events.json` | the privacy events of this release and of all releases of its dataset, and the claims |
-| `draws.json` | every draw: attributes, integer strategy, multiplier, noise; its file and place there; selections |
-| `strategies.json` | the integer strategies, each once |
-| `ledger.json` | what the ledger holds of the dataset, with the hash chain of its entries |
+| `draws.json` | every draw: attributes, integer strategy, multiplier, noise, file and position there; selections |
+| `strategies.json` | the distinct integer strategies |
+| `ledger.json` | the ledger's entries of the dataset, with their hash chain |
 | `checklist.json` | questions after NIST SP 800-226, answered from the run |
-| `job.toml`, `domain.toml` | what was asked (paths and addresses left out) and over which cells |
+| `job.toml`, `domain.toml` | the job (without paths and addresses) and the domain |
 | `run-files.json` | SHA-256 of the plan, the measurements and the answers in the run directory |
 | `selftest.json` | the audit of the installation that made this bundle |
-| `versions.json` | of the run and of the bundle |
-| `hashes.json`, `signature.json` | SHA-256 of every other file; the curator's Ed25519 signature over those |
+| `versions.json` | software versions of the run and of the bundle |
+| `hashes.json`, `signature.json` | SHA-256 of every other file; the curator's Ed25519 signature over the hashes |
 
-A bundle shows that what was drawn, as listed, costs what was charged, and that its files agree. Whoever changes all of
-them in the same way is not found without the curator's public key or the head of the ledger's hash chain. It cannot
-show that the list is honest, that the secret was kept, or that no other release was made of the same data under
-another ledger: that is for the curator's signature, and for who looks at the machine.
+A bundle shows that the listed draws cost what was charged, and that its files agree. A consistent change of all files
+is detected only with the curator's public key or the head of the ledger's hash chain. A bundle cannot show that the
+list is complete, that the secret was protected, or that no other release of the same data was made under another
+ledger; these rest on the curator's signature and on an inspection of the curator's machine.
 """

@@ -1,9 +1,9 @@
-"""Checking a bundle on a machine without the data: every byte by its hash, the signature, and the sums from integers.
+"""Verification of a bundle on a machine without the data: hashes, signature, and costs recomputed from integers.
 
-It shares with the rooms that made the release nothing but the way an error is told: `recompute`, `crosscheck` and
-`sensitivities` are of the standard library, and what is compared with them is the package's own copy, whatever the
-bundle's says. Who changes all files in the same way passes these checks: the result names what stays unverified without
-the curator's public key or the head of the ledger's hash chain.
+The module shares only the error classes with the packages that make a release: `recompute`, `crosscheck` and
+`sensitivities` use only the standard library, and the installed copies are used, never the bundle's. A consistent
+change of all files passes these checks: the result lists what remains unverified without the curator's public key or
+the head of the ledger's hash chain.
 """
 
 from __future__ import annotations
@@ -24,45 +24,73 @@ SCRIPTS = {
     "dpscale-evidence/1": ("recompute.py", "sensitivities.py"),
     "dpscale-evidence/2": ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py"),
 }
-SHIPPED: dict[str, dict[str, str]] = {  # SHA-256 of the scripts of older versions, by format
-    "dpscale-evidence/1": {
-        "recompute.py": "515c31416bd0f3a26bf8613d687161cc943d52fdfa4a6780b309ceaa2cb664cf",
-        "sensitivities.py": "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
-    },
-}
+SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of every older version, by format
+    "dpscale-evidence/1": (
+        ("515c31416bd0f3a26bf8613d687161cc943d52fdfa4a6780b309ceaa2cb664cf",
+         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260"),
+    ),
+    "dpscale-evidence/2": (
+        ("38055bf311e6ec91ec6b5e7bbddb8ddd40b3072d0dd0ed3040399c010a98bb44",
+         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
+         "04caf06dfce8736052af83ef2a8f7b81717988ef0fbb8c6dfea2a7c36baaff87",
+         "d3b4157cafdcc9909bd4772f7468c9fb1b45f77644f60561ff2cf36a197edca4"),
+        ("99be4d2a9dbef88ae7fc49b48d7b91bcc56b2ba823afc8c0f0ef01dc96a219c0",
+         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
+         "04caf06dfce8736052af83ef2a8f7b81717988ef0fbb8c6dfea2a7c36baaff87",
+         "d3b4157cafdcc9909bd4772f7468c9fb1b45f77644f60561ff2cf36a197edca4"),
+        ("941e6327f3b7e14fc72f571a570b9ff1f42b28250d464bbeaa400dccf219e241",
+         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
+         "a54e11c0ea4614403d35051f2dc42c248506cf4c19d2287a57e51f62f9f764d8",
+         "d3b4157cafdcc9909bd4772f7468c9fb1b45f77644f60561ff2cf36a197edca4"),
+        ("e50653b98a57dc5ee59dac13040d2282e9607fddce95b64d860a83b024eada42",
+         "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
+         "a54e11c0ea4614403d35051f2dc42c248506cf4c19d2287a57e51f62f9f764d8",
+         "d3b4157cafdcc9909bd4772f7468c9fb1b45f77644f60561ff2cf36a197edca4"),
+    ),
+}  # fmt: skip
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
           "run-files.json", "versions.json", "job.toml", "domain.toml")  # fmt: skip
 
-Said = dict[str, Any]
+Fields = dict[str, Any]
 
 
-def check_bundle(folder: Path, key: Path | None = None, heads: Mapping[str, int] | None = None) -> Said:
-    """Check a bundle; JobError at the first thing that is wrong.
+def check_bundle(folder: Path, key: Path | None = None, heads: Mapping[str, int] | None = None) -> Fields:
+    """Check a bundle.
 
     Parameters
     ----------
-    folder : the bundle.
-    key : a public key (PEM) that must have signed it.
-    heads : links of the hash chains of the curator's ledger, each with the number of links behind it; the head of the
-        bundle must be one of them.
+    folder : Path
+        The bundle.
+    key : Path, optional
+        Public key (PEM) that must have signed the bundle.
+    heads : mapping of str to int, optional
+        Links of the hash chains of the curator's ledger, each with the number of later links; the head of the bundle
+        must be one of them.
 
     Returns
     -------
-    What the bundle claims and how it was checked, ready for JSON. `unverified` lists what these checks do not show.
+    dict
+        Claims of the bundle and results of the checks, ready for JSON. `unverified` lists facts that the checks do not
+        establish.
+
+    Raises
+    ------
+    JobError
+        At the first failed check.
     """
     try:
         return _found(folder, None if key is None else public_key(key), heads)
     except (OSError, UnicodeDecodeError) as error:
-        raise _wrong(folder, f"cannot be read ({type(error).__name__})") from None
+        raise _wrong(folder, f"is unreadable ({type(error).__name__})") from None
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, LookupError, StopIteration) as error:
-        raise _wrong(folder, f"is not what dpscale writes ({type(error).__name__})") from None
+        raise _wrong(folder, f"is malformed ({type(error).__name__})") from None
 
 
-def _found(folder: Path, expected: str | None, heads: Mapping[str, int] | None) -> Said:
+def _found(folder: Path, expected: str | None, heads: Mapping[str, int] | None) -> Fields:
     hashes = _hashes(folder)
     signed = _signed(folder, hashes["public_key"], expected)
     if faults := recompute.faults(folder):
-        raise _wrong(folder, f"does not hold: {faults[0]}")
+        raise _wrong(folder, f"is inconsistent: {faults[0]}")
     events, selftest = (recompute.read(folder, name) for name in ("events.json", "selftest.json"))
     draws, strategies = (recompute.read(folder, name) for name in ("draws.json", "strategies.json"))
     chain, alone = recompute.read(folder, "ledger.json").get("chain"), _by_columns_alone(strategies)
@@ -85,92 +113,91 @@ def _found(folder: Path, expected: str | None, heads: Mapping[str, int] | None) 
     }
 
 
-def _by_columns_alone(strategies: Said) -> int:
-    """How many strategies are known by the norms of their columns alone."""
+def _by_columns_alone(strategies: Fields) -> int:
+    """Return the number of strategies that are represented only by the norms of their columns."""
     parts = [part for one in strategies["factors"].values() for part in (one, *one.get("levels", ()))]
     return sum("columns" in part for part in parts)
 
 
-def _later(folder: Path, chain: Said | None, heads: Mapping[str, int] | None) -> int | None:
-    """How many entries the ledger has behind the head of the bundle; None where no head was given."""
+def _later(folder: Path, chain: Fields | None, heads: Mapping[str, int] | None) -> int | None:
+    """Return the number of ledger entries after the head of the bundle; None if no heads were given."""
     if heads is None:
         return None
     if chain is None:
-        raise _wrong(folder, "has no hash chain of the ledger, as an older version made it, and a ledger was given")
+        raise _wrong(folder, "has no hash chain to compare with the ledger, because an older version wrote it")
     if chain["head"] not in heads:
-        raise _wrong(folder, f"has a hash chain with the head {chain['head']}, which the ledger does not have")
+        raise _wrong(folder, f"has a hash chain with the head {chain['head']}, which the ledger does not contain")
     return heads[chain["head"]]
 
 
 def _unverified(heads: Mapping[str, int] | None, signed: str | None) -> Iterator[str]:
-    """What is not shown without the curator's key, a sentence each."""
+    """Yield a sentence for each fact that is not established without the curator's key."""
     if heads is None:
-        yield ("who made the bundle: whoever changes all its files in the same way passes this check; compare it with "
-               "the curator's ledger (--ledger) or the curator's key (--public-key)")  # fmt: skip
+        yield ("who made the bundle: a consistent change of all files passes this check; compare the bundle with the "
+               "curator's ledger (--ledger) or the curator's key (--public-key)")  # fmt: skip
     else:
-        yield ("draws, self-test, versions and hashes of answers: the ledger's head stands for charges, caps, privacy "
-               "units, domain and plan alone; the curator's key (--public-key) stands for all")  # fmt: skip
+        yield ("draws, self-test, versions and hashes of answers: the ledger's head covers only charges, caps, privacy "
+               "units, domain and plan; the curator's key (--public-key) covers all files")  # fmt: skip
     if signed is not None:
-        yield "whose key signed it: --public-key names the one that must have"
+        yield "whose key signed it: give the expected key with --public-key"
 
 
 def _own_scripts(folder: Path, hashes: Mapping[str, str]) -> bool:
-    """Whether its scripts are those of this version, or those that an older version shipped with that format."""
+    """Return whether the scripts are those of this version, or those that an older version shipped with the format."""
     form = recompute.read(folder, "versions.json")["format"]
-    if form in SHIPPED:
-        return all(hashes[name] == digest for name, digest in SHIPPED[form].items())
-    return all((folder / name).read_bytes() == files("dpscale.audit.evidence").joinpath(name).read_bytes()
-               for name in SCRIPTS[form])  # fmt: skip
+    digests = tuple(hashes[name] for name in SCRIPTS[form])
+    installed = [files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in SCRIPTS[form]]
+    return digests in SHIPPED[form] or digests == tuple(hashlib.sha256(script).hexdigest() for script in installed)
 
 
-def _hashes(folder: Path) -> Said:
-    """hashes.json, once every file is found to be as it says and no other is there."""
-    said = _canonical(folder, HASHES)
-    listed: Mapping[str, str] = said["files"]
+def _hashes(folder: Path) -> Fields:
+    """Return hashes.json after checking that every file has its hash and that there are no other files."""
+    hashes = _canonical(folder, HASHES)
+    listed: Mapping[str, str] = hashes["files"]
     there = {path.name for path in folder.iterdir()} - {HASHES, SIGNATURE}
     if odd := sorted(there.symmetric_difference(listed)):
         raise _wrong(
-            folder, f"has {odd[0]!r}, which {HASHES} does not name" if odd[0] in there else f"lacks {odd[0]!r}"
+            folder, f"contains {odd[0]!r}, which is not in {HASHES}" if odd[0] in there else f"lacks {odd[0]!r}"
         )
     form = recompute.read(folder, "versions.json")["format"] if "versions.json" in listed else ""
     if lacking := sorted({*NEEDED, *SCRIPTS.get(form, ())}.difference(listed)):
         raise _wrong(folder, f"lacks {lacking[0]!r}")
     if form not in SCRIPTS:
-        raise _wrong(folder, "is of a format that this version does not know")
+        raise _wrong(folder, "has a format that this version cannot read")
     for name, digest in listed.items():
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
-            raise _wrong(folder, f"has another {name!r} than {HASHES} says")
-    return said
+            raise _wrong(folder, f"contains {name!r} with a hash other than in {HASHES}")
+    return hashes
 
 
 def _signed(folder: Path, public: str | None, expected: str | None) -> str | None:
-    """The fingerprint of who signed; None of a bundle that nobody did."""
+    """Return the fingerprint of the signing key; None for an unsigned bundle."""
     signature = _canonical(folder, SIGNATURE) if (folder / SIGNATURE).exists() else None
     if (signature is None) != (public is None):
-        raise _wrong(folder, f"{'lacks' if signature is None else 'has'} a signature, unlike what {HASHES} says")
+        raise _wrong(folder, f"{'lacks' if signature is None else 'has'} a signature, in contradiction to {HASHES}")
     if signature is None or public is None:
         if expected is not None:
-            raise _wrong(folder, "is unsigned, and a public key was given")
+            raise _wrong(folder, "is unsigned, but a public key was given")
         return None
     if signature.keys() != {"algorithm", "public_key", "signature"} or signature["algorithm"] != ALGORITHM:
-        raise _wrong(folder, "has a signature of another kind")
+        raise _wrong(folder, f"has a signature that is not {ALGORITHM}")
     if signature["public_key"] != public or not verified(
         public, signature["signature"], (folder / HASHES).read_bytes()
     ):
-        raise _wrong(folder, "has a signature that is not of its hashes")
+        raise _wrong(folder, "has a signature that does not match its hashes")
     if expected not in (None, public):
         raise _wrong(folder, f"is signed by another key ({fingerprint(public)})")
     return fingerprint(public)
 
 
-def _canonical(folder: Path, name: str) -> Said:
-    """A file that no hash is of: there is one text for what it says, and that has to be it."""
+def _canonical(folder: Path, name: str) -> Fields:
+    """Return the value of a file that has no hash; its text must be canonical."""
     content = (folder / name).read_bytes()
-    said = json.loads(content)
-    if (json.dumps(said, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode() != content:
-        raise _wrong(folder, f"has {name!r} not as it was written")
-    return dict(said)
+    value = json.loads(content)
+    if (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode() != content:
+        raise _wrong(folder, f"contains {name!r} with a text that is not canonical")
+    return dict(value)
 
 
 def _wrong(folder: Path, got: str) -> JobError:
-    return JobError("evidence", f"{folder} {got}", "a bundle as `dpscale evidence` wrote it", "ask the curator for it")
+    return JobError("evidence", f"{folder} {got}", "an unmodified bundle", "ask the curator for the original")

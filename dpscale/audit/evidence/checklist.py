@@ -1,4 +1,4 @@
-"""The questions that an evaluation of differential privacy asks (after NIST SP 800-226), answered from a run."""
+"""Questions of an evaluation of differential privacy (after NIST SP 800-226), answered from a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ YES = "as it was installed; `selftest.json` has the audit of that installation"
 
 
 def checklist(run: Run, events: Mapping[str, Any], ledger: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[Item]:
-    """One line a question: topic, question, answer."""
+    """Return one row per question: topic, question, answer."""
     rows = [*_guarantee(run, events), *_mechanism(run, drawn), *_composition(events, ledger), *_hazards(run)]
     return [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in rows]
 

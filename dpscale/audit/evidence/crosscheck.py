@@ -1,10 +1,10 @@
 """Compare the files of a bundle with each other: job, domain, draws, strategies, ledger, self-test and checklist.
 
-Of the standard library, and in every bundle beside recompute.py, which shows that the draws, as listed, cost what is
-claimed. This module shows that no file says something else than the others do: the job's budget and privacy unit and
-the ledger's entry, the cells of the domain and the shapes of the strategies, the hash chain of the ledger and its rows.
-Whoever changes all files in the same way is not found by that: only a signature, or the head of the ledger's hash
-chain, shows who vouches for them.
+The module uses only the standard library and is included in every bundle with recompute.py, which shows that the draws,
+as listed, have the claimed cost. This module shows that the files are consistent: the job's budget and privacy unit
+with the ledger's entry, the cells of the domain with the shapes of the strategies, the hash chain of the ledger with
+its rows. A consistent change of all files is not detected; only a signature, or the head of the ledger's hash chain,
+shows who made them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from dpscale.audit.evidence.shapes import is_grouped, shape_faults, strategy_faults
-else:  # in a bundle, whose recompute.py made its folder one to import from
+else:  # in a bundle, where recompute.py has put the folder on sys.path
     from shapes import is_grouped, shape_faults, strategy_faults
 
 try:
@@ -27,10 +27,10 @@ try:
 except ImportError:  # before Python 3.11
     tomllib = None  # type: ignore[assignment]
 
-Said = dict[str, Any]
-WITHIN = 1e-6  # of a claim: rounding of conversions
-SPENT = Fraction(9, 10)  # of its charge, at least, what a mechanism without selections draws
-# SHA-256 of the checklist's answers that are the same in every bundle
+Fields = dict[str, Any]
+WITHIN = 1e-6  # relative tolerance of a claim: rounding of conversions
+SPENT = Fraction(9, 10)  # least share of the charge that the draws of a mechanism without selections cost
+# SHA-256 of the checklist's answers that are equal in every bundle
 CONSTANT = "94f803b43a98e53fa389b409937ca05b3a180ec1bea0b3bee041339d5200d1bc"
 DERIVED = (
     "Is the release private?", "Which definition?", "ε", "δ", "Whom does it protect?",
@@ -41,7 +41,7 @@ DERIVED = (
 
 
 def cross_faults(folder: str | Path) -> list[str]:
-    """What one file of a bundle says otherwise than another; nothing where they agree."""
+    """Return contradictions between the files of a bundle; none if they agree."""
     names = ("draws", "strategies", "events", "ledger", "selftest", "checklist", "run-files", "versions")
     files = {name: json.loads((Path(folder) / f"{name}.json").read_text("utf-8")) for name in names}
     found = [*_ledger(files), *strategy_faults(files), *_selftest(files["selftest"]), *_files(files), *_charge(files)]
@@ -50,42 +50,42 @@ def cross_faults(folder: str | Path) -> list[str]:
         found += [*_job(job, files), *shape_faults(domain, files), *_checklist(job, files)]
     chain = files["ledger"].get("chain")
     if (chain is not None) != (files["versions"]["format"] != "dpscale-evidence/1"):
-        found.append("ledger.json has not the hash chain that a bundle of its format has")
+        found.append("ledger.json has a hash chain although its format has none, or lacks it")
     return found + (list(_chain(chain, files, Path(folder))) if chain is not None else [])
 
 
-def own_entry(files: Said) -> Said:
-    """The release's entry on the ledger."""
+def own_entry(files: Fields) -> Fields:
+    """Return the release's entry on the ledger."""
     return dict(next(row for row in files["ledger"]["releases"] if row["release"] == files["draws"]["release"]))
 
 
 # ---- the job -------------------------------------------------------------------------------------------------------
 
 
-def _job(job: Said, files: Said) -> Iterator[str]:
-    """The budget, the privacy unit and the noise that were asked for, against the ledger's entry and the draws."""
+def _job(job: Fields, files: Fields) -> Iterator[str]:
+    """Yield differences of the requested budget, privacy unit and noise from the ledger's entry and the draws."""
     row, privacy, data = own_entry(files), job["privacy"], job["data"]
     for name in ("epsilon", "delta"):
         if privacy.get(name) != row.get(name):
-            yield f"job.toml asks for another {name} than the ledger's entry has"
+            yield f"job.toml and the ledger's entry have different values of {name}"
     yield from _budget(privacy, row["cost"], files["events"]["release"])
     through = data.get("unit_through")
     unit = through[-1]["unit"] if through else data.get("privacy_unit")
     if row.get("relation") and (row.get("unit"), row["relation"]) != (unit, "add/remove"):
-        yield "job.toml has another privacy unit than the ledger's entry"
+        yield "job.toml and the ledger's entry have different privacy units"
     bounds = {int(data.get("max_rows_per_unit") or 1), int(files["draws"]["rows_per_unit"]), int(row.get("bound") or 1)}
     if row.get("relation") and len(bounds) > 1:
-        yield "job.toml, draws.json and the ledger's entry have different numbers of rows of a unit"
+        yield "job.toml, draws.json and the ledger's entry have different numbers of rows per unit"
     seeded = "seed" in job.get("engine", {})
     if {seeded, bool(row.get("public")), not files["events"]["private"]} != {seeded}:
-        yield "job.toml, events.json and the ledger's entry differ in whether the noise has a seed"
+        yield "job.toml, events.json and the ledger's entry disagree on whether the noise has a seed"
     pure = privacy.get("epsilon") is not None and privacy.get("delta") is None
     if any((draw["laplace"] is not None) != pure for draw in files["draws"]["draws"]):
-        yield "job.toml asks for another noise than was drawn"
+        yield "job.toml requests a different noise distribution than was drawn"
 
 
-def _budget(privacy: Said, cost: Said, claim: Said) -> Iterator[str]:
-    """A charge above the budget of the job."""
+def _budget(privacy: Fields, cost: Fields, claim: Fields) -> Iterator[str]:
+    """Yield charges above the budget of the job."""
     for name, factor in (("rho", 2), ("privacy_cost", 1)):
         if privacy.get(name) is not None and float(Fraction(cost["gaussian"])) > factor * privacy[name] * (1 + WITHIN):
             yield f"the charge is above the {name} of job.toml"
@@ -93,18 +93,18 @@ def _budget(privacy: Said, cost: Said, claim: Said) -> Iterator[str]:
         if claim["epsilon"] > privacy["epsilon"] * (1 + WITHIN):
             yield "the claim is above the epsilon of job.toml"
         if claim["delta"] != (privacy.get("delta") or 0.0):
-            yield "the claim is at another delta than job.toml has"
+            yield "the claim has a different delta than job.toml"
 
 
-def _charge(files: Said) -> Iterator[str]:
-    """Draws that come to much less than was charged for them: more noise is listed than there is."""
+def _charge(files: Fields) -> Iterator[str]:
+    """Yield a fault if the draws cost much less than was charged, that is, if the listed noise is too large."""
     share = _share(files)
     if share < SPENT and not files["draws"]["selections"]:
-        yield f"the draws come to {float(share):.3g} of what was charged"
+        yield f"the draws cost only {float(share):.3g} of the charge"
 
 
-def _share(files: Said) -> Fraction:
-    """What the draws and selections come to, as a share of the charge; 1 where they are in different currencies."""
+def _share(files: Fields) -> Fraction:
+    """Return the cost of draws and selections as a share of the charge; 1 if their currencies differ."""
     cost, events = own_entry(files)["cost"], files["events"]["release"]["events"]
     kinds = {"gaussian": "gaussian", "laplace": "pure", "pure": "pure"}
     for kind in ("gaussian", "pure"):
@@ -115,46 +115,46 @@ def _share(files: Said) -> Fraction:
 
 
 def unverified(folder: str | Path) -> list[str]:
-    """What these checks take as the bundle says it, a sentence each."""
+    """Return a sentence for each fact that these checks accept without verification."""
     files = {name: json.loads((Path(folder) / f"{name}.json").read_text("utf-8"))
              for name in ("draws", "strategies", "events", "ledger")}  # fmt: skip
     factors, found = files["strategies"]["factors"], []
     parts = [part for one in factors.values() for part in (one, *one.get("levels", ()))]
     if alone := sum("columns" in part for part in parts):
-        found.append(f"the sensitivities of {alone} strategies, which are known by the norms of their columns alone")
+        found.append(f"the sensitivities of {alone} strategies, of which the bundle contains only column norms")
     if tomllib is None:
-        return [*found, "job, domain and checklist, which takes Python 3.11 or later"]
+        return [*found, "job, domain and checklist, which requires Python 3.11 or later"]
     domain = tomllib.loads((Path(folder) / "domain.toml").read_text("utf-8"))
     if grouped := sum(is_grouped(draw, factors, domain["attributes"]) for draw in files["draws"]["draws"]):
         found.append(f"the cells of {grouped} draws of an adaptive mechanism, which are groups of the domain's cells")
     if files["draws"]["selections"] and (share := _share(files)) < Fraction(1, 2):
-        found.append(f"the noise: draws beside selections come to {float(share):.3g} of the charge alone")
+        found.append(f"the noise: the draws other than selections cost only {float(share):.3g} of the charge")
     return found
 
 
 # ---- the ledger ----------------------------------------------------------------------------------------------------
 
 
-def _ledger(files: Said) -> Iterator[str]:
-    """What ledger.json says of the dataset as a whole, against its own rows."""
+def _ledger(files: Fields) -> Iterator[str]:
+    """Yield contradictions between the totals in ledger.json and its rows."""
     ledger = files["ledger"]
     rows, cap = ledger["releases"], ledger.get("cap")
-    said = [text for row in ([cap] if cap else []) + rows if (text := protected(row))]
+    units = [text for row in ([cap] if cap else []) + rows if (text := protected(row))]
     tables = {row.get("unit_table") for row in rows if cap and row.get("unit") == cap.get("unit")}
-    if said and len(tables) == 1 and cap and cap.get("relation") and not cap.get("unit_table"):
-        said[0] = protected({**cap, "unit_table": tables.pop()})
-    if ledger.get("protects") != (said[0] if said else None):
-        yield "ledger.json says of another privacy unit that it is protected than its rows do"
+    if units and len(tables) == 1 and cap and cap.get("relation") and not cap.get("unit_table"):
+        units[0] = protected({**cap, "unit_table": tables.pop()})
+    if ledger.get("protects") != (units[0] if units else None):
+        yield "ledger.json and its rows have different privacy units"
     pure = all(not Fraction(row["cost"].get(name) or 0) for row in rows for name in ("gaussian", "zcdp"))
     currency = (cap or {}).get("currency") or ("pure" if pure else "gdp")
     if not str(ledger["currency"]).startswith(f"{currency}:"):
-        yield "ledger.json adds up in another currency than its cap or its rows have"
+        yield "ledger.json has its total in a different currency than its cap or its rows"
     if cap and cap["delta"] != ledger["spent"]["delta"]:
-        yield "ledger.json has its total at another delta than its cap"
+        yield "ledger.json has its total at a different delta than its cap"
 
 
-def protected(row: Said) -> str:
-    """The privacy unit of an entry, in words; nothing for an older one."""
+def protected(row: Fields) -> str:
+    """Return the privacy unit of an entry in words; empty for an older entry."""
     if not row.get("relation"):
         return ""
     name = row.get("unit") if row.get("unit_table") is None else f"{row['unit_table']}.{row['unit']}"
@@ -162,37 +162,37 @@ def protected(row: Said) -> str:
 
 
 def chained(content: Any) -> str:
-    """SHA-256 of canonical JSON: how a link of the ledger's hash chain is made."""
+    """Return the SHA-256 of canonical JSON, a link of the ledger's hash chain."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _chain(chain: Said, files: Said, folder: Path) -> Iterator[str]:
-    """Links that do not follow, entries that are not the rows of ledger.json, and hashes of the domain and the plan."""
+def _chain(chain: Fields, files: Fields, folder: Path) -> Iterator[str]:
+    """Yield broken links, entries that are not the rows of ledger.json, and wrong hashes of the domain and the plan."""
     before = ""
     for link in chain["links"]:
         before = chained([before, link["entry"], link["shown"], link["hidden"], link["facts"]])
     if before != chain["head"]:
-        yield "ledger.json has a hash chain that does not lead to its head"
+        yield "ledger.json has a hash chain that does not end in its head"
     ledger = files["ledger"]
     rows = {"caps": [*ledger["former_caps"], *filter(None, [ledger.get("cap")])], "releases": ledger["releases"]}
     for kind, listed in rows.items():
         shown = [link["shown"] for link in chain["links"] if link["entry"] == kind]
         if len(shown) != len(listed) or not all(map(_same, listed, shown)):
-            yield f"ledger.json has other {kind} than its hash chain"
+            yield f"ledger.json and its hash chain have different {kind}"
     opened = chain["opened"]
     own = [link for link in chain["links"] if link["shown"].get("release") == files["draws"]["release"]]
     if [link["facts"] for link in own if link["entry"] == "releases"] != [chained([opened["key"], opened["facts"]])]:
-        yield "ledger.json has other hashes of the domain and the plan than its hash chain"
+        yield "ledger.json and its hash chain have different hashes of the domain and the plan"
     plan = [f"{name}\0{one}\n" for name, one in sorted(files["run-files"].items()) if name.startswith("plan/")]
     here = {"domain": hashlib.sha256((folder / "domain.toml").read_bytes()).hexdigest(),
             "plan": hashlib.sha256("".join(plan).encode()).hexdigest()}  # fmt: skip
-    yield from (f"the {name} is not the one that was charged for" for name, one in opened["facts"].items()
+    yield from (f"the {name} differs from the one that was charged" for name, one in opened["facts"].items()
                 if here.get(name) != one)  # fmt: skip
 
 
-def _same(row: Said, shown: Said) -> bool:
-    """Whether a row of ledger.json is the entry of a link; what older entries left out is filled in there."""
+def _same(row: Fields, shown: Fields) -> bool:
+    """Return whether a row of ledger.json is the entry of a link; the row fills in fields that older entries omit."""
     for name, value in shown.items():
         filled = value is None and name in ("public", "currency")
         if not filled and row.get(name) != (json.loads(value) if name == "cost" else value):
@@ -203,40 +203,40 @@ def _same(row: Said, shown: Said) -> bool:
 # ---- the rest ------------------------------------------------------------------------------------------------------
 
 
-def _selftest(selftest: Said) -> Iterator[str]:
+def _selftest(selftest: Fields) -> Iterator[str]:
     names = [one["name"] for one in selftest["checks"]]
     if (
         not names
         or len(set(names)) < len(names)
         or not all(isinstance(one["passed"], bool) for one in selftest["checks"])
     ):
-        yield "selftest.json has no checks, or one twice"
+        yield "selftest.json has no checks, or a duplicate or invalid one"
     elif selftest["passed"] is not all(one["passed"] for one in selftest["checks"]):
-        yield "selftest.json says otherwise than its checks whether it passed"
+        yield "selftest.json and its checks disagree on whether it passed"
 
 
-def _files(files: Said) -> Iterator[str]:
-    """Files of draws that the run does not have."""
+def _files(files: Fields) -> Iterator[str]:
+    """Yield a fault if the run lacks a file of a draw."""
     lacking = {f"measurements/{draw['file']}" for draw in files["draws"]["draws"]} - set(files["run-files"])
     if lacking:
-        yield f"run-files.json lacks {min(lacking)}, which draws.json names"
+        yield f"run-files.json lacks {min(lacking)}, which draws.json refers to"
 
 
-def _checklist(job: Said, files: Said) -> Iterator[str]:
-    """Answers that do not follow from the other files; those that are the same in every bundle, by their hash."""
+def _checklist(job: Fields, files: Fields) -> Iterator[str]:
+    """Yield answers that contradict the other files; answers equal in every bundle are checked by their hash."""
     rows, expected = files["checklist"], _answers(job, files)
     answers = {row["question"]: row["answer"] for row in rows}
     for question, pattern in expected.items():
         if not re.fullmatch(pattern, str(answers.get(question))):
-            yield f"checklist.json answers {question!r} otherwise than the other files"
+            yield f"checklist.json contradicts the other files on {question!r}"
             return
     fixed = [{**row, "answer": None} if row["question"] in DERIVED else row for row in rows]
     if chained(fixed) != CONSTANT:
-        yield "checklist.json has other answers than dpscale writes"
+        yield "checklist.json has answers that dpscale does not write"
 
 
-def _answers(job: Said, files: Said) -> Mapping[str, str]:
-    """Patterns of the answers that follow from the other files."""
+def _answers(job: Fields, files: Fields) -> Mapping[str, str]:
+    """Return patterns of the answers that follow from the other files."""
     draws, claim, whole = files["draws"], files["events"]["release"], files["events"]["dataset"]
     private, cap, unit = files["events"]["private"], files["ledger"].get("cap"), job["data"].get("privacy_unit")
     pure = job["privacy"].get("epsilon") is not None and job["privacy"].get("delta") is None

@@ -1,7 +1,7 @@
-"""What a run drew, as its files say: every draw with its integer strategy and its noise, and what was selected.
+"""Draws of a run according to its files: every draw with its integer strategy and its noise, and the selections.
 
-Noise is read off the record that each measurement carries, and not off the plan. A file that no decision ordered, or a
-measurement that is not there, is refused: the list is of all draws and of nothing else.
+Noise is read from the record of each measurement, not from the plan. A file without a decision and a missing
+measurement are refused, so the list contains exactly the draws.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from dpscale.privacy.streams import canonical
 from dpscale.runs.run import Run
 from dpscale.storage.files import listed
 
-SHOWN, MOST = 1 << 12, 1 << 23  # entries of a matrix that are written as numbers, and as packed ones
+SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
 
-Said = dict[str, Any]
+Fields = dict[str, Any]
 Counted = Counter[tuple[str, Fraction]]
-Names = Mapping[str, tuple[str, Said]]
+Names = Mapping[str, tuple[str, Fields]]
 
 
-def draws_and_factors(run: Run) -> tuple[Said, dict[str, Said], Counted]:
-    """draws.json, the integer strategies that it names, each once, and what all costs by the run's own account."""
+def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], Counted]:
+    """Return draws.json, the distinct integer strategies that it names, and the costs according to the run."""
     decisions = list(run.measurements.decisions())
     requests = [request for decision in decisions for request in decision.requests]
     _check_names(run.measurements_path, [decision.round for decision in decisions])
     names = _named(factor for request in requests for factor in request.block.factors)
     drawn = [one for decision in decisions for one in _drawn(run.measurements, decision, names)]
-    told = {"release": run.manifest["release"], "rows_per_unit": run.planning_problem.rows_per_unit, "draws": drawn,
-            "selections": [one for decision in decisions for one in _selections(decision)]}  # fmt: skip
+    listed = {"release": run.manifest["release"], "rows_per_unit": run.planning_problem.rows_per_unit, "draws": drawn,
+              "selections": [one for decision in decisions for one in _selections(decision)]}  # fmt: skip
     costs = Counter((_kind(request.draw), request.draw.cost) for request in requests)
-    for one in told["selections"]:
+    for one in listed["selections"]:
         kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
         costs[kind, Fraction(cost)] += one["count"]
-    return told, dict(names.values()), costs
+    return listed, dict(names.values()), costs
 
 
 def _kind(draw: Draw) -> str:
@@ -57,36 +57,34 @@ def _kind(draw: Draw) -> str:
 
 
 def _check_names(folder: Path, rounds: Sequence[int]) -> None:
-    """JobError for a file of values that is of none of these rounds."""
+    """Raise JobError for a file of values that belongs to none of these rounds."""
     there = {name for name in listed(folder) if name.endswith(".parquet")}
     ours = {file_name(number, span) for number in rounds for span in spans(number, there)}
     if wrong := sorted(there - ours):
-        raise _refused(f"{wrong[0]} is of no decision")
+        raise _refused(f"{wrong[0]} belongs to no decision")
 
 
-def _drawn(released: MeasurementStore, decision: Decision, names: Names) -> Iterator[Said]:
-    """The draws of a decision, each by its own record, and that the record is of what was ordered there."""
+def _drawn(released: MeasurementStore, decision: Decision, names: Names) -> Iterator[Fields]:
+    """Yield the draws of a decision from their records, and check each record against its request."""
     requests, sequence, place = decision.requests, released.file_layout(decision).sequence.tolist(), 0
     for first, end in released.stored_spans(decision):
         name = file_name(decision.round, (first, end))
         if first != place:
-            raise _refused(
-                f"{name} is {'of no decision' if first < place else 'not the next: one before is not there'}"
-            )
+            raise _refused(f"{name} {'belongs to no decision' if first < place else 'follows a missing file'}")
         for record in records(released.folder / name):
             request = requests[sequence[place]] if place < min(end, len(sequence)) else None
             if request is None or canonical(record) != canonical(released.record(request)):
-                raise _refused(f"{name} has another record than was ordered")
+                raise _refused(f"{name} has a record that differs from the request")
             yield _factor_record(record, request, names) | {"file": name, "place": place, "round": decision.round}
             place += 1
         if place != end:
-            raise _refused(f"{name} has other places than its name")
+            raise _refused(f"{name} does not contain the draws in its name")
     if place != len(sequence):
-        raise _refused(f"place {place} of round {decision.round} is not there")
+        raise _refused(f"draw {place} of round {decision.round} is missing")
 
 
-def _factor_record(record: Said, request: MeasurementRequest, names: Names) -> Said:
-    """A draw by its record."""
+def _factor_record(record: Fields, request: MeasurementRequest, names: Names) -> Fields:
+    """Return a draw from its record."""
     block = request.block
     return {
         "attributes": list(block.attributes),
@@ -101,49 +99,49 @@ def _factor_record(record: Said, request: MeasurementRequest, names: Names) -> S
 
 
 def _refused(got: str) -> JobError:
-    return JobError("measurements", got, "the files as the run left them", "restore them")
+    return JobError("measurements", got, "the unmodified files of the run", "restore them")
 
 
-def _selections(decision: Decision) -> Iterator[Said]:
-    """A round's selections; where it does not tell single ones, what all of them come to."""
+def _selections(decision: Decision) -> Iterator[Fields]:
+    """Yield the selections of a round; their total cost if it does not list single ones."""
     if not decision.selection_cost:
         return
-    told = decision.to_dict()
-    beta, count = Fraction(told.get("beta") or 0), len(told.get("chosen") or ())
+    fields = decision.to_dict()
+    beta, count = Fraction(fields.get("beta") or 0), len(fields.get("chosen") or ())
     if beta and beta * count == decision.selection_cost:
         yield {"round": decision.round, "count": count, "mu_squared": str(beta), "range": str(epsilon_below(beta))}
     else:
         yield {"round": decision.round, "count": 1, "mu_squared": str(decision.selection_cost), "range": None}
 
 
-def _named(factors: Iterable[Factor]) -> dict[str, tuple[str, Said]]:
-    """Each strategy once, by its digest: its name and itself."""
-    named: dict[str, tuple[str, Said]] = {}
+def _named(factors: Iterable[Factor]) -> dict[str, tuple[str, Fields]]:
+    """Return each distinct strategy by digest: its name and its fields."""
+    named: dict[str, tuple[str, Fields]] = {}
     for factor in factors:
         if factor.digest not in named:
             named[factor.digest] = f"f{len(named)}", _factor_fields(factor)
     return named
 
 
-def _factor_fields(factor: Factor) -> Said:
-    """The integers: as numbers where they are few, packed where they are many, by their columns where too many."""
-    said: Said = {"kind": factor.kind, "shape": list(factor.shape)}
+def _factor_fields(factor: Factor) -> Fields:
+    """Return a strategy's integers: as numbers if small, compressed if large, as column norms if too large."""
+    fields: Fields = {"kind": factor.kind, "shape": list(factor.shape)}
     if isinstance(factor, NestedFactor):
-        return said | {
+        return fields | {
             "levels": [_factor_fields(part) for part in factor.parts],
             "counts": [run.count for run in factor.runs],
         }
     if factor.matrix is None:
-        return said
+        return fields
     if factor.matrix.size <= SHOWN:
-        return said | {"matrix": factor.matrix.tolist()}
+        return fields | {"matrix": factor.matrix.tolist()}
     if factor.matrix.size <= MOST:
         packed = zlib.compress(np.ascontiguousarray(factor.matrix, dtype="<i8").tobytes(), 9)
-        return said | {"packed": base64.b64encode(packed).decode()}
-    return said | {"columns": _columns(factor)}
+        return fields | {"packed": base64.b64encode(packed).decode()}
+    return fields | {"columns": _columns(factor)}
 
 
-def _columns(factor: Factor) -> Said:
+def _columns(factor: Factor) -> Fields:
     squared, absolute = [], []
     for column in np.asarray(factor.matrix).T:
         values = column.astype(object)
@@ -153,7 +151,7 @@ def _columns(factor: Factor) -> Said:
 
 
 def file_hashes(run: Run, folders: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of every file that a run left in some folders, by its path in the run directory."""
+    """Return the SHA-256 of every file in some folders of a run, by its path in the run directory."""
     found = sorted(str(path) for name in folders for path in _files(run.path / name))
     return {path.removeprefix(f"{run.path}/"): _sha256(run.path / path.removeprefix(f"{run.path}/")) for path in found}
 

@@ -1,12 +1,13 @@
-"""Recompute what a release cost, from this folder alone: python recompute.py [FOLDER]. Exit code 1 where it is not so.
+"""Recompute the cost of a release from this folder: python recompute.py [FOLDER]. Exit code 1 if a claim fails.
 
-Of the standard library, so that it can be read and run without dpscale. From draws.json and strategies.json: the
-largest column norms of every integer strategy, and with them the cost of every draw, exactly; held against events.json
-and against what ledger.json says was charged. Then the ε that the events come to, by formulas of its own and, where
-Google's dp-accounting is installed (pip install dp-accounting), by its accountants; held against what is claimed.
+The script uses only the standard library, so it can be read and run without dpscale. It computes the largest column
+norms of every integer strategy in draws.json and strategies.json, and from them the exact cost of every draw, and
+compares it with events.json and with the charge in ledger.json. It then computes the ε of the events by its own
+formulas and, if Google's dp-accounting is installed (pip install dp-accounting), by its accountants, and compares it
+with the claim.
 
-crosscheck.py compares the files with each other; sensitivities.py has how a draw's cost follows from its integers. What
-is not Gaussian enters Gaussian DP by its μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with half of ε there.
+crosscheck.py compares the files with each other; sensitivities.py computes the cost of a draw from its integers. Events
+without Gaussian noise enter Gaussian DP by their μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with ε/2.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from dpscale.audit.evidence.crosscheck import cross_faults, tomllib
-    from dpscale.audit.evidence.sensitivities import Events, Said, check_draws, mu_of_pure
-else:  # in a bundle, where nothing may be left behind
+    from dpscale.audit.evidence.sensitivities import Events, Fields, check_draws, mu_of_pure
+else:  # in a bundle, in which no files may be created
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(Path(__file__).parent))  # also where Python is isolated
     from crosscheck import cross_faults, tomllib
-    from sensitivities import Events, Said, check_draws, mu_of_pure
+    from sensitivities import Events, Fields, check_draws, mu_of_pure
 
-ROUNDING = 1e-9  # of floats, where a sum is not of fractions alone
-SMALL = 1e-12  # the δ at which dp-accounting is asked of a pure release
-WITHIN = 1e-6  # of the claim, for bounds found by bisection and on grids
-DISCRETE = 1e-3  # of the claim, and as much absolutely: dp-accounting's losses are on a grid, rounded upwards
-PURE, MANY = ("laplace", "pure", "selection"), 64  # distinct Laplace events that are still composed one by one
+ROUNDING = 1e-9  # relative tolerance of sums that contain floats
+SMALL = 1e-12  # δ for the accountants of dp-accounting in a pure release
+WITHIN = 1e-6  # relative tolerance of a claim, for bounds found by bisection and on grids
+DISCRETE = 1e-3  # relative and absolute tolerance: dp-accounting's losses are on a grid, rounded upwards
+PURE, MANY = ("laplace", "pure", "selection"), 64  # most distinct Laplace events that are composed one by one
 
 
 def read(folder: str | Path, name: str) -> Any:
@@ -43,47 +44,47 @@ def read(folder: str | Path, name: str) -> Any:
 # ---- costs -----------------------------------------------------------------------------------------------------------
 
 
-def counted(listed: list[Said]) -> Events:
-    """Events as events.json lists them, counted."""
+def count_events(listed: list[Fields]) -> Events:
+    """Return the events listed in events.json with their counts."""
     events = Events()
     for one in listed:
         events[one["kind"], Fraction(one["cost"])] += int(one["count"])
     return events
 
 
-def misnamed(listed: list[Said]) -> bool:
-    """Whether a figure by which libraries name an event is not that of its exact cost."""
+def has_wrong_multiplier(listed: list[Fields]) -> bool:
+    """Return whether a noise multiplier contradicts the exact cost of its event."""
     powers = {"gaussian": -0.5, "laplace": -1.0}
     return any(abs(one["noise_multiplier"] / float(Fraction(one["cost"])) ** powers[one["kind"]] - 1) > ROUNDING
                for one in listed if "noise_multiplier" in one)  # fmt: skip
 
 
-def of_ledger(ledger: Said) -> Events:
-    """The events that a ledger's entries stand for in its currency: each a Gaussian mechanism, or an ε."""
+def ledger_events(ledger: Fields) -> Events:
+    """Return the ledger's entries as events in its currency: each a Gaussian mechanism or an ε."""
     if ledger["currency"].startswith("pure"):
         return sum((Events({("pure", steps(row, ledger) * Fraction(row["cost"]["pure"])): 1})
                     for row in ledger["releases"]), Events())  # fmt: skip
-    return sum((Events({("gaussian", squared_mu(scaled(row["cost"], steps(row, ledger)))): 1})
+    return sum((Events({("gaussian", squared_mu(scale_cost(row["cost"], steps(row, ledger)))): 1})
                 for row in ledger["releases"]), Events())  # fmt: skip
 
 
-def steps(row: Said, ledger: Said) -> int:
-    """How many neighbours of what an entry protects lead between two of what its dataset does: group privacy."""
+def steps(row: Fields, ledger: Fields) -> int:
+    """Return the number of neighbours under an entry's relation that connect two under the dataset's: group privacy."""
     if not row.get("relation"):
-        return 1  # an older entry, counted as protecting the same
-    apart = 2 if row.get("unit") is not None and str(ledger.get("protects")).startswith("one row ") else 1
+        return 1  # an older entry, assumed to have the dataset's unit
+    units = 2 if row.get("unit") is not None and str(ledger.get("protects")).startswith("one row ") else 1
     replaced = "(replace)" in str(ledger.get("protects")) and row["relation"] == "add/remove"
-    return apart * (2 if replaced else 1)
+    return units * (2 if replaced else 1)
 
 
-def scaled(cost: Said, by: int) -> Said:
-    """A cost of `by` steps: ε grows by it, μ² and ρ by its square."""
+def scale_cost(cost: Fields, by: int) -> Fields:
+    """Return the cost for `by` steps: ε grows linearly, μ² and ρ quadratically."""
     powers = {"pure": 1, "pure_squares": 2, "gaussian": 2, "zcdp": 2}
     return {name: str(Fraction(cost.get(name) or 0) * by ** powers[name]) for name in powers}
 
 
-def squared_mu(cost: Said) -> Fraction:
-    """Of an entry as Gaussian DP. What is pure enters as one mechanism, or by its parts, each at most ε² π/2."""
+def squared_mu(cost: Fields) -> Fraction:
+    """Return an entry's μ². Pure costs enter as one mechanism, or by their parts, each at most ε² π/2."""
     gaussian, zcdp, pure, squares = (
         Fraction(cost.get(name) or 0) for name in ("gaussian", "zcdp", "pure", "pure_squares")
     )
@@ -92,7 +93,7 @@ def squared_mu(cost: Said) -> Fraction:
 
 
 def covers(one: Events, other: Events) -> bool:
-    """Whether events come to as much as others, kind by kind, up to the rounding of floats; group privacy adds some."""
+    """Return whether events cost at least as much as others, kind by kind, up to rounding; group privacy adds some."""
     return all(total(one, kind) >= total(other, kind) * Fraction(1 - ROUNDING) for kind in ("gaussian", "pure"))
 
 
@@ -100,7 +101,7 @@ def total(events: Events, *kinds: str) -> Fraction:
     return sum((cost * count for (kind, cost), count in events.items() if kind in kinds), Fraction(0))
 
 
-AS_GAUSSIAN: dict[str, Callable[[float], float]] = {  # μ² of what is not; of zCDP the most that any of our parts has
+AS_GAUSSIAN: dict[str, Callable[[float], float]] = {  # μ² of other events; for zCDP the largest of any event here
     "selection": lambda epsilon: mu_of_pure(epsilon / 2) ** 2,
     "laplace": lambda epsilon: mu_of_pure(epsilon) ** 2,
     "pure": lambda epsilon: mu_of_pure(epsilon) ** 2,
@@ -116,7 +117,7 @@ AS_ZCDP: dict[str, Callable[[Fraction], Fraction]] = {
 
 
 def as_gaussian(events: Events) -> float:
-    """μ² of all that is not Gaussian noise."""
+    """Return the μ² of all events without Gaussian noise."""
     return sum(count * AS_GAUSSIAN[kind](float(cost)) for (kind, cost), count in events.items() if kind in AS_GAUSSIAN)
 
 
@@ -124,15 +125,15 @@ def as_zcdp(events: Events) -> Fraction:
     return sum((count * AS_ZCDP[kind](cost) for (kind, cost), count in events.items()), Fraction(0))
 
 
-def charged_and_due(cost: Said, events: Events) -> tuple[Fraction, Fraction]:
-    """What a ledger's entry holds, and what the events come to in its currency; exact where they are of that kind."""
+def charged_and_due(cost: Fields, events: Events) -> tuple[Fraction, Fraction]:
+    """Return the charge of a ledger's entry and the cost of the events in its currency; exact if of that kind."""
     gaussian, zcdp, pure = (Fraction(cost.get(name) or 0) for name in ("gaussian", "zcdp", "pure"))
     if zcdp and not gaussian:
         return zcdp, as_zcdp(events)
     if pure and not gaussian:
         squares = sum((cost**2 * count for (kind, cost), count in events.items() if kind in PURE), Fraction(0))
-        told = not total(events, "gaussian", "zcdp") and squares <= Fraction(cost.get("pure_squares") or pure**2)
-        return (pure if told else Fraction(0)), total(events, *PURE)
+        is_pure = not total(events, "gaussian", "zcdp") and squares <= Fraction(cost.get("pure_squares") or pure**2)
+        return (pure if is_pure else Fraction(0)), total(events, *PURE)
     exact, rest = total(events, "gaussian"), as_gaussian(events)
     return gaussian, exact + Fraction(rest * (1 - ROUNDING)) if rest else exact
 
@@ -141,7 +142,7 @@ def charged_and_due(cost: Said, events: Events) -> tuple[Fraction, Fraction]:
 
 
 def delta_of_mu(mu: float, epsilon: float) -> float:
-    """Of the Gaussian mechanism, exactly (Balle & Wang 2018)."""
+    """Return δ of the Gaussian mechanism, exactly (Balle & Wang 2018)."""
     far = _tail(epsilon / mu + mu / 2)
     return _tail(epsilon / mu - mu / 2) - (math.exp(min(epsilon, 700)) * far if far else 0.0)
 
@@ -151,13 +152,13 @@ def _tail(x: float) -> float:
 
 
 def delta_of_mu_and_pure(mu: float, pure: float, epsilon: float) -> float:
-    """With one ε-DP mechanism besides, whose worst case is randomized response."""
+    """Return δ with one additional ε-DP mechanism, whose worst case is randomized response."""
     high = 1 / (1 + math.exp(-pure))
     return high * delta_of_mu(mu, epsilon - pure) + (1 - high) * delta_of_mu(mu, epsilon + pure)
 
 
-def least(delta_of: Callable[[float], float], delta: float) -> float:
-    """The least ε with δ(ε) ≤ δ, from above."""
+def min_epsilon(delta_of: Callable[[float], float], delta: float) -> float:
+    """Return the smallest ε with δ(ε) ≤ δ, from above."""
     low, high = 0.0, 1.0
     while delta_of(high) > delta:
         if high > 500:
@@ -170,26 +171,26 @@ def least(delta_of: Callable[[float], float], delta: float) -> float:
 
 
 def epsilon_of_rho(rho: float, delta: float) -> float:
-    """Of ρ-zCDP (Canonne, Kamath & Steinke 2020, proposition 12), on a grid of orders."""
+    """Return ε of ρ-zCDP (Canonne, Kamath & Steinke 2020, proposition 12), on a grid of orders."""
     orders = (1 + math.exp(step / 1000) for step in range(-12000, 12001))
     return max(0.0, min(a * rho + math.log(1 / (a * delta)) / (a - 1) + math.log1p(-1 / a) for a in orders))
 
 
 def bounds(events: Events, delta: float) -> dict[str, float]:
-    """Each an ε that holds for the events together, by name."""
+    """Return valid bounds of ε for the composed events, by name."""
     gaussian, pure, unknown = float(total(events, "gaussian")), float(total(events, *PURE)), total(events, "zcdp")
     found = {} if gaussian or unknown else {"the sum of pure ε": pure}
     if delta > 0:
         mu = math.sqrt(gaussian + as_gaussian(events))
-        found["Gaussian DP"] = least(partial(delta_of_mu, mu), delta) if mu else 0.0
+        found["Gaussian DP"] = min_epsilon(partial(delta_of_mu, mu), delta) if mu else 0.0
         found["zCDP"] = epsilon_of_rho(float(as_zcdp(events)), delta)
         if gaussian and pure and not unknown:
-            found["Gaussian and pure"] = least(partial(delta_of_mu_and_pure, math.sqrt(gaussian), pure), delta)
+            found["Gaussian and pure"] = min_epsilon(partial(delta_of_mu_and_pure, math.sqrt(gaussian), pure), delta)
     return found
 
 
 def dp_accounting_bounds(events: Events, delta: float) -> dict[str, float]:
-    """The same by Google's accountants; nothing where they are not installed."""
+    """Return the bounds of Google's accountants; empty if they are not installed."""
     try:
         import dp_accounting as dp
     except ImportError:
@@ -202,7 +203,7 @@ def dp_accounting_bounds(events: Events, delta: float) -> dict[str, float]:
 
 
 def _one_by_one(dp: Any, events: Events) -> list[Any]:
-    """Every mechanism as itself, or as zCDP."""
+    """Return every mechanism as itself, or as zCDP."""
     kinds: dict[str, Callable[[Fraction], Any]] = {
         "gaussian": lambda squared: dp.GaussianDpEvent(1 / math.sqrt(squared)),
         "laplace": lambda epsilon: dp.LaplaceDpEvent(float(1 / epsilon)),
@@ -213,9 +214,10 @@ def _one_by_one(dp: Any, events: Events) -> list[Any]:
 
 
 def _as_losses(dp: Any, events: Events) -> list[Any]:
-    """Gaussian mechanisms are one, μ² added, and so are selections and zCDP by their μ; what is pure is itself.
+    """Return the events for the PLD accountant: one Gaussian event with the total μ², selections and zCDP by μ, pure ε.
 
-    The worst ε-DP mechanism loses ε or −ε, as discrete Laplace noise does that one record moves by one step.
+    The privacy loss of the worst ε-DP mechanism is ε or −ε, like that of discrete Laplace noise for a shift by one
+    step.
     """
     laplace = (
         [] if len(events) > MANY else [(cost, count) for (kind, cost), count in events.items() if kind == "laplace"]
@@ -232,68 +234,66 @@ def _as_losses(dp: Any, events: Events) -> list[Any]:
 
 
 def faults(folder: str | Path) -> list[str]:
-    """What is not as it is claimed, without dp-accounting; nothing where all is well."""
+    """Return the claims that fail, without dp-accounting; none if all are correct."""
     draws, events, ledger = (read(folder, name) for name in ("draws.json", "events.json", "ledger.json"))
     recomputed, found = check_draws(draws, read(folder, "strategies.json")["factors"])
-    if recomputed != counted(events["release"]["events"]):
-        found.append("events.json does not list what was drawn")
+    if recomputed != count_events(events["release"]["events"]):
+        found.append("events.json does not list the events of the draws")
     charges = {row["release"]: row["cost"] for row in ledger["releases"]}
     if draws["release"] != events["release"]["name"] or draws["release"] not in charges:
-        return [*found, "a release that is not on the ledger"]
-    if not covers(counted(events["dataset"]["events"]), of_ledger(ledger)):
-        found.append("events.json does not list what the ledger holds")
-    if any(misnamed(events[name]["events"]) for name in ("release", "dataset")):
-        found.append("events.json has a noise multiplier that is not of its cost")
+        return [*found, "the release is not on the ledger"]
+    if not covers(count_events(events["dataset"]["events"]), ledger_events(ledger)):
+        found.append("events.json does not list the events of the ledger")
+    if any(has_wrong_multiplier(events[name]["events"]) for name in ("release", "dataset")):
+        found.append("events.json has a noise multiplier that contradicts its cost")
     claims = [events["release"]["cost"], events["dataset"]["epsilon"], events["dataset"]["delta"]]
     if claims != [charges[draws["release"]], ledger["spent"]["epsilon"], ledger["spent"]["delta"]]:
-        found.append("events.json claims another cost than the ledger does")
+        found.append("events.json and the ledger claim different costs")
     paid, due = charged_and_due(charges[draws["release"]], recomputed)
     if due > paid:
-        found.append(f"the draws come to {float(due):.9g}, and {float(paid):.9g} was charged")
-    found += [told for name in ("release", "dataset") if (told := _above(name, events[name]))]
+        found.append(f"the draws cost {float(due):.9g}, but {float(paid):.9g} was charged")
+    found += [fault for name in ("release", "dataset") if (fault := _above(name, events[name]))]
     return found or cross_faults(folder)
 
 
-def _above(name: str, claim: Said) -> str:
-    """What to say where every bound is above the claim; an ε of null claims nothing."""
+def _above(name: str, claim: Fields) -> str:
+    """Return a message if every bound is above the claim; an ε of null claims nothing."""
     if claim["epsilon"] is None:
         return ""
     return _explain_mismatch(
-        name, claim, bounds(counted(claim["events"]), claim["delta"]), claim["epsilon"] * (1 + WITHIN)
+        name, claim, bounds(count_events(claim["events"]), claim["delta"]), claim["epsilon"] * (1 + WITHIN)
     )
 
 
-def _explain_mismatch(name: str, claim: Said, found: dict[str, float], most: float) -> str:
+def _explain_mismatch(name: str, claim: Fields, found: dict[str, float], most: float) -> str:
     lowest = min(found.values(), default=math.inf)
-    said = f"{name}: ε is {lowest:.9g} at δ = {claim['delta']:g}, and {claim['epsilon']:.9g} is claimed"
-    return said if not lowest <= most else ""
+    fault = f"{name}: ε is {lowest:.9g} at δ = {claim['delta']:g}, but {claim['epsilon']:.9g} is claimed"
+    return fault if not lowest <= most else ""
 
 
-def account(name: str, claim: Said) -> tuple[dict[str, float], str]:
-    """The bounds of dp-accounting, and what to say where they are above the claim."""
-    found = dp_accounting_bounds(counted(claim["events"]), claim["delta"] or SMALL)
+def account(name: str, claim: Fields) -> tuple[dict[str, float], str]:
+    """Return the bounds of dp-accounting, and a message if they are above the claim."""
+    found = dp_accounting_bounds(count_events(claim["events"]), claim["delta"] or SMALL)
     return found, _explain_mismatch(name, claim, found, claim["epsilon"] * (1 + DISCRETE) + DISCRETE) if found else ""
 
 
 def main(folder: str | Path) -> int:
     found, events = faults(folder), read(folder, "events.json")
-    print("private" if events["private"] else "NOT PRIVATE: the noise has a seed, and anybody can compute it")
+    print("private" if events["private"] else "NOT PRIVATE: the noise has a seed, and anyone can compute it")
     for name in ("release", "dataset"):
         claim = events[name]
         print(f"{name}: ε = {claim['epsilon']} at δ = {claim['delta']:g} is claimed")
         if claim["epsilon"] is None:
             continue
         accounted, wrong = account(name, claim)
-        for how, epsilon in (bounds(counted(claim["events"]), claim["delta"]) | accounted).items():
+        for how, epsilon in (bounds(count_events(claim["events"]), claim["delta"]) | accounted).items():
             print(f"    {how}: ε = {epsilon:.9g}")
-        print("" if accounted else "    dp-accounting is not installed: by exact sums and formulas alone\n", end="")
-        found += [f"by dp-accounting, {wrong}"] if wrong else []
-    print("" if tomllib else "NOT CHECKED: job.toml, domain.toml, checklist.json: that takes Python 3.11\n", end="")
-    print(
-        "Not shown by this: who made the folder. Whoever changes all files in the same way passes; compare the head of"
-    )
-    print("the ledger's hash chain (ledger.json, chain.head) with the curator's ledger, or check a signature.")
-    print(*(f"FAULT: {one}" for one in found) if found else ["all as claimed"], sep="\n")
+        print("" if accounted else "    dp-accounting is not installed: only exact sums and formulas\n", end="")
+        found += [f"dp-accounting: {wrong}"] if wrong else []
+    print("" if tomllib else "NOT CHECKED: job.toml, domain.toml, checklist.json (requires Python 3.11)\n", end="")
+    print("This does not show who made the folder: a consistent change of all files passes. Compare the head of the")
+    print("ledger's hash chain (ledger.json, chain.head) with the curator's ledger, or check a signature.")
+    print(*(f"FAULT: {one}" for one in found) if found else ["all claims are correct"], sep="\n")
     return 1 if found else 0
 
 

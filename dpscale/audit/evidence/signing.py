@@ -1,4 +1,4 @@
-"""A curator's key under a bundle: Ed25519 over hashes.json, which has the hash of every other file."""
+"""Signature of a bundle by a curator's key: Ed25519 over hashes.json, which has the hash of every other file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALGORITHM = "Ed25519"
 
 
 def signer(path: Path) -> tuple[str, Callable[[bytes], str]]:
-    """The public half of a private key's PEM file, in hexadecimal, and what signs with the other."""
+    """Return the public key of a private key's PEM file, in hexadecimal, and a function that signs."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -22,7 +22,7 @@ def signer(path: Path) -> tuple[str, Callable[[bytes], str]]:
 
 
 def public_key(path: Path) -> str:
-    """The public key of a PEM file, in hexadecimal."""
+    """Return the public key of a PEM file, in hexadecimal."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -30,12 +30,12 @@ def public_key(path: Path) -> str:
 
 
 def fingerprint(public: str) -> str:
-    """SHA-256 of a public key: what people compare."""
+    """Return the SHA-256 of a public key, for comparison by people."""
     return hashlib.sha256(bytes.fromhex(public)).hexdigest()
 
 
 def verified(public: str, signature: str, content: bytes) -> bool:
-    """Whether the key signed the content."""
+    """Return whether the key signed the content."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -48,7 +48,7 @@ def verified(public: str, signature: str, content: bytes) -> bool:
 
 
 def _loaded(path: Path, field: str, load: Callable[[bytes], Any], kind: type) -> Any:
-    """A key; JobError that tells nothing of what the file holds."""
+    """Return a key. Raises JobError without any content of the file."""
     try:
         key = load(path.read_bytes())
     except OSError as error:
@@ -56,6 +56,6 @@ def _loaded(path: Path, field: str, load: Callable[[bytes], Any], kind: type) ->
     except (ValueError, TypeError):  # TypeError: a password is asked for
         key = None
     if not isinstance(key, kind):
-        raise JobError(field, f"{path} holds no such key without a password", f"an {ALGORITHM} key as PEM",
+        raise JobError(field, f"{path} contains no such key without a password", f"an {ALGORITHM} key as PEM",
                        "make one: openssl genpkey -algorithm ed25519 -out key.pem")  # fmt: skip
     return key

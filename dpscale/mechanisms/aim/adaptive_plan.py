@@ -9,10 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpscale.base.arrays import Floats
 from dpscale.base.display import AttributeSet, figure
 from dpscale.base.errors import JobError
-from dpscale.base.parallel import Each, plainly
+from dpscale.base.numerics import Floats, ParallelMap, serial_map
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states
@@ -85,7 +84,7 @@ class AdaptiveEvidence:
     def low_order(self) -> LowOrder:
         return self._belief.model
 
-    def simulate_errors(self, model: LowOrder, seed: int, each: Each = plainly) -> SimulatedErrors:
+    def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
         belief = self._belief
         return simulate_errors(
             model, belief.counts, belief.residuals, belief.candidates, belief.chains, seed=seed, each=each

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.domain.structural_zeros import Excludes
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.workload.residual.in_axis import Groups

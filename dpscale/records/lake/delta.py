@@ -6,8 +6,8 @@ import json
 from typing import Any
 from urllib.parse import unquote
 
+from dpscale.base.arrow import pa
 from dpscale.base.errors import DataError
-from dpscale.base.lazy import pa
 from dpscale.records.lake.version import FIELD, File, Lake, below, plain_path, spelled
 from dpscale.storage.objects import is_url
 

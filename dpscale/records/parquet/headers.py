@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Integers
-from dpscale.base.jit import njit
+from dpscale.base.numerics import Integers, njit
 
 Array = NDArray[Any]
 U = np.uint64

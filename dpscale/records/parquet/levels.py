@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.arrays import Integers
-from dpscale.base.jit import njit
+from dpscale.base.numerics import Integers, njit
 from dpscale.records.parquet.headers import COMPRESSED, LENGTH, LEVELS, MOST, PACKED, PLACE, Array, Int, U, varint, word
 
 STEPS = (4, 2, 1)

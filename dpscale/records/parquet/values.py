@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.arrays import Integers
-from dpscale.base.jit import njit
+from dpscale.base.numerics import Integers, njit
 from dpscale.records.parquet.headers import DAMAGED, FINE, MOST, NULLS, Array, Int, U, varint, word
 from dpscale.records.parquet.levels import all_there, expand, level_bits, ones_before, put
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from dpscale.base.display import AttributeSet
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.parallel import one_thread
+from dpscale.base.numerics import one_thread
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond, send_dropped_rows, survey_units

@@ -54,10 +54,10 @@ def plan_once_by(
     if folder is not None and (found := _read(folder, named, problem, options)) is not None:
         return found
     began = time.perf_counter()
-    made = make(named)
+    plan = make(named)
     if folder is not None and time.perf_counter() - began >= WORTH_SECONDS:
-        _store_plan(folder, made)
-    return made
+        _store_plan(folder, plan)
+    return plan
 
 
 def _folder(named: Mechanism, given: Any, problem: PlanningProblem, most_cells: int) -> Path | None:
@@ -93,13 +93,13 @@ def cached_summary(inputs: Sequence[Any], make: Callable[[], dict[str, Any]]) ->
         if digest == _digest(text):
             os.utime(place)
             return dict(json.loads(text))
-    made = make()
+    summary = make()
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(made)
+        text = json.dumps(summary)
         write_whole(place, f"{_digest(text)}\n{text}".encode())
         _remove_oldest(place.parent)
-    return made
+    return summary
 
 
 @cache

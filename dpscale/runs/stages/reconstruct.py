@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
+from dpscale.base.arrow import pq
 from dpscale.base.display import AttributeSet
-from dpscale.base.parallel import one_thread
+from dpscale.base.numerics import Floats, one_thread
 from dpscale.engine import Engine
 from dpscale.job.sections import Output
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE
@@ -146,8 +146,6 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
     ndarray, shape (sets,)
         Root mean square standard error of each set; nan if it has none.
     """
-    import pyarrow.parquet as pq
-
     run, estimates = _open_cached(path, key)
     part, typical = estimates.workload.parts[number], list[float]()
     columns = AnswerColumns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output, estimates))
@@ -187,7 +185,7 @@ def _half_widths(run: Run, estimates: Estimates, part: Part, names: AttributeSet
     return (HALF_WIDTH_95[estimates.noise] if level is None else half_width(level, estimates.noise)) * errors
 
 
-def _dictionary_columns(columns: AnswerColumns) -> Any:
+def _dictionary_columns(columns: AnswerColumns) -> list[str]:
     """Return the columns whose values repeat, that is those without noise."""
     return [name for name in columns.schema.names if name not in ("query", "estimate", "low", "high")]
 

@@ -28,7 +28,7 @@ from dpscale.answers.report import (
 from dpscale.answers.report.page import public_name, redacted
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import DpscaleError, PlanError
-from dpscale.base.parallel import one_thread
+from dpscale.base.numerics import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import counting_cost
 from dpscale.job import Job

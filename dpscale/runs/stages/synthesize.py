@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.arrays import Integers32
+from dpscale.base.arrow import arrow_csv, pa, pq
+from dpscale.base.numerics import Integers32
 from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import Chance
@@ -117,10 +118,8 @@ def drawn_rows(run: Run, sampler: RowSampler, part: RowPart) -> Integers32:
     return RuleRepair(run.domain.rules, sampler.names, sampler.ones).repair(rows, chance)
 
 
-def _decoded(run: Run, sampler: RowSampler, cells: Integers32, weights: np.ndarray | None, chance: Chance) -> Any:
+def _decoded(run: Run, sampler: RowSampler, cells: Integers32, weights: np.ndarray | None, chance: Chance) -> pa.Table:
     """Return the columns in the order and with the types of the input."""
-    import pyarrow as pa
-
     names, types = sampler.names, run.manifest.get("columns") or {}
     ordered = [name for name in types if name in names] + [name for name in names if name not in types]
     values = {
@@ -132,12 +131,9 @@ def _decoded(run: Run, sampler: RowSampler, cells: Integers32, weights: np.ndarr
     return table_of(values)
 
 
-def _write(path: Path, table: Any) -> None:
-    import pyarrow.csv
-    import pyarrow.parquet
-
+def _write(path: Path, table: pa.Table) -> None:
     with writing(path, durable=False) as file:
         if path.suffix == ".csv":
-            pyarrow.csv.write_csv(table, file)
+            arrow_csv.write_csv(table, file)
         else:
-            pyarrow.parquet.write_table(table, file, store_schema=False)
+            pq.write_table(table, file, store_schema=False)

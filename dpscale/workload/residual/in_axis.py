@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrays import Floats
+from dpscale.base.numerics import Floats
 from dpscale.workload.residual.axes import subsets
 
 

@@ -5,13 +5,13 @@ import pytest
 
 from dpscale import Domain, Workload
 from dpscale.runs.stages.preview import (
-    MORE_ACCURATE,
-    MORE_ACCURATE_SUMS,
     LESS_ACCURATE,
     LESS_ACCURATE_SUMS,
-    mean_share,
+    MORE_ACCURATE,
+    MORE_ACCURATE_SUMS,
     accuracy_thresholds,
     compare_with_adaptive,
+    mean_share,
 )
 
 SIZES = {"a": 4, "b": 3, "c": 2}

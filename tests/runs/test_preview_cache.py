@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dpscale.cli.commands import main
+from dpscale.__main__ import main
 from dpscale.runs.stages import preview
 from tests.runs.small import write_job
 

@@ -1,8 +1,0 @@
-"""Entry point of the command line. Each module imported here adds its commands."""
-
-from __future__ import annotations
-
-from dpscale.cli import domains, job, ledger, multitable, outputs, run, submit
-from dpscale.cli.group import main
-
-__all__ = ["domains", "job", "ledger", "main", "multitable", "outputs", "run", "submit"]
