@@ -30,8 +30,8 @@ from dpscale.ledger.account import Account, Cap, canonical, new_cap
 from dpscale.ledger.chain import Link, chain_of
 from dpscale.ledger.location import resolved
 from dpscale.ledger.request import Request, check_currency, check_protection, checked_name
+from dpscale.ledger.rows import findings, statement
 from dpscale.ledger.sqlite_schema import VERSION
-from dpscale.ledger.statement import findings, statement
 from dpscale.ledger.store import FIELD, Database, Result, Store, repeated
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection

@@ -19,7 +19,7 @@ import numpy as np
 
 from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.engine import Engine
-from dpscale.measurement.link_sums import LinkRecords, draw_of_precision
+from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.multitable.budget import Piece, charge, keep_piece
 from dpscale.multitable.job import MOST_ROUNDS, LinkSection, TableSection
 from dpscale.multitable.link_data import ExactLinks, keyed, read_links, with_counts
@@ -27,7 +27,7 @@ from dpscale.multitable.publishing import Loop
 from dpscale.multitable.run import DatabaseRun, opened
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.records import Table
-from dpscale.records.snapshot import Layout, Stamps, differing, layout, snapshot, stamps
+from dpscale.records.origin import Layout, Stamps, differing, layout, snapshot, stamps
 from dpscale.relational.assignment import Tables
 from dpscale.relational.budget_shares import Shares, at_random, in_steps, planned, sums_cost
 from dpscale.relational.features import BITS, Features, Side

@@ -18,7 +18,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
 from dpscale.measurement.adaptive import distance
-from dpscale.measurement.link_sums import LinkRecords
+from dpscale.measurement.measurement import LinkRecords
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.selection import draw_index, scale_for

@@ -19,8 +19,7 @@ from dpscale.base.display import AttributeSet
 from dpscale.base.numerics import Floats
 from dpscale.domain import Domain
 from dpscale.plans.accuracy_base import Accuracy, ResidualEstimator, SpannedQuery
-from dpscale.plans.axis_variances import joint_quadratic
-from dpscale.plans.blocks import Block, Blocks
+from dpscale.plans.blocks import Block, Blocks, joint_quadratic
 from dpscale.plans.coupled import CoupledResiduals
 from dpscale.plans.factor import Factor
 from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart, axis_of

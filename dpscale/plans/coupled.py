@@ -25,8 +25,9 @@ import numpy as np
 from dpscale.base.display import AttributeSet
 from dpscale.base.numerics import Floats
 from dpscale.plans.accuracy_base import Accuracy, SpannedQuery, out_of_span, spans
-from dpscale.plans.axis_variances import (
+from dpscale.plans.blocks import (
     Averaging,
+    Block,
     add_outside_axes,
     averaging_profile,
     centred_variance,
@@ -38,7 +39,6 @@ from dpscale.plans.axis_variances import (
     query_table,
     total_variance,
 )
-from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.workload import Family, Part, ProductPart
 from dpscale.workload.residual import kron, piece

@@ -1,19 +1,42 @@
-"""Storage of the data as described in a job: plain files, or a table with a log."""
+"""Origin of the data as described in a job, plain files or a table with a log, and the snapshot of its bytes.
+
+The snapshot is SHA-256 over every file's name (relative to the data's root), size and content hash, sorted by name. It
+is part of the manifest and of the noise key of every stream, so that changed data never receive the same noise. The
+option `footers` reads only the Parquet footers, for data too large to be read twice; it can miss a change that leaves
+every footer unchanged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import Any
+from io import BufferedReader
+from typing import Any, BinaryIO, NoReturn, cast
 
-from dpscale.base.errors import DataError, DpscaleError
+from dpscale.base.errors import DataError, DpscaleError, Unreadable
+from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain import Domain
-from dpscale.records.files import PLAIN, Dialect, check_formats
+from dpscale.records.files import (
+    PLAIN,
+    Dialect,
+    check_formats,
+    common_root,
+    find_files,
+    find_objects,
+    hive_columns,
+    is_parquet,
+    name_below,
+)
+from dpscale.records.frames import FRAME, FramePartition
 from dpscale.records.lake.version import FIELD, NAMES, Lake
 from dpscale.records.table import Partition, Table
-from dpscale.records.where import EVERYTHING, Where
+from dpscale.records.where import EVERYTHING, Where, reduce_filter
+from dpscale.storage.objects import is_url, listed, opening
 
 PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 
@@ -97,3 +120,141 @@ def _telling(path: str, kind: str) -> Iterator[None]:
             f"the folder of a {NAMES[kind]} table",
             "check path, version and permissions",
         ) from None
+
+
+Fingerprint = tuple[str, int, str]
+Stamp = tuple[str, int, int, int | str]
+Stamps = list[Stamp]
+MOST_TASKS = 1000
+TAIL = 8  # last bytes of a Parquet file: the footer's length and a magic number
+
+
+def fingerprint(path: str, footers: bool = False, named: str = "") -> Fingerprint:
+    """Return path, size and content hash of one file."""
+    try:
+        with opening(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if footers and is_parquet(path, named):
+                return path, size, hashlib.blake2b(_footer(file, size)).hexdigest()
+            return path, size, hashlib.file_digest(cast(BufferedReader, file), hashlib.blake2b).hexdigest()
+    except OSError:
+        raise Unreadable("data.path", f"{path} cannot be read", "a readable file", "check its permissions") from None
+
+
+def _footer(file: BinaryIO, size: int) -> bytes:
+    file.seek(max(size - TAIL, 0))
+    length = int.from_bytes(file.read(4), "little")
+    file.seek(max(size - TAIL - length, 0))
+    return file.read()
+
+
+def _fingerprints(footers: bool, named: str, paths: Sequence[str]) -> list[Fingerprint]:
+    return [fingerprint(path, footers, named) for path in paths]
+
+
+def _chunks(files: Sequence[str]) -> list[Sequence[str]]:
+    length = -(-len(files) // MOST_TASKS)
+    return [files[start : start + length] for start in range(0, len(files), length)]
+
+
+def snapshot(table: Table, footers: bool = False, each: ParallelMap = serial_map) -> str:
+    """Return the SHA-256 of the table's files in hexadecimal; for a frame, that of its content.
+
+    Parameters
+    ----------
+    table : Table
+    footers : bool
+        Hash only the footers of Parquet files.
+    each : Each
+        Map over chunks of the files.
+    """
+    if not table.root:
+        contents = [part.seen.content for part in table.partitions if isinstance(part, FramePartition) and part.seen]
+        return hashlib.sha256("\n".join(["frame", *contents]).encode()).hexdigest()
+    named = table.partitions[0].dialect.format
+    prints = [one for chunk in each(partial(_fingerprints, footers, named), _chunks(table.files)) for one in chunk]
+    entries = sorted((os.fsencode(name_below(table.root, path)), size, content) for path, size, content in prints)
+    digest = hashlib.sha256()
+    for name, size, content in entries:
+        digest.update(name + f"\0{size}\0{content}\n".encode())
+    digest.update(table.lake.identity().encode() if table.lake else b"")
+    return digest.hexdigest()
+
+
+def stamps(table: Table) -> Stamps:
+    """Return path, size, modification time and inode of every file: a cheap check that no file was rewritten.
+
+    In an object store the values are those of one listing, with the store's content tag instead of an inode. For a
+    version of a table with a log, its commit is included.
+    """
+    commit: Stamps = [] if table.lake is None else [(table.lake.commit, 0, 0, table.lake.identity())]
+    if is_url(table.root):
+        found = {one.url: (one.url, one.size, one.time, one.tag) for one in listed(table.root)}
+        return commit + [found[url] if url in found else _raise_missing(url) for url in table.files]
+    return commit + [_stamp(path) for path in table.files]
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        status = os.stat(path)
+    except OSError:
+        _raise_missing(path)
+    return path, status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _raise_missing(path: str) -> NoReturn:
+    raise DataError("data.path", f"{path} no longer exists", "unchanged files", "restore it") from None
+
+
+Layout = dict[str, int]
+Entry = tuple[str, int, int]
+
+
+def layout(path: str, where: Where = EVERYTHING, named: str = "") -> Layout | None:
+    """Return total `size` in bytes, latest `time` of change in nanoseconds, and `number` of files; None without files.
+
+    Files excluded by the filter through their folders' names are not counted.
+
+    Parameters
+    ----------
+    path : str
+    where : Where
+        Row filter.
+    named : str
+        Format stated in the job.
+    """
+    if path == FRAME:
+        return None
+    objects = find_objects([path], named) if is_url(path) else []
+    found = [(one.url, one.size, one.time) for one in objects] if is_url(path) else list(_in_folders(path, named))
+    entries = _asked(path, found, where)
+    if not entries:
+        return None
+    _, sizes, times = zip(*entries, strict=True)
+    return {"size": sum(sizes), "time": max(times), "number": len(entries)}
+
+
+def _asked(path: str, found: list[Entry], where: Where) -> list[Entry]:
+    if not (found and where):
+        return found
+    root = common_root([path], [file for file, *_ in found])
+    return [one for one in found if reduce_filter(where, dict(hive_columns(one[0], root))) is not None]
+
+
+def differing(one: Layout, other: Layout) -> list[str]:
+    """Return which of size, time, number and table version differ."""
+    return [name for name in ("size", "time", "number", "version") if one.get(name) != other.get(name)]
+
+
+def _in_folders(path: str, named: str) -> Iterator[Entry]:
+    try:
+        files = find_files([path], named)
+    except DataError:
+        if os.path.exists(path) and os.access(path, os.R_OK):
+            raise
+        return  # unreadable for this user: treat as absent
+    for file in files:
+        with suppress(FileNotFoundError):
+            status = os.stat(file)
+            yield file, status.st_size, status.st_mtime_ns

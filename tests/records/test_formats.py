@@ -13,7 +13,7 @@ import dpscale as dp
 from dpscale.job import Job
 from dpscale.records import table as tables
 from dpscale.records.files import Dialect
-from dpscale.records.snapshot import snapshot
+from dpscale.records.origin import snapshot
 from tests.audit.small import write
 
 DOMAIN = dp.Domain.from_dict({"attributes": {

@@ -12,8 +12,7 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.records.origin import Origin
-from dpscale.records.snapshot import snapshot, stamps
+from dpscale.records.origin import Origin, snapshot, stamps
 from dpscale.records.where import read_where
 
 deltalake = pytest.importorskip("deltalake")

@@ -6,7 +6,7 @@ import fsspec
 import pytest
 
 from dpscale.base.errors import DataError, TransientError
-from dpscale.records.snapshot import differing, layout
+from dpscale.records.origin import differing, layout
 
 
 def test_it_is_of_the_files_that_would_be_read(tmp_path):

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job.data import Data
+from dpscale.records.origin import layout, snapshot
 from dpscale.records.sketch import sketch
-from dpscale.records.snapshot import layout, snapshot
 from tests.runs.small import DOMAIN, table, write_job
 
 SMALL = dp.Domain.from_dict({"attributes": {"a": {"kind": "integer", "low": 0, "high": 9}}})

@@ -11,7 +11,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.engine import LocalEngine
-from dpscale.records.snapshot import snapshot
+from dpscale.records.origin import snapshot
 
 DOMAIN = dp.Domain({"a": 4})
 

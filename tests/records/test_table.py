@@ -11,7 +11,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.records import file_readers, raw, table
-from dpscale.records.snapshot import snapshot
+from dpscale.records.origin import snapshot
 
 AB = dp.Domain({"a": 4, "b": 3})
 ADULT = Path(__file__).parents[3] / "shared" / "data" / "adult"

@@ -16,7 +16,7 @@ import dpscale as dp
 from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
 from dpscale.job import Job
-from dpscale.records.snapshot import layout, snapshot, stamps
+from dpscale.records.origin import layout, snapshot, stamps
 from dpscale.records.where import SIGNS, Condition, Where, matching, read_where
 from tests.runs.small import table as job_table
 from tests.runs.small import write_job

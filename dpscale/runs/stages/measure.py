@@ -32,7 +32,7 @@ from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.privacy.streams import open_stream
 from dpscale.records import Table
 from dpscale.records.frames import FRAME
-from dpscale.records.snapshot import Stamps, layout, snapshot, stamps
+from dpscale.records.origin import Stamps, layout, snapshot, stamps
 from dpscale.records.table import Partition
 from dpscale.runs.error_summary import write_trace
 from dpscale.runs.fingerprints import frame_tag

@@ -11,7 +11,7 @@ from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.job.data import Data
 from dpscale.records.frames import FRAME
-from dpscale.records.snapshot import Layout, differing, layout
+from dpscale.records.origin import Layout, differing, layout
 from dpscale.runs.fingerprints import frame_tag
 from dpscale.runs.manifest import read_manifest
 from dpscale.runs.run import Run
