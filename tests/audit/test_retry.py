@@ -124,7 +124,7 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
         assert run.done("measure")
         return
     next(run.measurements_path.iterdir()).unlink()
-    with pytest.raises(JobError, match="not the one that the release began with"):
+    with pytest.raises(JobError, match="differs from the one at the start"):
         measure(run)
 
 
@@ -222,7 +222,7 @@ def test_a_run_keeps_to_the_ledger_that_it_was_begun_with(tmp_path, way):
         path.unlink()
     if way == "another":
         Ledger.open(tmp_path / "ledger.sqlite").close()
-    with pytest.raises(BudgetError, match="does not exist" if way == "gone" else "not the ledger"):
+    with pytest.raises(BudgetError, match="no longer exists" if way == "gone" else "not the ledger"):
         measure(run)
     assert way == "another" or not (tmp_path / "ledger.sqlite").exists()
 
@@ -243,7 +243,7 @@ def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
 
 def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypatch):
     """A plain hash is an exact function of all records: whoever knows all but one of them could try both."""
-    from dpscale.records.snapshot import snapshot
+    from dpscale.records.origin import snapshot
 
     run = begun(tmp_path)
     measure(run)

@@ -156,7 +156,7 @@ def test_a_run_of_an_older_version_is_told_to_stand(place):
         dp.Release.open(place / "run")
     for said in (result.stderr, str(refused.value)):
         assert "created by an older version of dpscale" in said
-        assert "what is in answers/ stands" in said
+        assert "read the files in answers/" in said
         assert "new run" not in said
 
 

@@ -17,7 +17,7 @@ from dpscale.engine.frames import frame_table
 from dpscale.ledger import Ledger
 from dpscale.records import frames
 from dpscale.records.frames import as_arrow, content_of
-from dpscale.records.snapshot import snapshot
+from dpscale.records.origin import snapshot
 from dpscale.runs.run import Run
 from tests.audit.small import SIZES, frame, measurements
 

@@ -269,7 +269,7 @@ def answered(run: Run, most: int | None = None) -> list[dict[str, Any]]:
 
 
 def _errors(index: Any) -> dict[str, tuple[Any, Any]]:
-    """Queries and root mean square standard errors of the answered sets of each family."""
+    """Return queries and root mean square standard errors of the answered sets of each family."""
     family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))
     found = {str(one): (family == one) & (errors > 0) for one in dict.fromkeys(family.tolist())}
     return {one: (queries[mine], errors[mine]) for one, mine in found.items() if mine.any()}
