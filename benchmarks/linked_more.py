@@ -124,11 +124,11 @@ def whole(data: Linked, epsilon: float, seeds: int) -> dict[str, float]:
     for seed in range(seeds):
         ours.append(error(*released_tables(data, epsilon, seed)))
         one, two, _ = released_tables(data, epsilon, seed, NEXT_TO_NOTHING)
-        alone.append(error(one, two, at_random(data, len(one), len(two), np.random.default_rng(seed))))
+        alone.append(error(one, two, random_error(data, len(one), len(two), np.random.default_rng(seed))))
     return {"ours": float(np.mean(ours)), "apart": float(np.mean(alone))}
 
 
-def at_random(data: Linked, one: int, two: int, rng: np.random.Generator) -> np.ndarray:
+def random_error(data: Linked, one: int, two: int, rng: np.random.Generator) -> np.ndarray:
     count = two if data.known else len(data.links)
     return np.c_[rng.integers(0, one, count), np.arange(two) if data.known else rng.integers(0, two, count)]
 

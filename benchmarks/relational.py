@@ -26,19 +26,27 @@ from linked_more import MORE_EPSILONS, chain, siblings_apart, whole
 from linked_tables import DATA, Linked, linked
 
 from dpscale.base.numerics import one_thread
-from dpscale.measurement.link_sums import LinkRecords, draw_of_precision
+from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.multitable.link_data import ExactLinks
-from dpscale.multitable.publishing import Loop
+from dpscale.multitable.publishing import PublishedLoop
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.privacy.streams import Chance, seeded_secret
-from dpscale.relational.assignment import Tables, assigned, estimated_sums, sibling_sums, swapped
-from dpscale.relational.budget_shares import Question, Shares, degrees_squared, in_steps, planned, split, sums_cost
-from dpscale.relational.degrees import children, cut, degrees, distribution, within_bounds
+from dpscale.relational.assignment import PairTables, assign_links, estimate_sums, sibling_sums, swap_children
+from dpscale.relational.budget_shares import (
+    Question,
+    Shares,
+    degrees_squared,
+    plan_shares,
+    precisions_in_steps,
+    split,
+    sums_cost,
+)
+from dpscale.relational.degrees import children, cut, degrees, distribution, limit_links
 from dpscale.relational.features import STEP, Side
 from dpscale.relational.link_estimation import Sums, expected_links
-from dpscale.relational.published import Fit, Rounds, drawn_children, drawn_pairs
+from dpscale.relational.published import Fit, Rounds, sample_children, sample_pairs
 from dpscale.relational.rounding import Cross, round_children, round_totals
 
 DELTA = 1e-5
@@ -70,26 +78,26 @@ class Trial:
         parts = split(self.amount, not data.known, True, siblings)
         links = self.links(parts.links)
         amount = float(parts.sums) / data.bound**2
-        shares = planned(Question(u, v, links, self.relation, amount, data.known))
+        shares = plan_shares(Question(u, v, links, self.relation, amount, data.known))
         expected = expected_links(u, v, shares, self.sums(shares, parts.sums), links, data.known)
         if data.known:
             whole = round_children(expected, u, v, data.bound, chance)
         else:
             whole = round_totals(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
-            whole = within_bounds(whole, u, v, data.bound, data.bound, chance)
-        drawn = assigned(whole, u, v, *self.degrees(whole, parts.degrees), chance)
+            whole = limit_links(whole, u, v, data.bound, data.bound, chance)
+        drawn = assign_links(whole, u, v, *self.degrees(whole, parts.degrees), chance)
         return self.with_siblings(drawn, expected, parts.siblings) if siblings else drawn
 
     def with_siblings(self, links: np.ndarray, expected: np.ndarray, cost: Fraction) -> np.ndarray:
-        rows, tables = self.data.two, Tables(self.data.sizes[1])
+        rows, tables = self.data.two, PairTables(self.data.sizes[1])
         draw = gaussian_draw(tables.squared(self.data.bound, 1), cost, 1, "")
         noisy = self.measured("siblings", self.exact.siblings(tables), draw) * STEP
         now = sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP
-        target = estimated_sums(noisy, now, tables, 1 / (draw.lattice_variance * STEP**2))
-        return swapped(links, rows, self.u, self.v, expected, target, tables, self.chance)
+        target = estimate_sums(noisy, now, tables, 1 / (draw.lattice_variance * STEP**2))
+        return swap_children(links, rows, self.u, self.v, expected, target, tables, self.chance)
 
     def sums(self, shares: Shares, amount: Fraction) -> Sums:
-        draws = [draw_of_precision(one, "") if one else None for one in in_steps(shares)]
+        draws = [draw_of_precision(one, "") if one else None for one in precisions_in_steps(shares)]
         costs = tuple(draw.cost if draw else Fraction(0) for draw in draws)
         assert sums_cost(self.relation, shares, costs, self.data.bound) <= amount
         exact, units, names = self.exact.sums(shares.u, shares.v), (STEP, STEP, STEP**2), ("u", "v", "both")
@@ -111,9 +119,9 @@ class Trial:
         parts = split(self.amount, not data.known, False)
         fit = Fit(u, v, self.links(parts.links), data.known)
         exact = self.exact.entries(data.sizes)[1]
-        loop = Loop(self.records, Rounds(), parts.sums, self.relation, data.bound, lambda: exact, lambda *_: None,
+        loop = PublishedLoop(self.records, Rounds(), parts.sums, self.relation, data.bound, lambda: exact, lambda *_: None,
                     lambda: self.secret)  # fmt: skip
-        return self.drawn(loop.learnt(fit), int(fit.links))
+        return self.drawn(loop.run_rounds(fit), int(fit.links))
 
     def random(self) -> np.ndarray:
         """As many as there are: pairs that are all different, or any parents."""
@@ -126,13 +134,13 @@ class Trial:
 
     def drawn(self, chances: np.ndarray, links: int) -> np.ndarray:
         if not self.data.known:
-            return cut(drawn_pairs(chances, self.u, self.v, links, self.chance), (self.data.bound,) * 2, self.chance)
-        whole = drawn_children(chances, self.u, self.v, self.chance)
+            return cut(sample_pairs(chances, self.u, self.v, links, self.chance), (self.data.bound,) * 2, self.chance)
+        whole = sample_children(chances, self.u, self.v, self.chance)
         within = [np.full(int(count), 1) for count in self.v.counts]
         even = [self.chance.systematic(np.ones(int(rows)), int(total)) for total, rows in
                 zip(whole.sum(axis=1), self.u.counts, strict=True)]  # fmt: skip
         ends = [np.bincount(one, minlength=int(rows)) for one, rows in zip(even, self.u.counts, strict=True)]
-        return assigned(whole, self.u, self.v, ends, within, self.chance)
+        return assign_links(whole, self.u, self.v, ends, within, self.chance)
 
 
 def variation(data: Linked) -> Callable[[np.ndarray], float]:

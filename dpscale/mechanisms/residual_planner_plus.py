@@ -22,7 +22,7 @@ from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_planner import uniform_bound
 from dpscale.optimize import baselines
-from dpscale.optimize.integer_strategies import LARGEST_BITS, round_strategy, error_coefficient
+from dpscale.optimize.integer_strategies import LARGEST_BITS, error_coefficient, round_strategy
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.plan import Plan

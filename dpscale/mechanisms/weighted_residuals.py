@@ -101,7 +101,7 @@ def _search_weights(problem: PlanningProblem, demands: Demands, seconds: float, 
     found = search(demands, problem.noise, curve, seconds)
     searched = replace(found, floor=_floor(problem, demands, curve))
     if store and seconds == math.inf:  # a search ended by time is not reproducible
-        store.put(searched.packed(), *key)
+        store.put(searched.pack(), *key)
     return searched
 
 

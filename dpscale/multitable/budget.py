@@ -19,14 +19,14 @@ from dpscale.multitable.run import DatabaseRun
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, secret_tag
-from dpscale.relational.assignment import Tables
+from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import MOST_SIBLINGS, Question, Split, degrees_squared, split
 from dpscale.relational.degrees import thresholds
 from dpscale.relational.features import Side
 from dpscale.runs.stages.budget import open_ledger, record_ledger_link
 from dpscale.storage.files import flush_names
 
-ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may be a last bit above 1
+ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
 
 
 def budget(job: DatabaseJob, piece: str) -> Fraction:
@@ -39,7 +39,7 @@ class Piece:
     """Budget and sensitivities of a link."""
 
     job: DatabaseJob
-    whom: NeighbourRelation
+    neighbours: NeighbourRelation
     link: LinkSection
 
     @property
@@ -49,12 +49,12 @@ class Piece:
 
     @property
     def moved(self) -> int:
-        return self.whom.moved[self.link.called]
+        return self.neighbours.moved[self.link.called]
 
     @property
     def bounded(self) -> bool:
         """Whether the job bounds the number of links of a parent row."""
-        return self.whom.replaces or self.link.parent in self.whom.rows
+        return self.neighbours.replaces or self.link.parent in self.neighbours.rows
 
     @property
     def counted(self) -> bool:
@@ -79,25 +79,25 @@ class Piece:
     @property
     def places(self) -> list[Integers]:
         """Degrees up to which rows are counted, of the parents and, unless each child has one link, the children."""
-        children = [] if self.link.via is None else [thresholds(self.link.bound if self.whom.replaces else None)]
+        children = [] if self.link.via is None else [thresholds(self.link.bound if self.neighbours.replaces else None)]
         return [thresholds(self.link.bound), *children]
 
     def question(self, sides: tuple[Side, Side], links: float) -> Question:
         """Return the planning problem of the three sums' shares."""
         amount = float(self.parts.sums) / self.moved**2
-        return Question(*sides, links, self.whom.protects.relation, amount, self.known)
+        return Question(*sides, links, self.neighbours.protects.relation, amount, self.known)
 
     def links_draw(self) -> GaussianDraw:
         return gaussian_draw(1, self.parts.links, self.moved, f"link {self.link.called}")
 
     def degrees_draw(self) -> GaussianDraw:
         """Return the draw of the degree histograms: of the parents up to their bound, of unbounded rows on a grid."""
-        roles = 2 if self.link.parent == self.link.child else self.whom.rows.get(self.link.parent, 1)
-        squared = degrees_squared(self.whom.protects.relation, self.link.bound, roles, len(self.places))
+        roles = 2 if self.link.parent == self.link.child else self.neighbours.rows.get(self.link.parent, 1)
+        squared = degrees_squared(self.neighbours.protects.relation, self.link.bound, roles, len(self.places))
         return gaussian_draw(squared, self.parts.degrees, 1, f"degrees of link {self.link.called}")
 
-    def siblings_draw(self, tables: Tables) -> GaussianDraw:
-        squared = tables.squared(self.link.bound, self.whom.rows[self.link.parent])
+    def siblings_draw(self, tables: PairTables) -> GaussianDraw:
+        squared = tables.squared(self.link.bound, self.neighbours.rows[self.link.parent])
         return gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
 
 
@@ -110,7 +110,7 @@ def ensure_noise_key(run: DatabaseRun) -> None:
 
 def whole_cost(run: DatabaseRun) -> Cost:
     """Return the total cost: the tables' plans, scaled to a unit of the job, and the budgets of the links."""
-    tables = [table.planned.cost.scaled(run.whom.steps[name]) for name, table in run.tables.items()]
+    tables = [table.planned.cost.scaled(run.neighbours.steps[name]) for name, table in run.tables.items()]
     links = [Cost(gaussian=budget(run.job, f"links.{link.called}")) for link in run.job.link]
     return Cost.total([*tables, *links]).coarsened()
 
@@ -118,7 +118,7 @@ def whole_cost(run: DatabaseRun) -> Cost:
 def entry(run: DatabaseRun) -> dict[str, Any]:
     """Return the ledger entry of the job; available after all tables are planned."""
     content = [run.manifest["job_sha256"], [table.planned.digest for table in run.tables.values()]]
-    protects = run.whom.protects
+    protects = run.neighbours.protects
     return {
         "release": run.manifest["release"],
         "cost": whole_cost(run).to_dict(),
@@ -136,25 +136,25 @@ def entry(run: DatabaseRun) -> dict[str, Any]:
 
 def charge(run: DatabaseRun, reserve: bool = True) -> str:
     """Reserve the total cost and return the release's state; a repeated call costs nothing."""
-    told = entry(run)
+    own = entry(run)
     with open_ledger(run) as ledger:
-        state = ledger.charge(run.job.dataset, told["release"], Cost.from_dict(told["cost"]), told["digest"],
-                              told["epsilon"], told["delta"], reserve, run.whom.protects,
+        state = ledger.charge(run.job.dataset, own["release"], Cost.from_dict(own["cost"]), own["digest"],
+                              own["epsilon"], own["delta"], reserve, run.neighbours.protects,
                               public=run.job.engine.seed is not None)  # fmt: skip
         if reserve:
-            record_ledger_link(run, ledger, told["release"])
+            record_ledger_link(run, ledger, own["release"])
     if reserve:
-        run.update(privacy={"dataset": run.job.dataset, **told, **told["protects"]})
+        run.update(privacy={"dataset": run.job.dataset, **own, **own["protects"]})
     return state
 
 
-def keep_piece(run: DatabaseRun, number: int, drawn: str) -> None:
+def record_draws(run: DatabaseRun, number: int, drawn: str) -> None:
     """Record on the ledger what a link's draws are taken from."""
     with open_ledger(run) as ledger:
         ledger.decide(run.manifest["release"], number, drawn)
 
 
-def hand_over(run: DatabaseRun) -> None:
+def assign_charges(run: DatabaseRun) -> None:
     """Record in every table's run the charge under which it draws."""
     for number, table in enumerate(run.tables.values()):
         within = {**entry(run), "piece": number}
@@ -169,7 +169,7 @@ def publish(run: DatabaseRun, state: str) -> None:
         if state == "reserved":
             ledger.commit(release)
         for folder in (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path):
-            flush_names(folder)  # a power cut must not take what cannot be drawn again
+            flush_names(folder)  # files that cannot be drawn again must survive a power failure
         destroy_secret(run.secret_path)
         run.update(secret="destroyed")
         if state != "released":

@@ -45,7 +45,7 @@ class TableSection(Filed, Named):
     @model_validator(mode="after")
     def _charged(self) -> TableSection:
         if self.public and (self.share is not None or self.rows is not None):
-            raise ValueError("a public table is released as it is: leave share and rows out")
+            raise ValueError("a public table is released unchanged: remove share and rows")
         return self
 
 
@@ -76,21 +76,21 @@ class LinkSection(Settings):
     def _fits(self) -> LinkSection:
         many = self.kind == "many-to-many"
         if many != (self.via is not None):
-            raise ValueError("via goes with kind many-to-many, where it is the table of pairs")
+            raise ValueError("via, the table of pairs, is required for kind many-to-many and for no other")
         if self.child_key is None:
-            raise ValueError("child_key: name the column that holds the other end's key")
+            raise ValueError("child_key is required: the column with the key at the other end")
         if not many and self.protects == "both":
-            raise ValueError('protects = "both" goes with kind many-to-many; a child is protected with its parent')
+            raise ValueError('protects = "both" requires kind many-to-many; a child is protected with its parent')
         if not many and self.links is not None:
-            raise ValueError("links goes with kind many-to-many; else there is one for each child")
+            raise ValueError("links requires kind many-to-many; other kinds have one link per child")
         if many and self.nulls == "keep":
-            raise ValueError('nulls = "keep" goes with children, which may have no parent: reject or drop pairs')
+            raise ValueError('nulls = "keep" is for children without a parent; use "reject" or "drop" for pairs')
         if self.loops is not None and self.parent != self.child:
-            raise ValueError("loops goes with links within one table, whose rows may be linked to themselves")
+            raise ValueError("loops requires a link within one table")
         if self.kind == "one-to-one" and self.bound > 1:
-            raise ValueError("max_degree of a one-to-one link is 1: leave it out, or make it one-to-many")
+            raise ValueError("max_degree of a one-to-one link is 1: remove it, or use kind one-to-many")
         if self.mechanism != "published" and {self.rounds, self.marginals, self.alpha} != {None}:
-            raise ValueError('rounds, marginals and alpha go with mechanism = "published"')
+            raise ValueError('rounds, marginals and alpha require mechanism = "published"')
         return self
 
     @property
@@ -153,7 +153,7 @@ class DatabaseJob(Settings):
         """Raise JobError for tables in an object store without a dataset name; they may have no common folder."""
         places = [one.path for one in self.tables.values()] + [one.via or "" for one in self.link]
         if self.privacy.dataset is None and any(map(is_url, places)):
-            raise JobError("privacy.dataset", "missing", "a name, where tables are in a store", "give one")
+            raise JobError("privacy.dataset", "missing", "a name if tables are in an object store", "set it")
 
     @property
     def dataset(self) -> str:
@@ -192,14 +192,14 @@ class DatabaseJob(Settings):
     def _check(self) -> None:
         """Check the sections against each other."""
         if self.privacy.noise != GAUSSIAN:
-            raise JobError("privacy.delta", "epsilon alone for several tables", "epsilon with delta, or rho",
+            raise JobError("privacy.delta", "epsilon without delta for several tables", "epsilon with delta, or rho",
                            "add delta")  # fmt: skip
         names = [one.called for one in self.link]
         if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
-            raise JobError("link.name", f"{twice!r} twice", "a name for every link", "name them")
+            raise JobError("link.name", f"{twice!r} twice", "distinct names", "set name for one of the links")
         if taken := next((one.called for one in self.link if one.via and one.called in self.tables), None):
-            raise JobError("link.name", f"{taken!r}, which a table has", "a name of its own for a table of pairs",
-                           "name it")  # fmt: skip
+            raise JobError("link.name", f"{taken!r}, which is a table", "a different name for a table of pairs",
+                           "set name")  # fmt: skip
         for name in self.tables:
             self._check_distinct(f"tables.{name}.key", self.key(name), name)
         self._check_columns()
@@ -212,14 +212,14 @@ class DatabaseJob(Settings):
             self._check_keys(link)
             if link.via is None:
                 self._check_distinct(f"link {link.called}", self.ends(link)[0], link.child)
-        if (asked := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
-            raise JobError("share", f"{asked:g} in all", "shares of at most 1 together", "lower them")
+        if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
+            raise JobError("share", f"{total:g} in total", "a total of at most 1", "lower them")
 
     def _check_distinct(self, field: str, columns: tuple[str, ...], table: str) -> None:
         """Raise JobError if a key column is an attribute."""
         if overlap := [column for column in columns if column in self.domains[table].names]:
-            raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not",
-                           "take it out of the domain file")  # fmt: skip
+            raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not an attribute",
+                           "remove it from the domain file")  # fmt: skip
 
     def _check_columns(self) -> None:
         """Raise JobError if a column of a released table would contain two keys: the row's own and a parent's."""
@@ -228,8 +228,8 @@ class DatabaseJob(Settings):
             first, second = self.ends(link)
             taken = used.get(link.child, []) if link.via is None else list(second)
             if both := next((column for column in first if column in taken), None):
-                raise JobError(f"link {link.called}", f"column {both!r} for two keys", "a column for each",
-                               "give the child a copy of it under another name")  # fmt: skip
+                raise JobError(f"link {link.called}", f"column {both!r} for two keys", "a column for each key",
+                               "add a copy of the column under another name")  # fmt: skip
             if link.via is None and link.child in used:
                 used[link.child] += first
 
@@ -237,21 +237,25 @@ class DatabaseJob(Settings):
         """Raise JobError unless counted links precede this link and have one of its tables as parent."""
         field, called, counts = f"link {link.called}", {one.called: one for one in self.link}, link.counts or []
         if late := next((name for name in counts if name not in before), None):
-            raise JobError(f"{field}: counts", f"{late!r}", "names of links that stand before it",
+            raise JobError(f"{field}: counts", f"{late!r}", "names of earlier links",
                            nearest(late, before))  # fmt: skip
-        if apart := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
-            raise JobError(f"{field}: counts", f"{apart!r}, links of {called[apart].parent}",
-                           f"links whose parent is {link.parent} or {link.child}", "leave it out")  # fmt: skip
+        if foreign := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
+            raise JobError(f"{field}: counts", f"{foreign!r}, links of {called[foreign].parent}",
+                           f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
 
     def _check_keys(self, link: LinkSection) -> None:
         needs = [link.parent, *([link.child] if link.via else [])]
         for end in needs:
             if not self.key(end):
-                raise JobError(f"tables.{end}.key", "missing", f"the column that link {link.called} finds rows by",
-                               "name it")  # fmt: skip
+                raise JobError(f"tables.{end}.key", "missing", f"the key column to which link {link.called} refers",
+                               "set it")  # fmt: skip
         if len(self.ends(link)[0]) != len(self.key(link.parent)):
-            raise JobError(f"link {link.called}", "a key of another number of columns than its parent's",
-                           f"{len(self.key(link.parent))} columns", "name as many as the parent's key has")  # fmt: skip
+            raise JobError(
+                f"link {link.called}",
+                "a foreign key that differs in length from the parent's key",
+                f"{len(self.key(link.parent))} columns",
+                "list a column for each one of the parent's key",
+            )
 
     @property
     def given_shares(self) -> dict[str, float]:
@@ -267,8 +271,8 @@ class DatabaseJob(Settings):
         given = self.given_shares
         left, others = 1 - sum(given.values()), [name for name in pieces if name not in given]
         if others and left <= LEAST_PRIVATE:
-            raise JobError("share", f"nothing left for {others[0]}", "shares that leave something for every piece",
-                           "lower them, or give it one")  # fmt: skip
+            raise JobError("share", f"no remainder for {others[0]}", "shares with a remainder for the other components",
+                           "lower the shares, or set this one")  # fmt: skip
         return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
 
     def _resolved(self, folder: Path) -> DatabaseJob:

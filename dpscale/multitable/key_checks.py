@@ -16,12 +16,12 @@ from dpscale.contributions.links import key_rows
 from dpscale.contributions.unit_shards import places
 from dpscale.engine import Engine
 from dpscale.multitable.job import DatabaseJob, LinkSection
-from dpscale.multitable.privacy_unit import NeighbourRelation, whom
-from dpscale.multitable.run import Files, opened
+from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation
+from dpscale.multitable.run import Files, open_table
 
 WARNING = (
-    "This is PRIVATE, not to be published: it is counted from the records. "
-    "A bound that a job takes from it tells of them."
+    "PRIVATE, do not publish: these statistics are computed from the records. "
+    "A bound that is chosen from them reveals information about the records."
 )
 QUANTILES = (50, 90, 99)
 Keys = list[tuple[Words, NDArray[np.bool_]]]
@@ -30,11 +30,11 @@ Columns = tuple[str, ...]
 
 def check(job: DatabaseJob, engine: Engine) -> dict[str, Any]:
     """Return rows, null and duplicate keys of every table, and dangling ends, degrees and bound of every link."""
-    protects, known = whom(job), {}
+    protects, known = neighbour_relation(job), {}
     tables = []
     for name in job.tables:
-        told, known[name] = _table(job, name, engine)
-        tables.append(told)
+        statistics, known[name] = _table(job, name, engine)
+        tables.append(statistics)
     return {
         "private": True,
         "tables": tables,
@@ -43,7 +43,7 @@ def check(job: DatabaseJob, engine: Engine) -> dict[str, Any]:
 
 
 def _read(engine: Engine, files: Files, keys: Sequence[Columns]) -> tuple[int, Keys]:
-    parts = opened(files).partitions
+    parts = open_table(files).partitions
     found = engine.map(key_rows, [(part, keys) for part in parts], "keys")
     rows, each = zip(*found, strict=True)
     whole = [tuple(np.concatenate(one) for one in zip(*own, strict=True)) for own in zip(*each, strict=True)]
@@ -54,12 +54,12 @@ def _table(job: DatabaseJob, name: str, engine: Engine) -> tuple[dict[str, Any],
     """Return the statistics of a table, and its distinct keys."""
     one, key = job.tables[name], job.key(name)
     rows, keys = _read(engine, one, [key] if key else [])
-    told = {"name": name, "public": one.public, "rows": rows, "null_keys": None, "duplicate_keys": None}
+    statistics = {"name": name, "public": one.public, "rows": rows, "null_keys": None, "duplicate_keys": None}
     if not key:
-        return told, np.empty((0, 2), np.uint64)
+        return statistics, np.empty((0, 2), np.uint64)
     [(words, has)] = keys
     distinct = np.unique(words[has], axis=0)
-    return {**told, "null_keys": int((~has).sum()), "duplicate_keys": int(has.sum()) - len(distinct)}, distinct
+    return {**statistics, "null_keys": int((~has).sum()), "duplicate_keys": int(has.sum()) - len(distinct)}, distinct
 
 
 def _link(
@@ -72,28 +72,28 @@ def _link(
     has = np.logical_and.reduce([has for _, has in keys])
     ends = [places(known[name], words[has]) for name, (words, _) in zip((link.parent, link.child), keys, strict=False)]
     there = np.logical_and.reduce([end >= 0 for end in ends])
-    counted = [np.bincount(end[there], minlength=len(known[name]))
+    degrees_of = [np.bincount(end[there], minlength=len(known[name]))
                for name, end in zip((link.parent, link.child), ends, strict=False)]  # fmt: skip
-    told = {"name": link.called, "rows": rows, "null_ends": int((~has).sum()), "dangling": int((~there).sum())}
-    sides = {side: _degrees(one) for side, one in zip(("parent", "child"), counted, strict=False)}
-    return {**told, "degrees": sides, "max_degree": link.bound, **_beyond(link, counted, protects)}
+    statistics = {"name": link.called, "rows": rows, "null_ends": int((~has).sum()), "dangling": int((~there).sum())}
+    sides = {side: _degrees(one) for side, one in zip(("parent", "child"), degrees_of, strict=False)}
+    return {**statistics, "degrees": sides, "max_degree": link.bound, **_beyond(link, degrees_of, protects)}
 
 
-def _degrees(counted: NDArray[np.int64]) -> dict[str, float]:
+def _degrees(degrees_of: NDArray[np.int64]) -> dict[str, float]:
     """Return statistics of the links per row of one side, including rows without links."""
-    values = counted if len(counted) else np.zeros(1)
+    values = degrees_of if len(degrees_of) else np.zeros(1)
     each = {f"{q}%": float(np.quantile(values, q / 100, method="higher")) for q in QUANTILES}
-    return {"rows": len(counted), "none": int((counted == 0).sum()), "mean": float(values.mean()), **each,
+    return {"rows": len(degrees_of), "none": int((degrees_of == 0).sum()), "mean": float(values.mean()), **each,
             "max": float(values.max())}  # fmt: skip
 
 
-def _beyond(link: LinkSection, counted: Sequence[NDArray[np.int64]], protects: NeighbourRelation) -> dict[str, Any]:
+def _beyond(link: LinkSection, degrees_of: Sequence[NDArray[np.int64]], protects: NeighbourRelation) -> dict[str, Any]:
     """Return the rows above the bound, their excess links, and the treatment of these."""
-    bounded = list(counted) if protects.replaces else list(counted[:1]) if link.parent in protects.rows else []
+    bounded = list(degrees_of) if protects.replaces else list(degrees_of[:1]) if link.parent in protects.rows else []
     over = [np.maximum(one - link.bound, 0) for one in bounded]
     beyond = {
         "rows_beyond": sum(int((one > 0).sum()) for one in over),
         "links_beyond": sum(int(one.sum()) for one in over),
     }
-    what = "refused" if protects.replaces else "cut" if bounded else "any number"
-    return {**beyond, "beyond_is": what}
+    treatment = "refused" if protects.replaces else "cut" if bounded else "any number"
+    return {**beyond, "beyond_is": treatment}

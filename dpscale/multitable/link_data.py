@@ -18,9 +18,9 @@ from dpscale.engine import Engine
 from dpscale.engine.domain_check import collect_refusals
 from dpscale.multitable.job import DatabaseJob, LinkSection
 from dpscale.multitable.privacy_unit import NeighbourRelation
-from dpscale.multitable.run import NO_DOMAIN, Files, opened
+from dpscale.multitable.run import NO_DOMAIN, Files, open_table
 from dpscale.records.table import Partition
-from dpscale.relational.assignment import Tables, sibling_sums
+from dpscale.relational.assignment import PairTables, sibling_sums
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import Features, Side
 from dpscale.relational.rounding import Cross
@@ -44,7 +44,7 @@ class ExactLinks:
         degrees = np.sort(np.bincount(self.rows[:, side], minlength=len(table)))
         return np.searchsorted(degrees, thresholds, side="right").astype(np.int64)
 
-    def siblings(self, tables: Tables) -> Integers:
+    def siblings(self, tables: PairTables) -> Integers:
         """Return the sums over pairs of siblings, in steps."""
         return sibling_sums(self.children[self.rows[:, 1]], self.rows[:, 0], tables)
 
@@ -83,7 +83,7 @@ class _Children:
     keys: Words = field(repr=False)
 
 
-def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: NeighbourRelation) -> ExactLinks:
+def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks:
     """Return all links that count.
 
     Raises DataError for refused keys, and for rows with more links than the job allows.
@@ -91,7 +91,7 @@ def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Neighb
     parents = keyed(engine, job, link.parent)
     _check_families(engine, job, link)
     if link.via is None:
-        found = _children(engine, job, link, whom)
+        found = _children(engine, job, link, neighbours)
         keys, other, child, stays, own = found.parents, found.words, found.codes, found.stays, found.keys
         at = np.stack([parents.find(keys), np.arange(len(keys))], axis=1)
     else:
@@ -104,41 +104,43 @@ def read_links(engine: Engine, job: DatabaseJob, link: LinkSection, whom: Neighb
         there &= (keys != (own if link.via is None else other)).any(axis=1)
     if link.via is not None:
         there[there] = _once(at[there])
-    if link.parent in whom.above:
-        parents = _rows_with_unit(parents, _bounded_parents(engine, job, link.parent, whom))
+    if link.parent in neighbours.above:
+        parents = _rows_with_unit(parents, _bounded_parents(engine, job, link.parent, neighbours))
         at[:, 0] = parents.find(keys)
         there &= at[:, 0] >= 0
     at, keys, other = at[there], keys[there], other[there]
-    if link.parent in whom.rows or whom.replaces:  # else a child has one parent, who may have any number
-        at = at[_bounded(at, keys, other, link, whom)]
+    if link.parent in neighbours.rows or neighbours.replaces:  # else a child has one parent, which is unbounded
+        at = at[_bounded(at, keys, other, link, neighbours)]
     return ExactLinks(at, parents.codes, child, (parents.words, own))
 
 
 def keyed(engine: Engine, job: DatabaseJob, name: str) -> KeyedRows:
     """Return the rows of a table by their keys, one row per key."""
     [words], codes = _coded(engine, job, name, [(job.key(name), job.tables[name].nulls)])
-    kept = one_a_key(words, row_words(codes), job.duplicates(name))
-    return KeyedRows(words[kept], codes[kept])
+    first = one_a_key(words, row_words(codes), job.duplicates(name))
+    return KeyedRows(words[first], codes[first])
 
 
-def _children(engine: Engine, job: DatabaseJob, link: LinkSection, whom: NeighbourRelation) -> _Children:
+def _children(engine: Engine, job: DatabaseJob, link: LinkSection, neighbours: NeighbourRelation) -> _Children:
     """Return the rows of a child table with their parents' keys and a mask of those that count for this link.
 
     Own keys are read if an earlier link of the rows is counted; they then distinguish rows that are otherwise equal.
     """
     section, (first, own), name = job.tables[link.child], job.ends(link), link.child
     wanted, counts = [(first, link.read_nulls)], bool(job.counted(link, link.child))
-    if name == whom.root and own:  # a unit is a row by its key: of several with one key one counts
+    if name == neighbours.root and own:  # a unit is the key of a row: of rows with equal keys only one counts
         [words, keys], codes = _coded(engine, job, name, [*wanted, (own, section.nulls)])
-        kept = one_a_key(keys, row_words(codes, words), job.duplicates(name))
-        return replace(_group_children(words[kept], codes[kept], [keys[kept]] if counts else []), keys=keys[kept])
+        chosen = one_a_key(keys, row_words(codes, words), job.duplicates(name))
+        return replace(
+            _group_children(words[chosen], codes[chosen], [keys[chosen]] if counts else []), keys=keys[chosen]
+        )
     named = [(own, section.nulls)] if counts else []
-    if name in whom.above and link.parent not in whom.rows:  # a public parent: bounded by the root's row
-        above = whom.above[name]
+    if name in neighbours.above and link.parent not in neighbours.rows:
+        above = neighbours.above[name]  # a public parent: rows are bounded per row of the root
         [words, parents, *keyed_], codes = _coded(engine, job, name, [*wanted, (job.ends(above)[0], "drop"), *named])
-        units, missing = _roots(engine, job, above.parent, whom)(parents)
+        units, missing = _roots(engine, job, above.parent, neighbours)(parents)
         stays = ~missing
-        stays[stays] = at_most(units[stays], row_words(codes, words, *keyed_)[stays], whom.rows[name])
+        stays[stays] = at_most(units[stays], row_words(codes, words, *keyed_)[stays], neighbours.rows[name])
         return replace(_group_children(words, codes, keyed_), stays=stays)
     [words, *keyed_], codes = _coded(engine, job, name, [*wanted, *named])
     return _group_children(words, codes, keyed_)
@@ -149,13 +151,15 @@ def _group_children(parents: Words, codes: NDArray[np.int32], keys: Sequence[Wor
     return _Children(parents, row_words(codes, *keys), codes, np.ones(len(codes), np.bool_), own)
 
 
-def _roots(engine: Engine, job: DatabaseJob, name: str, whom: NeighbourRelation) -> UnitMap:
+def _roots(engine: Engine, job: DatabaseJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
     """Return a map from the keys of a table's rows to the keys of the root rows to which they belong."""
-    if name == whom.root:
+    if name == neighbours.root:
         words = keyed(engine, job, name).words
         return UnitMap(words, words)
-    [keys, parents], _ = _coded(engine, job, name, [(job.key(name), "drop"), (job.ends(whom.above[name])[0], "drop")])
-    return UnitMap.made(keys, parents).then(_roots(engine, job, whom.above[name].parent, whom))
+    [keys, parents], _ = _coded(
+        engine, job, name, [(job.key(name), "drop"), (job.ends(neighbours.above[name])[0], "drop")]
+    )
+    return UnitMap.made(keys, parents).then(_roots(engine, job, neighbours.above[name].parent, neighbours))
 
 
 def _rows_with_unit(rows: KeyedRows, some: UnitMap) -> KeyedRows:
@@ -164,11 +168,11 @@ def _rows_with_unit(rows: KeyedRows, some: UnitMap) -> KeyedRows:
     return KeyedRows(rows.words[stays], rows.codes[stays])
 
 
-def _bounded_parents(engine: Engine, job: DatabaseJob, name: str, whom: NeighbourRelation) -> UnitMap:
+def _bounded_parents(engine: Engine, job: DatabaseJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
     """Return the keys of a table's rows within the contribution bound of each row of the root."""
-    roots = _roots(engine, job, name, whom)
-    kept = at_most(roots.units, roots.words, whom.rows[name])
-    return UnitMap(roots.words[kept], roots.units[kept])
+    roots = _roots(engine, job, name, neighbours)
+    first = at_most(roots.units, roots.words, neighbours.rows[name])
+    return UnitMap(roots.words[first], roots.units[first])
 
 
 def _coded(
@@ -179,7 +183,7 @@ def _coded(
     try:
         found = engine.map(coded_rows, [(domain, part, domain.names, keys) for part in parts], "keys")
     except RefusedValue as met:
-        raise collect_refusals(engine, opened(section, domain), domain.names, met) from None
+        raise collect_refusals(engine, open_table(section, domain), domain.names, met) from None
     words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
     return words, np.concatenate([codes for _, codes in found])
 
@@ -190,7 +194,7 @@ def _pairs(engine: Engine, link: LinkSection, ends: tuple[Columns, Columns]) -> 
 
 
 def _parts(files: Files, domain: Domain = NO_DOMAIN) -> tuple[Partition, ...]:
-    return opened(files, domain).partitions
+    return open_table(files, domain).partitions
 
 
 def _once(at: Integers) -> NDArray[np.bool_]:
@@ -204,24 +208,27 @@ def _found(at: Integers, link: LinkSection) -> NDArray[np.bool_]:
     """Return a mask of links whose two rows exist."""
     there = (at >= 0).all(axis=1)
     if not there.all() and link.dangling != "drop":
-        raise DataError(f"link {link.called}", "a key that no row has", "the key of a row at both ends",
-                        'fix it, or leave such links out by dangling = "drop"')  # fmt: skip
+        raise DataError(f"link {link.called}", "a key without a row", "the key of a row at both ends",
+                        'fix the data, or set dangling = "drop"')  # fmt: skip
     return np.asarray(there)
 
 
 def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
-             whom: NeighbourRelation) -> NDArray[np.bool_]:  # fmt: skip
+             neighbours: NeighbourRelation) -> NDArray[np.bool_]:  # fmt: skip
     """Return a mask of links within the bound.
 
     Excess links are cut by each parent's own links, or refused if both sides are protected.
     """
-    if not whom.replaces:
+    if not neighbours.replaces:
         return at_most(keys, other, link.bound)
     most = max(int(np.bincount(at[:, side]).max(initial=0)) for side in (0, 1)) if len(at) else 0
     if most > link.bound:
-        raise DataError(f"link {link.called}", "a row with more links than max_degree",
-                        f"at most {link.bound} links for every row of both tables",
-                        'raise max_degree, or protect the parent, whose links are then cut')  # fmt: skip
+        raise DataError(
+            f"link {link.called}",
+            "a row with more links than max_degree",
+            f"at most {link.bound} links per row of both tables",
+            "raise max_degree, or protect only the parent, whose excess links are then dropped",
+        )
     return np.ones(len(at), np.bool_)
 
 
@@ -274,7 +281,9 @@ def with_drawn(
 def _of_rows(words: Words, earlier: ExactLinks, bound: int) -> Integers:
     """Return the degree bucket of rows by their keys; rows that are not counted in the earlier link have degree 0."""
     keys = earlier.words[0]
-    degrees = np.append(np.bincount(earlier.rows[:, 0], minlength=len(keys)), 0)  # at -1: of rows that it does not have
+    degrees = np.append(
+        np.bincount(earlier.rows[:, 0], minlength=len(keys)), 0
+    )  # index -1: rows that are not in the earlier link
     return bucket(degrees[places(keys, words)], bound)
 
 

@@ -15,48 +15,63 @@ from dpscale.multitable.measuring import SIDES, MeasuredLinks, piece_of
 from dpscale.multitable.run import DatabaseRun
 from dpscale.multitable.writer import public_table
 from dpscale.privacy.streams import Chance
-from dpscale.relational.assignment import STEP, Tables, assigned, estimated_sums, sibling_sums, swapped, unlooped
+from dpscale.relational.assignment import (
+    STEP,
+    PairTables,
+    assign_links,
+    estimate_sums,
+    remove_loops,
+    sibling_sums,
+    swap_children,
+)
 from dpscale.relational.degrees import (
-    by_chance,
     children,
-    cut,
     degrees,
     distribution,
+    limit_degrees,
+    limit_links,
+    poisson_degrees,
     sample_degrees,
     sample_uniform_degrees,
-    within_bounds,
 )
 from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, are_many, expected_links, grouped_links, row_degrees
-from dpscale.relational.published import drawn_children, drawn_pairs
-from dpscale.relational.rounding import cross_words, moved_over, round_children, round_totals, rounded, rounded_columns
+from dpscale.relational.published import sample_children, sample_pairs
+from dpscale.relational.rounding import (
+    cross_words,
+    move_excess,
+    round_cells,
+    round_children,
+    round_columns,
+    round_totals,
+)
 from dpscale.runs.estimates import model_folder, read_sampler
 from dpscale.runs.run import Run
 from dpscale.runs.stages.synthesize import drawn_rows
 from dpscale.storage.files import present, read_text, reading, writing
 from dpscale.synthesis.draw import split_rows
 
-MOST_WORDS = 1 << 27  # of entries of cross marginals that swaps of siblings keep: 1 GiB
+MOST_WORDS = 1 << 27  # most words of cross marginals in exchanges of siblings: 1 GiB
 
 
 def synthetic_codes(run: Run) -> NDArray[np.int32]:
     """Return the synthetic rows of a table as cells, (rows, attributes), sampled again identically to its files."""
-    told = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
-    way = read_sampler(model_folder(run), told["method"])
-    rows = np.concatenate([drawn_rows(run, way, part) for part in split_rows(told["rows"], told["parts"])])
+    index = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
+    way = read_sampler(model_folder(run), index["method"])
+    rows = np.concatenate([drawn_rows(run, way, part) for part in split_rows(index["rows"], index["parts"])])
     return rows[:, [way.names.index(name) for name in run.domain.names]]
 
 
-def drawn_links(run: DatabaseRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
+def sample_links(run: DatabaseRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
     """Return sampled links as rows of the parent and of the child, shape (links, 2)."""
     (u, v), chance = sides, Chance(run.manifest["release"], f"who has links {link.called}")
     having = np.arange(v.rows)
-    if link.nulls == "keep":  # as many children as there are links, whoever they are
+    if link.nulls == "keep":  # a random subset of children, one per link
         having = np.sort(chance.permutation(v.rows)[: int(min(round(measured.links), v.rows))])
         v = Side.made(v.profiles[v.of[having]], v.sizes)
     pairs = _Drawing(run, link, (u, v), measured).rows()
     pairs[:, 1] = having[pairs[:, 1]]
-    return unlooped(pairs, sides[1].of, chance) if link.loops is False else pairs
+    return remove_loops(pairs, sides[1].of, chance) if link.loops is False else pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,20 +98,20 @@ class _Drawing:
             return (
                 self.link.bound if self.link.kind == "one-to-one" or piece_of(self.run, self.link).bounded else None
             ), 1
-        return self.link.bound, self.link.bound if self.run.whom.replaces else None
+        return self.link.bound, self.link.bound if self.run.neighbours.replaces else None
 
     def rows(self) -> Integers:
         (u, v), chance = self.sides, Chance(self.run.manifest["release"], f"links {self.link.called}")
         if not (u.rows and v.rows):
             return np.empty((0, 2), np.int64)
         if self.measured.chances is not None and not self.known:
-            pairs = drawn_pairs(self.measured.chances, u, v, int(self.measured.links), chance)
-            return cut(pairs, self.bounds, chance)
+            pairs = sample_pairs(self.measured.chances, u, v, int(self.measured.links), chance)
+            return limit_degrees(pairs, self.bounds, chance)
         if self.measured.chances is None and are_many(u, v):
             return self._with_siblings(self._by_groups(Sums(*self.measured.sums), chance), None, chance)
         whole, expected = self._whole(chance)
         one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
-        return self._with_siblings(assigned(whole, u, v, one, two, chance), expected, chance)
+        return self._with_siblings(assign_links(whole, u, v, one, two, chance), expected, chance)
 
     def _with_siblings(self, links: Integers, expected: Floats | None, chance: Chance) -> Integers:
         """Return the links with children exchanged until the sibling sums are near the measured ones.
@@ -106,40 +121,40 @@ class _Drawing:
         (u, v), noisy = self.sides, self.measured.siblings
         if noisy is None or not len(links) or cross_words(u, v) > MOST_WORDS:
             return links
-        rows, tables = v.profiles[v.of], Tables(v.sizes)
+        rows, tables = v.profiles[v.of], PairTables(v.sizes)
         now = np.asarray(sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP, dtype=np.float64)
-        target = estimated_sums(noisy, now, tables, self.measured.sibling_sigma**-2)
-        return swapped(links, rows, u, v, expected, target, tables, chance)
+        target = estimate_sums(noisy, now, tables, self.measured.sibling_sigma**-2)
+        return swap_children(links, rows, u, v, expected, target, tables, chance)
 
     def _by_groups(self, sums: Sums, chance: Chance) -> Integers:
         assert self.measured.shares is not None
         found = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, chance)
         u, v = found.u, found.v
         if self.known:
-            whole = rounded_columns(found.links, v.counts, self.bounds[0], u.counts, chance)
+            whole = round_columns(found.links, v.counts, self.bounds[0], u.counts, chance)
         else:
             caps = np.multiply.outer(u.counts, v.counts)
-            whole = within_bounds(rounded(np.minimum(found.links, caps), caps, chance), u, v, *self.bounds, chance)
+            whole = limit_links(round_cells(np.minimum(found.links, caps), caps, chance), u, v, *self.bounds, chance)
         ends = [
             self._ends(place, side, each, whole.sum(axis=1 - place), chance)
             for place, (side, each) in enumerate(((u, found.u_ends), (v, found.v_ends)))
         ]
-        return assigned(whole, u, v, ends[0], ends[1], chance)
+        return assign_links(whole, u, v, ends[0], ends[1], chance)
 
     def _whole(self, chance: Chance) -> tuple[Floats, Floats]:
         """Return integer numbers of links by profiles, and their expectations."""
         u, v = self.sides
         if self.measured.chances is not None:
-            whole = drawn_children(self.measured.chances, u, v, chance)
+            whole = sample_children(self.measured.chances, u, v, chance)
             if self.bounds[0] is not None:
-                moved_over(whole, self.bounds[0] * u.counts, self.measured.chances, chance)
+                move_excess(whole, self.bounds[0] * u.counts, self.measured.chances, chance)
             return whole, whole
         assert self.measured.shares is not None
         expected = expected_links(u, v, self.measured.shares, Sums(*self.measured.sums), self.links, self.known)
         if self.known:
             return round_children(expected, u, v, self.bounds[0], chance), expected
         whole = round_totals(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
-        return within_bounds(whole, u, v, *self.bounds, chance), expected
+        return limit_links(whole, u, v, *self.bounds, chance), expected
 
     def _degrees(self, place: int, totals: Floats, chance: Chance) -> list[Integers]:
         """Return the degrees of a side's rows by profile."""
@@ -155,7 +170,8 @@ class _Drawing:
             return children(totals, side, chance)
         if bound is None:
             return self._unbounded(noisy, side, each, totals, chance)
-        law = by_chance(float(totals.sum()), side.rows, bound) if noisy is None else distribution(noisy, side.rows)
+        rows, total = side.rows, float(totals.sum())
+        law = poisson_degrees(total, rows, bound) if noisy is None else distribution(noisy, rows)
         return row_degrees(each, law, side, totals, chance)
 
     def _unbounded(
@@ -166,11 +182,11 @@ class _Drawing:
         return sample_degrees(noisy, self.measured.sigma, each, side, totals, chance)
 
 
-DRAWN = "drawn.npy"  # beside what was measured: synthetic rows, as the released files have them
+DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measurements of the link
 
 
 @dataclass(eq=False)
-class Sides:
+class LinkSides:
     """Row codes and degree features of every table, the inputs of link sampling; `drawn`: links that are counted."""
 
     run: DatabaseRun
@@ -202,7 +218,7 @@ class Sides:
             return np.empty((0, 2), np.int64)
         pairs = self._stored_links(link) if counts else None
         if pairs is None:
-            pairs = drawn_links(self.run, link, self.of(link), found)
+            pairs = sample_links(self.run, link, self.of(link), found)
         if counts:
             self._keep(link, pairs)
         return pairs

@@ -20,16 +20,16 @@ import numpy as np
 from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.engine import Engine
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
-from dpscale.multitable.budget import Piece, charge, keep_piece
+from dpscale.multitable.budget import Piece, charge, record_draws
 from dpscale.multitable.job import MOST_ROUNDS, LinkSection, TableSection
 from dpscale.multitable.link_data import ExactLinks, keyed, read_links, with_counts
-from dpscale.multitable.publishing import Loop
-from dpscale.multitable.run import DatabaseRun, opened
+from dpscale.multitable.publishing import PublishedLoop
+from dpscale.multitable.run import DatabaseRun, open_table
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.records import Table
 from dpscale.records.origin import Layout, Stamps, differing, layout, snapshot, stamps
-from dpscale.relational.assignment import Tables
-from dpscale.relational.budget_shares import Shares, at_random, in_steps, planned, sums_cost
+from dpscale.relational.assignment import PairTables
+from dpscale.relational.budget_shares import Shares, plan_shares, precisions_in_steps, random_error, sums_cost
 from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.published import Fit
 from dpscale.storage.files import present, read_bytes, writing
@@ -76,7 +76,7 @@ def records_of(run: DatabaseRun, link: LinkSection) -> LinkRecords:
 
 
 def piece_of(run: DatabaseRun, link: LinkSection) -> Piece:
-    return Piece(run.job, run.whom, link)
+    return Piece(run.job, run.neighbours, link)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class _Measuring:
     number: int
     sides: tuple[Side, Side]
     exact: ExactLinks | None
-    kept: dict[str, Any] = field(default_factory=dict)
+    stored: dict[str, Any] = field(default_factory=dict)
 
     def all(self) -> MeasuredLinks:
         links = self._links()
@@ -101,7 +101,7 @@ class _Measuring:
         """Return the sibling sums in natural units and the standard deviation of their noise."""
         if not self.piece.siblings:
             return None, 0.0
-        tables = Tables(self.sides[1].sizes)
+        tables = PairTables(self.sides[1].sizes)
         draw = self.piece.siblings_draw(tables)
         found = self._drawn("siblings", draw, lambda exact: exact.siblings(tables))
         return found * 2.0**-BITS, draw.lattice_variance**0.5 * 2.0**-BITS
@@ -111,39 +111,39 @@ class _Measuring:
         fit = Fit(u, v, float(min(round(links), u.rows * v.rows)), self.piece.known)
         if fit.links == 0:
             return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
-        piece, relation = self.piece, self.run.whom.protects.relation
-        loop = Loop(records_of(self.run, self.link), self.link.loop, piece.parts.sums, relation, piece.moved,
+        piece, relation = self.piece, self.run.neighbours.protects.relation
+        loop = PublishedLoop(records_of(self.run, self.link), self.link.loop, piece.parts.sums, relation, piece.moved,
                     self._entries, self._record_round, self.run.secret)  # fmt: skip
-        return MeasuredLinks(fit.links, {}, chances=loop.learnt(fit))
+        return MeasuredLinks(fit.links, {}, chances=loop.run_rounds(fit))
 
     def _entries(self) -> Any:
         """Return the exact entries of all cross marginals, after charging the budget."""
         charge(self.run)
-        if "entries" not in self.kept:
+        if "entries" not in self.stored:
             assert self.exact is not None
-            self.kept["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
-        return self.kept["entries"]
+            self.stored["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
+        return self.stored["entries"]
 
     def _record_round(self, number: int, digest: str) -> None:
         """Record a round in the ledger; the rounds of all links are numbered after their other pieces."""
         first = len(self.run.tables) + 2 * len(self.run.job.link) + 2 * MOST_ROUNDS * self.number
         manifest, link = self.run.manifest, self.link.called
         content = [manifest["snapshot"], manifest["secret_tag"], link, self._tag(), self._ones(), digest]
-        keep_piece(self.run, first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
+        record_draws(self.run, first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
 
     def _shares(self, links: float) -> Shares:
         """Return the planned shares, stored before any sum is sampled: another machine's solver may differ."""
         path = records_of(self.run, self.link).folder / "shares.json"
         if not present(path):
             question = self.piece.question(self.sides, links)
-            made = planned(question)
+            made = plan_shares(question)
             content = {"clips": [made.u.clip, made.v.clip], "precisions": made.precisions, "expected": made.expected,
-                       "random": at_random(question)}  # fmt: skip
+                       "random": random_error(question)}  # fmt: skip
             with writing(path) as file:
                 file.write(json.dumps(content).encode())
-        kept = json.loads(read_bytes(path))
-        u, v = (Features.of_side(side, clip) for side, clip in zip(self.sides, kept["clips"], strict=True))
-        return Shares(u, v, tuple(kept["precisions"]), kept["expected"])
+        stored = json.loads(read_bytes(path))
+        u, v = (Features.of_side(side, clip) for side, clip in zip(self.sides, stored["clips"], strict=True))
+        return Shares(u, v, tuple(stored["precisions"]), stored["expected"])
 
     @property
     def piece(self) -> Piece:
@@ -158,21 +158,22 @@ class _Measuring:
 
     def _degrees(self) -> tuple[dict[str, np.ndarray], float]:
         """Return noisy numbers of rows by degree of both sides; sides without a bound use a grid of degrees."""
-        asked, draw = self.piece.places, self.piece.degrees_draw()
+        places, draw = self.piece.places, self.piece.degrees_draw()
         found = self._drawn(
-            "degrees", draw, lambda exact: np.concatenate([exact.by_degree(*one) for one in enumerate(asked)])
+            "degrees", draw, lambda exact: np.concatenate([exact.by_degree(*one) for one in enumerate(places)])
         )
-        parts = np.split(found, np.cumsum([len(one) for one in asked])[:-1])
+        parts = np.split(found, np.cumsum([len(one) for one in places])[:-1])
         return dict(zip(SIDES, parts, strict=False)), draw.lattice_variance**0.5
 
     def _sums(self, shares: Shares) -> tuple[np.ndarray | None, ...]:
         """Return the noisy sums in natural units; their total cost is checked before any noise is sampled."""
-        wanted = in_steps(shares)
+        wanted = precisions_in_steps(shares)
         draws = [draw_of_precision(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
         precisions = tuple(Fraction(0) if one is None else one.cost for one in draws)
-        if sums_cost(self.run.whom.protects.relation, shares, precisions, self.piece.moved) > self.piece.parts.sums:  # type: ignore[arg-type]
+        relation = self.run.neighbours.protects.relation
+        if sums_cost(relation, shares, precisions, self.piece.moved) > self.piece.parts.sums:  # type: ignore[arg-type]
             raise BudgetError("privacy", f"sums of link {self.link.called} that cost more than their share",
-                              "what was charged", "tell the makers: nothing was drawn")  # fmt: skip
+                              "at most the charge", "report this as a bug; nothing was drawn")  # fmt: skip
         units = (2.0**-BITS, 2.0**-BITS, 4.0**-BITS)
         return tuple(
             None if draw is None else unit * self._drawn(name, draw, lambda exact, at=at: self._exact(shares)[at])
@@ -180,10 +181,10 @@ class _Measuring:
         )
 
     def _exact(self, shares: Shares) -> tuple[Any, ...]:
-        if "sums" not in self.kept:
+        if "sums" not in self.stored:
             assert self.exact is not None
-            self.kept["sums"] = self.exact.sums(shares.u, shares.v)
-        return tuple(self.kept["sums"])
+            self.stored["sums"] = self.exact.sums(shares.u, shares.v)
+        return tuple(self.stored["sums"])
 
     def _drawn(self, name: str, draw: Any, made: Any) -> np.ndarray:
         records = records_of(self.run, self.link)
@@ -191,11 +192,11 @@ class _Measuring:
         if before is not None:
             return before
         if self.exact is None:
-            raise JobError("run directory", f"{name} of link {self.link.called} is gone, and so is the secret",
-                           "the directory as the run left it", "restore it, or start a new run")  # fmt: skip
+            raise JobError("run directory", f"{name} of link {self.link.called} and the noise secret are missing",
+                           "the unmodified directory of the run", "restore it, or start a new run")  # fmt: skip
         charge(self.run)
         late = name in SUMS
-        keep_piece(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
+        record_draws(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
         return records.measure(name, self._query_text(late), made(self.exact), draw, self.run.secret())
 
     def _query_text(self, late: bool) -> str:
@@ -213,11 +214,11 @@ class _Measuring:
     def _tag(self) -> str:
         """Return a keyed digest of the links as read; files may change after they were hashed."""
         assert self.exact is not None
-        if "tag" not in self.kept:
+        if "tag" not in self.stored:
             parts = (self.exact.rows, self.exact.parents, self.exact.children)
             digest = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in parts))
-            self.kept["tag"] = snapshot_tag(self.run.secret(), digest.hexdigest())
-        return str(self.kept["tag"])
+            self.stored["tag"] = snapshot_tag(self.run.secret(), digest.hexdigest())
+        return str(self.stored["tag"])
 
     def _sign(self, late: bool) -> str:
         """Return the digest of data, link and query that the ledger stores."""
@@ -229,29 +230,29 @@ class _Measuring:
 
 def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
     """Read and check every link of the job before any budget is spent."""
-    for name in run.whom.steps if run.whom.replaces else ():
+    for name in run.neighbours.steps if run.neighbours.replaces else ():
         if run.job.key(name):
             keyed(engine, run.job, name)  # refuses duplicate keys, also in tables that no link reads
     found: dict[str, ExactLinks] = {}
     for link in run.job.link:
-        found[link.called] = with_counts(run.job, link, read_links(engine, run.job, link, run.whom), found)
+        found[link.called] = with_counts(run.job, link, read_links(engine, run.job, link, run.neighbours), found)
     return found
 
 
 def files_of(run: DatabaseRun) -> list[Table]:
     """Return all tables that the job reads."""
-    tables = [opened(one, run.job.domains[name]) for name, one in run.job.tables.items()]
-    return tables + [opened(one.via) for one in run.job.link if one.via]
+    tables = [open_table(one, run.job.domains[name]) for name, one in run.job.tables.items()]
+    return tables + [open_table(one.via) for one in run.job.link if one.via]
 
 
-def stamped(run: DatabaseRun) -> list[Stamps]:
+def current_stamps(run: DatabaseRun) -> list[Stamps]:
     """Return sizes and times of the current files."""
     return [stamps(one) for one in files_of(run)]
 
 
 def check_unchanged(run: DatabaseRun, seen: list[Stamps]) -> None:
     """Raise DataError if a file changed since `seen` was recorded."""
-    if stamped(run) != seen:
+    if current_stamps(run) != seen:
         raise DataError("data.path", "the files changed while they were read", "the same files",
                         "restore them, or start a new run in another directory")  # fmt: skip
 

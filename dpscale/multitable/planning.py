@@ -22,11 +22,11 @@ from dpscale.job import Job
 from dpscale.multitable.budget import Piece
 from dpscale.multitable.job import DatabaseJob
 from dpscale.multitable.link_data import sizes
-from dpscale.multitable.privacy_unit import NeighbourRelation, table_job, whom
-from dpscale.multitable.report import neighbours
+from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation, table_job
+from dpscale.multitable.report import describe_neighbours
 from dpscale.privacy.streams import Chance
-from dpscale.relational.assignment import Tables
-from dpscale.relational.budget_shares import at_random, planned
+from dpscale.relational.assignment import PairTables
+from dpscale.relational.budget_shares import plan_shares, random_error
 from dpscale.relational.features import STEP, Side
 from dpscale.runs.stages.plan import make_plan
 
@@ -36,9 +36,14 @@ FIXED = "residual-planner"
 
 def summary(job: DatabaseJob) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
-    protects, amount = whom(job), job.privacy.budget.amount
-    return {"neighbours": neighbours(protects), "relation": protects.protects.relation, "mu": math.sqrt(amount),
-            "dataset": job.dataset, "pieces": list(_pieces(job, protects))}  # fmt: skip
+    protects, amount = neighbour_relation(job), job.privacy.budget.amount
+    return {
+        "neighbours": describe_neighbours(protects),
+        "relation": protects.protects.relation,
+        "mu": math.sqrt(amount),
+        "dataset": job.dataset,
+        "pieces": list(_pieces(job, protects)),
+    }
 
 
 def _pieces(job: DatabaseJob, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
@@ -80,7 +85,7 @@ def _of_link(piece: Piece) -> dict[str, Any]:
 
     `random` is the expected remaining fraction of random links' error by number of links; None for "published".
     """
-    tables = Tables(_sizes(piece, piece.link.child))
+    tables = PairTables(_sizes(piece, piece.link.child))
     draws = {"links": piece.links_draw() if piece.counted else None,
              "degrees": piece.degrees_draw() if piece.degrees else None}  # fmt: skip
     noise = {name: None if one is None else math.sqrt(one.lattice_variance) for name, one in draws.items()}
@@ -91,8 +96,8 @@ def _of_link(piece: Piece) -> dict[str, Any]:
 
 def _left(piece: Piece) -> dict[str, float]:
     sides = _even(_sizes(piece, piece.link.parent)), _even(_sizes(piece, piece.link.child))
-    asked = ((links, piece.question(sides, links)) for links in ([piece.link.links] if piece.link.links else LINKS))
-    return {str(links): planned(one).expected / max(at_random(one), 1e-9) for links, one in asked}
+    questions = ((links, piece.question(sides, links)) for links in ([piece.link.links] if piece.link.links else LINKS))
+    return {str(links): plan_shares(one).expected / max(random_error(one), 1e-9) for links, one in questions}
 
 
 def _sizes(piece: Piece, table: str) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class NeighbourRelation:
         return self.protects.relation == REPLACE
 
 
-def whom(job: DatabaseJob) -> NeighbourRelation:
+def neighbour_relation(job: DatabaseJob) -> NeighbourRelation:
     """Return the neighbouring relation of a job.
 
     Raises JobError if its tables and links have no common privacy unit.
@@ -63,21 +63,29 @@ def whom(job: DatabaseJob) -> NeighbourRelation:
     both = [link for link in job.link if link.protects == "both"]
     if both and len(both) < len(job.link):
         other = next(link for link in job.link if link.protects != "both")
-        raise JobError(f"link {other.called}", "protects the parent, another link both", "one protected unit in a job",
-                       'set protects = "both" on all links, or on none')  # fmt: skip
+        raise JobError(
+            f"link {other.called}",
+            "protects the parent, but another link protects both",
+            "one privacy unit in a job",
+            'set protects = "both" on all links, or on none',
+        )
     return _replaced(job) if both else _rooted(job)
 
 
 def _replaced(job: DatabaseJob) -> NeighbourRelation:
-    if kept := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
-        raise JobError(f"tables.{kept}.duplicates", '"keep", where one row is replaced', '"reject"',
-                       "leave it out: a key that two rows have is refused then")  # fmt: skip
+    if keeping := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
+        raise JobError(f"tables.{keeping}.duplicates", '"keep", but neighbours replace a row', '"reject"',
+                       "remove it: duplicate keys are then refused")  # fmt: skip
     if filtered := next((name for name, one in job.tables.items() if one.where and not one.public), None):
-        raise JobError(f"tables.{filtered}.where", "a filter, where one row is replaced", "all rows of a private table",
-                       'leave it out, or protect the parent: a row that is replaced could come and go')  # fmt: skip
+        raise JobError(
+            f"tables.{filtered}.where",
+            "a filter, but neighbours replace a row",
+            "all rows of a private table",
+            "remove it, or protect the parent: replacing a row could add or remove it",
+        )
     if counting := next((link for link in job.link if link.counts), None):
         raise JobError(f"link {counting.called}: counts", 'a link that protects "both"', 'links that protect "parent"',
-                       "leave it out: a row that is replaced changes how many links other rows have")  # fmt: skip
+                       "remove it: replacing a row changes the degrees of other rows")  # fmt: skip
     steps = {name: 2 for name, one in job.tables.items() if not one.public}
     moved = {link.called: link.bound * (2 if link.parent == link.child else 1) for link in job.link}
     return NeighbourRelation(Protection(relation=REPLACE), None, steps, moved)
@@ -91,14 +99,18 @@ def _rooted(job: DatabaseJob) -> NeighbourRelation:
         rows[name] = rows[above[name].parent] * above[name].bound
     private = [name for name, one in job.tables.items() if not one.public]
     if left := next((name for name in private if name not in rows), None):
-        raise JobError(f"tables.{left}", f"no link to {root}, whose rows are protected", "a link, or public = true",
+        raise JobError(f"tables.{left}", f"no link to the protected table {root}", "a link, or public = true",
                        'add the link, or set protects = "both"')  # fmt: skip
     for link in job.link:
         _check(job, link, rows, root)
         _check_counts(job, link, rows)
-    if nobody := next((link for link in above.values() if link.nulls == "keep"), None):
-        raise JobError(f"link {nobody.called}: nulls", f'"keep", where rows of {nobody.child} come with their parent',
-                       '"reject" or "drop"', "set one of them: a row without a parent would be nobody's")  # fmt: skip
+    if optional := next((link for link in above.values() if link.nulls == "keep"), None):
+        raise JobError(
+            f"link {optional.called}: nulls",
+            f'"keep", but rows of {optional.child} belong to their parent',
+            '"reject" or "drop"',
+            "set one of them: a row without a parent would have no privacy unit",
+        )
     key, moved = job.key(root), {link.called: _moved(link, rows) for link in job.link}
     protects = Protection(", ".join(key) or None, table=root if key else None)
     return NeighbourRelation(protects, root, dict.fromkeys(private, 1), moved, rows, above)
@@ -113,9 +125,13 @@ def _root(job: DatabaseJob) -> str:
     if not private:  # the links alone are private: a unit is a parent's row, with its links
         roots = list(dict.fromkeys(link.parent for link in job.link))
     if len(roots) != 1:
-        got = ", ".join(roots) if roots else "a circle of parents"
-        raise JobError("tables", f"rows of {got} to protect", "one private table that is no private table's child",
-                       'set public = true where a table is a catalogue, or protects = "both" on all links')  # fmt: skip
+        got = ", ".join(roots) if roots else "a cycle of parents"
+        raise JobError(
+            "tables",
+            f"rows of {got} to protect",
+            "exactly one private table that is not the child of a private table",
+            'set public = true for public tables, or protects = "both" on all links',
+        )
     return roots[0]
 
 
@@ -129,7 +145,7 @@ def _above(job: DatabaseJob, root: str) -> dict[str, LinkSection]:
         if link.child in above:
             got = f"a second private parent of {link.child}"
             raise JobError(f"link {link.called}", got, "one private parent for the rows of a table",
-                           "leave one out, or set public = true")  # fmt: skip
+                           "remove one, or set public = true")  # fmt: skip
         above[link.child] = link
     return above
 
@@ -144,21 +160,21 @@ def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
 
 def _check(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
     if link.parent == link.child != root:
-        raise JobError(f"link {link.called}", f"within {link.child}, whose rows come with those of {root}",
-                       f"links within {root} alone", "leave it out")  # fmt: skip
+        raise JobError(f"link {link.called}", f"within {link.child}, whose rows belong to those of {root}",
+                       f"links within {root} only", "remove it")  # fmt: skip
     if link.parent not in rows and link.child not in rows:
-        raise JobError(f"link {link.called}", "between two public tables", "a link that a private row has",
-                       "leave it out, or make one of them private")  # fmt: skip
+        raise JobError(f"link {link.called}", "between two public tables", "a link of a private table",
+                       "remove it, or make one of the tables private")  # fmt: skip
     if link.via is None:
         if job.tables[link.child].public:
-            raise JobError(f"link {link.called}", f"{link.child}, a public table, as the child of a private row",
-                           "a private child, or a table of pairs", "make it one of them")  # fmt: skip
+            raise JobError(f"link {link.called}", f"{link.child}, a public table, as the child",
+                           "a private child, or a table of pairs", "change the link to one of them")  # fmt: skip
         return
     if link.parent not in rows:
         raise JobError(f"link {link.called}", f"{link.parent}, a public table, as the parent", "the private one",
-                       "swap parent and child")  # fmt: skip
+                       "exchange parent and child")  # fmt: skip
     if link.child in rows:
-        got = f"{link.child}, whose rows may be at the end of any number of others' links"
+        got = f"{link.child}, a private table whose rows may have any number of links"
         raise JobError(f"link {link.called}", got, 'a public table, or protects = "both"', "set one of them")
 
 
@@ -166,10 +182,10 @@ def _check_counts(job: DatabaseJob, link: LinkSection, rows: Mapping[str, int]) 
     """Raise JobError if a counted degree depends on other units: removing a unit would change other units' links."""
     for one in job.link:
         if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
-            whose = "a public table" if one.parent not in rows else "their own table, whom other rows point at"
+            whose = "a public table" if one.parent not in rows else "their own table, to which other rows refer"
             raise JobError(f"link {link.called}: counts", f"{one.called!r}, links of rows of {whose}",
                            "links of a private parent with its children or with public rows",
-                           "leave it out: how many there are hangs on other units' rows")  # fmt: skip
+                           "remove it: their number depends on other units' rows")  # fmt: skip
 
 
 def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
@@ -205,24 +221,24 @@ def table_job(job: DatabaseJob, protects: NeighbourRelation, name: str, folder: 
     return Job.parse(content, folder)
 
 
-def _unit(job: DatabaseJob, whom: NeighbourRelation, name: str) -> dict[str, Any]:
+def _unit(job: DatabaseJob, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs."""
-    link = whom.above.get(name)
-    columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], whom.rows[name])
+    link = neighbours.above.get(name)
+    columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], neighbours.rows[name])
     if len(columns) > 1:
         raise JobError(f"tables.{name}.key", f"{len(columns)} columns for a private table", "one column",
-                       "make one of them")  # fmt: skip
-    hops = _hops(job, whom, link)
+                       "combine them into one")  # fmt: skip
+    hops = _hops(job, neighbours, link)
     drops = hops or "drop" in (job.tables[name].nulls, *((link.nulls, link.dangling) if link else ()))
     extra: dict[str, Any] = {"unit_through": hops} if hops else {}
     extra |= {"unit_nulls": "drop"} if drops else {}
     return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
 
 
-def _hops(job: DatabaseJob, whom: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
+def _hops(job: DatabaseJob, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
     """Return the tables between a child and the root."""
     hops = []
-    while link is not None and (above := whom.above.get(link.parent)) is not None:
+    while link is not None and (above := neighbours.above.get(link.parent)) is not None:
         key, unit = job.key(link.parent)[0], job.ends(above)[0][0]
         table = job.tables[link.parent]
         hops.append({"path": table.path, "key": key, "unit": unit, **table.noise_record})

@@ -23,13 +23,13 @@ from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.selection import draw_index, scale_for
 from dpscale.privacy.streams import open_stream
-from dpscale.relational.published import Fit, Rounds, learnt, moved_entries
+from dpscale.relational.published import Fit, Rounds, moved_entries, run_rounds
 from dpscale.relational.rounding import Cross
 from dpscale.storage.files import present, read_bytes, writing
 
 
 @dataclass(frozen=True, eq=False)
-class Loop:
+class PublishedLoop:
     """Published loop for one link.
 
     Attributes
@@ -43,8 +43,8 @@ class Loop:
         Number of links that a neighbour changes.
     exact : callable
         exact() charges the budget and returns the entries of all cross marginals.
-    told : callable
-        told(round, digest) records on the ledger what is drawn.
+    record : callable
+        record(round, digest) records on the ledger what is drawn.
     secret : callable
         secret() returns the secret of the release.
     """
@@ -55,24 +55,24 @@ class Loop:
     relation: str
     moved: int
     exact: Callable[[], Integers] = field(repr=False)
-    told: Callable[[int, str], None] = field(repr=False)
+    record: Callable[[int, str], None] = field(repr=False)
     secret: Callable[[], bytes] = field(repr=False)
 
-    def learnt(self, fit: Fit) -> Floats:
+    def run_rounds(self, fit: Fit) -> Floats:
         """Return b of every pair of profiles."""
         cross = Cross.of(fit.u, fit.v)
-        return learnt(
+        return run_rounds(
             fit,
             self.rounds,
             cross,
-            lambda number, believed, left, count: self._chosen(cross, number, believed, left, count),
+            lambda number, estimates, left, count: self._chosen(cross, number, estimates, left, count),
             lambda number, chosen: self._measured(cross, number, chosen),
         )
 
     def _chosen(self, cross: Cross, number: int, estimates: Floats, left: Sequence[int], count: int) -> list[int]:
         path = self._stored_path(number)
         if not present(path):
-            self.told(2 * number, self._before(number))
+            self.record(2 * number, self._before(number))
             drawn = self._drawn(cross, number, estimates, left, count)
             with writing(path) as file:
                 file.write(json.dumps(drawn).encode())
@@ -102,7 +102,7 @@ class Loop:
         draw = gaussian_draw(moved_entries(self.relation), noise, self.moved, f"link {self.records.link}")
         found = self.records.measured(name)
         if found is None:
-            self.told(2 * number + 1, hashlib.sha256(read_bytes(self._stored_path(number))).hexdigest())
+            self.record(2 * number + 1, hashlib.sha256(read_bytes(self._stored_path(number))).hexdigest())
             exact = self.exact()
             entries = np.concatenate([exact[cross.entries(k)] for k in chosen])
             found = self.records.measure(name, json.dumps(list(chosen)), entries, draw, self.secret())

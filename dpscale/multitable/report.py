@@ -27,7 +27,7 @@ from dpscale.storage.files import present, read_bytes, read_text, write_whole
 
 
 @dataclass(frozen=True, eq=False)
-class Released:
+class ReleasedLink:
     """Released link of a synthesised run."""
 
     run: DatabaseRun
@@ -62,15 +62,15 @@ class Released:
         """Whether every end exists, no pair is duplicated, and bounds are respected."""
         there = all(end[end.notna()].isin(keys).all() for end, keys in self.ends)
         bounds = [most for most in self.bounds if most is not None]
-        kept = all(float(own.max(initial=0)) <= most for own, most in zip(self.degrees, bounds, strict=False))
-        return bool(there and kept and (self.link.via is None or not _twice(self.parents, self.children)))
+        mask = all(float(own.max(initial=0)) <= most for own, most in zip(self.degrees, bounds, strict=False))
+        return bool(there and mask and (self.link.via is None or not _twice(self.parents, self.children)))
 
     @property
     def bounds(self) -> list[int | None]:
         """Largest number of links of a row on each side; None without a bound."""
-        whom, link = self.run.whom, self.link
-        bounded = whom.replaces or link.parent in whom.rows or link.kind == "one-to-one"
-        return [link.bound if bounded else None, link.bound if whom.replaces else None]
+        neighbours, link = self.run.neighbours, self.link
+        bounded = neighbours.replaces or link.parent in neighbours.rows or link.kind == "one-to-one"
+        return [link.bound if bounded else None, link.bound if neighbours.replaces else None]
 
     def measured(self) -> list[tuple[NDArray[np.int64], Floats]]:
         """Return for each measured side the degrees and the noisy share of rows of at most this degree; [] if none."""
@@ -88,8 +88,8 @@ class Released:
         path = records_of(self.run, self.link).folder / "shares.json"
         if not present(path):
             return None
-        told = json.loads(read_bytes(path))
-        return told["expected"] / told["random"] if told.get("random") else None
+        content = json.loads(read_bytes(path))
+        return content["expected"] / content["random"] if content.get("random") else None
 
     def context(self) -> dict[str, Any]:
         """Return the values for the report and `_links.json`."""
@@ -102,8 +102,8 @@ class Released:
 
 
 def files_of(run: DatabaseRun, name: str) -> list[Path]:
-    told = json.loads(read_text(run.path / "synthetic" / INDEX))
-    return [run.path / "synthetic" / file for file in told[name]]
+    content = json.loads(read_text(run.path / "synthetic" / INDEX))
+    return [run.path / "synthetic" / file for file in content[name]]
 
 
 def column(run: DatabaseRun, name: str, columns: tuple[str, ...]) -> Any:
@@ -127,19 +127,19 @@ DELTA = 1e-9
 SHOWN = 60
 
 
-def neighbours(whom: NeighbourRelation) -> str:
+def describe_neighbours(neighbours: NeighbourRelation) -> str:
     """Return a sentence that describes the neighbouring relation."""
-    if whom.replaces:
-        unit = "one row of any private table, replaced together with all its links" if whom.steps else (
+    if neighbours.replaces:
+        unit = "one row of any private table, replaced together with all its links" if neighbours.steps else (
             "all links of one row of either table, replaced by others")  # fmt: skip
-        return f"Neighbours differ by {unit}, of which it has at most as many as the job allows."
-    unit = f"one row of {whom.root}, added or removed together with all its links and children"
-    return f"Neighbours differ by {unit}; of each kind as many are counted as the job allows."
+        return f"Neighbours differ by {unit}, whose number is at most the bound in the job."
+    unit = f"one row of {neighbours.root}, added or removed together with all its links and children"
+    return f"Neighbours differ by {unit}; the numbers of both are limited by the bounds in the job."
 
 
 SECTIONS = (
     Section("summary", "Summary", listed=False),
-    Section("protects", "Whom it protects"),
+    Section("protects", "Privacy guarantee"),
     Section("tables", "Tables"),
     Section("links", "Links"),
     Section("limits", "What is not protected"),
@@ -153,7 +153,7 @@ def write_report(run: DatabaseRun) -> None:
 
     Raises ReportError, after both are written, if a section could not be rendered.
     """
-    found = [Released(run, link) for link in run.job.link]
+    found = [ReleasedLink(run, link) for link in run.job.link]
     links = [one.context() for one in found]
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
     frame = {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
@@ -161,10 +161,10 @@ def write_report(run: DatabaseRun) -> None:
     values: dict[str, Callable[[], Any]] = {
         **{name: partial(frame.__getitem__, name) for name in frame},
         **{name: lambda name=name: cost()[name] for name in ("epsilon", "delta", "mu")},  # type: ignore[misc]
-        "neighbours": lambda: neighbours(run.whom),
+        "neighbours": lambda: describe_neighbours(run.neighbours),
         "tables": lambda: _tables(run),
-        "links": lambda: [{**told, "share": _share(run, f"links.{told['name']}"), "plot": degree_plot(one)}
-                          for one, told in zip(found, links, strict=True)],
+        "links": lambda: [{**content, "share": _share(run, f"links.{content['name']}"), "plot": degree_plot(one)}
+                          for one, content in zip(found, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
     }  # fmt: skip
     page, failed = render_sections(frame, SECTIONS, values, "dpscale.multitable")
@@ -180,7 +180,7 @@ def _cost(run: DatabaseRun) -> dict[str, Any]:
 
 def _tables(run: DatabaseRun) -> list[dict[str, Any]]:
     return [{"name": name, "rows": _count(run, name), "share": _share(run, f"tables.{name}"), "public": one.public,
-             "attributes": len(run.job.domains[name].names), "most": run.whom.rows.get(name)}
+             "attributes": len(run.job.domains[name].names), "most": run.neighbours.rows.get(name)}
             for name, one in run.job.tables.items()]  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def _count(run: DatabaseRun, name: str) -> int:
     return sum(pq.read_metadata(file).num_rows for file in files_of(run, name))
 
 
-def degree_plot(one: Released) -> str:
+def degree_plot(one: ReleasedLink) -> str:
     """Return a plot of the share of rows by largest degree: as released with noise, and of the synthetic rows."""
     measured = one.measured()
     if not any(len(at) > 1 for at, _ in measured):
@@ -209,13 +209,13 @@ def degree_plot(one: Released) -> str:
 
 def _side(axes: Any, name: str, at: Any, shares: Any, degrees: Any) -> None:
     most = int(max(degrees.max(initial=0), 1))
-    kept, steps = at <= max(2 * most, SHOWN), np.arange(most + 2)
+    mask, steps = at <= max(2 * most, SHOWN), np.arange(most + 2)
     shown = np.searchsorted(np.sort(degrees), steps, side="right") / max(len(degrees), 1)
     axes.step(steps, shown, where="post", color=COLOURS[0], label="rows here")
-    axes.scatter(at[kept], shares[kept], s=12, color=COLOURS[1], linewidths=0, zorder=3, label="measured, with noise")
-    if max(most, at[kept].max(initial=0)) > SHOWN:
+    axes.scatter(at[mask], shares[mask], s=12, color=COLOURS[1], linewidths=0, zorder=3, label="measured, with noise")
+    if max(most, at[mask].max(initial=0)) > SHOWN:
         axes.set(xscale="symlog", xlim=(-0.5, None))
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel=f"links of a row of {name}", ylabel="share with no more", ylim=(min(0.0, shares[kept].min()), None))
+    axes.set(xlabel=f"links of a row of {name}", ylabel="share with no more", ylim=(min(0.0, shares[mask].min()), None))
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

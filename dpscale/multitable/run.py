@@ -22,7 +22,7 @@ from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.job.sections import with_old_names
 from dpscale.multitable.job import DatabaseJob, TableSection
-from dpscale.multitable.privacy_unit import NeighbourRelation, table_job, whom
+from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation, table_job
 from dpscale.privacy.secret import read_secret, secret_tag
 from dpscale.records import Table
 from dpscale.runs.create import create_directory, creation_errors
@@ -32,18 +32,18 @@ from dpscale.storage.files import present
 from dpscale.storage.lock import free, locked
 
 Files = TableSection | str  # a table of pairs is a path
-NO_DOMAIN = Domain({"links": 2})  # of files that are read by their keys alone
+NO_DOMAIN = Domain({"links": 2})  # for files of which only keys are read
 
 
-def opened(files: Files, domain: Domain = NO_DOMAIN) -> Table:
+def open_table(files: Files, domain: Domain = NO_DOMAIN) -> Table:
     """Return the table of the files, with large files split into partitions."""
     return Table.open(files, domain).split() if isinstance(files, str) else files.origin.table(files.path, domain)
 
 
-def latest(job: DatabaseJob) -> dict[str, int]:
+def latest_versions(job: DatabaseJob) -> dict[str, int]:
     """Return the latest version of every versioned table for which the job states none."""
-    asked = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
-    return {name: one.origin.lake(one.path).version for name, one in asked.items()}
+    unversioned = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
+    return {name: one.origin.lake(one.path).version for name, one in unversioned.items()}
 
 
 def at_versions(job: DatabaseJob, versions: Mapping[str, int]) -> DatabaseJob:
@@ -59,25 +59,25 @@ KIND = "database"
 class DatabaseRun:
     """Existing run directory of several tables. `create` makes one for a job, or reopens it."""
 
-    created = ""  # created by this call: "folder", or "files" in an existing folder
+    created = ""  # "folder" if this call created it, "files" if the folder existed
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
         self._manifest_cache = ManifestCache(self.path)
         if not is_database_run(self.path):
-            raise JobError("run directory", f"{self.path} is not one of several tables",
-                           "a directory that `dpscale run` made for such a job", "check the path")  # fmt: skip
+            raise JobError("run directory", f"{self.path} is not a run of several tables",
+                           "a run directory of a multi-table job", "check the path")  # fmt: skip
         check_version(self.path, self.manifest)
         job = DatabaseJob.read(self.path / "job.toml", stored=True)
         if self.manifest["job_sha256"] != digest_of(job):
-            raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was edited",
-                           "the files as they were", "restore them, or start a new run with your job")  # fmt: skip
+            raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
+                           "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
         self.job = at_versions(job, self.manifest.get("at", {}))
 
     @classmethod
     def create(cls, job: DatabaseJob, path: str | Path | None = None) -> DatabaseRun:
         """Create the directory of a job (default: runs/ and the job's digest), or reopen it."""
-        whom(job)
+        neighbour_relation(job)
         digest = digest_of(job)
         where = Path(path if path is not None else Path("runs") / digest[:12]).resolve()
         files = {"job.toml": tomli_w.dumps(job.to_dict()).encode(),
@@ -85,12 +85,16 @@ class DatabaseRun:
         with creation_errors(where):
             found = where.is_dir()
             made = not present(where / MANIFEST) and create_directory(where, files)
-        opened = cls(where)
-        opened.created = ("files" if found else "folder") if made else ""
-        if opened.manifest["job_sha256"] != digest:
-            raise JobError("run directory", f"{where} holds another job", "the directory of this job, or a new one",
-                           "choose another --run-dir")  # fmt: skip
-        return opened
+        run = cls(where)
+        run.created = ("files" if found else "folder") if made else ""
+        if run.manifest["job_sha256"] != digest:
+            raise JobError(
+                "run directory",
+                f"{where} contains a different job",
+                "the directory of this job, or a new one",
+                "choose another --run-dir",
+            )
+        return run
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -99,9 +103,9 @@ class DatabaseRun:
     def update(self, **changes: Any) -> None:
         self._manifest_cache.write(self.manifest | changes)
 
-    def hold_versions(self) -> None:
+    def pin_versions(self) -> None:
         """Record the latest version of versioned tables, so that later reads use it."""
-        if "at" not in self.manifest and (found := latest(self.job)):
+        if "at" not in self.manifest and (found := latest_versions(self.job)):
             self.update(at=found)
             self.job = at_versions(self.job, found)
 
@@ -144,8 +148,8 @@ class DatabaseRun:
         return bool(self.manifest["stages"].get(stage, {}).get("state") == "done")
 
     @cached_property
-    def whom(self) -> NeighbourRelation:
-        return whom(self.job)
+    def neighbours(self) -> NeighbourRelation:
+        return neighbour_relation(self.job)
 
     @property
     def secret_path(self) -> Path:
@@ -155,8 +159,12 @@ class DatabaseRun:
         """Return the noise secret of the links; raise JobError if it is not the one with which the release began."""
         secret = read_secret(self.secret_path)
         if secret_tag(secret) != self.manifest["secret_tag"]:
-            raise JobError("run directory", "its secret differs from the one at the start of the release",
-                           "the directory as the run left it", "start a new run, which is a new release")  # fmt: skip
+            raise JobError(
+                "run directory",
+                "its secret differs from the one at the start of the release",
+                "the unmodified directory of the run",
+                "start a new run, which is a new release",
+            )
         return secret
 
     @cached_property
@@ -164,7 +172,7 @@ class DatabaseRun:
         """Runs of the private tables."""
         private = [name for name, one in self.job.tables.items() if not one.public]
         return {
-            name: Run.create(table_job(self.job, self.whom, name, self.path), self.path / "tables" / name)
+            name: Run.create(table_job(self.job, self.neighbours, name, self.path), self.path / "tables" / name)
             for name in private
         }
 
@@ -173,7 +181,7 @@ def is_database_run(path: str | Path) -> bool:
     """Return whether a directory is a run of several tables."""
     from dpscale.runs.manifest import read_manifest
 
-    with suppress(OSError):  # as of a name that no disk takes: whoever opens it says so
+    with suppress(OSError):  # invalid file names are reported when the directory is opened
         return present(Path(path) / MANIFEST) and read_manifest(Path(path)).get("kind") == KIND
     return False
 

@@ -12,8 +12,15 @@ from dpscale.engine.schedulers import Progress, silent
 from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.multitable import budget
 from dpscale.multitable.link_data import ExactLinks
-from dpscale.multitable.link_sampling import Sides
-from dpscale.multitable.measuring import check_repeat, check_unchanged, measure_link, read_all, snapshot_of, stamped
+from dpscale.multitable.link_sampling import LinkSides
+from dpscale.multitable.measuring import (
+    check_repeat,
+    check_unchanged,
+    current_stamps,
+    measure_link,
+    read_all,
+    snapshot_of,
+)
 from dpscale.multitable.report import write_report
 from dpscale.multitable.run import DatabaseRun
 from dpscale.multitable.writer import check_public, write_tables
@@ -55,7 +62,7 @@ def check_open(run: DatabaseRun) -> None:
     """Raise JobError if the run was abandoned."""
     ended = run.manifest.get("ended")
     if ended and ended["how"] == ABANDONED:
-        got = f"{run.path} was ended on {ended['at'][:10]}, before all was measured"
+        got = f"{run.path} was ended on {ended['at'][:10]}, before the measurement was complete"
         raise JobError("run directory", got, "a run that was not ended",
                        "start a new run, which is a new release, in another directory")  # fmt: skip
 
@@ -89,7 +96,7 @@ def run_database(
     check_ledger_place(standing(run.job.privacy.ledger))
     with disk_errors(run.path), run.locked():
         check_open(run)
-        run.hold_versions()
+        run.pin_versions()
         check_repeat(run)
         stages = _Stages(run, client, scheduler or run.job.engine.scheduler, progress)
         names = ("plan", "measure", "synthesize", "report")
@@ -120,7 +127,7 @@ class _Stages:
     def plan(self) -> None:
         """Plan every table, which determines the total cost."""
         self._tables("plan")
-        budget.hand_over(self.run)
+        budget.assign_charges(self.run)
 
     def measure(self) -> None:
         """Read the links, so that refused keys cost nothing; then release the tables, and measure the links."""
@@ -134,9 +141,9 @@ class _Stages:
         budget.publish(self.run, budget.charge(self.run))
 
     def _read(self, engine: Engine) -> dict[str, ExactLinks]:
-        if not self.run.job.link or not present(self.run.secret_path):  # all was drawn before the secret was destroyed
-            return {}
-        seen = stamped(self.run)
+        if not self.run.job.link or not present(self.run.secret_path):
+            return {}  # all noise was drawn before the secret was destroyed
+        seen = current_stamps(self.run)
         snapshot_of(self.run, engine)
         check_public(self.run.job)
         found = read_all(self.run, engine)
@@ -144,13 +151,13 @@ class _Stages:
         return found
 
     def _draw(self, exact: dict[str, ExactLinks]) -> None:
-        sides = Sides(self.run)
+        sides = LinkSides(self.run)
         for number, link in enumerate(self.run.job.link):
             sides.known(link, measure_link(self.run, link, number, sides.of(link), exact.get(link.called)))
 
     def synthesize(self) -> None:
         """Sample the links between rows, then write every table with its keys."""
-        sides, pairs = Sides(self.run), {}
+        sides, pairs = LinkSides(self.run), {}
         for number, link in enumerate(self.run.job.link):
             found = measure_link(self.run, link, number, sides.of(link), None)
             pairs[link.called] = sides.known(link, found, True)

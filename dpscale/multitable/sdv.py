@@ -23,9 +23,9 @@ KINDS = ("categorical", "boolean", "numerical", "datetime")
 NUMBERS = ("integer", "bins")
 NAME = re.compile(r"[\w-]{1,64}")
 ENDS = ("parent_table_name", "parent_primary_key", "child_table_name", "child_foreign_key")
-FIRST = """# A draft from SDV's metadata. Before it runs: write the domain files (what each attribute can be, by public
-# knowledge, never read off the data), set the bounds max_degree and the budget, and see by `dpscale plan` whom it
-# protects."""
+FIRST = """# Draft from SDV metadata. Before you run it, write the domain files (possible values of attributes, from
+# public knowledge and never from the data), set the bounds max_degree and the budget, and check the protected unit with
+# `dpscale plan`."""
 Content = Mapping[str, Any]
 
 
@@ -36,7 +36,7 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise JobError("metadata", f"cannot read {path} ({error.strerror})", "a JSON file", "check the path") from None
     except ValueError:
-        raise JobError("metadata", f"{path} is not JSON", "metadata as SDV saves it", "save it again") from None
+        raise JobError("metadata", f"{path} is not JSON", "metadata saved by SDV", "save it again") from None
     _check(content)
     return content  # type: ignore[no-any-return]
 
@@ -44,15 +44,15 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 def _check(content: Any) -> None:
     whole = isinstance(content, dict) and isinstance(content.get("tables"), dict) and content["tables"]
     if not whole or content.get("METADATA_SPEC_VERSION") not in VERSIONS:
-        raise JobError("metadata", "no tables, or another version", f"SDV's metadata of {' or '.join(VERSIONS)}",
+        raise JobError("metadata", "no tables, or an unknown version", f"SDV's metadata of {' or '.join(VERSIONS)}",
                        "save it with a newer SDV")  # fmt: skip
     for name in content["tables"]:
         if not NAME.fullmatch(name):
             raise JobError("metadata.tables", f"the name {name!r}", "letters, digits, _ and -", "rename the table")
     for one in content.get("relationships", []):
         if any(not isinstance(one.get(end), str) for end in ENDS):
-            raise JobError("metadata.relationships", "a key of several columns, or an end that lacks", ", ".join(ENDS),
-                           "fix it, or leave it out")  # fmt: skip
+            raise JobError("metadata.relationships", "a key of several columns, or a missing end", ", ".join(ENDS),
+                           "fix it, or remove it")  # fmt: skip
         if left := next((one[end] for end in ENDS[::2] if one[end] not in content["tables"]), None):
             raise JobError("metadata.relationships", f"a table {left!r}", ", ".join(content["tables"]), "fix it")
 
@@ -74,7 +74,7 @@ def _attributes(content: Content, name: str) -> dict[str, str]:
     """Return the columns that can be attributes, with their sdtypes; keys and identifying columns are excluded."""
     table = content["tables"][name]
     keys = {table.get("primary_key"), *(one["child_foreign_key"] for one in _relations(content, name))}
-    columns = {column: str(told.get("sdtype")) for column, told in table.get("columns", {}).items()}
+    columns = {column: str(sdtype.get("sdtype")) for column, sdtype in table.get("columns", {}).items()}
     return {column: kind for column, kind in columns.items() if column not in keys and kind in KINDS}
 
 
@@ -117,21 +117,19 @@ def _notes(content: Content, pairs: list[str]) -> list[str]:
     """Return comments on the tables that may be protected, and on the content of every domain file."""
     children = {one["child_table_name"] for one in content.get("relationships", [])}
     roots = [name for name in content["tables"] if name not in children]
-    said = (
-        f"# Rows of one of {', '.join(roots)} are protected: set public = true on the others, if they are catalogues."
-    )
-    notes = [said] if len(roots) > 1 else []
+    choice = f"# Only one of {', '.join(roots)} can be the protected table: set public = true for public tables."
+    notes = [choice] if len(roots) > 1 else []
     for name in (name for name in content["tables"] if name not in pairs):
-        told = ", ".join(f"{column} ({kind})" for column, kind in _attributes(content, name).items())
-        notes.append(f"# {name}.domain.toml: {told or 'no attribute here, but it needs one'}")
+        sdtype = ", ".join(f"{column} ({kind})" for column, kind in _attributes(content, name).items())
+        notes.append(f"# {name}.domain.toml: {sdtype or 'no attribute found, but one is required'}")
     return notes
 
 
 def metadata(job: DatabaseJob) -> dict[str, Any]:
     """Return SDV metadata of a job's output: attributes and keys. Other columns of public tables are unknown here."""
     if several := next((name for name in job.tables if len(job.key(name)) > 1), None):
-        raise JobError(f"tables.{several}.key", "several columns", "a key of one column: SDV has no other",
-                       "leave the table out of what SDV sees")  # fmt: skip
+        raise JobError(f"tables.{several}.key", "several columns", "a key of one column, as required by SDV",
+                       "omit the table from the metadata")  # fmt: skip
     tables = {name: _table_metadata(job, name) for name in job.tables}
     relationships = []
     for link in job.link:
@@ -155,5 +153,5 @@ def _table_metadata(job: DatabaseJob, name: str) -> dict[str, Any]:
 
 
 def _sdtype(attribute: Attribute) -> dict[str, str]:
-    told = {"boolean": "boolean", "date": "datetime"}.get(attribute.kind, "categorical")
-    return {"sdtype": "numerical" if attribute.kind in NUMBERS else told}
+    sdtype = {"boolean": "boolean", "date": "datetime"}.get(attribute.kind, "categorical")
+    return {"sdtype": "numerical" if attribute.kind in NUMBERS else sdtype}

@@ -21,7 +21,7 @@ from dpscale.contributions.links import key_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.multitable.job import DatabaseJob, LinkSection, TableSection
-from dpscale.multitable.run import DatabaseRun, opened
+from dpscale.multitable.run import DatabaseRun, open_table
 from dpscale.storage.files import read_text, write_whole, writing
 
 INDEX = "_tables.json"
@@ -33,16 +33,18 @@ def public_table(section: TableSection, domain: Domain) -> tuple[NDArray[np.int3
     """Return a public table as codes, (rows, attributes), and its rows, without those that the domain file drops."""
     import pyarrow as pa
 
-    found, kept = [np.empty((0, len(domain.names)), np.int32)], []
-    for partition in opened(section, domain).partitions:
+    found, tables = [np.empty((0, len(domain.names)), np.int32)], []
+    for partition in open_table(section, domain).partitions:
         for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.columns(domain.names)]))):
-            codes, gone = encode_batch(domain, batch, domain.names)
-            stays = np.ones(codes.shape[1], np.bool_) if gone is None else ~gone
+            codes, dropped = encode_batch(domain, batch, domain.names)
+            stays = np.ones(codes.shape[1], np.bool_) if dropped is None else ~dropped
             found.append(codes.T[stays].astype(np.int32))
-            kept.append(pa.table(dict(batch)).filter(pa.array(stays)))
-    if not kept:
-        raise DataError(section.path, "no rows", "the rows of a public table", "fill it, or leave it and its links out")
-    return np.concatenate(found), pa.concat_tables(kept, promote_options="permissive")
+            tables.append(pa.table(dict(batch)).filter(pa.array(stays)))
+    if not tables:
+        raise DataError(
+            section.path, "no rows", "the rows of a public table", "add rows, or remove the table and its links"
+        )
+    return np.concatenate(found), pa.concat_tables(tables, promote_options="permissive")
 
 
 def check_public(job: DatabaseJob) -> None:
@@ -52,8 +54,8 @@ def check_public(job: DatabaseJob) -> None:
             rows = public_table(one, job.domains[name])[1]
             words, has = key_words({column: rows.column(column).combine_chunks() for column in key}, key, "drop")
             if not has.all() or len(np.unique(words, axis=0)) < len(words):
-                raise DataError(f"tables.{name}.key", "a null, or a key that two rows have",
-                                "a key for every row of a public table", "fix the table")  # fmt: skip
+                raise DataError(f"tables.{name}.key", "a null or duplicate key",
+                                "a distinct key for every row of a public table", "fix the table")  # fmt: skip
 
 
 def write_tables(run: DatabaseRun, public: Mapping[str, Any], pairs: Mapping[str, Integers]) -> None:
@@ -63,7 +65,7 @@ def write_tables(run: DatabaseRun, public: Mapping[str, Any], pairs: Mapping[str
         {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()},
     )
     keys = {name: [public[name].column(one) for one in job.key(name)] for name in public}
-    keys |= {name: _numbered(run, name, told["rows"]) for name, told in rows.items()}
+    keys |= {name: _numbered(run, name, info["rows"]) for name, info in rows.items()}
     files: dict[str, list[str]] = {}
     for name in job.tables:
         if name in public:
@@ -85,7 +87,7 @@ def _numbered(run: DatabaseRun, name: str, rows: int) -> list[Any]:
     columns, table = run.job.key(name), run.tables[name]
     if not columns:
         return []
-    first = opened(run.job.tables[name], table.domain).partitions[0]
+    first = open_table(run.job.tables[name], table.domain).partitions[0]
     numbers = np.arange(rows, dtype=np.int64)
     if first.is_csv or not is_text(first.kind(columns[0])):
         return [pa.array(numbers)]

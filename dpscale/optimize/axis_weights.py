@@ -31,7 +31,7 @@ from dpscale.workload.wide import even_cut, is_wide, runs_of
 STEPS, FLAT = 12, 2e-6
 TOLERANCE, ON_CURVE, ROUGHLY = 1e-7, 1e-5, 1e-3
 EVALUATIONS, ENOUGH = 24, 1e-6
-LITTLE, MUCH, AFFORDED = 1e5, 1e8, 2.5e9  # cubes of cells: what one look at J is, and what all may be
+LITTLE, MUCH, AFFORDED = 1e5, 1e8, 2.5e9  # cubes of cells: limits of one evaluation of J, and of all
 TILT = 0.4
 MOVED, NEAR, SINGULAR = 1e-3, 1e-9, 1e-9
 
@@ -86,26 +86,30 @@ def search(demands: Demands, noise: str, curve: ObjectivePoint, seconds: float =
     ----------
     demands : Demands
     noise : str
-    curve : Point
+    curve : ObjectivePoint
         End of the fixed point (`along_curve`).
     seconds : float
         Time limit of the solver per problem.
     """
-    even, apart = demands.plain, sums(demands)
+    even, sums_of_terms = demands.plain, sums(demands)
     if len(demands.even) == len(even):
         return WeightSearch(even, curve.value, curve.value, (), 0.0)
-    if not apart:
+    if not sums_of_terms:
         return _best(curve.weighed(even), [curve])
     demands = merged(demands, rooted(noise))
     work = sum(_work(demands, demand) for demand in sums(demands))
-    whole = WeightObjective(demands, noise, SEARCHED_CELLS, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS))
+    whole = WeightObjective(
+        demands, noise, SEARCHED_CELLS, TOLERANCE if work <= MUCH else ROUGHLY, min(seconds, SECONDS)
+    )
     plain = whole(even)
     return _best(plain, [_descended(whole, profiles, plain, work) for profiles in _starts(demands, noise, curve, work)])
 
 
 def _best(plain: ObjectivePoint, ends: list[ObjectivePoint]) -> WeightSearch:
     best = min([plain, *ends], key=lambda point: point.value)
-    return WeightSearch(list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best))
+    return WeightSearch(
+        list(best.profiles), best.value, plain.value, tuple(end.value for end in ends), stationary(best)
+    )
 
 
 def _starts(demands: Demands, noise: str, curve: ObjectivePoint, work: float) -> list[list[Floats]]:
@@ -163,7 +167,7 @@ def sums(demands: Demands) -> list[frozenset]:  # type: ignore[type-arg]
 
 
 def _form(term: Products | Joint) -> object:
-    return term.kept if isinstance(term, Products) else term
+    return term.centred if isinstance(term, Products) else term
 
 
 def _joint(demand: frozenset) -> bool:  # type: ignore[type-arg]
@@ -193,7 +197,7 @@ def _on_curve(point: ObjectivePoint, kind: int) -> Floats:
     gram = point.weighed.demands.axis(main).gram + added
     rows = root_of(gram / np.trace(gram))
     optimum = point.weighed.solve((*main, "curve"), rows, gram.shape[:1])
-    if len(rows) < len(profile):  # cells that no query tells apart: X has no inverse
+    if len(rows) < len(profile):  # X is singular if no query distinguishes some cells
         inverse = np.linalg.pinv(optimum.root.T @ optimum.root, rcond=SINGULAR, hermitian=True).sum(axis=1)
         return np.asarray(inverse / inverse.sum()) if inverse.sum() > SINGULAR else profile
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(len(profile)))
@@ -247,8 +251,8 @@ def move_profiles(demands: Demands, profiles: Profiles, free: Sequence[int], mov
 
 
 SOLVED, NEAR_BLOCKS = 256, 1e-6
-BLOCK_BITS, FEWEST_BITS = 20, 10  # fewer for few cells, where whole rows are moved further to be centred
-LEAST = 1e-3  # of the plain mean
+BLOCK_BITS, FEWEST_BITS = 20, 10  # fewer for few cells, where centring changes integer rows more
+LEAST = 1e-3  # least weight relative to the plain mean
 
 
 def cell_weights(profile: Floats, size: int, family: str, bits: int) -> Weights:

@@ -116,7 +116,7 @@ def data_cube(union: Implicit, noise: Noise) -> dict[AttributeSet, float]:
     best = min(covers, key=lambda chosen: marginal_error(traces, weights(chosen), union.sizes))
     weight = 1 / len(best) if noise == "laplace" else 1 / math.sqrt(len(best))
     named = (zip(union.names, candidates[index], strict=True) for index in best)
-    return {tuple(name for name, kept in pairs if kept): weight for pairs in named}
+    return {tuple(name for name, present in pairs if present): weight for pairs in named}
 
 
 def _cuts(low: int, high: int, branching: int) -> list[int]:
@@ -162,7 +162,6 @@ def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]
 
 def _node_weight(trace: float, turned: float, total: float, noise: Noise) -> tuple[float, float]:
     """Return λ and the remaining weight of the nodes below."""
-
     from scipy.optimize import minimize_scalar
 
     def left(weight: float) -> float:
@@ -191,10 +190,10 @@ def _summed(union: Implicit, wanted: NDArray[np.bool_]) -> tuple[Floats, NDArray
         if len(candidates) > MANY:
             break
         candidates = np.unique(np.concatenate([candidates, pairs.reshape(-1, wanted.shape[1])]), axis=0)
-    tells = ~(wanted[None] & ~candidates[:, None]).any(axis=2)
+    covers = ~(wanted[None] & ~candidates[:, None]).any(axis=2)
     sizes = np.log(np.array(union.sizes, dtype=np.float64))
     cells = np.round(np.exp((candidates @ sizes)[:, None] - (wanted @ sizes)[None]), 6)
-    return np.where(tells, cells, np.inf), candidates
+    return np.where(covers, cells, np.inf), candidates
 
 
 def _cover(spans: NDArray[np.bool_]) -> list[int]:

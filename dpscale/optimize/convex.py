@@ -129,8 +129,8 @@ MEMORY = 15
 POWER = 2.0
 TOLERANCE = 1e-9
 STEPS, FEWEST_STEPS = 80, 8
-WORK, NEWTON_WORK = 6e11, 1e10  # operations of all steps, and of one Newton step
-NOTHING = -600.0  # of a log weight: less would be 0, and its cells could not come back
+WORK, NEWTON_WORK = 6e11, 1e10  # largest operations of all steps, and of one Newton step
+NOTHING = -600.0  # least log weight: below it a weight would be 0 and could not increase again
 
 
 @dataclass(frozen=True)
@@ -236,10 +236,12 @@ class DualIterate(Protocol):
     def ratio(self) -> float: ...
 
 
-Iterate = TypeVar("Look", bound=DualIterate)
+Iterate = TypeVar("Iterate", bound=DualIterate)
 
 
-def iterate_fixed_point(evaluate: Callable[[Floats], Iterate], start: Floats, tolerance: float, deadline: float, steps: int = STEPS) -> Iterate:
+def iterate_fixed_point(
+    evaluate: Callable[[Floats], Iterate], start: Floats, tolerance: float, deadline: float, steps: int = STEPS
+) -> Iterate:
     """Run the fixed-point iteration on μ with Anderson mixing; return the best point evaluated."""
     best = evaluate(start)
     log_weights = np.log(np.maximum(best.weights, 1e-300))

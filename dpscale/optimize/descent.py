@@ -14,15 +14,15 @@ import numpy as np
 
 from dpscale.base.numerics import Floats
 
-Objective = Callable[[Floats], tuple[float, Callable[[], Floats]]]  # the value at a point, and what tells the slope there
+Objective = Callable[[Floats], tuple[float, Callable[[], Floats]]]  # value and slope function at a point
 
 MEMORY = 10
-FALLS, FLATTENS = 1e-4, 0.9  # of the slope along the direction: what a step must gain, and what slope it may leave
-FIRST, LENGTH = 0.1, 10.0  # the first step's longest move, and it in slopes
+FALLS, FLATTENS = 1e-4, 0.9  # Wolfe conditions: sufficient decrease and curvature
+FIRST, LENGTH = 0.1, 10.0  # of the first step: largest move, and its limit in multiples of the slope
 
 
 def descend(evaluate: Objective, start: Floats, evaluations: int, flat: float) -> None:
-    """Evaluate at most `looks` points, each step lower than the previous one; stop if a step gains less than `flat`."""
+    """Evaluate at most `evaluations` points, each lower than the previous one; stop if one gains less than `flat`."""
     left = [evaluations]
 
     def evaluate_counted(point: Floats) -> tuple[float, Callable[[], Floats]]:

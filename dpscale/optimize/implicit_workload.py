@@ -75,9 +75,9 @@ class Implicit:
 
     def only(self, products: tuple[Product, ...]) -> Implicit:
         """Return the union of some of the products, on the attributes that they name."""
-        asked = [i for i in range(len(self.names)) if any(not product.axes[i].is_total for product in products)]
-        cut = (Product(product.weight, tuple(product.axes[i] for i in asked)) for product in products)
-        return Implicit(tuple(self.names[i] for i in asked), tuple(self.sizes[i] for i in asked), tuple(cut))
+        used = [i for i in range(len(self.names)) if any(not product.axes[i].is_total for product in products)]
+        cut = (Product(product.weight, tuple(product.axes[i] for i in used)) for product in products)
+        return Implicit(tuple(self.names[i] for i in used), tuple(self.sizes[i] for i in used), tuple(cut))
 
     def gram(self) -> Floats:
         """Return the full Gram matrix, (cells, cells), for small domains."""
@@ -101,8 +101,8 @@ def implicit(workload: Workload, relative: bool = False) -> Implicit:
     PlanError
         If a joint family or array covers several attributes.
     """
-    asked = {name for part in workload.parts for names in _weighed(part) for name in names}
-    names = tuple(name for name in workload.domain.names if name in asked)
+    used = {name for part in workload.parts for names in _weighed(part) for name in names}
+    names = tuple(name for name in workload.domain.names if name in used)
     merged: dict[tuple[str, ...], Product] = {}
     for part in workload.parts:
         for attributes, weight in _weighed(part).items():
@@ -121,12 +121,12 @@ def explicit_gram(
 
     Raises PlanError if there are more than `limit` cells.
     """
-    asked = {name for part in workload.parts for names in _weighed(part) for name in names}
-    names = tuple(name for name in workload.domain.names if name in asked)
+    used = {name for part in workload.parts for names in _weighed(part) for name in names}
+    names = tuple(name for name in workload.domain.names if name in used)
     sizes, cells = workload.domain.shape(names), workload.domain.cells(names)
     if cells > limit:
         raise PlanError("workload", f"{cells} cells over {', '.join(names)}", f"at most {limit} cells as one matrix",
-                        "coarsen or drop attributes, or take query-smasher")  # fmt: skip
+                        "coarsen or drop attributes, or use query-smasher")  # fmt: skip
     total = np.zeros((cells, cells)).reshape(sizes * 2)
     for part in workload.parts:
         for attributes, weight in _weighed(part).items():
@@ -153,9 +153,9 @@ def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet
         return [AxisGram(f"{part.key(attributes)}{'/unit' * relative}", _rows_gram(part, attributes, relative))]
     raise PlanError(
         "workload",
-        f"family {part.name} over {', '.join(attributes)}, which is no product of one-way families",
+        f"family {part.name} over {', '.join(attributes)}, which is not a product of one-way families",
         f"{', '.join(FAMILIES)} and hybrid, and any family over one attribute",
-        f"take query-smasher, or a domain of at most {EXPLICIT_CELLS} cells",
+        f"use query-smasher, or a domain of at most {EXPLICIT_CELLS} cells",
     )
 
 
@@ -215,9 +215,11 @@ def _unit_prefix(size: int) -> Floats:
 
 def _unit_circular(size: int) -> Floats:
     cell, lengths = np.arange(size), np.arange(1, size + 1)
-    apart = cell[:, None]
-    holding = np.maximum(lengths - apart, 0) + np.where(apart > 0, np.maximum(lengths - (size - apart), 0), 0)
-    return np.asarray((holding / lengths).sum(axis=1)[np.abs(np.subtract.outer(cell, cell))])
+    distances = cell[:, None]
+    containing = np.maximum(lengths - distances, 0) + np.where(
+        distances > 0, np.maximum(lengths - (size - distances), 0), 0
+    )
+    return np.asarray((containing / lengths).sum(axis=1)[np.abs(np.subtract.outer(cell, cell))])
 
 
 _UNIT: dict[str, Callable[[int], Floats]] = {
@@ -232,7 +234,7 @@ def _check_narrow(size: int) -> None:
     """Raise PlanError for an axis whose Gram matrix is too large; these mechanisms build the full matrix."""
     if is_wide(size):
         raise PlanError("workload", f"an attribute of {size} cells", f"at most {DENSE} cells with this mechanism",
-                        "coarsen the attribute, or take weighted-residuals or query-smasher")  # fmt: skip
+                        "coarsen the attribute, or use weighted-residuals or query-smasher")  # fmt: skip
 
 
 NEAR = 0.25  # of the logarithm of a term's share

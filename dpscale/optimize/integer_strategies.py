@@ -24,14 +24,18 @@ from dpscale.privacy.draws import BELOW_ONE, GAUSSIAN
 from dpscale.workload.residual import Weights
 from dpscale.workload.residual.axes import centred, nearest_centred
 
-TOTAL_BITS = 75  # of all factors of a strategy: noise is drawn below 2^99 lattice steps
+TOTAL_BITS = 75  # limit for all factors of a strategy together: noise is drawn below 2^99 lattice steps
 LARGEST_BITS = 25
-ENTRY_BITS, WEIGHT_BITS, JOINT_BITS = 54, 14, 42  # of a whole entry; of an axis' weights; of several axes' together
+ENTRY_BITS, WEIGHT_BITS, JOINT_BITS = (
+    54,
+    14,
+    42,
+)  # limits for an integer entry, an axis' weights, and the weights of several axes together
 TRIES = 8
 TRIED_CELLS = 200
 BASIS_BITS = 36
 AxisWeights = tuple[Weights | None, ...]
-SPAN_TOLERANCE = 1e-3  # of a query: no rounding error, but another span
+SPAN_TOLERANCE = 1e-3  # larger relative errors of a query are due to a different span, not to rounding
 
 
 def error_coefficient(factor: Factor, rows: Floats, noise: str = GAUSSIAN) -> float:
@@ -76,10 +80,15 @@ def round_strategy(
     best = min((make(scaled) for scaled in scales), key=lambda factor: error_coefficient(factor, rows))
     if not error_coefficient(best, rows) < np.inf:
         size = " × ".join(map(str, shape))
-        raise PlanError("workload", f"a strategy on {size} cells that loses rank on the lattice", "", "coarsen it")
+        raise PlanError(
+            "workload",
+            f"a strategy on {size} cells that loses rank by rounding",
+            "fewer cells",
+            "coarsen the attributes",
+        )
     if not best.spans(rows, SPAN_TOLERANCE):
-        raise PlanError("workload.weights", "weights so far apart that some of them count for nothing",
-                        "weights within twelve orders of magnitude", "give 0 to what should not count")  # fmt: skip
+        raise PlanError("workload.weights", "weights of such different size that some have no effect",
+                        "weights within twelve orders of magnitude", "set the negligible ones to 0")  # fmt: skip
     return best
 
 
@@ -158,10 +167,10 @@ LEAST_RANK, ADDED = 1e-6, 2.0**-14
 
 def product_block(names: AttributeSet, matrices: Sequence[Floats], share: float, noise: str) -> Block:
     """Return the block of a product of one matrix per attribute; an attribute that is only summed is omitted."""
-    kept = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
-    bits = bits_for(sum(not _is_identity(matrix) for _, matrix in kept))
-    factors = tuple(rounded(matrix, bits) for _, matrix in kept)
-    return Block(tuple(name for name, _ in kept), factors, share * BELOW_ONE, True, noise)
+    measured = [(name, matrix) for name, matrix in zip(names, matrices, strict=True) if not _is_total(matrix)]
+    bits = bits_for(sum(not _is_identity(matrix) for _, matrix in measured))
+    factors = tuple(rounded(matrix, bits) for _, matrix in measured)
+    return Block(tuple(name for name, _ in measured), factors, share * BELOW_ONE, True, noise)
 
 
 def joint_block(names: AttributeSet, shape: tuple[int, ...], matrix: Floats, noise: str) -> Block:

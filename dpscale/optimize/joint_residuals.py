@@ -57,7 +57,7 @@ class JointSpaces:
 
     @property
     def spanned(self) -> set[AttributeSet]:
-        return {tuple(self.attributes[axis] for axis in kept) for kept in self.spaces}
+        return {tuple(self.attributes[axis] for axis in space) for space in self.spaces}
 
     @property
     def key(self) -> str:
@@ -68,13 +68,13 @@ class JointSpaces:
     def solved(self, solve: Solve, noise: str) -> Solution | None:
         """Return the integer strategy near the optimum, which spans all the spaces; None if rounding loses rank."""
         scale = float((self.rows**2).sum())
-        held = compressed(np.concatenate([self.rows, self.ridge]) / math.sqrt(scale))
-        optimum = solve(self.key, held, self.shape, TOLERANCE)
+        compressed_rows = compressed(np.concatenate([self.rows, self.ridge]) / math.sqrt(scale))
+        optimum = solve(self.key, compressed_rows, self.shape, TOLERANCE)
         factor = self.rounded(optimum.root)
         if np.linalg.matrix_rank(factor.explicit().astype(np.float64)) < len(factor.explicit()):
             return None
         coefficient = error_coefficient(factor, self.rows, noise) * variance_factor(noise)
-        bound = dual(self.rows, cell_weights(held, self.shape, optimum)) * variance_factor(noise)
+        bound = dual(self.rows, cell_weights(compressed_rows, self.shape, optimum)) * variance_factor(noise)
         return Solution((factor,), coefficient, min(bound, coefficient))
 
     def rounded(self, root: Floats) -> Factor:
@@ -101,7 +101,7 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     if sum(size**2 for size in sizes) > MOST_ENTRIES:
         return []
     everything = workload.domain.ordered({name for names in sets for name in names})
-    most = MOST_CELLS if len(joint) == 1 else MOST_OF_ALL  # of several sets each is a problem of its own
+    most = MOST_CELLS if len(joint) == 1 else MOST_OF_ALL  # each of several sets is a separate problem
     arrays = {names for part in workload.parts if isinstance(part, ExplicitPart) for names in part.sets}
     few = {names: MOST_OF_ALL if names in arrays else most for names in joint if len(names) > 1}
     fitting = {names for names, cells in few.items() if workload.domain.cells(names) <= cells}
@@ -114,8 +114,8 @@ def joint_spaces(
     workload: Workload, attributes: AttributeSet, taken: Container[AttributeSet], weights: Mapping[str, Weights]
 ) -> JointSpaces:
     """Return the residuals of a set to measure jointly, except those in `taken`, which another set measures."""
-    spaces = tuple(kept for kept in subsets(tuple(range(len(attributes))))
-                   if tuple(attributes[axis] for axis in kept) not in taken)  # fmt: skip
+    spaces = tuple(space for space in subsets(tuple(range(len(attributes))))
+                   if tuple(attributes[axis] for axis in space) not in taken)  # fmt: skip
     own, shape = tuple(weights.get(name) for name in attributes), workload.domain.shape(attributes)
     whole, times = _projection(shape, own, spaces)
     projection = whole / times
@@ -163,8 +163,8 @@ def _projection(
     if len(spaces) == 1 << len(shape):
         return np.eye(cells, dtype=np.int64), 1
     total = np.zeros((cells, cells), dtype=np.int64)
-    for kept in spaces:
-        axes = [_axis(n, own, axis in kept) for axis, (n, own) in enumerate(zip(shape, weights, strict=True))]
+    for space in spaces:
+        axes = [_axis(n, own, axis in space) for axis, (n, own) in enumerate(zip(shape, weights, strict=True))]
         total += reduce(np.kron, axes)
     return total, math.prod(n if own is None else sum(own) for n, own in zip(shape, weights, strict=True))
 
@@ -177,4 +177,4 @@ def _axis(size: int, weights: Weights | None, whole: bool) -> Integers:
 
 
 def _dimensions(shape: tuple[int, ...], spaces: Sequence[tuple[int, ...]]) -> int:
-    return sum(math.prod(shape[axis] - 1 for axis in kept) for kept in spaces)
+    return sum(math.prod(shape[axis] - 1 for axis in space) for space in spaces)

@@ -27,11 +27,8 @@ from dpscale.workload.families import arcs_holding
 from dpscale.workload.residual import Weights, profile_of
 from dpscale.workload.wide import LONG, weighted_piece
 
-NODES, BELOW, SAME = (
-    32,
-    0.05,
-    1e-12,
-)  # of the integral; how far under the least value of D·G₀ eigenvalues of M are looked for; a symmetry
+NODES, BELOW = 32, 0.05  # quadrature nodes; factor below the least value of D·G₀ for eigenvalues of M
+SAME = 1e-12  # tolerance of symmetry
 TOLERANCE = 1e-7
 KNOWN, ROUND = ("prefix", "range"), "circular"
 
@@ -67,7 +64,7 @@ class LinearAxis:
 
     def evaluate(self, weights: Floats) -> LinearPoint:
         """Return the leverages at weights of the cells."""
-        from dpscale.optimize.long_axis_loops import add_leverages  # numba, for long axes alone
+        from dpscale.optimize.long_axis_loops import add_leverages  # numba, needed only for long axes
 
         diagonal, off_diagonal = self.tridiagonal
         largest = float(weights @ np.diag(self.gram))
@@ -89,7 +86,7 @@ class LinearAxis:
         """Return the strategy at some weights with its certificate, for a Gram matrix of trace 1."""
         roots, trace = np.sqrt(weights), float(np.trace(self.gram))
         values, rows = decompose_symmetric(self.gram * np.outer(roots, roots) / trace)
-        values = np.sqrt(values[1:])  # the least is that of u, 0
+        values = np.sqrt(values[1:])  # the smallest, 0, is that of u
         root = rows[1:] * np.sqrt(values)[:, None] / roots
         leverage, total = float((root**2).sum(axis=0).max()), float(values.sum())
         return Optimum(root / math.sqrt(leverage), total * leverage, total**2, weights)

@@ -10,7 +10,13 @@ from dpscale.privacy.sampling_loops import compiled
 
 @compiled("void(float64[::1], float64[::1], float64[::1], float64, float64[::1], float64[::1], float64[::1])")
 def add_leverages(
-    weights: Floats, profile: Floats, diagonal: Floats, off_diagonal: float, nodes: Floats, shares: Floats, leverage: Floats
+    weights: Floats,
+    profile: Floats,
+    diagonal: Floats,
+    off_diagonal: float,
+    nodes: Floats,
+    shares: Floats,
+    leverage: Floats,
 ) -> None:
     """Add Σ_k share_k p_iᵀ (D̃ + s_k² T)⁻¹ p_i to the leverage of every cell i; p_i = e_i − u without its first cell.
 
@@ -37,7 +43,7 @@ def add_leverages(
             first[i] = (first[i] + after * first[min(i + 1, n - 1)]) / down[i]
             second[i] = (second[i] + after * second[min(i + 1, n - 1)]) / down[i]
         a, b, c, d, e = 0.0, 0.0, 0.0, 0.0, 0.0
-        for i in range(n):  # V = [μ, u − μ], and what it meets
+        for i in range(n):  # inner products with V = [μ, u − μ]
             rest = profile[i + 1] - weights[i + 1]
             a += weights[i + 1] * first[i]
             b += weights[i + 1] * (second[i] - first[i])

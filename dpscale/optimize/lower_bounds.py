@@ -52,8 +52,8 @@ def floor(workload: Workload, curve: ObjectivePoint) -> float:
     if len(products) == len(workload.parts) and _one_family_an_axis(curve.weighed.demands):
         return _floor(curve)
     names = dict.fromkeys(part.name for part in products)
-    apart = [_demands(workload, [part for part in products if part.name == name]) for name in names]
-    return math.fsum(_floor(along_curve(demands)) for demands in apart if demands)
+    by_family = [_demands(workload, [part for part in products if part.name == name]) for name in names]
+    return math.fsum(_floor(along_curve(demands)) for demands in by_family if demands)
 
 
 def _demands(workload: Workload, parts: Sequence[ProductPart]) -> Demands | None:
@@ -65,7 +65,7 @@ def _demands(workload: Workload, parts: Sequence[ProductPart]) -> Demands | None
 
 def _one_family_an_axis(demands: Demands) -> bool:
     tokens = {token for demand in demands.counts for term, _ in demand if isinstance(term, Products)
-              for token in (*term.kept, *term.outside)}  # fmt: skip
+              for token in (*term.centred, *term.outside)}  # fmt: skip
     return len({kind for kind, _ in tokens}) == len(tokens)
 
 
@@ -113,7 +113,7 @@ def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:
     for demand, number in demands.counts.items():
         terms = [(term, weight) for term, weight in demand if isinstance(term, Products)]
         outside = sum(weight * math.prod(pairs[token][0] ** 2 for token in term.outside) for term, weight in terms)
-        total += number * math.sqrt(outside) * math.prod(pairs[token][1] for token in terms[0][0].kept)
+        total += number * math.sqrt(outside) * math.prod(pairs[token][1] for token in terms[0][0].centred)
     return total
 
 

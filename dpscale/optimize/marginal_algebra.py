@@ -90,8 +90,8 @@ def multiply(left: Floats, right: Floats, sizes: Sequence[float]) -> Floats:
 def inverse(weights: Floats, sizes: Sequence[float]) -> Floats:
     """Return v with G(v) = G(weights)⁺, the inverse if it exists (theorem 8)."""
     levels = eigenvalues(weights, sizes)
-    kept = np.abs(levels) > RANK * np.abs(levels).max(initial=0.0)
-    return weights_of(np.divide(1.0, levels, out=np.zeros_like(levels), where=kept), sizes)
+    nonzero = np.abs(levels) > RANK * np.abs(levels).max(initial=0.0)
+    return weights_of(np.divide(1.0, levels, out=np.zeros_like(levels), where=nonzero), sizes)
 
 
 def over_supersets(values: Floats) -> Floats:
@@ -114,8 +114,8 @@ def over_subsets(values: Floats) -> Floats:
 
 def residual_traces(union: Implicit, lenses: Sequence[Lens] | None = None) -> Floats:
     """Return the trace of the workload's Gram matrix on every residual space, which determines the error."""
-    lenses_ = lenses or [lens_of(np.eye(n)) for n in union.sizes]
-    split = [{key: lens.split(gram) for key, gram in union.distinct(i).items()} for i, lens in enumerate(lenses_)]
+    strategies = lenses or [lens_of(np.eye(n)) for n in union.sizes]
+    split = [{key: lens.split(gram) for key, gram in union.distinct(i).items()} for i, lens in enumerate(strategies)]
     total = np.zeros((2,) * len(union.sizes))
     for product in union.products:
         total += product.weight * _outer([traces[key] for traces, key in zip(split, product.keys, strict=True)])
@@ -286,9 +286,9 @@ def _spread_shares(workload: Workload, residuals: Sequence[AttributeSet]) -> csr
     entries: list[tuple[float, int, int]] = []
     for row, (attributes, weight) in enumerate(weights.items()):
         sizes = dict(zip(attributes, workload.domain.shape(attributes), strict=True))
-        for kept in subsets(attributes):
-            value = math.prod(((n - 1) / n) ** 2 if name in kept else n**-2 for name, n in sizes.items())
-            entries.append((weight * value, row, column[kept]))
+        for subset in subsets(attributes):
+            value = math.prod(((n - 1) / n) ** 2 if name in subset else n**-2 for name, n in sizes.items())
+            entries.append((weight * value, row, column[subset]))
     values, rows, columns = zip(*entries, strict=True)
     return csr_matrix((values, (rows, columns)), shape=(len(weights), len(residuals)))
 
@@ -298,7 +298,7 @@ def _weights(workload: Workload) -> dict[AttributeSet, float]:
     for part in workload.parts:
         if not (isinstance(part, ProductPart) and part.name == "marginal"):
             raise PlanError("mechanism.objective", f"max with family {part.name!r}", "family marginal",
-                            "minimise the sum, or ask marginals")  # fmt: skip
+                            "minimise the sum, or use family marginal only")  # fmt: skip
         for attributes, weight in zip(part.sets, part.weights, strict=True):
             if weight > 0:
                 weights[attributes] = max(weights.get(attributes, 0.0), weight)

@@ -27,7 +27,7 @@ MOST_STARTS = 24
 START_CELLS = 4096
 FEWEST_STARTS = 4
 SAME = 1e-12
-LARGEST = 1e3  # of Θ: at 10,000 already the two sums of the error cancel in floating point
+LARGEST = 1e3  # bound of Θ: at 10,000 the two sums of the error cancel in floating point
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,8 @@ class PIdentity:
     def matrix(self) -> Floats:
         """A, at most (n + p, n), without zero rows: every column has L1 norm 1."""
         scale = 1 / (1 + self.parameters.sum(axis=0))
-        asked = self.parameters[self.parameters.any(axis=1)]
-        return np.concatenate([np.diag(scale), asked * scale])
+        rows = self.parameters[self.parameters.any(axis=1)]
+        return np.concatenate([np.diag(scale), rows * scale])
 
 
 def optimise_p_identity(
@@ -69,8 +69,8 @@ def optimise_p_identity(
     count = starts if starts is not None else max(FEWEST_STARTS, min(MOST_STARTS, START_CELLS // n))
     begun = [generator.random((rows, n)) * SCALES[i % len(SCALES)] for i in range(count)]
     first = [_descend(scaled, start, FIRST_STEPS) for start in [*begun, *([] if warm is None else [warm])]]
-    kept = sorted(first, key=lambda strategy: strategy.error)[: max(1, len(first) // FEWEST_STARTS)]
-    ends = [PIdentity(np.zeros((1, n)), 1.0), *(_descend(scaled, one.parameters, STEPS) for one in kept)]
+    best_starts = sorted(first, key=lambda strategy: strategy.error)[: max(1, len(first) // FEWEST_STARTS)]
+    ends = [PIdentity(np.zeros((1, n)), 1.0), *(_descend(scaled, one.parameters, STEPS) for one in best_starts)]
     best = min(ends, key=lambda strategy: strategy.error)
     return PIdentity(best.parameters, _to_the_last_digit(gram, best.matrix))
 

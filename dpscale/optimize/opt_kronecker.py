@@ -20,7 +20,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, ParallelMap, serial_map
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.implicit_workload import Implicit, Product
-from dpscale.optimize.integer_strategies import bits_for, round_strategy, error_coefficient
+from dpscale.optimize.integer_strategies import bits_for, error_coefficient, round_strategy
 from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.opt_explicit import Noise, Strategy, inverse_gram, optimise_explicit
 from dpscale.privacy.draws import rooted, variance_factor
@@ -148,7 +148,7 @@ def solve_product(sub: Subworkload, solve: Solve, noise: str) -> Solution:
             "workload",
             f"a joint family together with others over {sub.cells} cells ({names})",
             "fewer cells",
-            "coarsen the attributes, or ask one family over this set",
+            "coarsen the attributes, or use one family over this set",
         )
     terms = [(key, weight / sub.scale) for key, weight in sub.terms.items()]
     cost = {key: [1.0] * len(sub.sizes) for key, _ in terms}
@@ -191,7 +191,9 @@ def _rounded_product(
     )
     coefficient = variance_factor(noise) * sum(
         weight
-        * math.prod(error_coefficient(factor, sub.factors[axis].rows, noise) for factor, axis in zip(factors, key, strict=True))
+        * math.prod(
+            error_coefficient(factor, sub.factors[axis].rows, noise) for factor, axis in zip(factors, key, strict=True)
+        )
         for key, weight in terms
     )
     bound = sum(weight * math.prod(duals[axis] for axis in key) for key, weight in terms)

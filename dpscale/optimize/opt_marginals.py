@@ -96,8 +96,8 @@ def optimise_marginals(
         If there are more than 15 attributes.
     """
     if len(union.sizes) > MOST_ATTRIBUTES:
-        raise PlanError("workload", f"{len(union.sizes)} attributes asked", f"at most {MOST_ATTRIBUTES} for OPT_M",
-                        "drop attributes, or take query-smasher or residual-planner")  # fmt: skip
+        raise PlanError("workload", f"{len(union.sizes)} attributes", f"at most {MOST_ATTRIBUTES} for OPT_M",
+                        "drop attributes, or use query-smasher or residual-planner")  # fmt: skip
     lenses = [lens_of(inverse_gram(factor)) for factor in factors] if factors is not None else None
     traces = residual_traces(union, lenses)
     sizes = tuple(lens.total for lens in lenses) if lenses is not None else union.sizes
@@ -187,7 +187,7 @@ def _objective(traces: Floats, sizes: tuple[float, ...], power: float) -> Callab
     """Return the function 2 log |θ|_power + log Σ t/λ(θ²) with its gradient, on flat θ ≥ 0."""
 
     def function(flat: Floats) -> tuple[float, Floats]:
-        theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may end at zero
+        theta = np.maximum(flat.reshape(traces.shape), TINY)  # a trial step may reach zero
         state = certified(traces, theta**2, sizes)
         total = float((theta**power).sum())
         norm_slope = 2 * theta ** (power - 1) / total
@@ -226,9 +226,9 @@ def _merged(traces: Floats, theta: Floats, sizes: tuple[float, ...], generator: 
 
 def _merges(theta: Floats, generator: np.random.Generator) -> Iterator[Floats]:
     """Yield θ with a pair of measured marginals merged into their union, for at most `MERGES` random pairs."""
-    kept = np.flatnonzero(theta > NEGLIGIBLE * theta.max())
-    pairs = np.stack(np.triu_indices(len(kept), 1), axis=1)
-    for first, second in kept[generator.permutation(pairs)[:MERGES]]:
+    chosen = np.flatnonzero(theta > NEGLIGIBLE * theta.max())
+    pairs = np.stack(np.triu_indices(len(chosen), 1), axis=1)
+    for first, second in chosen[generator.permutation(pairs)[:MERGES]]:
         flat = theta.reshape(-1).copy()
         weight = flat[first] + flat[second]
         flat[first] = flat[second] = 0.0
@@ -238,8 +238,8 @@ def _merges(theta: Floats, generator: np.random.Generator) -> Iterator[Floats]:
 
 def _named(union: Implicit, theta: Floats) -> dict[AttributeSet, float]:
     """Return the marginals of non-negligible weight by name."""
-    kept = np.argwhere(theta > NEGLIGIBLE * theta.max())
+    chosen = np.argwhere(theta > NEGLIGIBLE * theta.max())
     return {
         tuple(name for name, bit in zip(union.names, index, strict=True) if bit): float(theta[tuple(index)])
-        for index in kept
+        for index in chosen
     }

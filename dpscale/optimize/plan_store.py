@@ -33,7 +33,12 @@ class PlanStore:
         """Return the array under a key, or None."""
         try:
             array = np.load(self._path(key), allow_pickle=False)
-        except (OSError, ValueError, EOFError, SystemError):  # the last: Python 3.11 parses headers in one thread only
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            SystemError,
+        ):  # SystemError: Python 3.11 parses headers in one thread only
             return None
         return np.asarray(array) if array.dtype == np.float64 and np.isfinite(array).all() else None
 

@@ -14,13 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import chain
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Flags, Floats, Integers
 from dpscale.optimize.wide_bounds import lower_bound
 from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart, Workload
 from dpscale.workload.factors import weighted_queries
@@ -38,11 +36,11 @@ def kinds_of(workload: Workload) -> dict[str, Role]:
 
     Attributes of equal role are of one kind. The weights are omitted if they would make too many kinds.
     """
-    much = _weights_by_family(workload)
-    finely = {name: _role(workload, name, counted, True) for name, counted in much.items()}
-    if len(set(finely.values())) <= MOST_KINDS:
-        return finely
-    return {name: _role(workload, name, counted, False) for name, counted in much.items()}
+    totals = _weights_by_family(workload)
+    with_weights = {name: _role(workload, name, weights, True) for name, weights in totals.items()}
+    if len(set(with_weights.values())) <= MOST_KINDS:
+        return with_weights
+    return {name: _role(workload, name, weights, False) for name, weights in totals.items()}
 
 
 def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], float]]:
@@ -52,23 +50,23 @@ def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], fl
     """
     names = workload.domain.names
     place, seen = {name: i for i, name in enumerate(names)}, dict[str, None]()
-    columns: dict[tuple[str, ...], list[tuple[NDArray[np.int64], NDArray[np.float64]]]] = defaultdict(list)
+    columns: dict[tuple[str, ...], list[tuple[Integers, Floats]]] = defaultdict(list)
     for part in workload.parts:
         seen.update(dict.fromkeys(chain.from_iterable(part.sets)))
         for degree, sets, weights in _by_degree(part):
             flat = np.fromiter(map(place.__getitem__, chain.from_iterable(sets)), np.int64, degree * len(sets))
             for family, own in _families(part, sets, flat):
                 columns[family, str(degree)].append((flat[own], np.repeat(weights, degree)[own]))
-    much: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in seen}
+    totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in seen}
     for key, found in columns.items():
         places, values = (np.concatenate(column) for column in zip(*found, strict=True))
         sums = np.bincount(places, values)
         for i in np.unique(places).tolist():
-            much[names[i]][key] = float(sums[i])
-    return much
+            totals[names[i]][key] = float(sums[i])
+    return totals
 
 
-def _by_degree(part: Part) -> Iterator[tuple[int, Sequence[AttributeSet], NDArray[np.float64]]]:
+def _by_degree(part: Part) -> Iterator[tuple[int, Sequence[AttributeSet], Floats]]:
     """Yield the sets of each degree with their weights, in their order."""
     degrees, weights = np.fromiter(map(len, part.sets), np.int64, len(part.sets)), np.asarray(part.weights, np.float64)
     for degree in dict.fromkeys(degrees.tolist()):
@@ -77,12 +75,12 @@ def _by_degree(part: Part) -> Iterator[tuple[int, Sequence[AttributeSet], NDArra
         yield degree, some, weights[own]
 
 
-def _families(part: Part, sets: Sequence[AttributeSet], places: NDArray[np.int64]) -> Iterator[tuple[str, Any]]:
+def _families(part: Part, sets: Sequence[AttributeSet], places: Integers) -> Iterator[tuple[str, Flags | slice]]:
     """Yield the families of sets of one degree with a mask of the attributes that they use, one set after the other."""
     if isinstance(part, ProductPart):
-        told = {family.name: family for name in part.domain.names for family in part.families((name,))}
-        of = np.array([list(told).index(part.families((name,))[0].name) for name in part.domain.names])
-        yield from ((family, of[places] == number) for number, family in enumerate(told))
+        families = {family.name: family for name in part.domain.names for family in part.families((name,))}
+        of = np.array([list(families).index(part.families((name,))[0].name) for name in part.domain.names])
+        yield from ((family, of[places] == number) for number, family in enumerate(families))
     elif part.name in JOINT and not (part.name == "random" and len(part.sets) <= FEW_SETS):
         yield part.name, slice(None)
     else:  # axes differ
@@ -90,15 +88,15 @@ def _families(part: Part, sets: Sequence[AttributeSet], places: NDArray[np.int64
         yield from ((key, np.array(keys) == key) for key in dict.fromkeys(keys))
 
 
-def _role(workload: Workload, name: str, counted: Mapping[tuple[str, ...], float], finely: bool) -> Role:
-    asked = [(*key, f"{weight:.6g}") if finely else key for key, weight in counted.items() if weight > 0]
-    return workload.domain[name].size, frozenset(asked)
+def _role(workload: Workload, name: str, weights: Mapping[tuple[str, ...], float], with_weights: bool) -> Role:
+    entries = [(*key, f"{weight:.6g}") if with_weights else key for key, weight in weights.items() if weight > 0]
+    return workload.domain[name].size, frozenset(entries)
 
 
 Token = tuple[int, str]
-EVEN = {"marginal", "circular", "random"}  # alike in all cells (random: in law): the plain mean is best
+EVEN = {"marginal", "circular", "random"}  # invariant in the cells (random: in distribution): the plain mean is best
 SEARCHED_CELLS, MIRRORED_CELLS = 2600, 500
-ARRAY_CELLS = 200  # of arrays of queries, which have no symmetry that makes a search cheap
+ARRAY_CELLS = 200  # limit for arrays of queries, which have no symmetry that makes a search cheap
 SEARCHED_BLOCKS = 256
 
 
@@ -106,29 +104,39 @@ SEARCHED_BLOCKS = 256
 class Products:
     """Pieces of product queries: tokens of the centred axes, in axis order, and of the averaged axes."""
 
-    kept: tuple[Token, ...]
+    centred: tuple[Token, ...]
     outside: tuple[Token, ...]
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        return tuple(kind for kind, _ in self.kept)
+        return tuple(kind for kind, _ in self.centred)
 
 
 @dataclass(frozen=True)
 class Joint:
-    """Pieces of other queries, by `key`: centred on the axes `kept`, else averaged; `over`: kinds of all axes."""
+    """Pieces of other queries, by `key`: centred on the axes `centred`, else averaged; `over`: kinds of all axes."""
 
     key: str
     over: tuple[int, ...]
-    kept: tuple[int, ...]
+    centred: tuple[int, ...]
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        return tuple(self.over[axis] for axis in self.kept)
+        return tuple(self.over[axis] for axis in self.centred)
 
 
 Term = Products | Joint
-Demand = frozenset[tuple[Term, float]]  # what is asked of one residual space: terms with their weights
+
+
+def _described(weighted: tuple[Term, float]) -> str:
+    """Return the text of a term in digests, which is independent of the names of fields."""
+    term, weight = weighted
+    if isinstance(term, Products):
+        return f"(Products(kept={term.centred!r}, outside={term.outside!r}), {weight!r})"
+    return f"(Joint(key={term.key!r}, over={term.over!r}, kept={term.centred!r}), {weight!r})"
+
+
+Demand = frozenset[tuple[Term, float]]  # terms of one residual space with their weights
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,7 @@ class Demands:
     """
 
     kind_of: Mapping[str, int]
-    sizes: tuple[int, ...]  # of what is searched: of a wider axis its blocks
+    sizes: tuple[int, ...]  # number of searched cells; blocks of a wide axis
     cells: tuple[int, ...]
     counts: Mapping[Demand, int]
     queries: Mapping[str, Floats]
@@ -165,8 +173,10 @@ class Demands:
     @cached_property
     def digest(self) -> str:
         """Digest that is equal for equal demands."""
-        asked = sorted(repr((sorted(map(repr, demand)), number)) for demand, number in self.counts.items())
-        return hashlib.sha256(repr((self.cells, sorted(self.even), sorted(self.mirrored), asked)).encode()).hexdigest()
+        demands = sorted(repr((sorted(map(_described, demand)), number)) for demand, number in self.counts.items())
+        return hashlib.sha256(
+            repr((self.cells, sorted(self.even), sorted(self.mirrored), demands)).encode()
+        ).hexdigest()
 
     def shape(self, demand: Demand) -> tuple[int, ...]:
         """Return the sizes of the axes of a demand's space."""
@@ -180,12 +190,12 @@ class Demands:
 
     def main_family(self, kind: int) -> str:
         """Return the one-way family with the largest total weight for a kind."""
-        much: Counter[str] = Counter()
+        totals: Counter[str] = Counter()
         for demand, number in self.counts.items():
             for term, weight in demand:
-                tokens = (*term.kept, *term.outside) if isinstance(term, Products) else ()
-                much.update({family: number * weight for own, family in tokens if own == kind})  # type: ignore[dict-item]
-        return max(much, key=lambda family: much[family], default="prefix")
+                tokens = (*term.centred, *term.outside) if isinstance(term, Products) else ()
+                totals.update({family: number * weight for own, family in tokens if own == kind})  # type: ignore[dict-item]
+        return max(totals, key=lambda family: totals[family], default="prefix")
 
     def axis(self, token: Token) -> AxisQueries:
         """Return the queries of a one-way family on an axis, by blocks if the axis is wide."""
@@ -218,7 +228,7 @@ def demands_of(workload: Workload) -> Demands:
     kind_of = {name: of[role] for name, role in kinds.items()}
     cells = tuple(role[0] for role in of)
     sizes = tuple(min(size, SEARCHED_BLOCKS) for size in cells)
-    even = frozenset(number for (size, asked), number in of.items() if size == 1 or {one[0] for one in asked} <= EVEN)
+    even = frozenset(number for (size, uses), number in of.items() if size == 1 or {one[0] for one in uses} <= EVEN)
     spaces = _Spaces(workload, kind_of)
     found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, even)
     large = {
@@ -242,13 +252,13 @@ def _keys(demand: Demand) -> set[str]:
 def _of_few_cells(counts: Counter[Demand], sizes: Sequence[int], cells: Sequence[int]) -> Counter[Demand]:
     """Return the demands without the joint families of wide axes, whose queries are defined on the cells."""
     cut = {kind for kind, size in enumerate(cells) if sizes[kind] < size}
-    kept: Counter[Demand] = Counter()
+    remaining: Counter[Demand] = Counter()
     for demand, number in counts.items():
         left = frozenset((term, weight) for term, weight in demand
                          if not (isinstance(term, Joint) and cut & set(term.over)))  # fmt: skip
         if left:
-            kept[left] += number
-    return kept
+            remaining[left] += number
+    return remaining
 
 
 def _kinds_in(demands: Iterable[Demand]) -> frozenset[int]:
@@ -266,10 +276,10 @@ class _Spaces:
 
     def counts(self) -> Counter[Demand]:
         """Return the multiplicity of each demand, in order of first occurrence."""
-        asked = RequestedResiduals(self.workload.domain.names)
+        residuals = RequestedResiduals(self.workload.domain.names)
         for part in self.workload.parts:
-            asked.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
-        classes = [one for degree in asked.degrees() for one in self._classes(asked, degree)]
+            residuals.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
+        classes = [one for degree in residuals.degrees() for one in self._classes(residuals, degree)]
         known, found = list(self.terms), Counter[Demand]()
         for _, terms, number in sorted(classes):
             found[_demand({known[term]: weight for term, weight in terms})] += number
@@ -280,10 +290,10 @@ class _Spaces:
     ) -> list[tuple[int, tuple[tuple[int, float], ...], int]]:
         """Return first occurrence, terms and number of spaces of each class with positive weight."""
         own = requested.classes(degree, len(self.terms))
-        told = zip(own.turns.tolist(), own.terms, own.counts.tolist(), strict=True)
-        return [(turn, terms, number) for turn, terms, number in told if any(weight for _, weight in terms)]
+        rows = zip(own.turns.tolist(), own.terms, own.counts.tolist(), strict=True)
+        return [(turn, terms, number) for turn, terms, number in rows if any(weight for _, weight in terms)]
 
-    def _kinds(self, part: Part) -> NDArray[np.int64]:
+    def _kinds(self, part: Part) -> Integers:
         """Return a number for each attribute that encodes its kind and whether a hybrid part uses prefixes on it."""
         numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
         names = self.workload.domain.names
@@ -294,7 +304,7 @@ class _Spaces:
         if not isinstance(part, ProductPart) and part.key(names) not in self.queries:
             self.queries[part.key(names)] = weighted_queries(part, names)
         left = _terms(part, names, kinds, _is_symmetric(part, names, kinds))
-        return [Left(kept, self.terms.setdefault(term, len(self.terms))) for kept, term in left]
+        return [Left(centred, self.terms.setdefault(term, len(self.terms))) for centred, term in left]
 
 
 def _is_symmetric(part: Part, names: AttributeSet, kinds: tuple[int, ...]) -> bool:
@@ -303,33 +313,33 @@ def _is_symmetric(part: Part, names: AttributeSet, kinds: tuple[int, ...]) -> bo
 
 
 def _terms(
-    part: Part, names: AttributeSet, kinds: tuple[int, ...], alike: bool
+    part: Part, names: AttributeSet, kinds: tuple[int, ...], exchangeable: bool
 ) -> Iterator[tuple[tuple[int, ...], Term]]:
     """Yield the centred axes and the term that the queries of a set contribute to them.
 
-    If `alike` is True, the two axes are exchangeable and the first represents both.
+    If `exchangeable` is True, the two axes are exchangeable and the first represents both.
     """
     axes = tuple(range(len(names)))
     if not isinstance(part, ProductPart):
-        yield from ((kept, Joint(part.key(names), kinds, (0,) if alike and kept == (1,) else kept))
-                    for kept in subsets(axes))  # fmt: skip
+        yield from ((centred, Joint(part.key(names), kinds, (0,) if exchangeable and centred == (1,) else centred))
+                    for centred in subsets(axes))  # fmt: skip
         return
     tokens = [(kind, family.name) for kind, family in zip(kinds, part.families(names), strict=True)]
-    for kept in subsets(axes):
-        outside = sorted([tokens[axis] for axis in axes if axis not in kept])
-        yield kept, Products(tuple([tokens[axis] for axis in kept]), tuple(outside))
+    for centred in subsets(axes):
+        outside = sorted([tokens[axis] for axis in axes if axis not in centred])
+        yield centred, Products(tuple([tokens[axis] for axis in centred]), tuple(outside))
 
 
 def _demand(terms: Mapping[Term, float]) -> Demand:
     """Return the terms of a space; if all have the same product, the order of the axes is normalised."""
-    asked = {term: weight for term, weight in terms.items() if weight > 0}
-    if not is_product(asked):
-        return frozenset(asked.items())
-    return frozenset((Products(tuple(sorted(term.kept)), term.outside), weight)
-                     for term, weight in asked.items() if isinstance(term, Products))  # fmt: skip
+    positive = {term: weight for term, weight in terms.items() if weight > 0}
+    if not is_product(positive):
+        return frozenset(positive.items())
+    return frozenset((Products(tuple(sorted(term.centred)), term.outside), weight)
+                     for term, weight in positive.items() if isinstance(term, Products))  # fmt: skip
 
 
 def is_product(terms: Iterable[Term]) -> bool:
     """Return whether a demand's Gram matrix is one Kronecker product."""
     given = list(terms)
-    return all(isinstance(term, Products) for term in given) and len({term.kept for term in given}) <= 1
+    return all(isinstance(term, Products) for term in given) and len({term.centred for term in given}) <= 1

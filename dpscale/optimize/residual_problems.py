@@ -22,10 +22,10 @@ from dpscale.optimize.integer_strategies import (
     ENTRY_BITS,
     bits_for,
     centring_rounder,
+    error_coefficient,
     round_strategy,
     two_cell_factor,
     weight_bits,
-    error_coefficient,
 )
 from dpscale.optimize.long_axis import LinearAxis, long_family
 from dpscale.optimize.wide_bounds import lower_bound
@@ -38,7 +38,7 @@ from dpscale.workload.residual import Weights, kron, profile_of
 from dpscale.workload.wide import Cut, WideGram, block_gram, cut_of, inner_gram, runs_of
 
 RIDGE, RIDGE_CELLS, WHOLE_CELLS = 1e-12, 200, 2600
-ROUNDED_BITS, LEAST_BITS = 18, 28  # of combinations of a basis that is rounded, and the fewest of the basis
+ROUNDED_BITS, LEAST_BITS = 18, 28  # bits of combinations of a rounded basis, and least bits of the basis
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +91,8 @@ class Problem:
         directions = np.linalg.svd(self.rows, full_matrices=False)[2]
         bits = ENTRY_BITS - ROUNDED_BITS - (len(directions).bit_length() + 1) // 2 - weight_bits(self.weights)
         if bits < LEAST_BITS:
-            raise PlanError("workload", f"queries of values that are not whole over {self.rows.shape[1]} cells of axes "
-                            "with weights", "whole numbers", "take query-smasher")  # fmt: skip
+            raise PlanError("workload", f"queries with non-integer values over {self.rows.shape[1]} cells of axes "
+                            "with weights", "integer values", "use query-smasher")  # fmt: skip
         scaled = np.ldexp(directions / np.abs(directions).max(), bits)
         return centring_rounder(self.shape, self.weights)(scaled).explicit().astype(np.float64)
 
@@ -134,7 +134,7 @@ def problem_of(key: str, shape: tuple[int, ...], rows: Floats, basis: Floats | N
         return Problem(key, shape, rows, basis, weights)
     if len(rows) < full and not based and full > WHOLE_CELLS:
         raise PlanError("workload", f"queries over {math.prod(shape)} cells for strategies that span all of them",
-                        f"at most {WHOLE_CELLS} cells", "take query-smasher")  # fmt: skip
+                        f"at most {WHOLE_CELLS} cells", "use query-smasher")  # fmt: skip
     if len(rows) < full and (not based or full <= RIDGE_CELLS):
         gram = rows.T @ rows
         centring = kron([_orthogonal(own, n) for own, n in zip(weights, shape, strict=True)])
@@ -148,7 +148,7 @@ def _orthogonal(weights: Weights | None, size: int) -> Floats:
     return np.eye(size) - np.outer(profile, profile) / float(profile @ profile)
 
 
-MIXED_BITS = 10  # of the multipliers that bring the levels to their shares: an error there counts squared
+MIXED_BITS = 10  # bits of the multipliers that bring the levels to their shares; their errors count squared
 FEWEST_BITS = 12
 
 
@@ -193,7 +193,7 @@ class Nested:
 
     gram: WideGram
     levels: tuple[Problem, ...]
-    traces: tuple[float, ...]  # of each level's Gram, all its blocks together: 1 in all
+    traces: tuple[float, ...]  # trace of each level's Gram matrix over all its blocks; they sum to 1
     is_center = False
 
     @property
@@ -216,9 +216,9 @@ class Nested:
         parts = [problem.rounded(part, finer, noise) for problem, part in pairs]
         errors = [error * trace for (_, error), trace in zip(parts, self.traces, strict=True)]
         factor = self._joined([factor for factor, _ in parts], errors, noise)
-        scaled = [part.squared_sensitivity(noise) for part in factor.parts]  # of which an error takes no notice else
-        told = sum(error / number for error, number in zip(errors, scaled, strict=True))
-        return factor, told * factor.squared_sensitivity(noise)
+        scaled = [part.squared_sensitivity(noise) for part in factor.parts]  # not included in the errors
+        combined = sum(error / number for error, number in zip(errors, scaled, strict=True))
+        return factor, combined * factor.squared_sensitivity(noise)
 
     def _joined(self, parts: Sequence[Factor], errors: Sequence[float], noise: str) -> NestedFactor:
         shares, _ = allocate([errors[0], sum(errors[1:])], noise)
@@ -257,7 +257,9 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested:
 
 def _level(key: str, gram: Floats, weights: Weights | None) -> Problem:
     size = len(gram)
-    weights = (1, 1) if size == 2 and weights is None else weights  # one row, and not the two that centre
+    weights = (
+        (1, 1) if size == 2 and weights is None else weights
+    )  # one row instead of the two of the centring projector
     rows = root_of((gram + gram.T) / (2 * float(np.trace(gram))))[-(size - 1) :]
     return Problem(key, (size,), rows, None, (weights,))
 
@@ -311,10 +313,10 @@ def problems_of(sub: Subworkload, based: bool, known: dict[str, AnyProblem]) -> 
 
 def _summed(sub: Subworkload, grams: Sequence[WideGram]) -> WideGram:
     """Return several families on one wide axis as one Gram matrix of trace 1."""
-    asked = tuple(
+    families = tuple(
         (family, weight * sub.terms[gram.key,] / sub.scale) for gram in grams for family, weight in gram.asked
     )
-    return replace(grams[0], key=sub.signature(), asked=asked)
+    return replace(grams[0], key=sub.signature(), asked=families)
 
 
 def _problem_of(

@@ -100,7 +100,7 @@ def _block(
     sign = np.zeros(len(orbit))
     for image, exponents in group:
         np.add.at(sign, image[cells], float(np.prod([c**e for c, e in zip(character, exponents, strict=True)])))
-    sign = np.sign(np.rint(sign))  # 0 where an element that fixes the cell would turn its sign
+    sign = np.sign(np.rint(sign))  # 0 if an element that fixes the cell changes its sign
     summed = np.zeros((len(cells), len(rows)))
     np.add.at(summed, orbit, (rows * sign).T)
     sizes = np.bincount(orbit)

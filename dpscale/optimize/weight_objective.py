@@ -132,7 +132,7 @@ class ObjectivePoint:
         self.by_value: dict[Token, float] = defaultdict(float)
         self._by_gram: dict[Token, Floats] = {}
         self._direct = [np.zeros_like(profile) for profile in profiles]
-        self._later: list[Callable[[], None]] = []  # slopes of sums, which cost as much as their values
+        self._later: list[Callable[[], None]] = []  # deferred slopes of sums, as expensive as their values
 
     def add(self, demand: Demand, number: int) -> None:
         """Add a demand's contribution to J and its slopes."""
@@ -210,15 +210,15 @@ class ObjectivePoint:
 
     def _add_product(self, terms: Mapping[Term, float], number: int) -> None:
         products = {term: weight for term, weight in terms.items() if isinstance(term, Products)}
-        kept = next(iter(products)).kept
-        if not all(self.averaged(token).gram.any() for token in kept):  # no piece is left
+        centred = next(iter(products)).centred
+        if not all(self.averaged(token).gram.any() for token in centred):  # no piece is left
             return
-        inside = math.prod(self.solved(token).value for token in kept)
+        inside = math.prod(self.solved(token).value for token in centred)
         value = inside * sum(weight * self._outside(term) for term, weight in products.items())
         rate = self._count(value, number)
         for term, weight in products.items():
             self._by_outside(term, rate * weight * inside)
-        for token in kept:
+        for token in centred:
             self.by_value[token] += rate * value / self.solved(token).value
 
     def _add_sum(self, demand: Demand, shape: tuple[int, ...], number: int) -> None:
@@ -250,7 +250,7 @@ class ObjectivePoint:
             pieces, queries = self._reduced(term), self.weighed.demands.queries[term.key]
             left = float((pieces**2).sum()) > NEGLIGIBLE * float((queries**2).sum())
             return pieces.reshape(len(pieces), -1)[: None if left else 0]
-        return math.sqrt(self._outside(term)) * kron([_rows(self.averaged(token).gram) for token in term.kept])
+        return math.sqrt(self._outside(term)) * kron([_rows(self.averaged(token).gram) for token in term.centred])
 
     def _outside(self, term: Products) -> float:
         return math.prod(self.averaged(token).square for token in term.outside)
@@ -261,9 +261,9 @@ class ObjectivePoint:
             self.by_square[token] += rate * math.prod(squares[:axis] + squares[axis + 1 :])
 
     def _by_grams(self, term: Products, weight: float, form: Floats) -> None:
-        grams, outside = [self.averaged(token).gram for token in term.kept], self._outside(term)
+        grams, outside = [self.averaged(token).gram for token in term.centred], self._outside(term)
         self._by_outside(term, weight * float((form * kron(grams)).sum()))
-        for axis, token in enumerate(term.kept):
+        for axis, token in enumerate(term.centred):
             self._by_gram[token] = self._by_gram.get(token, 0.0) + weight * outside * _others(form, grams, axis)
 
     def _reduced(self, term: Joint, skipped: int = -1) -> Floats:
@@ -272,17 +272,17 @@ class ObjectivePoint:
         for axis, kind in enumerate(term.over):
             if axis != skipped:
                 mean = np.expand_dims(np.tensordot(queries, self.profiles[kind], axes=(axis + 1, 0)), axis + 1)
-                queries = queries - mean if axis in term.kept else mean
+                queries = queries - mean if axis in term.centred else mean
         return queries
 
     def _by_queries(self, term: Joint, change: Floats) -> None:
         """Add the derivatives of J with respect to every axis' weights, given those with respect to the pieces."""
         sizes = self.weighed.demands.queries[term.key].shape
-        change = change.reshape(len(change), *[n if i in term.kept else 1 for i, n in enumerate(sizes[1:])])
+        change = change.reshape(len(change), *[n if i in term.centred else 1 for i, n in enumerate(sizes[1:])])
         for axis, kind in enumerate(term.over):
             whole, summed = self._reduced(term, axis), change.sum(axis=axis + 1, keepdims=True)
             moved = (whole * summed).sum(axis=tuple(i for i in range(whole.ndim) if i != axis + 1))
-            self._direct[kind] += -moved if axis in term.kept else moved
+            self._direct[kind] += -moved if axis in term.centred else moved
 
 
 @lru_cache(maxsize=256)
@@ -290,7 +290,7 @@ def plain_value(family: str, size: int) -> float:
     """Return L of an even family at the plain mean: the uniform dual, because its Gram matrix is circulant."""
     if family == "marginal":
         return (size - 1) ** 2 / size
-    values = np.fft.fft(arcs_holding(size)).real  # of "circular", the other one
+    values = np.fft.fft(arcs_holding(size)).real  # family "circular"
     return float(np.sqrt(np.maximum(values[1:], 0)).sum() ** 2 / size)
 
 

@@ -39,15 +39,15 @@ def whole_bound(workload: Workload) -> float:
 
     The singular values of prefix queries are 1/(2 sin((2k − 1)π/(4n + 2))), those of range queries as above.
     """
-    asked = [(part.families(names)[0].name, weight, part.domain[names[0]].size) for part in workload.parts
+    entries = [(part.families(names)[0].name, weight, part.domain[names[0]].size) for part in workload.parts
              for names, weight in zip(part.sets, part.weights, strict=True)
              if isinstance(part, ProductPart) and len(names) == 1]  # fmt: skip
     if (
-        sum(len(part.sets) for part in workload.parts) != len(asked)
+        sum(len(part.sets) for part in workload.parts) != len(entries)
         or len({names for part in workload.parts for names in part.sets}) != 1
     ):
         return 0.0
-    return math.fsum(weight * _WHOLE[family](n) ** 2 / n for family, weight, n in asked if family in _WHOLE)
+    return math.fsum(weight * _WHOLE[family](n) ** 2 / n for family, weight, n in entries if family in _WHOLE)
 
 
 def _whole_prefix(n: int) -> float:

@@ -20,14 +20,14 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import Chance
 from dpscale.relational import loops
 from dpscale.relational.features import BITS, Side
-from dpscale.relational.link_estimation import Block, ridges
+from dpscale.relational.link_estimation import ShrinkageBlock, ridges
 from dpscale.relational.rounding import Cross
 
 ROUNDS, TRIES, FALLS = 200, 16, 0.7
 
 
-def assigned(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers],
-             chance: Chance) -> Integers:  # fmt: skip
+def assign_links(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers],
+                 chance: Chance) -> Integers:  # fmt: skip
     """Return the links as pairs of rows, shape (links, 2), without duplicates.
 
     Links are dropped only if a few pairs of rows must have more links than there are pairs.
@@ -47,7 +47,7 @@ def assigned(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degre
     two = np.empty(len(cells), np.int64)
     two[np.argsort(second, kind="stable")] = _ends(v, v_degrees, chance)
     pairs = np.stack([one, two], axis=1)
-    _apart(pairs, first, second, v.rows, chance)
+    _separate_duplicates(pairs, first, second, v.rows, chance)
     return pairs[np.sort(np.unique(pairs[:, 0] * v.rows + pairs[:, 1], return_index=True)[1])]
 
 
@@ -59,9 +59,9 @@ def _ends(side: Side, degrees: list[Integers], chance: Chance) -> Integers:
     return np.asarray(ends[order[np.argsort(side.of[ends[order]], kind="stable")]])
 
 
-def _apart(pairs: Integers, first: Integers, second: Integers, rows: int, chance: Chance) -> None:
+def _separate_duplicates(pairs: Integers, first: Integers, second: Integers, rows: int, chance: Chance) -> None:
     """Swap ends of duplicate links with links of the same profile on that side, in place."""
-    groups, before = (_Group.of(first), _Group.of(second)), math.inf
+    groups, before = (_LinkIndex.of(first), _LinkIndex.of(second)), math.inf
     twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), 0
     while 0 < len(twice) < FALLS * before:
         side, before = number % 2, len(twice)
@@ -69,11 +69,11 @@ def _apart(pairs: Integers, first: Integers, second: Integers, rows: int, chance
             pairs[i, side], pairs[j, side] = pairs[j, side], pairs[i, side]
         twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), number + 1
     if len(twice):
-        _carefully(pairs, groups, twice, rows, chance)
+        _separate_remaining(pairs, groups, twice, rows, chance)
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class _LinkIndex:
     """Links by their profile on one side: `order[start[k] : start[k + 1]]` are those of profile k."""
 
     own: Integers
@@ -81,7 +81,7 @@ class _Group:
     start: Integers
 
     @classmethod
-    def of(cls, own: Integers) -> _Group:
+    def of(cls, own: Integers) -> _LinkIndex:
         order = np.argsort(own, kind="stable")
         return cls(own, order, np.searchsorted(own[order], np.arange(own.max(initial=0) + 2)))
 
@@ -91,7 +91,9 @@ class _Group:
         return np.asarray(self.order[self.start[own] + (uniforms * np.diff(self.start)[own]).astype(np.int64)])
 
 
-def _carefully(pairs: Integers, groups: tuple[_Group, _Group], twice: Integers, rows: int, chance: Chance) -> None:
+def _separate_remaining(
+    pairs: Integers, groups: tuple[_LinkIndex, _LinkIndex], twice: Integers, rows: int, chance: Chance
+) -> None:
     """Swap duplicates without increasing their number: of several tries, the first that reduces it."""
     there: Counter[int] = Counter()
     for number in range(ROUNDS):
@@ -99,18 +101,18 @@ def _carefully(pairs: Integers, groups: tuple[_Group, _Group], twice: Integers, 
             twice, there = _repeated(pairs[:, 0] * rows + pairs[:, 1]), Counter()
             if not len(twice):
                 return
-        if not there:  # of all links that may swap with these
+        if not there:  # count all links that may be exchanged with these
             near = np.isin(groups[0].own, groups[0].own[twice]) | np.isin(groups[1].own, groups[1].own[twice])
             there = Counter((pairs[near, 0] * rows + pairs[near, 1]).tolist())
         side = number % 2
         others = groups[side].some(np.repeat(twice, TRIES), chance.uniforms(len(twice) * TRIES)).reshape(-1, TRIES)
         for i, tried in zip(twice.tolist(), others.tolist(), strict=True):
-            _swapped(pairs, i, tried, side, rows, there)
+            _swap_duplicate(pairs, i, tried, side, rows, there)
         twice = twice[[there[key] > 1 for key in (pairs[twice, 0] * rows + pairs[twice, 1]).tolist()]]
 
 
-def _swapped(pairs: Integers, i: int, tried: list[int], side: int, rows: int, there: Counter[int]) -> None:
-    (a, b), kept = pairs[i].tolist(), -1
+def _swap_duplicate(pairs: Integers, i: int, tried: list[int], side: int, rows: int, there: Counter[int]) -> None:
+    (a, b), best = pairs[i].tolist(), -1
     if there[a * rows + b] < 2:
         return
     for j in tried:
@@ -119,14 +121,14 @@ def _swapped(pairs: Integers, i: int, tried: list[int], side: int, rows: int, th
             continue
         more = (there[a * rows + d] > 0) + (there[c * rows + b] > 0) - 1 - (there[c * rows + d] > 1)
         if more <= 0:
-            kept = j
+            best = j
         if more < 0:
             break
-    if kept >= 0:
-        c, d = pairs[kept].tolist()
+    if best >= 0:
+        c, d = pairs[best].tolist()
         there.subtract((a * rows + b, c * rows + d))
         there.update((a * rows + d, c * rows + b))
-        pairs[i, side], pairs[kept, side] = pairs[kept, side], pairs[i, side]
+        pairs[i, side], pairs[best, side] = pairs[best, side], pairs[i, side]
 
 
 def _repeated(keys: Integers) -> Integers:
@@ -134,7 +136,7 @@ def _repeated(keys: Integers) -> Integers:
     return order[1:][keys[order[1:]] == keys[order[:-1]]]
 
 
-def unlooped(pairs: Integers, profiles: Integers, chance: Chance) -> Integers:
+def remove_loops(pairs: Integers, profiles: Integers, chance: Chance) -> Integers:
     """Return links within one table without those from a row to itself.
 
     Each such link exchanges its second end with another link, if possible one with the same profile there. Links for
@@ -142,15 +144,15 @@ def unlooped(pairs: Integers, profiles: Integers, chance: Chance) -> Integers:
     """
     number, first = len(profiles), pairs[:, 0]
     there = Counter((first * number + pairs[:, 1]).tolist())
-    by_profile = _Group.of(profiles[pairs[:, 1]])
+    by_profile = _LinkIndex.of(profiles[pairs[:, 1]])
     for i in np.flatnonzero(first == pairs[:, 1]).tolist():
         near = by_profile.some(np.full(TRIES, i), chance.uniforms(TRIES))
         anyone = (chance.uniforms(TRIES) * len(pairs)).astype(np.int64)
-        _parted(pairs, i, [*near.tolist(), *anyone.tolist()], number, there)
+        _remove_loop(pairs, i, [*near.tolist(), *anyone.tolist()], number, there)
     return pairs[pairs[:, 0] != pairs[:, 1]]
 
 
-def _parted(pairs: Integers, i: int, tried: list[int], number: int, there: Counter[int]) -> None:
+def _remove_loop(pairs: Integers, i: int, tried: list[int], number: int, there: Counter[int]) -> None:
     """Exchange the end of a row's link to itself with the first link that creates neither a loop nor a duplicate."""
     row, end = pairs[i].tolist()
     for j in tried if row == end else ():
@@ -164,11 +166,11 @@ def _parted(pairs: Integers, i: int, tried: list[int], number: int, there: Count
 
 
 STEP = 2.0**-BITS
-PRIOR, HOLDS, PASSES, PROPOSALS, MOST = 0.5, 0.3, 3, 10, 1_000_000
+PRIOR, MARGINAL_WEIGHT, PASSES, PROPOSALS, MOST = 0.5, 0.3, 3, 10, 1_000_000
 
 
 @dataclass(frozen=True)
-class Tables:
+class PairTables:
     """Pairs of attributes i ≤ j, whose contingency tables are stored one after the other."""
 
     sizes: tuple[int, ...]
@@ -187,7 +189,7 @@ class Tables:
         return len(self.pairs) * (parents * children << BITS) ** 2
 
 
-def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: Tables) -> Integers:
+def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: PairTables) -> Integers:
     """Return the sums over pairs of siblings, in steps.
 
     Parameters
@@ -196,7 +198,7 @@ def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: Tables) -
         Values of the children.
     parents : ndarray, shape (m,)
         Parent of each child.
-    tables : Tables
+    tables : PairTables
     """
     from scipy.sparse import csr_array
 
@@ -211,7 +213,7 @@ def sibling_sums(rows: NDArray[np.integer], parents: Integers, tables: Tables) -
     weights = np.where(each > 1, (1 << BITS) // np.maximum(each - 1, 1), 0).astype(np.int64)
     owner = csr_array((np.ones(m, np.int64), (parents, np.arange(m))), shape=(len(each), m))
     counts = owner @ hot
-    pairs = _weighed(counts, weights) - _weighed(hot, weights[parents])  # a child is no sibling of itself
+    pairs = _weighed(counts, weights) - _weighed(hot, weights[parents])  # a child is not its own sibling
     square = pairs.toarray()
     parts = [square[offsets[i] : offsets[i + 1], offsets[j] : offsets[j + 1]].ravel() for i, j in tables.pairs]
     return np.asarray(np.concatenate(parts), dtype=np.int64)
@@ -224,22 +226,22 @@ def _weighed(rows: Any, weights: Integers) -> Any:
     return rows.T @ diags_array(weights, dtype=np.int64) @ rows
 
 
-def estimated_sums(noisy: Floats, now: Floats, tables: Tables, precision: float) -> Floats:
+def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: float) -> Floats:
     """Return the target of the sums: those of the children as drawn, plus the shrunken departure of the noisy sums."""
     starts = tables.starts
     scale = max(float(noisy[: starts[1]].sum()), 1.0) / max(float(now[: starts[1]].sum()), 1.0)
     expected = now * scale
     cells = [slice(first, last) for first, last in pairwise(starts)]
     carried = np.maximum(expected, 1.0)
-    blocks = [Block((noisy - expected)[one], carried[one], carried[one], precision**-0.5) for one in cells]
+    blocks = [ShrinkageBlock((noisy - expected)[one], carried[one], carried[one], precision**-0.5) for one in cells]
     target = expected.copy()
     for one, ridge in zip(cells, ridges(blocks, PRIOR), strict=True):
         target[one] += (noisy - expected)[one] * carried[one] / (carried[one] + ridge)
     return target / scale
 
 
-def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats | None, target: Floats, tables: Tables,
-            chance: Chance) -> Integers:  # fmt: skip
+def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats | None, target: Floats,
+                  tables: PairTables, chance: Chance) -> Integers:  # fmt: skip
     """Return the links, shape (m, 2), with children exchanged between parents to bring the sibling sums near `target`.
 
     Parameters
@@ -252,7 +254,7 @@ def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats 
         Expected links whose marginals are preserved approximately; by default those of `links`.
     target : ndarray
         Sibling sums.
-    tables : Tables
+    tables : PairTables
     chance : Chance
     """
     cross = Cross.of(u, v)
@@ -267,12 +269,12 @@ def swapped(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats 
         whole = np.zeros(expected.shape)
         np.add.at(whole, (u.of[parents[have]], v.of[have]), 1.0)
         off = cross.marginals(whole - expected)
-    apart = sibling_sums(rows[have], parents[have], tables) * STEP - target
+    sibling_off = sibling_sums(rows[have], parents[have], tables) * STEP - target
     layout = np.array(tables.pairs, np.int64).reshape(-1, 2)
     values, sizes = np.ascontiguousarray(rows, dtype=np.int64), np.array(tables.sizes, np.int64)
     for _ in range(PASSES):
         count = min(PROPOSALS * len(have), MOST)
         one, two = (have[(chance.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
-        loops.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, HOLDS, values, sizes,
-                   layout, tables.starts, apart)  # fmt: skip
+        loops.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, MARGINAL_WEIGHT,
+                   values, sizes, layout, tables.starts, sibling_off)  # fmt: skip
     return np.stack([parents[have], have], axis=1)

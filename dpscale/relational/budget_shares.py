@@ -60,17 +60,17 @@ class Question:
     known: bool = False
 
 
-def planned(question: Question) -> Shares:
+def plan_shares(question: Question) -> Shares:
     """Return the best of a grid of clipping bounds and of shares from several starts, refined."""
     tried = sorted(_tried(question), key=lambda one: one[0])[:BEST]
     return min((_refined(question, u, v, start) for _, u, v, start in tried), key=lambda found: found.expected)
 
 
-def at_random(question: Question) -> float:
+def random_error(question: Question) -> float:
     """Return the expected error of random links without any measurement, in the same units."""
     u, v = (Expected.random(side, Features.of_side(side, None), question.links) for side in (question.u, question.v))
-    told = (0.0, 1e12 if question.known else 0.0, 0.0)
-    return sum(objective(u, v, told, scales) for scales in PRIORS)
+    effective = (0.0, 1e12 if question.known else 0.0, 0.0)
+    return sum(objective(u, v, effective, scales) for scales in PRIORS)
 
 
 def _tried(question: Question) -> Iterator[tuple[float, Expected, Expected, Floats]]:
@@ -94,8 +94,8 @@ def _valued(question: Question, u: Expected, v: Expected, logits: Floats) -> Sha
     weights = np.exp(logits - logits.max())
     weights /= weights.sum()
     precisions = _scaled(question, u.features, v.features, np.where(weights < LEAST, 0.0, weights))
-    told = (precisions[0], 1e12 if question.known else precisions[1], precisions[2])
-    return Shares(u.features, v.features, precisions, sum(objective(u, v, told, scales) for scales in PRIORS))
+    effective = (precisions[0], 1e12 if question.known else precisions[1], precisions[2])
+    return Shares(u.features, v.features, precisions, sum(objective(u, v, effective, scales) for scales in PRIORS))
 
 
 def _scaled(question: Question, u: Features, v: Features, weights: Floats) -> tuple[float, float, float]:
@@ -116,7 +116,7 @@ def _scaled(question: Question, u: Features, v: Features, weights: Floats) -> tu
 
 
 LINKS, DEGREES, SIBLINGS = Fraction(1, 20), Fraction(1, 10), Fraction(2, 5)
-MOST_SIBLINGS = 32  # children of a parent: beyond, the noise of sums over siblings is more than they tell
+MOST_SIBLINGS = 32  # most children of a parent for which sibling sums are measured; with more, noise dominates
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ class Split:
     sums: Fraction
 
 
-def split(amount: Fraction, counted: bool, degrees: bool, siblings: bool = False) -> Split:
+def split(amount: Fraction, measure_links: bool, degrees: bool, siblings: bool = False) -> Split:
     """Return the budget of each part: the number of links (if `counted`), degrees, sibling sums and feature sums."""
-    links, own = amount * LINKS * counted, amount * DEGREES * degrees
+    links, own = amount * LINKS * measure_links, amount * DEGREES * degrees
     left = amount - links - own
     return Split(links, own, left * SIBLINGS * siblings, left * (1 - SIBLINGS * siblings))
 
@@ -151,7 +151,7 @@ def sums_cost(relation: str, shares: Shares, precisions: tuple[Fraction, Fractio
     return moved**2 * squared_distance(relation, u, v, precisions)
 
 
-def in_steps(shares: Shares) -> tuple[Fraction, Fraction, Fraction]:
+def precisions_in_steps(shares: Shares) -> tuple[Fraction, Fraction, Fraction]:
     """Convert noise precisions from natural units to steps of the integer features."""
     pu, pv, puv = map(Fraction, shares.precisions)
     return pu / 4**BITS, pv / 4**BITS, puv / 16**BITS

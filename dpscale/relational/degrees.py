@@ -20,14 +20,14 @@ def distribution(at_most: Floats, rows: int) -> Floats:
     return np.asarray(np.diff(ends, prepend=0, append=rows) / max(rows, 1))
 
 
-def by_chance(links: float, rows: int, most: int) -> Floats:
+def poisson_degrees(links: float, rows: int, most: int) -> Floats:
     """Return the Poisson distribution of degrees up to `most`, for links without a measured histogram."""
     from scipy.stats import poisson
 
     return np.asarray(poisson.pmf(np.arange(most + 1), links / max(rows, 1)))
 
 
-def within_bounds(links: Floats, u: Side, v: Side, most_u: int | None, most_v: int | None, chance: Chance) -> Floats:
+def limit_links(links: Floats, u: Side, v: Side, most_u: int | None, most_v: int | None, chance: Chance) -> Floats:
     """Return the links without those that exceed the capacity of a profile's rows; a bound of None is no bound."""
     links = links.copy()
     for axis, side, most in ((1, u, most_u), (0, v, most_v)):
@@ -37,12 +37,12 @@ def within_bounds(links: Floats, u: Side, v: Side, most_u: int | None, most_v: i
             line = links[profile] if axis == 1 else links[:, profile]
             left = int(most * side.counts[profile])
             each = np.repeat(np.arange(len(line)), line.astype(np.int64))
-            kept = each[chance.permutation(len(each))[:left]]
-            line[:] = np.bincount(kept, minlength=len(line))
+            remaining = each[chance.permutation(len(each))[:left]]
+            line[:] = np.bincount(remaining, minlength=len(line))
     return links
 
 
-def tilted(shares: Floats) -> tuple[Floats, Floats]:
+def tilt_distributions(shares: Floats) -> tuple[Floats, Floats]:
     """Return exponentially tilted distributions of degrees in order of increasing mean, and their means."""
     values = np.arange(len(shares))
     with np.errstate(divide="ignore"):
@@ -52,7 +52,7 @@ def tilted(shares: Floats) -> tuple[Floats, Floats]:
     return laws, laws @ values
 
 
-def cut(pairs: Integers, bounds: tuple[int | None, int | None], chance: Chance) -> Integers:
+def limit_degrees(pairs: Integers, bounds: tuple[int | None, int | None], chance: Chance) -> Integers:
     """Return links without random ones that exceed the bound of a row on either side."""
     for side, most in enumerate(bounds):
         if most is not None:
@@ -66,11 +66,11 @@ def cut(pairs: Integers, bounds: tuple[int | None, int | None], chance: Chance) 
 
 def degrees(totals: Floats, side: Side, shares: Floats, chance: Chance) -> list[Integers]:
     """Return the degrees of the rows of every profile in random order; they sum to the profile's total."""
-    laws, means = tilted(shares)
+    laws, means = tilt_distributions(shares)
     found = []
     for total, rows in zip(totals.astype(int), side.counts.astype(int), strict=True):
         law = laws[min(int(np.searchsorted(means, total / rows)), len(means) - 1)]
-        found.append(summing(chance.systematic(law, rows).astype(np.int64), total, len(shares) - 1, chance))
+        found.append(adjust_total(chance.systematic(law, rows).astype(np.int64), total, len(shares) - 1, chance))
     return found
 
 
@@ -79,8 +79,8 @@ def _open(shares: Floats) -> Floats:
 
     The added shares decrease beyond the ends of the distribution so that a tilt does not reach them at once.
     """
-    values, held = np.arange(len(shares)), np.flatnonzero(shares > LEAST)
-    away = np.maximum(0, np.maximum(values - held.max(initial=0), held.min(initial=len(shares)) - values))
+    values, present = np.arange(len(shares)), np.flatnonzero(shares > LEAST)
+    away = np.maximum(0, np.maximum(values - present.max(initial=0), present.min(initial=len(shares)) - values))
     return np.asarray(shares + LEAST * np.exp(-THIN * away))
 
 
@@ -90,7 +90,7 @@ def children(totals: Floats, side: Side, chance: Chance) -> list[Integers]:
     return [one.astype(np.int64) if one.all() else one[chance.permutation(len(one))].astype(np.int64) for one in found]
 
 
-def summing(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
+def adjust_total(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
     """Add or subtract 1 at random places until the degrees sum to the total."""
     total = min(total, most * len(drawn))
     while left := int(total - drawn.sum()):
@@ -160,7 +160,7 @@ def _to_totals(own: Floats, side: Side, totals: Floats, chance: Chance) -> list[
     for values, total in zip(groups, totals, strict=True):
         scaled = (values + LEAST_DEGREE) * (total / max(values.sum() + LEAST_DEGREE * len(values), LEAST_DEGREE))
         ends = np.floor(np.cumsum(scaled) + chance.uniforms(1)[0])
-        found.append(summing(np.diff(ends, prepend=0).astype(np.int64), int(total), int(totals.sum()) + 1, chance))
+        found.append(adjust_total(np.diff(ends, prepend=0).astype(np.int64), int(total), int(totals.sum()) + 1, chance))
     return found
 
 

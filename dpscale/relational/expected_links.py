@@ -16,7 +16,7 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import Chance
 from dpscale.relational.features import STEP, Features, Side
 
-CHUNK = 1 << 15  # profiles whose features are held at once
+CHUNK = 1 << 15  # profiles whose features are in memory at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ def _triples(one: Floats, two: Floats, both: Floats) -> float:
     return float(np.sqrt(squares).sum())
 
 
-ROWS, GROUPS, ROUNDS, SEEN = 1500, 256, 6, 50_000
+ROWS, GROUPS, ROUNDS, SAMPLE = 1500, 256, 6, 50_000
 
 
 def sample(side: Expected, chance: Chance) -> tuple[Floats, Floats]:
@@ -148,16 +148,16 @@ def directions(side: Expected, theta: Floats) -> NDArray[np.float32]:
     return out
 
 
-def grouped(points: NDArray[np.float32], chance: Chance) -> tuple[Integers, Floats]:
+def cluster(points: NDArray[np.float32], chance: Chance) -> tuple[Integers, Floats]:
     """Return the cluster of every point and the centres, by Lloyd's algorithm on a sample."""
     if len(points) <= GROUPS:
         return np.arange(len(points)), points.astype(float)
-    seen = points[chance.permutation(len(points))[:SEEN]]
-    centres = seen[:GROUPS].astype(float)
+    points_sample = points[chance.permutation(len(points))[:SAMPLE]]
+    centres = points_sample[:GROUPS].astype(float)
     for _ in range(ROUNDS):
-        near = nearest(seen, centres)
+        near = nearest(points_sample, centres)
         counts = np.maximum(np.bincount(near, minlength=GROUPS), 1)
-        sums = np.stack([np.bincount(near, column, GROUPS) for column in seen.T], axis=1)
+        sums = np.stack([np.bincount(near, column, GROUPS) for column in points_sample.T], axis=1)
         centres = np.where(np.bincount(near, minlength=GROUPS)[:, None] > 0, sums / counts[:, None], centres)
     return nearest(points, centres), centres
 

@@ -167,7 +167,7 @@ def _uniform_bounds(size: int) -> tuple[int, int]:
     table = _cut(_one_hots(2, np.full(2, 0.5))) if size == 2 else None
     if table is not None:
         return int((table**2).max()), int(table[0, 0] * table[1, 0])
-    size = int(size)  # of any length: bounds are exact
+    size = int(size)  # an unbounded int, so that bounds are exact
     own, other = math.trunc((1 - 1 / size) / STEP), math.trunc(-1 / size / STEP)
     return own**2 + (size - 1) * other**2, 2 * own * other + (size - 2) * other**2
 

@@ -22,7 +22,7 @@ MOST, WORK, GRADIENT = 3000, 3e6, 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class Constraint:
     """Sum that the fit is constrained to: `target`, `ridge`, and `curvature` for its scale, of one shape."""
 
     target: Floats
@@ -66,34 +66,34 @@ class Fitted:
 
 
 @dataclass(frozen=True, eq=False)
-class _Unknown:
+class _Parameters:
     """Parameters as one vector: α if `alone`, then θ_u, θ_v, Θ if they are constrained."""
 
     links: Links
-    held: tuple[Held | None, Held | None, Held | None]
+    constraints: tuple[Constraint | None, Constraint | None, Constraint | None]
     alone: bool
 
     @property
     def ridge(self) -> Floats:
-        return np.concatenate([np.zeros(int(self.alone)), *(one.ridge.ravel() for one in self.held if one)])
+        return np.concatenate([np.zeros(int(self.alone)), *(one.ridge.ravel() for one in self.constraints if one)])
 
     @property
     def target(self) -> Floats:
         whole = [np.full(int(self.alone), self.links.links)]
-        return np.concatenate([*whole, *(one.target.ravel() for one in self.held if one)])
+        return np.concatenate([*whole, *(one.target.ravel() for one in self.constraints if one)])
 
     @property
     def steps(self) -> Floats:
         """Scale of every parameter."""
         whole = [np.full(int(self.alone), 1 / math.sqrt(self.links.links))]
-        own = [1 / np.sqrt(np.maximum(one.curvature, 1e-6) + one.ridge).ravel() for one in self.held if one]
+        own = [1 / np.sqrt(np.maximum(one.curvature, 1e-6) + one.ridge).ravel() for one in self.constraints if one]
         return np.concatenate([*whole, *own])
 
     def energy(self, x: Floats) -> Floats:
         """Return the logits of the parameters, shape (p, q)."""
         at, links = int(self.alone), self.links
         found = np.full((len(links.u), len(links.v)), x[0] if self.alone else 0.0)
-        for number, one in enumerate(self.held):
+        for number, one in enumerate(self.constraints):
             if one is not None:
                 own = x[at : at + one.target.size]
                 at += one.target.size
@@ -104,7 +104,7 @@ class _Unknown:
         """Return θ_u, θ_v and Θ of a vector of parameters."""
         at, shapes = int(self.alone), ((self.links.u.shape[1],), (self.links.v.shape[1],))
         found = []
-        for one, shape in zip(self.held, (*shapes, (*shapes[0], *shapes[1])), strict=True):
+        for one, shape in zip(self.constraints, (*shapes, (*shapes[0], *shapes[1])), strict=True):
             size = one.target.size if one else 0
             found.append(x[at : at + size].reshape(shape) if one else np.zeros(shape))
             at += size
@@ -121,10 +121,12 @@ class _Unknown:
         made = (lambda: links.u.T @ weights.sum(axis=1), lambda: links.v.T @ weights.sum(axis=0),
                 lambda: (links.u.T @ weights @ links.v).ravel())  # fmt: skip
         whole = [np.array([weights.sum()])] if self.alone else []
-        return np.concatenate([*whole, *(make() for make, one in zip(made, self.held, strict=True) if one is not None)])
+        return np.concatenate(
+            [*whole, *(make() for make, one in zip(made, self.constraints, strict=True) if one is not None)]
+        )
 
 
-def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None) -> Fitted:
+def many_to_many(links: Links, u: Constraint | None, v: Constraint | None, both: Constraint | None) -> Fitted:
     """Return the expected links of every pair of profiles; they sum to `links`."""
     cap = links.cap
     base = math.log(links.links / max(cap.sum() - links.links, 1e-9 * cap.sum()))
@@ -135,11 +137,11 @@ def many_to_many(links: Links, u: Held | None, v: Held | None, both: Held | None
         weights = cap * np.where(energy > 0, 1, small) / (1 + small)
         return float((cap * (np.maximum(energy, 0) + np.log1p(small))).sum()), weights
 
-    fitted = _least(_Unknown(links, (u, v, both), True), partition)
+    fitted = _minimise(_Parameters(links, (u, v, both), True), partition)
     return replace(fitted, weights=fitted.weights * links.links / fitted.weights.sum())
 
 
-def one_to_many(links: Links, u: Held | None, both: Held | None) -> Fitted:
+def one_to_many(links: Links, u: Constraint | None, both: Constraint | None) -> Fitted:
     """Return the expected children of every profile at parents of every profile; each child has one parent."""
     start, children = (
         np.log(links.u_rows / links.u_rows.sum())[:, None],
@@ -153,10 +155,10 @@ def one_to_many(links: Links, u: Held | None, both: Held | None) -> Fitted:
         total = weights.sum(axis=0)
         return float(children @ (most + np.log(total))), weights / total * children
 
-    return _least(_Unknown(links, (u, None, both), False), partition)
+    return _minimise(_Parameters(links, (u, None, both), False), partition)
 
 
-def _least(unknown: _Unknown, partition: Partition) -> Fitted:
+def _minimise(unknown: _Parameters, partition: Partition) -> Fitted:
     from scipy.optimize import minimize
 
     steps, ridge, target = unknown.steps, unknown.ridge, unknown.target

@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import Chance
 from dpscale.relational.budget_shares import Shares
-from dpscale.relational.expected_links import CHUNK, Expected, directions, grouped, sample
+from dpscale.relational.expected_links import CHUNK, Expected, cluster, directions, sample
 from dpscale.relational.features import STEP, Side
-from dpscale.relational.fit import Fitted, Held, Links, many_to_many, one_to_many
+from dpscale.relational.fit import Constraint, Fitted, Links, many_to_many, one_to_many
 
 SCALES = np.exp(np.linspace(math.log(0.005), math.log(1.5), 36))
 LOGS = np.log(SCALES)
-WIDTH, SPIKE, NOTHING = 0.7, 0.3, 0.7  # of a block's scale about the common one; probabilities a priori
-SPREAD = 0.2  # of the common scale about where it is thought to be: noise alone seldom passes for a large one
+WIDTH, SPIKE, NOTHING = 0.7, 0.3, 0.7  # log-spread of a block's scale around the common one; prior probabilities
+SPREAD = 0.2  # log-spread of the common scale around its prior mode; small, so that noise rarely appears as signal
 FEW = 300.0
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ShrinkageBlock:
     """Departures of the sums of one block of columns from their prior.
 
     Attributes
@@ -57,11 +57,11 @@ class Block:
     def ridge(self, weights: Floats) -> Floats:
         """Return the ridge parameters λ, shape (k,), given the posterior of the scale."""
         real = (self.carried * SCALES[:, None]) ** 2
-        believed = (weights[:, None] * real / (real + self.sigma**2)).sum(axis=0)
-        return np.asarray(np.maximum(self.curvature, 1e-9) * (1 / np.clip(believed, 1e-4, 1 - 1e-9) - 1))
+        shrinkage = (weights[:, None] * real / (real + self.sigma**2)).sum(axis=0)
+        return np.asarray(np.maximum(self.curvature, 1e-9) * (1 / np.clip(shrinkage, 1e-4, 1 - 1e-9) - 1))
 
 
-def ridges(blocks: Sequence[Block], prior: float) -> list[Floats]:
+def ridges(blocks: Sequence[ShrinkageBlock], prior: float) -> list[Floats]:
     """Return λ of every block of one kind; `prior` is the prior mode of the common scale."""
     near = -0.5 * ((LOGS[:, None] - LOGS) / WIDTH) ** 2
     near -= np.log(np.exp(near).sum(axis=0))
@@ -80,20 +80,22 @@ def _log_sum(values: Floats, axis: int) -> Floats:
     return np.asarray(np.log(np.exp(values - most).sum(axis=axis)) + most)
 
 
-def shrunk(noisy: Floats, expected: Floats, curvature: Floats, carried: Floats, precision: float,
+def shrink_sums(noisy: Floats, expected: Floats, curvature: Floats, carried: Floats, precision: float,
            kinds: NDArray[np.int64], prior: float) -> tuple[Floats, Floats]:  # fmt: skip
     """Return the sums to fit and their ridges, (k,) each; cells without evidence are set to their expectation.
 
     `kinds` is the block of every cell.
     """
     names, sigma = np.unique(kinds), 1 / math.sqrt(precision)
-    blocks = [Block((noisy - expected)[kinds == i], curvature[kinds == i], carried[kinds == i], sigma) for i in names]
-    ridge, kept = np.zeros(len(noisy)), noisy.copy()
+    blocks = [
+        ShrinkageBlock((noisy - expected)[kinds == i], curvature[kinds == i], carried[kinds == i], sigma) for i in names
+    ]
+    ridge, target = np.zeros(len(noisy)), noisy.copy()
     for i, own in zip(names, ridges(blocks, prior), strict=True):
         ridge[kinds == i] = own
     few = ridge > FEW * curvature
-    kept[few] = expected[few]
-    return kept, ridge
+    target[few] = expected[few]
+    return target, ridge
 
 
 PRIOR_ONES, PRIOR_PAIRS = 0.08, 0.1
@@ -113,52 +115,54 @@ def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, k
 
     `known` is that of `budget_shares.Question`.
     """
-    return believed(u, v, shares, sums, links, known).weights
+    return fit_links(u, v, shares, sums, links, known).weights
 
 
-def believed(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Fitted:
+def fit_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Fitted:
     """Return the fit to the shrunken sums."""
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    return _believed(Links(one.values, two.values, u.counts, v.counts, links), one, two, shares, sums, known)
+    return _fit_model(Links(one.values, two.values, u.counts, v.counts, links), one, two, shares, sums, known)
 
 
-def _believed(model: Links, one: Expected, two: Expected, shares: Shares, sums: Sums, known: bool) -> Fitted:
+def _fit_model(model: Links, one: Expected, two: Expected, shares: Shares, sums: Sums, known: bool) -> Fitted:
     """Return the fit for a model of all profiles, or of a sample that represents them."""
     first = _ones(sums.u, one, shares.precisions[0])
     second = None if known else _ones(sums.v, two, shares.precisions[1])
-    alone = _fitted(model, first, second, None, known)
+    alone = _fit(model, first, second, None, known)
     if sums.both is None:
         return alone
     pairs = _pairs(sums.both, model.u.T @ alone.weights @ model.v, one, two, shares.precisions[2])
-    return _fitted(model, first, second, pairs, known)
+    return _fit(model, first, second, pairs, known)
 
 
-def sketched(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Fitted:
+def fit_sample(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Fitted:
     """Return the fit for a sample of rows instead of all profiles, weighted to have the same means of features."""
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
     (few_u, weights_u), (few_v, weights_v) = (sample(side, chance) for side in (one, two))
     model = Links(few_u, few_v, weights_u * u.rows, weights_v * v.rows, links)
-    return _believed(model, one, two, shares, sums, known)
+    return _fit_model(model, one, two, shares, sums, known)
 
 
-def _fitted(model: Links, first: Held | None, second: Held | None, pairs: Held | None, known: bool) -> Fitted:
+def _fit(
+    model: Links, first: Constraint | None, second: Constraint | None, pairs: Constraint | None, known: bool
+) -> Fitted:
     return one_to_many(model, first, pairs) if known else many_to_many(model, first, second, pairs)
 
 
-def _ones(noisy: Floats | None, side: Expected, precision: float) -> Held | None:
+def _ones(noisy: Floats | None, side: Expected, precision: float) -> Constraint | None:
     if noisy is None or precision <= 0:
         return None
-    target, ridge = shrunk(noisy, side.sums, side.curvature, side.carried, precision, side.blocks, PRIOR_ONES)
-    return Held(target, ridge, side.curvature)
+    target, ridge = shrink_sums(noisy, side.sums, side.curvature, side.carried, precision, side.blocks, PRIOR_ONES)
+    return Constraint(target, ridge, side.curvature)
 
 
-def _pairs(noisy: Floats, expected: Floats, u: Expected, v: Expected, precision: float) -> Held:
+def _pairs(noisy: Floats, expected: Floats, u: Expected, v: Expected, precision: float) -> Constraint:
     curvature, carried = (np.multiply.outer(*both) / u.links for both in
                           ((u.curvature, v.curvature), (u.carried, v.carried)))  # fmt: skip
     kinds = u.blocks[:, None] * (v.blocks.max() + 1) + v.blocks
     one, two, three, four = (table.ravel() for table in (noisy, expected, curvature, carried))
-    target, ridge = shrunk(one, two, three, four, precision, kinds.ravel(), PRIOR_PAIRS)
-    return Held(target.reshape(noisy.shape), ridge.reshape(noisy.shape), curvature)
+    target, ridge = shrink_sums(one, two, three, four, precision, kinds.ravel(), PRIOR_PAIRS)
+    return Constraint(target.reshape(noisy.shape), ridge.reshape(noisy.shape), curvature)
 
 
 MOST_CELLS = 1 << 22
@@ -191,13 +195,13 @@ def are_many(u: Side, v: Side) -> bool:
 
 def grouped_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Grouped:
     """Return the expected links by groups and by rows, which sum to `links`."""
-    fitted = sketched(u, v, shares, sums, links, known, chance)
+    fitted = fit_sample(u, v, shares, sums, links, known, chance)
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    of_u, centres = grouped(directions(one, fitted.both), chance)
-    of_v, _ = grouped(directions(two, fitted.both.T), chance)
+    of_u, centres = cluster(directions(one, fitted.both), chance)
+    of_v, _ = cluster(directions(two, fitted.both.T), chance)
     own_u, own_v = u.counts * _factors(one, fitted.u), v.counts * _factors(two, fitted.v)
     mass = np.asarray(np.bincount(of_u, own_u, len(centres)), dtype=np.float64)
-    cells, ends_u, ends_v = _summed(two, centres, mass, own_v, of_v, known, v.counts)
+    cells, ends_u, ends_v = _sum_weights(two, centres, mass, own_v, of_v, known, v.counts)
     scale = links / cells.sum()
     by_profile = own_u * (ends_u / np.maximum(mass, 1e-300))[of_u]
     each_u, each_v = scale * by_profile / u.counts, scale * ends_v / v.counts
@@ -212,7 +216,7 @@ def _factors(side: Expected, theta: Floats) -> Floats:
     return np.asarray(np.exp(energy - energy.max()))
 
 
-def _summed(two: Expected, centres: Floats, own_u: Floats, own_v: Floats, of_v: Integers, known: bool,
+def _sum_weights(two: Expected, centres: Floats, own_u: Floats, own_v: Floats, of_v: Integers, known: bool,
             children: Floats) -> tuple[Floats, Floats, Floats]:  # fmt: skip
     """Return sums between groups of u and v, of every group of u, and of every profile of v, up to a factor."""
     cells, ends = np.zeros((len(centres), int(of_v.max()) + 1)), np.empty(len(own_v))
@@ -238,9 +242,9 @@ def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, chance
 
     Each is drawn from the distribution `shares` of rows by degree, tilted to the row's expected links `ends`.
     """
-    from dpscale.relational.degrees import summing, tilted
+    from dpscale.relational.degrees import adjust_total, tilt_distributions
 
-    laws, means = tilted(shares)
+    laws, means = tilt_distributions(shares)
     at = np.minimum(np.searchsorted(means, ends), len(means) - 1)
     ordered = np.argsort(at, kind="stable")
     drawn = np.empty(len(ends), np.int64)
@@ -250,4 +254,6 @@ def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, chance
             drawn[ordered[first:last]] = chance.systematic(law, int(last - first))
     rows = np.argsort(side.of, kind="stable")
     groups = np.split(drawn[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
-    return [summing(own.copy(), int(total), len(shares) - 1, chance) for own, total in zip(groups, totals, strict=True)]
+    return [
+        adjust_total(own.copy(), int(total), len(shares) - 1, chance) for own, total in zip(groups, totals, strict=True)
+    ]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from dpscale.base.numerics import Floats, Integers, Words
 from dpscale.privacy.sampling_loops import compiled
 
 SLACK = 1e-12
 
 
 @compiled("float64(uint64[::1])")
-def uniform(state: Any) -> Any:
+def uniform(state: Words) -> float:
     """Return the next number of a xorshift64* sequence in [0, 1), with 53 bits for very small probabilities."""
     x = state[0]
     x ^= x >> np.uint64(12)
@@ -23,7 +22,7 @@ def uniform(state: Any) -> Any:
 
 
 @compiled("void(float64[::1], int64[:, ::1], int64[:, ::1], float64[::1])")
-def add_marginals(weights: Any, first: Any, second: Any, out: Any) -> None:
+def add_marginals(weights: Floats, first: Integers, second: Integers, out: Floats) -> None:
     """Add every cell's weight to its entry of every marginal, `first[a, k] + second[b, k]`; cell = a · width + b."""
     width = len(second)
     for cell in range(len(weights)):
@@ -34,7 +33,7 @@ def add_marginals(weights: Any, first: Any, second: Any, out: Any) -> None:
 
 
 @compiled("void(float64[::1], int64[:, ::1], int64[:, ::1], float64[::1])")
-def pull_back(marginals: Any, first: Any, second: Any, out: Any) -> None:
+def pull_back(marginals: Floats, first: Integers, second: Integers, out: Floats) -> None:
     """Add to every cell its entry of every marginal: the adjoint of `add_marginals`."""
     width = len(second)
     for cell in range(len(out)):
@@ -46,10 +45,10 @@ def pull_back(marginals: Any, first: Any, second: Any, out: Any) -> None:
 
 
 @compiled("int64(float64[::1], int64[::1], int64, float64[::1], int64[::1], uint64[::1])")
-def merge(values: Any, counts: Any, begun: int, sums: Any, held: Any, state: Any) -> int:
+def merge(values: Floats, counts: Integers, begun: int, sums: Floats, chosen: Integers, state: Words) -> int:
     """Put `counts[r]` entries of `values[r]`, in order, into groups of sum at most 1; return the last group's index.
 
-    `sums[0]` and `held[0]` are the open group on entry. Every group has its sum and one of its entries, numbered from
+    `sums[0]` and `chosen[0]` are the open group on entry. Every group has its sum and one of its entries, numbered from
     `begun`, chosen with probability value / sum. The last group remains open.
     """
     k, number = 0, begun
@@ -57,7 +56,7 @@ def merge(values: Any, counts: Any, begun: int, sums: Any, held: Any, state: Any
         value, left = values[r], counts[r]
         while left > 0:
             room = 1.0 + SLACK - sums[k]
-            taken: Any = left if value * left <= room else np.int64(room / value)
+            taken: int = left if value * left <= room else int(room / value)
             if taken == 0:
                 k += 1
                 sums[k] = 0.0
@@ -66,14 +65,14 @@ def merge(values: Any, counts: Any, begun: int, sums: Any, held: Any, state: Any
             if weight > 0.0:
                 sums[k] += weight
                 if uniform(state) < weight / sums[k]:
-                    held[k] = number if taken == 1 else number + min(np.int64(uniform(state) * taken), taken - 1)
+                    chosen[k] = number if taken == 1 else number + min(int(uniform(state) * taken), taken - 1)
             left -= taken
             number += taken
     return k
 
 
 @compiled("boolean(float64[::1], int64[:, ::1], int64[:, ::1], int64, int64, int64, int64)")
-def nearer(off: Any, first: Any, second: Any, a: Any, b: Any, c: Any, d: Any) -> bool:
+def move_if_nearer(off: Floats, first: Integers, second: Integers, a: int, b: int, c: int, d: int) -> bool:
     """Return whether moving a link from cell (a, b) to (c, d) lowers the sum of squares of `off`; then update it."""
     change = 0.0
     for k in range(first.shape[1]):
@@ -92,7 +91,8 @@ def nearer(off: Any, first: Any, second: Any, a: Any, b: Any, c: Any, d: Any) ->
     "int64(float64[::1], float64[::1], float64[::1], int64[:, ::1], int64[:, ::1], float64[::1], int64[::1],"
     " int64[::1])"
 )
-def settle(links: Any, floors: Any, caps: Any, first: Any, second: Any, off: Any, sources: Any, ends: Any) -> int:
+def improve(links: Floats, floors: Floats, caps: Floats, first: Integers, second: Integers, off: Floats,
+            sources: Integers, ends: Integers) -> int:  # fmt: skip
     """Move links from `sources` to `ends` if all marginals together approach their targets; return the number moved.
 
     `links` are integers, each the floor of its target or one more; `off` are the marginals of the links minus the
@@ -104,7 +104,7 @@ def settle(links: Any, floors: Any, caps: Any, first: Any, second: Any, off: Any
         if s == e or links[s] <= floors[s] or links[e] >= min(floors[e] + 1, caps[e]):
             continue
         a, b, c, d = s // width, s % width, e // width, e % width
-        if nearer(off, first, second, a, b, c, d):
+        if move_if_nearer(off, first, second, a, b, c, d):
             moved += 1
             links[s] -= 1
             links[e] += 1
@@ -115,9 +115,9 @@ def settle(links: Any, floors: Any, caps: Any, first: Any, second: Any, off: Any
     "int64(float64[::1], float64[::1], float64[::1], int64[:, ::1], int64[:, ::1], float64[::1], int64[::1],"
     " int64[::1])"
 )
-def settle_columns(links: Any, floors: Any, rooms: Any, first: Any, second: Any, off: Any, sources: Any,
-                   ends: Any) -> int:  # fmt: skip
-    """Move links as `settle` does, within columns: cells may be one link off, and `rooms` bound the rows."""
+def improve_columns(links: Floats, floors: Floats, rooms: Floats, first: Integers, second: Integers, off: Floats,
+                    sources: Integers, ends: Integers) -> int:  # fmt: skip
+    """Move links as `improve` does, within columns: cells may be one link off, and `rooms` bound the rows."""
     width, moved = len(second), 0
     totals = np.zeros(len(rooms))
     for cell in range(len(links)):
@@ -128,7 +128,7 @@ def settle_columns(links: Any, floors: Any, rooms: Any, first: Any, second: Any,
         if s == e or links[s] <= floors[s] or links[e] > floors[e] or totals[c] >= rooms[c]:
             continue
         b, d = s % width, e % width
-        if nearer(off, first, second, a, b, c, d):
+        if move_if_nearer(off, first, second, a, b, c, d):
             moved += 1
             links[s] -= 1
             links[e] += 1
@@ -138,7 +138,7 @@ def settle_columns(links: Any, floors: Any, rooms: Any, first: Any, second: Any,
 
 
 @compiled("float64(float64[::1], int64, float64)")
-def bumped(off: Any, at: Any, by: Any) -> Any:
+def change_entry(off: Floats, at: int, by: float) -> float:
     """Change an entry and return the growth of its square."""
     before = off[at]
     off[at] = before + by
@@ -149,14 +149,15 @@ def bumped(off: Any, at: Any, by: Any) -> Any:
     "float64(int64, int64, int64, float64, int64[::1], int64[::1], int64[::1], int64[::1], int64[:, ::1],"
     " int64[:, ::1], float64[::1], float64, int64[:, ::1], int64[::1], int64[:, ::1], int64[::1], float64[::1])"
 )
-def placed(
-    parent: Any, child: Any, instead: Any, sign: Any, order: Any, begins: Any, of_u: Any, of_v: Any, first: Any,
-    second: Any, off: Any, holds: Any, rows: Any, sizes: Any, pairs: Any, starts: Any, apart: Any,
-) -> Any:  # fmt: skip
+def placement_cost(
+    parent: int, child: int, instead: int, sign: float, order: Integers, begins: Integers, of_u: Integers,
+    of_v: Integers, first: Integers, second: Integers, off: Floats, marginal_weight: float, rows: Integers,
+    sizes: Integers, pairs: Integers, starts: Integers, sibling_off: Floats,
+) -> float:  # fmt: skip
     """Return the cost of adding a child to a parent (+1) or removing it (−1), among all siblings except `instead`."""
     cost = 0.0
     for k in range(first.shape[1]):
-        cost += holds * bumped(off, first[of_u[parent], k] + second[of_v[child], k], sign)
+        cost += marginal_weight * change_entry(off, first[of_u[parent], k] + second[of_v[child], k], sign)
     count = begins[parent + 1] - begins[parent]
     if count > 1:
         weight = sign / (count - 1)
@@ -166,8 +167,8 @@ def placed(
                 continue
             for t in range(len(pairs)):
                 i, j = pairs[t, 0], pairs[t, 1]
-                cost += bumped(apart, starts[t] + rows[child, i] * sizes[j] + rows[other, j], weight)
-                cost += bumped(apart, starts[t] + rows[other, i] * sizes[j] + rows[child, j], weight)
+                cost += change_entry(sibling_off, starts[t] + rows[child, i] * sizes[j] + rows[other, j], weight)
+                cost += change_entry(sibling_off, starts[t] + rows[other, i] * sizes[j] + rows[child, j], weight)
     return cost
 
 
@@ -176,13 +177,14 @@ def placed(
     " int64[:, ::1], float64[::1], float64, int64[:, ::1], int64[::1], int64[:, ::1], int64[::1], float64[::1])"
 )
 def swap(
-    parents: Any, order: Any, begins: Any, ones: Any, twos: Any, of_u: Any, of_v: Any, first: Any, second: Any,
-    off: Any, holds: Any, rows: Any, sizes: Any, pairs: Any, starts: Any, apart: Any,
+    parents: Integers, order: Integers, begins: Integers, ones: Integers, twos: Integers, of_u: Integers,
+    of_v: Integers, first: Integers, second: Integers, off: Floats, marginal_weight: float, rows: Integers,
+    sizes: Integers, pairs: Integers, starts: Integers, sibling_off: Floats,
 ) -> int:  # fmt: skip
     """Exchange the children `ones[t]` and `twos[t]` if the total of squares decreases; return the number of exchanges.
 
-    `order[begins[p] : begins[p + 1]]` are the children of p. `off` and `apart` are marginals and sibling sums minus
-    their targets, changed in place like `parents` and `order`.
+    `order[begins[p] : begins[p + 1]]` are the children of p. `off` and `sibling_off` are marginals and sibling sums
+    minus their targets, changed in place like `parents` and `order`.
     """
     made = 0
     for t in range(len(ones)):
@@ -190,17 +192,81 @@ def swap(
         a, b = parents[x], parents[y]
         if a == b:
             continue
-        cost = placed(
-            a, x, y, -1.0, order, begins, of_u, of_v, first, second, off, holds, rows, sizes, pairs, starts, apart
+        cost = placement_cost(
+            a,
+            x,
+            y,
+            -1.0,
+            order,
+            begins,
+            of_u,
+            of_v,
+            first,
+            second,
+            off,
+            marginal_weight,
+            rows,
+            sizes,
+            pairs,
+            starts,
+            sibling_off,
         )
-        cost += placed(
-            b, y, x, -1.0, order, begins, of_u, of_v, first, second, off, holds, rows, sizes, pairs, starts, apart
+        cost += placement_cost(
+            b,
+            y,
+            x,
+            -1.0,
+            order,
+            begins,
+            of_u,
+            of_v,
+            first,
+            second,
+            off,
+            marginal_weight,
+            rows,
+            sizes,
+            pairs,
+            starts,
+            sibling_off,
         )
-        cost += placed(
-            a, y, x, 1.0, order, begins, of_u, of_v, first, second, off, holds, rows, sizes, pairs, starts, apart
+        cost += placement_cost(
+            a,
+            y,
+            x,
+            1.0,
+            order,
+            begins,
+            of_u,
+            of_v,
+            first,
+            second,
+            off,
+            marginal_weight,
+            rows,
+            sizes,
+            pairs,
+            starts,
+            sibling_off,
         )
-        cost += placed(
-            b, x, y, 1.0, order, begins, of_u, of_v, first, second, off, holds, rows, sizes, pairs, starts, apart
+        cost += placement_cost(
+            b,
+            x,
+            y,
+            1.0,
+            order,
+            begins,
+            of_u,
+            of_v,
+            first,
+            second,
+            off,
+            marginal_weight,
+            rows,
+            sizes,
+            pairs,
+            starts,
+            sibling_off,
         )
         if cost < -1e-9:
             made += 1
@@ -212,8 +278,80 @@ def swap(
                     order[place] = x
             parents[x], parents[y] = b, a
             continue
-        placed(a, y, x, -1.0, order, begins, of_u, of_v, first, second, off, holds, rows, sizes, pairs, starts, apart)
-        placed(b, x, y, -1.0, order, begins, of_u, of_v, first, second, off, holds, rows, sizes, pairs, starts, apart)
-        placed(a, x, y, 1.0, order, begins, of_u, of_v, first, second, off, holds, rows, sizes, pairs, starts, apart)
-        placed(b, y, x, 1.0, order, begins, of_u, of_v, first, second, off, holds, rows, sizes, pairs, starts, apart)
+        placement_cost(
+            a,
+            y,
+            x,
+            -1.0,
+            order,
+            begins,
+            of_u,
+            of_v,
+            first,
+            second,
+            off,
+            marginal_weight,
+            rows,
+            sizes,
+            pairs,
+            starts,
+            sibling_off,
+        )
+        placement_cost(
+            b,
+            x,
+            y,
+            -1.0,
+            order,
+            begins,
+            of_u,
+            of_v,
+            first,
+            second,
+            off,
+            marginal_weight,
+            rows,
+            sizes,
+            pairs,
+            starts,
+            sibling_off,
+        )
+        placement_cost(
+            a,
+            x,
+            y,
+            1.0,
+            order,
+            begins,
+            of_u,
+            of_v,
+            first,
+            second,
+            off,
+            marginal_weight,
+            rows,
+            sizes,
+            pairs,
+            starts,
+            sibling_off,
+        )
+        placement_cost(
+            b,
+            y,
+            x,
+            1.0,
+            order,
+            begins,
+            of_u,
+            of_v,
+            first,
+            second,
+            off,
+            marginal_weight,
+            rows,
+            sizes,
+            pairs,
+            starts,
+            sibling_off,
+        )
     return made

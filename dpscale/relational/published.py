@@ -22,7 +22,7 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.protection import REPLACE
 from dpscale.privacy.streams import Chance
 from dpscale.relational.features import Side
-from dpscale.relational.rounding import Cross, sampled
+from dpscale.relational.rounding import Cross, sample_entries
 
 STEPS, POWER, NEWTON = 100, 20, 100
 Choose = Callable[[int, Floats, Sequence[int], int], Sequence[int]]
@@ -65,13 +65,13 @@ class Fit:
         """Return b of random links."""
         return np.full(self.cap.shape, self.links / self.cap.sum())
 
-    def projected(self, b: Floats) -> Floats:
+    def project(self, b: Floats) -> Floats:
         if self.known:
-            return projected_columns(b, self.u.counts, self.links / self.v.rows)
-        return projected(b, self.cap, self.links)
+            return project_columns(b, self.u.counts, self.links / self.v.rows)
+        return project(b, self.cap, self.links)
 
 
-def learnt(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Measure) -> Floats:
+def run_rounds(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Measure) -> Floats:
     """Run the rounds and return b, shape (p, q).
 
     Parameters
@@ -92,18 +92,18 @@ def learnt(fit: Fit, rounds: Rounds, cross: Cross, choose: Choose, measure: Meas
         chosen = choose(number, cross.marginals(b * fit.cap), left, min(rounds.each, len(left)))
         noisy = noisy + measure(number, chosen)
         taken += chosen
-        b = descended(fit, cross.some(taken), noisy, b)
+        b = descend(fit, cross.some(taken), noisy, b)
     return b
 
 
-def descended(fit: Fit, cross: Cross, noisy: Floats, b: Floats, steps: int = STEPS) -> Floats:
+def descend(fit: Fit, cross: Cross, noisy: Floats, b: Floats, steps: int = STEPS) -> Floats:
     """Minimise ½ |Q b − noisy|² by projected gradient over pairs of rows; steps 1/σ², σ the largest singular value.
 
     The result is the same as for shares, where both sides are divided by m.
     """
     cap, step = fit.cap, 1 / _largest(cross, fit.cap)
     for _ in range(steps):
-        b = fit.projected(b - step * cross.back(cross.marginals(b * cap) - noisy))
+        b = fit.project(b - step * cross.back(cross.marginals(b * cap) - noisy))
     return b
 
 
@@ -117,7 +117,7 @@ def _largest(cross: Cross, cap: Floats) -> float:
     return largest
 
 
-def projected(b: Floats, cap: Floats, links: float) -> Floats:
+def project(b: Floats, cap: Floats, links: float) -> Floats:
     """Return the projection on {0 ≤ b ≤ 1, Σ cap b = links} in the metric of pairs of rows: b + y, clipped to [0, 1].
 
     y is found by bracketed Newton steps: Σ cap · clip(b + y) is piecewise linear, so the last step is exact.
@@ -135,22 +135,22 @@ def projected(b: Floats, cap: Floats, links: float) -> Floats:
     return np.clip(b + y, 0, 1)
 
 
-def projected_columns(b: Floats, rows: Floats, total: float = 1.0) -> Floats:
+def project_columns(b: Floats, rows: Floats, total: float = 1.0) -> Floats:
     """Return the projection of each column on {0 ≤ b, Σ rows b = total}: negative cells are removed in turn."""
     active = np.ones(b.shape, np.bool_)
     while True:
-        held = np.where(active, rows[:, None], 0.0)
-        y = (total - (held * b).sum(axis=0)) / held.sum(axis=0)
+        free = np.where(active, rows[:, None], 0.0)
+        y = (total - (free * b).sum(axis=0)) / free.sum(axis=0)
         stays = active & (b + y > 0)
         if (stays == active).all():
             return np.where(active, b + y, 0.0)
         active = stays
 
 
-def drawn_pairs(b: Floats, u: Side, v: Side, links: int, chance: Chance) -> Integers:
+def sample_pairs(b: Floats, u: Side, v: Side, links: int, chance: Chance) -> Integers:
     """Return pairs of rows, (links, 2), each with probability b; block after block, so equal pairs form one run."""
     cap = np.multiply.outer(u.counts, v.counts).astype(np.int64).ravel()
-    found, ends = sampled([(np.ascontiguousarray(b).ravel(), cap)], links, chance), np.cumsum(cap)
+    found, ends = sample_entries([(np.ascontiguousarray(b).ravel(), cap)], links, chance), np.cumsum(cap)
     block = np.searchsorted(ends, found, side="right")
     within, one, two = found - (ends - cap)[block], block // b.shape[1], block % b.shape[1]
     width = v.counts.astype(np.int64)[two]
@@ -163,7 +163,7 @@ def _rows(side: Side, profiles: Integers, numbers: Integers) -> Integers:
     return np.asarray(order[(starts - side.counts.astype(np.int64))[profiles] + numbers])
 
 
-def drawn_children(b: Floats, u: Side, v: Side, chance: Chance) -> Floats:
+def sample_children(b: Floats, u: Side, v: Side, chance: Chance) -> Floats:
     """Return integer numbers of children, shape (p, q): an independent profile of u for every row of v."""
     found = np.zeros(b.shape)
     for j, count in enumerate(v.counts.astype(int)):

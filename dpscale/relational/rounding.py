@@ -108,7 +108,7 @@ PASSES, PROPOSALS, MOST, TINY = 3, 8, 400_000, 1e-12
 def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance) -> Floats:
     """Return integers ≤ caps, shape (p, q), whose sum is the rounded sum of `wanted`."""
     wanted = np.minimum(wanted, caps)
-    links, floors = rounded(wanted, caps, chance), np.floor(wanted).ravel()
+    links, floors = round_cells(wanted, caps, chance), np.floor(wanted).ravel()
     cross = Cross.of(u, v)
     first, second, off = cross.first, cross.second, cross.marginals(links - wanted)
     flat, shares = links.ravel(), np.cumsum(wanted.ravel() - floors)
@@ -119,7 +119,7 @@ def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance)
             break
         sources = above[(chance.uniforms(count) * len(above)).astype(np.int64)]
         ends = np.searchsorted(shares, chance.uniforms(count) * shares[-1]).clip(0, flat.size - 1).astype(np.int64)
-        loops.settle(flat, floors, caps.ravel(), first, second, off, sources, ends)
+        loops.improve(flat, floors, caps.ravel(), first, second, off, sources, ends)
     return flat.reshape(wanted.shape)
 
 
@@ -129,20 +129,20 @@ def round_children(wanted: Floats, u: Side, v: Side, most: int | None, chance: C
     Column sums are smaller if parents have no capacity. Columns are rounded separately, and links move within their
     column. `most` is the bound of the number of children of a row of u.
     """
-    whole = rounded_columns(wanted, v.counts, most, u.counts, chance)
+    whole = round_columns(wanted, v.counts, most, u.counts, chance)
     return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, chance)
 
 
-def rounded_columns(wanted: Floats, children: Floats, most: int | None, parents: Floats, chance: Chance) -> Floats:
+def round_columns(wanted: Floats, children: Floats, most: int | None, parents: Floats, chance: Chance) -> Floats:
     """Return integers, shape (p, q), with column sums `children`; `most` bounds the links of each of `parents` rows."""
-    whole = np.stack([rounded(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
+    whole = np.stack([round_cells(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
                       for column, rows in zip(wanted.T, children, strict=True)], axis=1)  # fmt: skip
     if most is not None:
-        moved_over(whole, most * parents, wanted, chance)
+        move_excess(whole, most * parents, wanted, chance)
     return whole
 
 
-def moved_over(whole: Floats, room: Floats, wanted: Floats, chance: Chance) -> None:
+def move_excess(whole: Floats, room: Floats, wanted: Floats, chance: Chance) -> None:
     """Move children beyond the capacity of their parents' profile to profiles with capacity, in place.
 
     The new profile is chosen with probability proportional to `wanted`; if none has capacity, the child has no parent.
@@ -176,11 +176,11 @@ def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int |
         places = np.searchsorted(starts, columns + chance.uniforms(count), side="right") - columns * len(whole)
         ends = places.clip(0, len(whole) - 1) * width + columns
         rooms = np.full(len(whole), np.inf) if most is None else most * u.counts
-        loops.settle_columns(flat, floors, rooms, first, second, off, sources, ends)
+        loops.improve_columns(flat, floors, rooms, first, second, off, sources, ends)
     return flat.reshape(whole.shape)
 
 
-def rounded(wanted: Floats, caps: Floats, chance: Chance) -> Floats:
+def round_cells(wanted: Floats, caps: Floats, chance: Chance) -> Floats:
     """Round every cell to its floor, or one more with probability of its fraction, by systematic sampling."""
     floors = np.floor(wanted)
     fractions = (wanted - floors).ravel()
@@ -194,7 +194,7 @@ def rounded(wanted: Floats, caps: Floats, chance: Chance) -> Floats:
 OFF = 1e-6
 
 
-def sampled(parts: Iterable[tuple[Floats, Integers]], links: int, chance: Chance) -> Integers:
+def sample_entries(parts: Iterable[tuple[Floats, Integers]], links: int, chance: Chance) -> Integers:
     """Return the indices of sampled entries, ascending, shape (links,).
 
     Parameters
@@ -211,10 +211,10 @@ def sampled(parts: Iterable[tuple[Floats, Integers]], links: int, chance: Chance
         If the probabilities do not sum to `links`.
     """
     state = chance.state()
-    sums, held = _merged(parts, state)
+    sums, entry_of = _merged(parts, state)
     if abs(sums.sum() - links) > OFF * max(links, 1):
         raise ValueError(f"entries of sum {sums.sum()}: expected {links}")
-    return np.asarray(held[_chosen(sums, links, state)])
+    return np.asarray(entry_of[_chosen(sums, links, state)])
 
 
 def _chosen(sums: Floats, count: int, state: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -222,24 +222,24 @@ def _chosen(sums: Floats, count: int, state: NDArray[np.uint64]) -> NDArray[np.b
     if count <= 0 or count >= len(sums):
         return np.full(len(sums), count > 0)
     left_out = np.clip(1 - sums, 0, 1)
-    merged, held = _merged([(left_out, np.ones(len(sums), np.int64))], state)
+    merged, entry_of = _merged([(left_out, np.ones(len(sums), np.int64))], state)
     chosen = np.ones(len(sums), np.bool_)
-    chosen[held[_chosen(merged, len(sums) - count, state)]] = False
+    chosen[entry_of[_chosen(merged, len(sums) - count, state)]] = False
     return chosen
 
 
 def _merged(parts: Iterable[tuple[Floats, Integers]], state: NDArray[np.uint64]) -> tuple[Floats, Integers]:
     """Return the sum of every group and the entry that represents it."""
-    sums, held, begun = [np.zeros(1)], [np.full(1, -1, np.int64)], 0
+    sums, entry_of, begun = [np.zeros(1)], [np.full(1, -1, np.int64)], 0
     for values, counts in parts:
         if len(values) and not (values.min() >= 0 and values.max() <= 1):
             raise ValueError("entries outside [0, 1]")
         most = int(2 * (values @ counts + 1)) + 2
         own, entry = np.zeros(most), np.full(most, -1, np.int64)
-        own[0], entry[0] = sums[-1][-1], held[-1][-1]
+        own[0], entry[0] = sums[-1][-1], entry_of[-1][-1]
         last = loops.merge(values, counts, begun, own, entry, state)
-        sums[-1], held[-1] = sums[-1][:-1], held[-1][:-1]
+        sums[-1], entry_of[-1] = sums[-1][:-1], entry_of[-1][:-1]
         sums.append(own[: last + 1].copy())
-        held.append(entry[: last + 1].copy())
+        entry_of.append(entry[: last + 1].copy())
         begun += int(counts.sum())
-    return np.concatenate(sums), np.concatenate(held)
+    return np.concatenate(sums), np.concatenate(entry_of)

@@ -524,7 +524,7 @@ def test_a_key_of_another_kind_and_one_with_a_password_are_refused(tmp_path, sel
     ):
         subprocess.run(["openssl", *options, "-out", path], check=True)
         assert (
-            "holds no such key without a password" in command("evidence", run, "--selftest", selftest, "--key", path)[2]
+            "contains no such key without a password" in command("evidence", run, "--selftest", selftest, "--key", path)[2]
         )
 
 
@@ -567,7 +567,7 @@ def test_a_draw_that_no_decision_ordered_is_refused_even_before_its_hash(tmp_pat
     with pytest.raises(JobError, match="a record that differs from the request"):
         draws.draws_and_factors(run)
     one.unlink()
-    with pytest.raises(JobError, match="is missing"):
+    with pytest.raises(JobError, match="follows a missing file"):
         draws.draws_and_factors(run)
 
 

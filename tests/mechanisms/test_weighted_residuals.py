@@ -313,7 +313,7 @@ def test_a_plan_is_read_back_as_it_was_written(tmp_path):
 
 def test_a_packed_search_is_unpacked_or_is_none():
     demands = demands_of(SEVERAL)
-    packed = search(demands, "gaussian", along_curve(demands)).packed()
+    packed = search(demands, "gaussian", along_curve(demands)).pack()
     assert unpack(packed, demands.sizes) is not None
     for wrong in (packed[1:], packed[:-1], packed * 2, packed[None], np.zeros(3), -packed):
         assert unpack(wrong, demands.sizes) is None

@@ -19,7 +19,7 @@ from dpscale.multitable import measuring, privacy_unit, runner
 from dpscale.multitable.job import DatabaseJob
 from dpscale.multitable.link_data import ExactLinks
 from dpscale.multitable.run import DatabaseRun
-from dpscale.relational.assignment import Tables
+from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
 from tests.multitable.small import digests, frames
@@ -83,7 +83,7 @@ def furthest(folder: Path, seed: int, links: list[dict[str, Any]]) -> None:
     """Every person comes or goes: AssertionError where a link's sums move further than is charged."""
     data = database(seed)
     job = write(folder / "all", data, links, seed)
-    protects, before = privacy_unit.whom(job), read(job, folder / "all")
+    protects, before = privacy_unit.neighbour_relation(job), read(job, folder / "all")
     for person in range(PERSONS):
         where = folder / f"without {person}"
         after = read(write(where, without(data, person), links, seed + 1), where)
@@ -94,7 +94,7 @@ def furthest(folder: Path, seed: int, links: list[dict[str, Any]]) -> None:
             assert abs(len(before[name].rows) - len(after[name].rows)) <= most, (name, person)
             claimed = most**2 * squared_distance("add/remove", *bounds, [Fraction(1)] * 3)
             assert sum(far) <= float(claimed) * (1 + 1e-9), (name, person)
-        tables = Tables(sizes_of(before["accounts"])[1])
+        tables = PairTables(sizes_of(before["accounts"])[1])
         [far] = moved((before["accounts"].siblings(tables),), (after["accounts"].siblings(tables),))
         assert far <= tables.squared(2, 1)
 
@@ -150,7 +150,7 @@ def test_counting_what_hangs_on_others_is_caught(tmp_path: Path, monkeypatch: py
 ])  # fmt: skip
 def test_what_cannot_be_counted_is_refused(tmp_path: Path, links: list[dict[str, Any]], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
-        privacy_unit.whom(write(tmp_path / "data", database(0), links, 0))
+        privacy_unit.neighbour_relation(write(tmp_path / "data", database(0), links, 0))
 
 
 def test_links_of_rows_that_are_replaced_are_not_counted(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_links_of_rows_that_are_replaced_are_not_counted(tmp_path: Path) -> None
     links = [both, both | {"name": "again", "counts": ["ratings"]}]
     job = DatabaseJob.read(write_shop(tmp_path, tables=tables, link=links))
     with pytest.raises(JobError, match="a row that is replaced"):
-        privacy_unit.whom(job)
+        privacy_unit.neighbour_relation(job)
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 10, 50])
@@ -183,7 +183,9 @@ def starred(folder: Path) -> Path:
     data["ratings"] = pd.DataFrame(pairs, columns=["id", "code"])
     link = shop()["link"]
     link[1]["counts"] = ["orders"]
-    return write_shop(folder, data=data, link=link, privacy={"privacy_cost": 50.0, "dataset": "shop", "allow_weak_privacy": True})
+    return write_shop(
+        folder, data=data, link=link, privacy={"privacy_cost": 50.0, "dataset": "shop", "allow_weak_privacy": True}
+    )
 
 
 def together(release: Any) -> float:

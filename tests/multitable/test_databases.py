@@ -98,7 +98,7 @@ def test_engine_partitions_and_order_of_rows_change_nothing_that_is_drawn(
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
     from dpscale.multitable.link_data import read_links
-    from dpscale.multitable.privacy_unit import whom
+    from dpscale.multitable.privacy_unit import neighbour_relation
     from dpscale.relational.features import Features
 
     shuffled = {name: frame.sample(frac=1, random_state=1) for name, frame in frames().items()}
@@ -108,7 +108,7 @@ def test_engine_partitions_and_order_of_rows_change_nothing_that_is_drawn(
         read = DatabaseJob.read(path)
         with_engine = resolve(scheduler=engine)
         for link in read.link:
-            exact = read_links(with_engine, read, link, whom(read))
+            exact = read_links(with_engine, read, link, neighbour_relation(read))
             sizes = [
                 tuple(read.domains[name][one].size for one in read.domains[name].names)
                 for name in (link.parent, link.child)
@@ -351,12 +351,12 @@ def test_a_pair_that_stands_there_thrice_is_one_link(tmp_path: Path) -> None:
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
     from dpscale.multitable.link_data import read_links
-    from dpscale.multitable.privacy_unit import whom
+    from dpscale.multitable.privacy_unit import neighbour_relation
 
     data, found = frames(), []
     for name, pairs in (("once", data["ratings"]), ("thrice", pd.concat([data["ratings"]] * 3))):
         read = DatabaseJob.read(write(tmp_path / name, data=data | {"ratings": pairs}))
-        exact = read_links(resolve(scheduler="synchronous"), read, read.link[1], whom(read))
+        exact = read_links(resolve(scheduler="synchronous"), read, read.link[1], neighbour_relation(read))
         found.append(sorted(map(tuple, exact.rows.tolist())))
     assert found[0] == found[1]
 

@@ -15,10 +15,10 @@ from dpscale.__main__ import main
 from dpscale.engine import resolve
 from dpscale.multitable import link_sampling
 from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.privacy_unit import whom
+from dpscale.multitable.privacy_unit import neighbour_relation
 from dpscale.multitable.run import DatabaseRun
 from dpscale.privacy.streams import Chance
-from dpscale.relational.assignment import Tables, sibling_sums, unlooped
+from dpscale.relational.assignment import PairTables, remove_loops, sibling_sums
 from tests.multitable.small import frames, job, table, write
 
 HOMES = job()["link"][2]
@@ -44,7 +44,7 @@ def test_as_many_children_have_no_parent_as_were_measured(tmp_path: Path, mechan
 ])  # fmt: skip
 def test_what_has_no_meaning_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(dp.JobError, match=said):
-        whom(DatabaseJob.read(write(tmp_path, **changes)))
+        neighbour_relation(DatabaseJob.read(write(tmp_path, **changes)))
 
 
 def staff(folder: Path, **more: Any) -> Path:
@@ -74,7 +74,7 @@ def exactly(path: Path) -> np.ndarray:
     from dpscale.multitable.link_data import read_links
 
     read = DatabaseJob.read(path)
-    return read_links(resolve(scheduler="synchronous"), read, read.link[0], whom(read)).rows
+    return read_links(resolve(scheduler="synchronous"), read, read.link[0], neighbour_relation(read)).rows
 
 
 @pytest.mark.parametrize("rows", [3, 40])
@@ -83,7 +83,7 @@ def test_swaps_leave_no_loops_no_pair_twice_and_every_degree(rows: int) -> None:
     pairs = np.unique(rng.integers(0, rows, (rows, 2)), axis=0)
     pairs = np.unique(np.concatenate([pairs, np.repeat(np.arange(rows), 2).reshape(-1, 2)]), axis=0)
     before = pairs.copy()
-    after = unlooped(pairs, rng.integers(0, 2, rows), Chance("release", "loops"))
+    after = remove_loops(pairs, rng.integers(0, 2, rows), Chance("release", "loops"))
     assert (after[:, 0] != after[:, 1]).all()
     assert len(np.unique(after, axis=0)) == len(after)
     if rows == 40:  # there is room
@@ -108,7 +108,7 @@ def test_siblings_are_met_where_links_are_drawn_by_groups(tmp_path: Path, monkey
         run = DatabaseRun(tmp_path / what)
         assert (orders.person.value_counts() <= 6).all()
         parents = pd.factorize(orders.person)[0]
-        sums = sibling_sums(orders[["month"]].to_numpy(), parents, Tables((3,))).reshape(3, 3)
+        sums = sibling_sums(orders[["month"]].to_numpy(), parents, PairTables((3,))).reshape(3, 3)
         same[what] = np.trace(sums) / sums.sum()
         assert run.done("report")
     assert same["without"] < 0.85

@@ -102,7 +102,7 @@ def test_a_run_keeps_to_the_version_that_it_began_with(tmp_path: Path) -> None:
     path, products = logged(tmp_path), frames()["products"]
     run = DatabaseRun.create(DatabaseJob.read(path), tmp_path / "run")
     with run.locked():
-        run.hold_versions()
+        run.pin_versions()
     assert run.job.tables["products"].version == 0
     deltalake.write_deltalake(str(tmp_path / "products"), products.assign(code=products.code + 1000), mode="append")
     for _ in range(2):

@@ -19,9 +19,9 @@ from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
 from dpscale.multitable import link_data
 from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.privacy_unit import NeighbourRelation, whom
+from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation
 from dpscale.multitable.run import DatabaseRun
-from dpscale.relational.assignment import Tables
+from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.degrees import GRID
 from dpscale.relational.features import BITS, Features, squared_distance
@@ -97,7 +97,7 @@ def statistics(engine: Engine, job: DatabaseJob, protects: NeighbourRelation) ->
             else [exact.by_degree(0, np.arange(link.bound))]
         )
         if link.called in ("accounts", "payments"):
-            found[f"siblings of {link.called}"] = (exact.siblings(Tables(sizes)),)
+            found[f"siblings of {link.called}"] = (exact.siblings(PairTables(sizes)),)
         found[link.called] = (np.array([len(exact.rows)]), np.concatenate(counts), u * unit, v * unit, both * unit**2)
     return found
 
@@ -137,7 +137,7 @@ FILTERS = [{}, {"persons": "y < 2"}, {"accounts": "x = 1"}, {"payments": "y != 1
 def test_nothing_moves_further_than_is_charged(tmp_path: Path, seed: int, where: dict[str, str]) -> None:
     rng, data, engine = np.random.default_rng(seed), database(seed), resolve(scheduler="synchronous")
     job = write(tmp_path / "all", data, rng, where)
-    protects = whom(job)
+    protects = neighbour_relation(job)
     assert protects.root == "persons"
     assert dict(protects.rows) == {"persons": 1, "accounts": 2, "payments": 6}
     before = statistics(engine, job, protects)
@@ -147,7 +147,7 @@ def test_nothing_moves_further_than_is_charged(tmp_path: Path, seed: int, where:
         after = statistics(engine, other, protects)
         for link in job.link[1:3]:
             [far] = moved(before[f"siblings of {link.called}"], after[f"siblings of {link.called}"])
-            assert far <= Tables((2, 3)).squared(link.bound, protects.rows[link.parent]), (link.called, person)
+            assert far <= PairTables((2, 3)).squared(link.bound, protects.rows[link.parent]), (link.called, person)
         for name in protects.moved:
             links, degrees, *sums = moved(before[name], after[name])
             most, most_degrees = limits(job, protects, name)
@@ -171,7 +171,7 @@ def test_of_a_tables_own_rows_a_person_has_as_many_as_are_charged(
     """The others' rows that count stay the same rows."""
     rng, data, engine = np.random.default_rng(0), database(0), resolve(scheduler="synchronous")
     job = write(tmp_path / "all", data, rng, where)
-    most = whom(job).rows[name]
+    most = neighbour_relation(job).rows[name]
     before = kept_rows(engine, job, tmp_path / "all", name)
     worst = 0
     for person in range(PERSONS):
@@ -194,7 +194,7 @@ def test_a_filter_is_as_if_the_rows_were_not_in_the_files(tmp_path: Path) -> Non
             for name, frame in data.items()}  # fmt: skip
     job, plain = write(tmp_path / "filtered", data, rng, where), write(tmp_path / "plain", left, rng)
     assert any(len(left[name]) < len(data[name]) for name in where)
-    found, expected = (statistics(engine, one, whom(one)) for one in (job, plain))
+    found, expected = (statistics(engine, one, neighbour_relation(one)) for one in (job, plain))
     for name, values in expected.items():
         assert moved(values, found[name]) == [0.0] * len(values), name
     for name in ("persons", "accounts", "payments"):
@@ -209,7 +209,7 @@ def test_a_filter_of_rows_that_are_replaced_is_refused(tmp_path: Path) -> None:
               "via": "tags.parquet", "child_key": "account"}]  # fmt: skip
     tables = {name: job["tables"][name] for name in ("persons", "accounts")}
     with pytest.raises(JobError, match="where: a filter, where one row is replaced"):
-        whom(DatabaseJob.read(job | {"tables": tables, "link": links}))
+        neighbour_relation(DatabaseJob.read(job | {"tables": tables, "link": links}))
 
 
 def test_a_wrong_setting_is_told_by_its_tables_name(tmp_path: Path) -> None:
@@ -243,10 +243,10 @@ def test_a_bound_that_forgets_who_else_gets_a_place_is_caught(tmp_path: Path) ->
     for seed in range(4):
         data = database(seed)
         job = write(tmp_path / f"all {seed}", data, rng)
-        before = link_data.read_links(engine, job, job.link[0], whom(job))
+        before = link_data.read_links(engine, job, job.link[0], neighbour_relation(job))
         for person in range(PERSONS):
             other = write(tmp_path / f"{seed} without {person}", without(data, person), rng)
-            after = link_data.read_links(engine, other, job.link[0], whom(other))
+            after = link_data.read_links(engine, other, job.link[0], neighbour_relation(other))
             old, new = map(by_values, (before, after))
             found = max(found, old.sub(new, fill_value=0).abs().sum())
     assert found > job.link[0].bound
@@ -267,7 +267,7 @@ def test_the_order_of_rows_moves_nothing_where_values_are_alike(tmp_path: Path) 
     data |= {"persons": pd.concat([data["persons"], twice])}
     for seed in range(4):
         job = write(tmp_path / str(seed), data, np.random.default_rng(seed))
-        found.append(statistics(engine, job, whom(job)))
+        found.append(statistics(engine, job, neighbour_relation(job)))
     for other in found[1:]:
         for name, values in found[0].items():
             assert all((a == b).all() for a, b in zip(values, other[name], strict=True)), name
@@ -281,7 +281,7 @@ def test_links_within_a_table_below_the_root_are_refused(tmp_path: Path) -> None
                             "child_key": "up"})  # fmt: skip
     (tmp_path / "all/job.toml").write_text(tomli_w.dumps(content))
     with pytest.raises(JobError, match="within accounts, whose rows come with those of persons"):
-        whom(DatabaseJob.read(tmp_path / "all/job.toml"))
+        neighbour_relation(DatabaseJob.read(tmp_path / "all/job.toml"))
 
 
 @pytest.mark.parametrize("where", ["links", "rows"])
@@ -291,7 +291,7 @@ def test_a_key_that_two_units_hold_is_refused(tmp_path: Path, where: str) -> Non
     joint = data["accounts"].head(1).assign(person=PERSONS - 1 - data["accounts"].person.iloc[0])
     job = write(tmp_path / "all", data | {"accounts": pd.concat([data["accounts"], joint])}, np.random.default_rng(0))
     engine = resolve(scheduler="synchronous")
-    read = {"links": lambda: statistics(engine, job, whom(job)),
+    read = {"links": lambda: statistics(engine, job, neighbour_relation(job)),
             "rows": lambda: kept_rows(engine, job, tmp_path / "all", "payments")}  # fmt: skip
     with pytest.raises(DataError, match="a key whose rows belong to two units"):
         read[where]()

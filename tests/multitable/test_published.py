@@ -15,10 +15,10 @@ import pytest
 from scipy.stats import chi2, chisquare
 
 import dpscale as dp
-from dpscale.measurement.link_sums import LinkRecords
+from dpscale.measurement.measurement import LinkRecords
 from dpscale.multitable import publishing
 from dpscale.multitable.link_data import ExactLinks
-from dpscale.multitable.publishing import Loop
+from dpscale.multitable.publishing import PublishedLoop
 from dpscale.privacy.conversion import mu_of_exponential
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.privacy.selection import epsilon_below
@@ -62,10 +62,14 @@ def test_a_replaced_row_moves_more_than_one_that_comes() -> None:
     assert max(int(np.abs(one).sum()) for one in moves(REPLACE, 2)) > moved_entries(ADD_REMOVE) * 2
 
 
-def loop(folder: Path, number: int, exact: np.ndarray, rounds: Rounds, amount: Fraction, told: list[Any]) -> Loop:
+def loop(
+    folder: Path, number: int, exact: np.ndarray, rounds: Rounds, amount: Fraction, record: list[Any]
+) -> PublishedLoop:
     records = LinkRecords(folder / str(number), f"release {number}", "snapshot", "link")
-    return Loop(records, rounds, amount, REPLACE, 3, lambda: exact, lambda n, digest: told.append((n, digest)),
-                lambda: seeded_secret(5))  # fmt: skip
+    return PublishedLoop(
+        records, rounds, amount, REPLACE, 3, lambda: exact, lambda n, digest: record.append((n, digest)),
+        lambda: seeded_secret(5),
+    )  # fmt: skip
 
 
 def small() -> tuple[Fit, Cross, np.ndarray]:
@@ -128,17 +132,17 @@ def test_all_rounds_together_cost_no_more_than_their_share(rounds: Rounds) -> No
 def test_rounds_end_where_nothing_is_left_and_each_is_told_first(tmp_path: Path) -> None:
     """Four marginals, three a round: two rounds of five."""
     fit, cross, exact = small()
-    told: list[Any] = []
-    one = loop(tmp_path, 0, exact, Rounds(5, 3), Fraction(100_000), told)
-    b = one.learnt(fit)
-    assert [n for n, _ in told] == [0, 1, 2, 3]  # what a choice is made on, and the choice, of two rounds
+    record: list[Any] = []
+    one = loop(tmp_path, 0, exact, Rounds(5, 3), Fraction(100_000), record)
+    b = one.run_rounds(fit)
+    assert [n for n, _ in record] == [0, 1, 2, 3]  # what a choice is made on, and the choice, of two rounds
     assert sorted(k for n in (0, 1) for k in json.loads((tmp_path / f"0/round-{n:02d}.json").read_text())) == [
         *range(4)
     ]
     assert len(list(tmp_path.glob("0/*.npy"))) == 2
-    again = loop(tmp_path, 0, None, Rounds(5, 3), Fraction(100_000), told)  # type: ignore[arg-type]
-    assert (again.learnt(fit) == b).all()
-    assert len(told) == 4
+    again = loop(tmp_path, 0, None, Rounds(5, 3), Fraction(100_000), record)  # type: ignore[arg-type]
+    assert (again.run_rounds(fit) == b).all()
+    assert len(record) == 4
     assert (
         np.abs(cross.marginals(b * fit.cap) - exact).sum()
         < 0.35 * np.abs(cross.marginals(fit.begin() * fit.cap) - exact).sum()
@@ -218,8 +222,8 @@ def test_a_choice_is_not_made_anew_on_other_rows(tmp_path: Path) -> None:
     path = write(tmp_path, {"engine": {"scheduler": "synchronous"}}, link=published())
     stopped_before_noise(path, tmp_path / "run")
     next((tmp_path / "run").glob("links/*/round-00.json")).unlink()
-    told = tmp_path / "run/tables/persons/synthetic/_rows.json"
-    told.write_text(json.dumps(json.loads(told.read_text()) | {"rows": 500}))
+    record = tmp_path / "run/tables/persons/synthetic/_rows.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"rows": 500}))
     with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
         dp.run(path, tmp_path / "run")
     assert not list((tmp_path / "run").glob("links/*/round-00.json"))

@@ -28,7 +28,7 @@ def test_rows_of_values_have_their_least_squares_variance(mechanism, shape):
 def test_a_mechanism_whose_strategies_span_everything_says_at_once_which_one_plans_many_cells():
     queries = np.random.default_rng(0).random((5, 60, 60))
     asked = dp.Workload(dp.Domain({"a": 60, "b": 60})).add_queries(("a", "b"), queries)
-    with pytest.raises(dp.PlanError, match="take query-smasher"):
+    with pytest.raises(dp.PlanError, match="use query-smasher"):
         dp.plan(asked, "weighted-fourier")
     assert dp.plan(asked, "query-smasher").optimality_gap < 0.1
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.optimize.convex import optimise
-from dpscale.optimize.integer_strategies import bits_for, round_strategy, error_coefficient
+from dpscale.optimize.integer_strategies import bits_for, error_coefficient, round_strategy
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.workload import axis_of, root_of
 from dpscale.workload.residual import kron

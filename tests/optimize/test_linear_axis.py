@@ -27,7 +27,7 @@ def test_a_look_is_that_of_a_decomposition(family, size, weighted):
     rows = root_of(axis.gram)[-(size - 1) :]
     values, vectors = np.linalg.eigh((rows * weights) @ rows.T)
     leverage = ((vectors.T @ rows) ** 2 / np.sqrt(values)[:, None]).sum(axis=0)
-    point = axis.look(weights)
+    point = axis.evaluate(weights)
     assert point.leverage == pytest.approx(leverage, rel=1e-10)
     assert point.trace == pytest.approx(np.sqrt(values).sum(), rel=1e-10)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpscale.relational.features import STEP, Features, Side
-from dpscale.relational.fit import Held, Links, many_to_many, one_to_many
+from dpscale.relational.fit import Constraint, Links, many_to_many, one_to_many
 
 U_SIZES, V_SIZES = (2, 3), (4, 2)
 
@@ -29,13 +29,15 @@ def problem(seed: int, links: float, clip: float | None = None, ridge: float = 2
     wanted *= links / wanted.sum()
     sums = one.T @ wanted.sum(axis=1), two.T @ wanted.sum(axis=0), one.T @ wanted @ two
     held = [
-        Held(own + rng.normal(0, 1, own.shape), ridge * rng.uniform(0.5, 2, own.shape), np.full(own.shape, links / 4))
+        Constraint(
+            own + rng.normal(0, 1, own.shape), ridge * rng.uniform(0.5, 2, own.shape), np.full(own.shape, links / 4)
+        )
         for own in sums
     ]
     return Links(one, two, u.counts, v.counts, links), held, (u, v)
 
 
-def parts(links: Links, held: list[Held | None]):
+def parts(links: Links, held: list[Constraint | None]):
     """For cvxpy: the variables and the energy of every pair of profiles."""
     found = [None if one is None else cp.Variable(one.target.shape) for one in held]
     energy, (p, q) = 0, (len(links.u), len(links.v))
@@ -58,7 +60,7 @@ def solved(loss) -> None:
         cp.Problem(cp.Minimize(loss)).solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
 
 
-def by_cvxpy_many(links: Links, held: list[Held | None]) -> np.ndarray:
+def by_cvxpy_many(links: Links, held: list[Constraint | None]) -> np.ndarray:
     energy, gain = parts(links, held)
     base, alpha = np.log(links.links / (links.cap.sum() - links.links)), cp.Variable()
     logits = energy + alpha + base
@@ -67,7 +69,7 @@ def by_cvxpy_many(links: Links, held: list[Held | None]) -> np.ndarray:
     return weights * links.links / weights.sum()
 
 
-def by_cvxpy_one(links: Links, held: list[Held | None]) -> np.ndarray:
+def by_cvxpy_one(links: Links, held: list[Constraint | None]) -> np.ndarray:
     energy, gain = parts(links, held)
     children = links.v_rows * links.links / links.v_rows.sum()
     logits = energy + np.log(links.u_rows / links.u_rows.sum())[:, None]

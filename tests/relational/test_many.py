@@ -8,7 +8,7 @@ import pytest
 from dpscale.privacy.streams import Chance
 from dpscale.relational import expected_links as links_module
 from dpscale.relational import link_estimation
-from dpscale.relational.budget_shares import Question, Shares, planned
+from dpscale.relational.budget_shares import Question, Shares, plan_shares
 from dpscale.relational.degrees import GRID, sample_degrees, sample_uniform_degrees, thresholds
 from dpscale.relational.expected_links import Expected
 from dpscale.relational.features import Side
@@ -26,7 +26,7 @@ def sides(rows: int = 3000) -> tuple[Side, Side]:
 
 def signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
     """Exact sums of links that prefer some kinds."""
-    shares = planned(Question(u, v, LINKS, "add/remove", 1.0, known))
+    shares = plan_shares(Question(u, v, LINKS, "add/remove", 1.0, known))
     shares = Shares(shares.u, shares.v, (1.0, 1.0, 1.0), 0.0)
     rng = np.random.default_rng(1)
     weights = (
@@ -43,7 +43,7 @@ def signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
 
 def test_a_sample_has_the_means_of_all_rows() -> None:
     u, _ = sides()
-    side = Expected.random(u, planned(Question(u, u, LINKS, "add/remove", 1.0)).u, LINKS)
+    side = Expected.random(u, plan_shares(Question(u, u, LINKS, "add/remove", 1.0)).u, LINKS)
     values, weights = links_module.sample(side, Chance("r", "sample"))
     assert weights.sum() == pytest.approx(1)
     assert values.T @ weights == pytest.approx(side.sums / LINKS, abs=1e-4)

@@ -12,7 +12,7 @@ import pytest
 
 from dpscale.relational import published
 from dpscale.relational.features import Side
-from dpscale.relational.published import Fit, Rounds, descended, drawn_children, drawn_pairs, learnt, projected
+from dpscale.relational.published import Fit, Rounds, descend, project, run_rounds, sample_children, sample_pairs
 from dpscale.relational.rounding import Cross
 from tests.relational.small import chance, side, wanted
 
@@ -38,7 +38,7 @@ def test_the_projection_is_that_of_all_pairs_of_rows(links: float, spread: float
     u, v = sides(1)
     cap = np.multiply.outer(u.counts, v.counts)
     b = np.random.default_rng(2).normal(0.4, spread, cap.shape)
-    found = projected(b, cap, links)
+    found = project(b, cap, links)
     assert (cap * found).sum() == pytest.approx(links, abs=1e-9)
     far, pairs = b[np.ix_(u.of, v.of)], cp.Variable((u.rows, v.rows))
     near = solved(pairs, cp.sum_squares(pairs - far), [pairs >= 0, pairs <= 1, cp.sum(pairs) == links])
@@ -55,7 +55,7 @@ def test_the_projection_is_that_of_all_pairs_of_rows(links: float, spread: float
 def test_every_child_is_projected_to_its_own_simplex() -> None:
     u, v = sides(2)
     fit, b = Fit(u, v, v.rows, True), np.random.default_rng(3).normal(0, 0.3, (len(u.counts), len(v.counts)))
-    found = fit.projected(b)
+    found = fit.project(b)
     for j in range(len(v.counts)):
         one = cp.Variable(u.rows)
         near = solved(one, cp.sum_squares(one - b[u.of, j]), [one >= 0, cp.sum(one) == 1])
@@ -94,10 +94,10 @@ def test_the_fit_is_that_over_pairs_of_rows_and_comes_to_the_least_squares(known
     cross = Cross.of(u, v).some([0, 4, 7])
     noisy = cross.marginals(wanted(u, v, links, 3))
     noisy[noisy > 0] += np.random.default_rng(1).normal(0, 1, (noisy > 0).sum())
-    blocks = descended(fit, cross, noisy, fit.begin(), 30)
-    pairs = descended(rows, Cross.of(rows.u, rows.v).some([0, 4, 7]), noisy, rows.begin(), 30)
+    blocks = descend(fit, cross, noisy, fit.begin(), 30)
+    pairs = descend(rows, Cross.of(rows.u, rows.v).some([0, 4, 7]), noisy, rows.begin(), 30)
     assert pairs == pytest.approx(blocks[np.ix_(u.of, v.of)], abs=1e-9)
-    long = descended(fit, cross, noisy, fit.begin(), 5000)
+    long = descend(fit, cross, noisy, fit.begin(), 5000)
     b, cap = cp.Variable(fit.cap.shape), fit.cap
     within = [b >= 0, b <= 1, u.counts @ b == 1] if known else [b >= 0, b <= 1, cp.sum(cp.multiply(cap, b)) == links]
     query = matrix(cross, cap.shape) * cap.ravel()
@@ -125,7 +125,7 @@ def test_without_noise_all_marginals_are_met_and_each_is_taken_once() -> None:
         return out
 
     fit = Fit(u, v, links, False)
-    b = learnt(fit, Rounds(5, 4), cross, choose, measure)
+    b = run_rounds(fit, Rounds(5, 4), cross, choose, measure)
     assert [len(own) for own in taken] == [4, 4, 1]
     assert sorted(k for own in taken for k in own) == list(range(9))
     errors = [np.abs(cross.marginals(one * fit.cap) - true).sum() for one in (fit.begin(), b)]
@@ -142,10 +142,10 @@ def test_choices_and_noise_cost_what_there_is() -> None:
 def test_rows_are_drawn_with_their_chances(links: int) -> None:
     u, v = sides(4)
     fit = Fit(u, v, links, False)
-    b = fit.projected(np.random.default_rng(5).normal(0.3, 0.3, fit.cap.shape))
+    b = fit.project(np.random.default_rng(5).normal(0.3, 0.3, fit.cap.shape))
     counted, times = np.zeros((u.rows, v.rows)), 2000
     for number in range(times):
-        pairs = drawn_pairs(b, u, v, links, chance(number))
+        pairs = sample_pairs(b, u, v, links, chance(number))
         assert len(np.unique(pairs, axis=0)) == len(pairs) == links
         counted[pairs[:, 0], pairs[:, 1]] += 1
     want = b[np.ix_(u.of, v.of)]
@@ -155,8 +155,8 @@ def test_rows_are_drawn_with_their_chances(links: int) -> None:
 def test_every_child_draws_one_parent_by_its_own_chances() -> None:
     u, v = sides(6)
     fit = Fit(u, v, v.rows, True)
-    b = fit.projected(np.random.default_rng(5).normal(0.1, 0.1, fit.cap.shape))
-    found = [drawn_children(b, u, v, chance(number)) for number in range(2000)]
+    b = fit.project(np.random.default_rng(5).normal(0.1, 0.1, fit.cap.shape))
+    found = [sample_children(b, u, v, chance(number)) for number in range(2000)]
     assert all(one.sum(axis=0).tolist() == v.counts.tolist() for one in found)
     want = b * fit.cap
     assert np.mean(found, axis=0) == pytest.approx(want, abs=0.12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpscale.relational.features import Side
-from dpscale.relational.rounding import round_children, round_totals, rounded
+from dpscale.relational.rounding import round_cells, round_children, round_totals
 from tests.relational.small import chance, side, wanted
 
 TIMES = 3000
@@ -32,7 +32,7 @@ def marginal_error(u: Side, v: Side, found: np.ndarray, want: np.ndarray) -> flo
 def test_every_cell_is_one_more_with_a_chance_of_its_fraction() -> None:
     want = np.array([[0.1, 1.7, 0.0], [2.45, 0.05, 3.0], [0.5, 0.9, 0.3]])
     caps = np.full(want.shape, 4.0)
-    found = np.stack([rounded(want, caps, chance(i)) for i in range(TIMES)])
+    found = np.stack([round_cells(want, caps, chance(i)) for i in range(TIMES)])
     assert (found.sum(axis=(1, 2)) == 9).all()
     assert ((found == np.floor(want)) | (found == np.floor(want) + 1)).all()
     spread = np.sqrt((want % 1) * (1 - want % 1) / TIMES)
@@ -48,14 +48,14 @@ def test_settling_keeps_floors_bounds_and_total(links: float, seed: int) -> None
     assert (found >= np.floor(want)).all()
     assert (found <= np.minimum(np.floor(want) + 1, caps)).all()
     assert found.sum() == links
-    alone = rounded(want, caps, chance(seed))
+    alone = round_cells(want, caps, chance(seed))
     assert marginal_error(u, v, found, want) <= marginal_error(u, v, alone, want) + 1e-9
 
 
 def test_settling_brings_marginals_nearer() -> None:
     u, v = side(60, (3, 4), 1), side(60, (2, 3, 2), 2)
     want, caps = wanted(u, v, 300, 3), np.multiply.outer(u.counts, v.counts)
-    found, alone = round_totals(want, u, v, caps, chance(0)), rounded(want, caps, chance(0))
+    found, alone = round_totals(want, u, v, caps, chance(0)), round_cells(want, caps, chance(0))
     assert marginal_error(u, v, found, want) < 0.5 * marginal_error(u, v, alone, want)
 
 
@@ -86,5 +86,6 @@ def test_children_are_settled_near_to_what_is_wanted() -> None:
     want = wanted(u, v, 200, 9)
     want *= v.counts / want.sum(axis=0)
     found = round_children(want, u, v, None, chance(1))
-    alone = np.stack([rounded(column, np.full(len(column), np.inf), chance(i)) for i, column in enumerate(want.T)], 1)
+    caps = np.full(len(want), np.inf)
+    alone = np.stack([round_cells(column, caps, chance(i)) for i, column in enumerate(want.T)], 1)
     assert marginal_error(u, v, found, want) < 0.6 * marginal_error(u, v, alone, want)

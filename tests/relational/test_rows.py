@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.relational.assignment import assigned
-from dpscale.relational.degrees import by_chance, children, cut, degrees, distribution, within_bounds
+from dpscale.relational.assignment import assign_links
+from dpscale.relational.degrees import children, degrees, distribution, limit_degrees, limit_links, poisson_degrees
 from dpscale.relational.features import Side
 from dpscale.relational.rounding import round_children, round_totals
 from tests.relational.small import chance, side, wanted
@@ -52,13 +52,13 @@ def test_a_tilted_law_has_the_profiles_mean_and_no_more_information() -> None:
     found = degrees(np.array([4000.0]), one, law, chance(2))[0]
     low, high = -9.0, 9.0
     for _ in range(100):
-        tilted = law * np.exp((low + high) / 2 * np.arange(5))
-        tilted /= tilted.sum()
-        low, high = ((low + high) / 2, high) if tilted @ np.arange(5) < 2 else (low, (low + high) / 2)
-    assert np.bincount(found, minlength=5) == pytest.approx(2000 * tilted, abs=25)
+        tilt_distributions = law * np.exp((low + high) / 2 * np.arange(5))
+        tilt_distributions /= tilt_distributions.sum()
+        low, high = ((low + high) / 2, high) if tilt_distributions @ np.arange(5) < 2 else (low, (low + high) / 2)
+    assert np.bincount(found, minlength=5) == pytest.approx(2000 * tilt_distributions, abs=25)
 
 
-@pytest.mark.parametrize("law", [by_chance(500, 100, 80), np.array([0.4, 0.0, 0.3, 0.2, 0.1] + [0.0] * 76)])
+@pytest.mark.parametrize("law", [poisson_degrees(500, 100, 80), np.array([0.4, 0.0, 0.3, 0.2, 0.1] + [0.0] * 76)])
 def test_a_profile_of_more_links_spreads_them(law: np.ndarray) -> None:
     """Twice as many links as most have: more for all rows, and not very many for one."""
     one = Side.made(np.zeros((100, 1), int), (2,))
@@ -73,30 +73,30 @@ def test_a_distribution_from_noisy_counts_is_one() -> None:
     assert distribution(np.array([50.0, 80.0]), 100) == pytest.approx([0.5, 0.3, 0.2])
     noisy = distribution(np.array([-7.0, 90.0, 60.0, 130.0]), 100)
     assert noisy == pytest.approx([0, 0.75, 0, 0.25, 0])
-    assert by_chance(20, 10, 30) @ np.arange(31) == pytest.approx(2)
+    assert poisson_degrees(20, 10, 30) @ np.arange(31) == pytest.approx(2)
 
 
 def test_links_beyond_the_bounds_are_taken_away_and_no_others() -> None:
     u, v = side(20, (3,), 1), side(10, (2, 2), 2)
     links = np.multiply.outer(u.counts, v.counts)
-    found = within_bounds(links, u, v, 4, None, chance(0))
+    found = limit_links(links, u, v, 4, None, chance(0))
     assert found.sum(axis=1).tolist() == (4 * u.counts).tolist()
     assert (found <= links).all()
-    assert (within_bounds(links, u, v, 10, 20, chance(0)) == links).all()
-    both = within_bounds(links, u, v, 4, 5, chance(0))
+    assert (limit_links(links, u, v, 10, 20, chance(0)) == links).all()
+    both = limit_links(links, u, v, 4, 5, chance(0))
     assert (both.sum(axis=1) <= 4 * u.counts).all()
     assert (both.sum(axis=0) <= 5 * v.counts).all()
 
 
 def test_links_of_rows_beyond_their_bound_are_cut() -> None:
     pairs = np.array([(i, j) for i in range(6) for j in range(9) if (i + j) % 3])
-    found = cut(pairs, (4, None), chance(0))
+    found = limit_degrees(pairs, (4, None), chance(0))
     assert np.bincount(found[:, 0]).tolist() == [4] * 6
     assert {*map(tuple, found)} <= {*map(tuple, pairs)}
-    both = cut(pairs, (4, 2), chance(1))
+    both = limit_degrees(pairs, (4, 2), chance(1))
     assert np.bincount(both[:, 0]).max() <= 4
     assert np.bincount(both[:, 1]).max() <= 2
-    assert (cut(pairs, (6, None), chance(2)) == pairs).all()
+    assert (limit_degrees(pairs, (6, None), chance(2)) == pairs).all()
 
 
 def test_children_have_one_parent_or_none() -> None:
@@ -111,11 +111,11 @@ def test_links_are_assigned_as_they_were_settled(links: int, seed: int) -> None:
     u, v = side(80, (3, 2), seed), side(60, (2, 3, 2), seed + 7)
     caps = np.multiply.outer(u.counts, v.counts)
     whole = round_totals(np.minimum(wanted(u, v, links, seed, 5.0), caps), u, v, caps, chance(seed))
-    laws = by_chance(links, u.rows, 60), by_chance(links, v.rows, 80)
+    laws = poisson_degrees(links, u.rows, 60), poisson_degrees(links, v.rows, 80)
     one, two = (
         degrees(whole.sum(axis=1 - i), s, law, chance(9)) for i, (s, law) in enumerate(zip((u, v), laws, strict=True))
     )
-    pairs = assigned(whole, u, v, one, two, chance(seed))
+    pairs = assign_links(whole, u, v, one, two, chance(seed))
     assert len(np.unique(pairs, axis=0)) == len(pairs) == links
     assert (counted(pairs, u, v) == whole).all()
     assert np.bincount(pairs[:, 0], minlength=u.rows).tolist() == of_rows(u, one).tolist()
@@ -128,8 +128,8 @@ def test_children_are_assigned_where_their_parents_have_room(bound: int | None) 
     u, v = side(10, (3,), 1), side(25, (2, 2), 2)
     whole = round_children(wanted(u, v, 25, 3), u, v, bound, chance(4))
     most = bound or 25
-    one = degrees(whole.sum(axis=1), u, by_chance(25, 10, most), chance(5))
-    pairs = assigned(whole, u, v, one, children(whole.sum(axis=0), v, chance(6)), chance(7))
+    one = degrees(whole.sum(axis=1), u, poisson_degrees(25, 10, most), chance(5))
+    pairs = assign_links(whole, u, v, one, children(whole.sum(axis=0), v, chance(6)), chance(7))
     assert len(pairs) == min(25, 10 * most)
     assert len(np.unique(pairs[:, 1])) == len(pairs)
     assert np.bincount(pairs[:, 0]).max() <= most
@@ -145,7 +145,7 @@ def test_where_hardly_any_graph_is_possible_it_is_found(rows: int, columns: int,
     u, v = (Side.made(np.zeros((n, 1), int), (2,)) for n in (rows, columns))
     one, two = (np.full(n, m) - (np.arange(n) < missing).astype(int) for n, m in ((rows, columns), (columns, rows)))
     whole = np.array([[float(rows * columns - missing)]])
-    pairs = assigned(whole, u, v, [one], [two], chance(seed))
+    pairs = assign_links(whole, u, v, [one], [two], chance(seed))
     assert len(np.unique(pairs, axis=0)) == len(pairs) == rows * columns - missing
     assert np.bincount(pairs[:, 0], minlength=rows).tolist() == one.tolist()
 
@@ -153,7 +153,7 @@ def test_where_hardly_any_graph_is_possible_it_is_found(rows: int, columns: int,
 def test_what_no_graph_holds_is_left_out() -> None:
     """Three links of two rows with one row, whose pairs are two."""
     u, v = (Side.made(np.zeros((n, 1), int), (2,)) for n in (2, 1))
-    pairs = assigned(np.array([[3.0]]), u, v, [np.array([2, 1])], [np.array([3])], chance(0))
+    pairs = assign_links(np.array([[3.0]]), u, v, [np.array([2, 1])], [np.array([3])], chance(0))
     assert sorted(map(tuple, pairs)) == [(0, 0), (1, 0)]
 
 
@@ -161,7 +161,7 @@ def test_links_within_one_table() -> None:
     """Both roles of one table are sides of their own: (a, b) and (b, a) are two links."""
     u = side(30, (3, 2), 5)
     whole = round_totals(wanted(u, u, 300, 6, 5.0), u, u, np.multiply.outer(u.counts, u.counts), chance(1))
-    one, two = (degrees(whole.sum(axis=1 - i), u, by_chance(300, 30, 30), chance(i)) for i in (0, 1))
-    pairs = assigned(whole, u, u, one, two, chance(3))
+    one, two = (degrees(whole.sum(axis=1 - i), u, poisson_degrees(300, 30, 30), chance(i)) for i in (0, 1))
+    pairs = assign_links(whole, u, u, one, two, chance(3))
     assert len(np.unique(pairs, axis=0)) == len(pairs) == 300
     assert (counted(pairs, u, u) == whole).all()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpscale.relational import loops
-from dpscale.relational.rounding import sampled
+from dpscale.relational.rounding import sample_entries
 from tests.relational.small import chance
 
 FIGURE = [0.1, 0.2, 0.5, 0.7, 0.6, 0.9]
@@ -52,7 +52,7 @@ def law(values: list[float], links: int, monkeypatch: pytest.MonkeyPatch) -> dic
     found: dict[tuple[int, ...], float] = {}
     while True:
         fate.begin()
-        outcome = tuple(sampled([(np.array(values), np.ones(len(values), np.int64))], links, chance(0)))
+        outcome = tuple(sample_entries([(np.array(values), np.ones(len(values), np.int64))], links, chance(0)))
         found[outcome] = found.get(outcome, 0.0) + fate.probability
         if not fate.next():
             return found
@@ -108,7 +108,7 @@ def test_runs_of_equal_entries_are_as_entries_one_by_one() -> None:
     values[1] += (round(total) - total) / 7
     found = np.zeros(counts.sum())
     for number in range(4000):
-        one = sampled([(values, counts)], round(total), chance(number))
+        one = sample_entries([(values, counts)], round(total), chance(number))
         assert len(np.unique(one)) == len(one) == round(total)
         found[one] += 1
     wanted = np.repeat(values, counts)
@@ -117,13 +117,13 @@ def test_runs_of_equal_entries_are_as_entries_one_by_one() -> None:
 
 def test_a_sum_that_is_no_total_is_refused() -> None:
     with pytest.raises(ValueError, match="expected 3"):
-        sampled([(np.array([0.5, 0.5]), np.ones(2, np.int64))], 3, chance(0))
+        sample_entries([(np.array([0.5, 0.5]), np.ones(2, np.int64))], 3, chance(0))
 
 
 @pytest.mark.parametrize("values", [[1.5, 0.5], [-0.1, 1.1], [np.nan, 1.0]])
 def test_what_is_no_chance_is_refused(values: list[float]) -> None:
     with pytest.raises(ValueError, match="outside"):
-        sampled([(np.array(values), np.ones(2, np.int64))], 1, chance(0))
+        sample_entries([(np.array(values), np.ones(2, np.int64))], 1, chance(0))
 
 
 def entries(parts: int, size: int, links: int):
@@ -140,7 +140,7 @@ def entries(parts: int, size: int, links: int):
 def test_any_number_of_entries_goes_by_in_parts(parts: int, size: int, links: int) -> None:
     """In the slow case 10⁸ entries, 800 MB of numbers, of which few are held."""
     tracemalloc.start()
-    found = sampled(entries(parts, size, links), links, chance(3))
+    found = sample_entries(entries(parts, size, links), links, chance(3))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(np.unique(found)) == links
@@ -153,7 +153,7 @@ def test_any_number_of_entries_goes_by_in_parts(parts: int, size: int, links: in
 def test_blocks_of_very_many_pairs_cost_by_their_links() -> None:
     """10¹² pairs of rows in two blocks."""
     values, counts = np.array([1e-9, 3e-9]), np.array([10**12 // 4 * 3, 10**12 // 4])
-    found = sampled([(values, counts)], 1500, chance(1))
+    found = sample_entries([(values, counts)], 1500, chance(1))
     assert len(np.unique(found)) == 1500
     assert (found < counts[0]).sum() == pytest.approx(750, abs=3)
 

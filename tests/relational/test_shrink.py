@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpscale.relational import link_estimation
-from dpscale.relational.link_estimation import Block, ridges, shrunk
+from dpscale.relational.link_estimation import ShrinkageBlock, ridges, shrink_sums
 
 PRIOR = 0.15
 
@@ -54,7 +54,7 @@ def test_the_ridge_is_the_expected_share_that_is_real(size: float) -> None:
     """Of C/(C + λ) the product's grid of scales is a sum for the integral."""
     carried, curvature, sigma = np.array([30.0, 60.0, 10.0]), np.array([50.0, 70.0, 20.0]), 4.0
     departed = size * sigma * np.array([1.0, -0.8, 0.3])
-    ridge = ridges([Block(departed, curvature, carried, sigma)], PRIOR)[0]
+    ridge = ridges([ShrinkageBlock(departed, curvature, carried, sigma)], PRIOR)[0]
     assert curvature / (curvature + ridge) == pytest.approx(by_quadrature(departed, carried, sigma), abs=0.01)
 
 
@@ -70,7 +70,7 @@ def drawn(scale: float, blocks: int, cells: int, seed: int):
 @pytest.mark.parametrize("seed", range(5))
 def test_of_noise_alone_nothing_is_kept(seed: int) -> None:
     noisy, expected, _, carried, kinds = drawn(0.0, 12, 15, seed)
-    kept, ridge = shrunk(noisy, expected, carried, carried, 1 / 25, kinds, PRIOR)
+    kept, ridge = shrink_sums(noisy, expected, carried, carried, 1 / 25, kinds, PRIOR)
     believed = carried / (carried + ridge)
     assert believed.mean() < 0.05
     assert ((kept - expected) * believed).std() < 0.05 * 5
@@ -79,7 +79,7 @@ def test_of_noise_alone_nothing_is_kept(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_strong_signal_is_believed(seed: int) -> None:
     noisy, expected, _, carried, kinds = drawn(1.0, 12, 15, seed)
-    kept, ridge = shrunk(noisy, expected, carried, carried, 1 / 25, kinds, PRIOR)
+    kept, ridge = shrink_sums(noisy, expected, carried, carried, 1 / 25, kinds, PRIOR)
     assert (kept == noisy).all()
     assert (carried / (carried + ridge)).min() > 0.97
 
@@ -89,7 +89,7 @@ def test_between_them_the_error_is_less_than_that_of_either() -> None:
     errors = np.zeros(4)
     for seed in range(20):
         noisy, expected, real, carried, kinds = drawn(0.05, 12, 15, seed)
-        kept, ridge = shrunk(noisy, expected, carried, carried, 1 / 25, kinds, PRIOR)
+        kept, ridge = shrink_sums(noisy, expected, carried, carried, 1 / 25, kinds, PRIOR)
         guess = (kept - expected) * carried / (carried + ridge)
         best = (noisy - expected) * (carried * 0.05) ** 2 / ((carried * 0.05) ** 2 + 25)
         errors += [((guess - real) ** 2).sum(), ((noisy - expected - real) ** 2).sum(), (real**2).sum(),
@@ -101,7 +101,7 @@ def test_between_them_the_error_is_less_than_that_of_either() -> None:
 def test_one_block_that_departs_among_many_that_do_not() -> None:
     noisy, expected, _, carried, kinds = drawn(0.0, 30, 10, 3)
     noisy[:10] += 40.0 * np.where(np.arange(10) % 2, 1, -1)
-    _, ridge = shrunk(noisy, expected, carried, carried, 1 / 25, kinds, PRIOR)
+    _, ridge = shrink_sums(noisy, expected, carried, carried, 1 / 25, kinds, PRIOR)
     believed = carried / (carried + ridge)
     assert believed[:10].min() > 0.9
     assert np.median(believed[10:]) < 0.2

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpscale.privacy.streams import Chance
-from dpscale.relational.assignment import STEP, Tables, estimated_sums, sibling_sums, swapped
-from dpscale.relational.budget_shares import Question, planned
+from dpscale.relational.assignment import STEP, PairTables, estimate_sums, sibling_sums, swap_children
+from dpscale.relational.budget_shares import Question, plan_shares
 from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, expected_links
 from dpscale.relational.rounding import Cross
@@ -24,7 +24,7 @@ def family(seed: int, alike: float = 0.8, parents: int = 300) -> tuple[np.ndarra
     return np.where(rng.random(len(owner))[:, None] < alike, own, other), owner
 
 
-def by_pairs(rows: np.ndarray, owner: np.ndarray, tables: Tables) -> np.ndarray:
+def by_pairs(rows: np.ndarray, owner: np.ndarray, tables: PairTables) -> np.ndarray:
     """The oracle: every ordered pair."""
     found = np.zeros(int(tables.starts[-1]))
     for parent in np.unique(owner):
@@ -40,13 +40,13 @@ def by_pairs(rows: np.ndarray, owner: np.ndarray, tables: Tables) -> np.ndarray:
 
 def test_sums_are_those_of_all_pairs() -> None:
     rows, owner = family(0, parents=40)
-    assert (sibling_sums(rows, owner, Tables(SIZES)) == by_pairs(rows, owner, Tables(SIZES))).all()
-    assert not sibling_sums(rows[:0], owner[:0], Tables(SIZES)).any()
+    assert (sibling_sums(rows, owner, PairTables(SIZES)) == by_pairs(rows, owner, PairTables(SIZES))).all()
+    assert not sibling_sums(rows[:0], owner[:0], PairTables(SIZES)).any()
 
 
 @pytest.mark.parametrize("children", [2, 3, 7])
 def test_one_parent_moves_no_further_than_is_charged_and_as_far(children: int) -> None:
-    tables = Tables(SIZES)
+    tables = PairTables(SIZES)
     worst = 0
     for seed in range(200):
         rows = np.stack([np.random.default_rng(seed).integers(0, size, children) for size in SIZES], axis=1)
@@ -61,17 +61,17 @@ def setting() -> tuple[np.ndarray, np.ndarray, Side, Side, np.ndarray]:
     rows, owner = family(1)
     rng = np.random.default_rng(2)
     u, v = Side.made(np.stack([rng.integers(0, 2, 300)], axis=1), (2,)), Side.made(rows, SIZES)
-    shares = planned(Question(u, v, len(rows), "add/remove", 1.0, True))
+    shares = plan_shares(Question(u, v, len(rows), "add/remove", 1.0, True))
     expected = expected_links(u, v, shares, Sums(None, None, None), len(rows), True)
     return rows, owner, u, v, expected
 
 
 def test_swaps_meet_what_siblings_have_in_common() -> None:
     rows, owner, u, v, expected = setting()
-    tables, chance = Tables(SIZES), Chance("release", "siblings")
+    tables, chance = PairTables(SIZES), Chance("release", "siblings")
     true = sibling_sums(rows, owner, tables) * STEP
     links = np.stack([np.random.default_rng(3).permutation(owner), np.arange(len(rows))], axis=1)
-    after = swapped(links, rows, u, v, expected, true, tables, chance)
+    after = swap_children(links, rows, u, v, expected, true, tables, chance)
     assert sorted(after[:, 1]) == list(range(len(rows)))
     assert (np.bincount(after[:, 0], minlength=300) == np.bincount(links[:, 0], minlength=300)).all()
 
@@ -91,10 +91,10 @@ def test_swaps_meet_what_siblings_have_in_common() -> None:
 
 def test_noise_alone_is_not_believed() -> None:
     rows, owner, *_ = setting()
-    tables, rng = Tables(SIZES), np.random.default_rng(5)
+    tables, rng = PairTables(SIZES), np.random.default_rng(5)
     now = sibling_sums(rows, rng.permutation(owner), tables) * STEP
-    target = estimated_sums(now + rng.normal(0, 200, now.size), now, tables, 200.0**-2)
+    target = estimate_sums(now + rng.normal(0, 200, now.size), now, tables, 200.0**-2)
     assert np.abs(target - now).sum() < 0.2 * np.abs(now).sum()
     true = sibling_sums(rows, owner, tables) * STEP
-    near = estimated_sums(true + rng.normal(0, 0.5, now.size), now, tables, 4.0)
+    near = estimate_sums(true + rng.normal(0, 0.5, now.size), now, tables, 4.0)
     assert np.abs(near - true).sum() < 0.1 * np.abs(now - true).sum()
