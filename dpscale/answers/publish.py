@@ -126,7 +126,7 @@ def write_published(
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def labelled(domain: Domain, published: Published, names: AttributeSet, limit: float) -> Any:
+def labelled(domain: Domain, published: Published, names: AttributeSet, limit: float) -> pa.Table:
     """Return an Arrow table of labels, `count`, `std_error` and `flag`.
 
     The flag is `unreliable` if the error is more than `limit` times the count.
@@ -141,7 +141,7 @@ def labelled(domain: Domain, published: Published, names: AttributeSet, limit: f
     )
 
 
-def codebook(domain: Domain, tables: Mapping[AttributeSet, Any]) -> Any:
+def codebook(domain: Domain, tables: Mapping[AttributeSet, Integers]) -> pa.Table:
     """Return an Arrow table of every published attribute: kind, cells and labels."""
     names = [name for name in domain.names if any(name in own for own in tables)]
     rows = [(name, domain[name].kind, cell, label) for name in names for cell, label in enumerate(texts(domain[name]))]
@@ -181,25 +181,25 @@ def _emptied(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _csv(path: Path, table: Any) -> None:
+def _csv(path: Path, table: pa.Table) -> None:
     out = io.BytesIO()
     arrow_csv.write_csv(_escaped(without_dictionaries(table)), out)
     write_whole(path, out.getvalue())
 
 
-def _all_csv(folder: Path, tables: Mapping[str, Any], release: str) -> None:
+def _all_csv(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
     for name, table in tables.items():
         _csv(_place(folder, "csv") / f"{name}.csv", table)
 
 
-def _all_parquet(folder: Path, tables: Mapping[str, Any], release: str) -> None:
+def _all_parquet(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
     for name, table in tables.items():
         out = io.BytesIO()
         pq.write_table(table.replace_schema_metadata({"description": DESCRIPTION, "release": release}), out)
         write_whole(_place(folder, "parquet") / f"{name}.parquet", out.getvalue())
 
 
-def _excel(folder: Path, tables: Mapping[str, Any], release: str) -> None:
+def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
     """Write one workbook: a sheet with a description, and one for each table."""
     try:
         from openpyxl import Workbook
@@ -221,7 +221,7 @@ def _excel(folder: Path, tables: Mapping[str, Any], release: str) -> None:
     write_whole(folder / BOOK, out.getvalue())
 
 
-def _escaped(table: Any) -> Any:
+def _escaped(table: pa.Table) -> pa.Table:
     """Put an apostrophe before headers and texts that a spreadsheet would read as formulas; numbers stay numbers."""
     columns = [
         pa.array([_text(value) for value in own.to_pylist()], pa.string()) if pa.types.is_string(own.type) else own
@@ -240,7 +240,7 @@ def _place(folder: Path, kind: str) -> Path:
     return folder / kind
 
 
-FORMATS: dict[str, Callable[[Path, Mapping[str, Any], str], None]] = {
+FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str], None]] = {
     "csv": _all_csv,
     "parquet": _all_parquet,
     "xlsx": _excel,

@@ -42,7 +42,7 @@ def texts(attribute: Attribute) -> list[str]:
     return [f"{text} (cell {cell})" if found.index(text) < cell else text for cell, text in enumerate(found)]
 
 
-def column(attribute: Attribute, cells: Integers) -> Any:
+def column(attribute: Attribute, cells: Integers) -> pa.Array:
     """Return labels of `cells` as an Arrow array: integers, or a dictionary of texts in domain order."""
     if are_numbers(attribute):
         return pa.array(np.array(attribute.labels, np.int64)[cells])
@@ -50,7 +50,7 @@ def column(attribute: Attribute, cells: Integers) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(cells, pa.int32()), labels, ordered=attribute.kind != "categories")
 
 
-def named(domain: Domain, part: Part, attributes: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def named(domain: Domain, part: Part, attributes: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:
     """Yield name and values of the columns that identify the queries of a part over one attribute set.
 
     Rows are in row-major order of `attributes`. A query for one value of `age` has the column `age`; a query for
@@ -74,13 +74,13 @@ def _ends(name: str, family: Family) -> list[str]:
     return [f"{one}_" if one in FIGURES else one for one in own]
 
 
-def _arrow(values: Any) -> Any:
+def _arrow(values: Integers) -> pa.Array:
     return pa.array(values)
 
 
 MOST_ROWS = 10_000_000
 EXTRAPOLATED = "extrapolated"  # column that only tables of model estimates have
-FRAMES: dict[str, Callable[[Any], Any]] = {
+FRAMES: dict[str, Callable[[pa.Table], Any]] = {
     "pandas": lambda table: table.to_pandas(),
     "arrow": lambda table: table,
     "polars": lambda table: _polars(table),
@@ -100,7 +100,7 @@ class Answered:
     estimates: Estimates
     release: str
 
-    def table(self, attributes: Sequence[str], family: str | None, level: float, joint: bool) -> Any:
+    def table(self, attributes: Sequence[str], family: str | None, level: float, joint: bool) -> pa.Table:
         """Return an Arrow table with one row per query, in row-major order of `attributes`."""
         names = checked_names(attributes)
         ordered = self.estimates.workload.domain.ordered(names)
@@ -201,14 +201,14 @@ def check_level(level: float) -> None:
         raise JobError("level", shown(level), "a probability between 0 and 1", "such as 0.95")
 
 
-def framed(table: Any, frame: str) -> Any:
+def framed(table: pa.Table, frame: str) -> Any:
     """Convert an Arrow table to the requested frame type, one of `FRAMES`."""
     if frame not in FRAMES:
         raise JobError("frame", shown(frame), ", ".join(FRAMES), nearest(str(frame), FRAMES))
     return FRAMES[frame](table)
 
 
-def _polars(table: Any) -> Any:
+def _polars(table: pa.Table) -> Any:
     try:
         import polars
     except ImportError:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpscale.answers import statistics
 from dpscale.answers.report.figures import table_figure
@@ -26,6 +26,10 @@ from dpscale.runs.run import Run
 from dpscale.runs.stages.resume import begin_run, check_frame, check_repeat
 from dpscale.runs.stages.runner import remove_on_error, run_stages
 from dpscale.storage.files import read_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 class Release:
@@ -100,7 +104,7 @@ class Release:
         """
         return self._estimates.marginal(attributes)
 
-    def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
+    def answer(self, attributes: Sequence[str], query: ArrayLike) -> tuple[float, float]:
         """Return the estimate and the standard error of a linear query.
 
         Parameters
@@ -191,7 +195,7 @@ class Release:
         """
         return statistics.total(self.answered, level)
 
-    def quantile(self, attribute: str, q: float, by: str | None = None, level: float = 0.95) -> Any:
+    def quantile(self, attribute: str, q: float, by: str | None = None, level: float = 0.95) -> Estimate | DataFrame:
         """Return the q-quantile of an attribute of numbers; its interval inverts a test.
 
         Parameters
@@ -211,7 +215,7 @@ class Release:
         """
         return self._each(partial(statistics.quantile, self.answered, attribute, q, level), by)
 
-    def mean(self, attribute: str, by: str | None = None, level: float = 0.95) -> Any:
+    def mean(self, attribute: str, by: str | None = None, level: float = 0.95) -> Estimate | DataFrame:
         """Return the mean of an attribute of numbers.
 
         The estimate uses the midpoints of bins. The interval covers the noise and any position of records inside their
@@ -259,7 +263,7 @@ class Release:
         listed = statistics.ordered(self.answered, attribute).listed
         return framed(self.answered.table([attribute], "prefix", level, joint).slice(0, listed), frame)
 
-    def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Any:
+    def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
         """Plot the cells of one attribute as bars with intervals, or of two as a heat map.
 
         Parameters
@@ -278,7 +282,7 @@ class Release:
         table = self.answered.table(attributes, "marginal", level, joint)
         return table_figure(table, self._run.domain, tuple(attributes))
 
-    def _each(self, statistic: Callable[..., Estimate], by: str | None) -> Any:
+    def _each(self, statistic: Callable[..., Estimate], by: str | None) -> Estimate | DataFrame:
         if by is None:
             return statistic()
         import pandas as pd

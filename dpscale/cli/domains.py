@@ -10,7 +10,9 @@ import click
 from dpscale.cli.group import json_option, main, scheduler_option
 
 if TYPE_CHECKING:
-    from dpscale.domain import Domain
+    from collections.abc import Callable
+
+    from dpscale.domain import Attribute, Domain
     from dpscale.records.origin import Origin
 
 
@@ -19,7 +21,7 @@ def domain() -> None:
     """Domain files."""
 
 
-def _written(command: Any) -> Any:
+def _written(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of file formats."""
     for option in (
         click.option(
@@ -97,7 +99,7 @@ def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> 
     return found
 
 
-def _attribute(one: Any) -> dict[str, Any]:
+def _attribute(one: Attribute) -> dict[str, Any]:
     return {"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column}
 
 

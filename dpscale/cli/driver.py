@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.base.error_redaction import hint
 from dpscale.base.errors import Cancelled, DpscaleError, JobError, Stopped, TransientError
@@ -30,12 +30,17 @@ from dpscale.runs.fingerprints import disk_errors
 from dpscale.runs.run import Run
 from dpscale.storage.files import place, present, read_bytes, write_whole
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distributed import Client
+
 RESOURCE, STOP = "DRIVER", "cancel"
 INTERNAL = 70
 KNOWN_SECONDS = 20.0
 
 
-def submit(run: Run, client: Any) -> driver_status.DriverStatus:
+def submit(run: Run, client: Client) -> driver_status.DriverStatus:
     """Start the driver of a run on a cluster and return its status. A run with a working driver is left unchanged."""
     with disk_errors(run.path):
         declared = _check_cluster(run, client)
@@ -48,7 +53,7 @@ def submit(run: Run, client: Any) -> driver_status.DriverStatus:
 
     with disk_errors(run.path):
         mine = driver_status.change(run.path, idle, submission=submission, driver=None, state="submitted",
-                            scheduler=client.scheduler.address, host=None, pid=None, exit_code=None, error=None,
+                            scheduler=client.scheduler.address, host=None, pid=None, exit_code=None, error=None,  # type: ignore[union-attr]
                             working=None)  # fmt: skip
     if mine:
         try:
@@ -62,7 +67,7 @@ def submit(run: Run, client: Any) -> driver_status.DriverStatus:
     return driver_status.read_status(run.path)
 
 
-def _check_cluster(run: Run, client: Any) -> bool:
+def _check_cluster(run: Run, client: Client) -> bool:
     """Return whether workers declare DRIVER.
 
     Raises
@@ -87,7 +92,7 @@ def _check_cluster(run: Run, client: Any) -> bool:
     return bool(declared)
 
 
-def _check_ledger(run: Run, client: Any, drivers: list[str], served: bool) -> None:
+def _check_ledger(run: Run, client: Client, drivers: list[str], served: bool) -> None:
     """Raise JobError if a driver could not reach the ledger's server, or if the ledger file is on a network."""
     ledger = run.job.privacy.ledger
     with cluster_errors(client, "check"):
@@ -100,7 +105,7 @@ def _check_ledger(run: Run, client: Any, drivers: list[str], served: bool) -> No
             raise refused(ledger, fault, f" at worker {worker}")
 
 
-def _send(path: Path, submission: str, client: Any, declared: bool) -> None:
+def _send(path: Path, submission: str, client: Client, declared: bool) -> None:
     """Submit the driver's task, which survives this client; its key is new, so no earlier task replaces it."""
     from distributed import fire_and_forget
 
@@ -121,9 +126,9 @@ def _begun(path: Path) -> bool:
     return False
 
 
-def _known(client: Any, key: str) -> bool:
+def _known(client: Client, key: str) -> bool:
     """Return whether the scheduler has a task; a client that disconnects too early may remove it."""
-    status = client.sync(client.scheduler.get_task_status, keys=[key])
+    status = client.sync(client.scheduler.get_task_status, keys=[key])  # type: ignore[union-attr]
     return status.get(key) not in (None, "released")
 
 
@@ -275,7 +280,7 @@ def _cancelled() -> Cancelled:
     return Cancelled("run", "cancelled", "", "submit it again to resume")
 
 
-def _end(path: Path, allowed: Any, error: BaseException | None) -> int:
+def _end(path: Path, allowed: Callable[[driver_status.DriverStatus], bool], error: BaseException | None) -> int:
     """Store how a run ended and return the exit code.
 
     Errors that are not dpscale's are stored by type only, because their text may describe records.

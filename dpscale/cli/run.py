@@ -6,7 +6,7 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,13 @@ from dpscale.cli.group import fresh_option, json_option, main, quiet_option, sch
 from dpscale.cli.multitable import plan_several, run_several
 from dpscale.cli.progress import Bars
 from dpscale.runs.stages import STAGES
+
+if TYPE_CHECKING:
+    from dpscale.engine import Engine
+    from dpscale.engine.schedulers import Progress
+    from dpscale.job import Job
+    from dpscale.plans.measurement_plan import MeasurementPlan
+    from dpscale.runs.run import Run
 
 
 @main.command()
@@ -82,7 +89,7 @@ def _stage_command(name: str, doc: str) -> None:
         click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
 
 
-def _warn_other_data(directory: Any) -> None:
+def _warn_other_data(directory: Run) -> None:
     """Warn if a finished stage describes other data than the files now contain."""
     from dpscale.base.errors import DataError, TransientError
     from dpscale.runs.stages.resume import check_repeat
@@ -99,7 +106,7 @@ for _stage in STAGES.values():
         _stage_command(_stage.name, _stage.help)
 
 
-def _ask_rows(directory: Any, rows: int) -> None:
+def _ask_rows(directory: Run, rows: int) -> None:
     """Request another number of synthetic rows after checking that it is possible."""
     from dpscale.base.settings import checked
     from dpscale.job.sections import SynthesizeTable
@@ -180,7 +187,9 @@ def plan(
     click.echo(json.dumps(summary) if as_json else _text(summary))
 
 
-def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any, progress: Any) -> Any:
+def _planned(
+    read: Job, run_dir: str | None, scheduler: str | None, engine: Engine, progress: Progress
+) -> MeasurementPlan:
     """Return the plan; with a run directory, store it there."""
     from dpscale.runs.run import Run
     from dpscale.runs.stages.plan import make_plan
@@ -194,7 +203,9 @@ def _planned(read: Any, run_dir: str | None, scheduler: str | None, engine: Any,
     return directory.planned
 
 
-def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: float | None) -> dict[str, Any]:
+def _plan_summary(
+    read: Job, planned: MeasurementPlan, engine: Engine, compare: bool, wanted: float | None
+) -> dict[str, Any]:
     """Return all figures of `dpscale plan`, as `--json` prints them."""
     from dpscale.base.errors import JobError
     from dpscale.runs.stages.plan import most_cells
@@ -235,7 +246,7 @@ def _plan_summary(read: Any, planned: Any, engine: Any, compare: bool, wanted: f
     }
 
 
-def _needs(read: Any, planned: Any, engine: Any) -> dict[str, Any]:
+def _needs(read: Job, planned: MeasurementPlan, engine: Engine) -> dict[str, Any]:
     """Return the tasks, passes, memory and time that counting needs."""
     from dpscale.engine.counting import counting_cost
 

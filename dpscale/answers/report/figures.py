@@ -5,20 +5,27 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats
 from dpscale.domain import Domain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 LINES, MOST_POINTS = 8, 1000
 PLACES = 2  # decimals of a logarithm, finer than a point is
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
 
-def error_plot(errors_by_set: Mapping[str, tuple[Any, Any]]) -> str:
+def error_plot(errors_by_set: Mapping[str, tuple[Floats, Floats]]) -> str:
     """Plot root mean square standard errors of sets against their numbers of queries, by family; "" without any.
 
     Points that would cover each other are drawn once.
@@ -51,7 +58,7 @@ def share_plot(measured: Mapping[tuple[str, ...], float]) -> str:
     return svg(figure)
 
 
-def weight_plot(profiles: Mapping[str, Any]) -> str:
+def weight_plot(profiles: Mapping[str, Floats]) -> str:
     """Plot the weights of each attribute's average, times the number of cells; the plain mean is 1.
 
     Attributes with equal weights share a line; "" if all attributes use the plain mean.
@@ -92,7 +99,7 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
     return svg(figure)
 
 
-def new_figure(height: float = 3.4, columns: int = 1) -> Any:
+def new_figure(height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
     """Return a figure with the width of the page and its axes; an array of axes for several columns."""
     from matplotlib.figure import Figure
 
@@ -103,7 +110,7 @@ def new_figure(height: float = 3.4, columns: int = 1) -> Any:
     return figure, axes
 
 
-def svg(figure: Any) -> str:
+def svg(figure: Figure) -> str:
     """Return the figure as SVG text whose texts are not outlined and whose colours follow the page, light or dark."""
     from matplotlib import rc_context
 
@@ -139,7 +146,7 @@ def pair(names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats) 
     return {"names": names, "labels": labels, "counts": values.tolist(), "most": max(float(values.max()), 1e-9)}
 
 
-def _points(places: Any, values: Floats, most: float) -> str:
+def _points(places: NDArray[np.floating[Any]], values: Floats, most: float) -> str:
     heights = 100 - 98 * np.clip(values / most, 0, 1)
     return " ".join(f"{x:g},{y:.2f}" for x, y in zip(places, heights, strict=True))
 
@@ -162,7 +169,7 @@ def strategy_picture(matrix: Floats) -> str:
 MOST_BARS, MOST_TICKS, MOST_SIDE = 60, 16, 64
 
 
-def table_figure(table: Any, domain: Domain, names: Sequence[str]) -> Any:
+def table_figure(table: pa.Table, domain: Domain, names: Sequence[str]) -> Figure:
     """Return the figure of an Arrow table of cells, row-major in the order of `names`.
 
     Raises
@@ -184,7 +191,7 @@ def table_figure(table: Any, domain: Domain, names: Sequence[str]) -> Any:
     return figure
 
 
-def _bars(axes: Any, name: str, labels: Sequence[str], values: Any, half: Any) -> None:
+def _bars(axes: Axes, name: str, labels: Sequence[str], values: Floats, half: Floats) -> None:
     places = np.arange(len(values))
     if len(values) <= MOST_BARS:
         axes.bar(places, values, color=COLOURS[0], width=0.8)
@@ -196,7 +203,7 @@ def _bars(axes: Any, name: str, labels: Sequence[str], values: Any, half: Any) -
     axes.set(xlabel=name, ylabel="records")
 
 
-def _heat(figure: Any, axes: Any, names: Sequence[str], labels: Any, values: Any) -> None:
+def _heat(figure: Figure, axes: Axes, names: Sequence[str], labels: Sequence[Sequence[str]], values: Floats) -> None:
     image = axes.imshow(np.maximum(values, 0), aspect="auto", cmap="Blues", interpolation="nearest")
     _ticks(axes.yaxis, labels[0])
     _ticks(axes.xaxis, labels[1])
@@ -204,7 +211,7 @@ def _heat(figure: Any, axes: Any, names: Sequence[str], labels: Any, values: Any
     figure.colorbar(image, ax=axes, label="records")
 
 
-def _ticks(axis: Any, labels: Sequence[str]) -> None:
+def _ticks(axis: Axis, labels: Sequence[str]) -> None:
     step = -(-len(labels) // MOST_TICKS)
     places = range(0, len(labels), step)
     axis.set_ticks(list(places), [labels[place][:18] for place in places], fontsize=8)
