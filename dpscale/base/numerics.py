@@ -41,7 +41,6 @@ def njit(*signature: Any, cache: bool = False, **options: Any) -> Callable[[Call
     **options
         Options of `numba.njit`.
     """
-
     import numba
 
     def compile_function(function: Callable[..., Any]) -> Any:

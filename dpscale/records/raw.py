@@ -79,7 +79,7 @@ def streamed(path: str, ahead: int = AHEAD) -> Iterator[Any]:
             yield stream
 
 
-class reading:
+class reading:  # noqa: N801, a context manager
     """Convert errors from a broken file to one sentence that names the file and nothing of its content.
 
     A pyarrow error that does not indicate damage is a bug of dpscale: the message states its type and place instead of

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.audit.evidence import bundle, draws, recompute, sensitivities
+from dpscale.audit.evidence import bundle, check, draws, recompute, sensitivities
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.privacy.conversion import epsilon_of_mu
@@ -524,7 +525,8 @@ def test_a_key_of_another_kind_and_one_with_a_password_are_refused(tmp_path, sel
     ):
         subprocess.run(["openssl", *options, "-out", path], check=True)
         assert (
-            "contains no such key without a password" in command("evidence", run, "--selftest", selftest, "--key", path)[2]
+            "contains no such key without a password"
+            in command("evidence", run, "--selftest", selftest, "--key", path)[2]
         )
 
 
@@ -597,3 +599,24 @@ def test_it_takes_a_run_or_a_folder_to_check(made):
     assert command("evidence")[0] == 2
     assert command("evidence", made["plan"].parent, "--check", made["plan"])[0] == 2
     assert command("evidence", "--check", made["plan"].parent / "gone")[0] == 2
+
+
+def test_scripts_of_an_older_version_of_the_same_format_are_known(made, tmp_path, monkeypatch):
+    folder = shutil.copytree(made["plan"], tmp_path / "bundle")
+    names = check.SCRIPTS["dpscale-evidence/2"]
+    (folder / "crosscheck.py").write_text("# an older version\n")
+    digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    hashes = json.loads((folder / "hashes.json").read_text())
+    hashes["files"] |= digests
+    (folder / "hashes.json").write_bytes(bundle.canonical(hashes))
+    assert not check_bundle(folder)["own_scripts"]
+    shipped = {**check.SHIPPED, "dpscale-evidence/2": (tuple(digests[name] for name in names),)}
+    monkeypatch.setattr(check, "SHIPPED", shipped)
+    assert check_bundle(folder)["own_scripts"]
+
+
+def test_shipped_versions_list_a_digest_of_every_script():
+    for form, versions in check.SHIPPED.items():
+        assert len(set(versions)) == len(versions)
+        assert all(len(version) == len(check.SCRIPTS[form]) for version in versions)
+        assert all(re.fullmatch("[0-9a-f]{64}", digest) for version in versions for digest in version)

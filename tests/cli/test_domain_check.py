@@ -108,7 +108,7 @@ def test_data_without_any_column_of_the_domain_are_refused_in_a_sentence(tmp_pat
 
 
 WANTED = (
-    "data columns: 'age' (a null), 'sex' (a null), 'code' (a null); expected only what the domain file says; "
+    "data columns: 'age' (a null), 'sex' (a null), 'code' (a null); expected only values that the domain file permits; "
     "set nulls of these attributes, or widen their domains "
     "(`dpscale domain check FILE DATA` shows the values; its output is private)"
 )

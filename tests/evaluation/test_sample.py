@@ -16,7 +16,7 @@ from dpscale.engine import LocalEngine
 from dpscale.evaluation.inputs import ComparedTable, number_partitions, sample
 from dpscale.evaluation.marginals import count_ways
 from dpscale.records import Table
-from dpscale.records.snapshot import stamps
+from dpscale.records.origin import stamps
 
 DOMAIN = Domain.from_dict({"attributes": {
     "number": {"kind": "integer", "low": 0, "high": 999},

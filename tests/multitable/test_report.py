@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.multitable.report import MeasurementStore
+from dpscale.multitable.report import ReleasedLink
 from dpscale.multitable.run import DatabaseRun
 from tests.multitable.small import write
 
@@ -21,9 +21,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return dp.run(write(folder), folder / "run").path
 
 
-def links(run: Path) -> dict[str, MeasurementStore]:
+def links(run: Path) -> dict[str, ReleasedLink]:
     opened = DatabaseRun(run)
-    return {link.called: MeasurementStore(opened, link) for link in opened.job.link}
+    return {link.called: ReleasedLink(opened, link) for link in opened.job.link}
 
 
 def test_what_is_told_is_what_the_files_hold(shop: Path) -> None:

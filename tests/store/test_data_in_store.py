@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.records.snapshot import layout, snapshot, stamps
+from dpscale.records.origin import layout, snapshot, stamps
 from dpscale.storage import objects
 from tests.audit.small import answers, frame, measurements, write
 

@@ -1,0 +1,138 @@
+"""Vocabulary, docstrings, names and grain of the package stay within the limits of docs/design.md."""
+
+import ast
+import inspect
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+from numpydoc.validate import validate
+
+import dpscale
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(dpscale.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+# Words of spoken or archaic English that do not occur in the documentation of other scientific packages.
+UNUSUAL = frozenset(
+    """told tell tells telling foretold foretell believed believes whom said held holds kept keeps keeping settled thrown
+    dealt nobody somebody whoever whatever meanwhile alike beforehand lest mend mended dear sureness apart beside thereof
+    herein asks asked anew gone goes whither""".split()  # noqa: SIM905
+)
+REQUIRED = {"PR01": "parameters", "PR02": "unknown parameters", "RT01": "returns"}
+PLUGINS = ("mechanisms", "reconstruction", "runs/stages", "records/lake", "cli/demo")
+
+
+def docstrings(tree):
+    """Docstrings of a module, its classes and its functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def share_of(words, unusual):
+    """Number of unusual words per 1,000 words."""
+    return 1000 * sum(words[word] for word in unusual) / max(words.total(), 1)
+
+
+def words_of(text):
+    return Counter(re.findall("[a-z]+", text.lower()))
+
+
+def prose(path):
+    """Text of a Markdown page without code, links and HTML."""
+    return re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|<[^>]+>", " ", path.read_text(), flags=re.DOTALL)
+
+
+def names_of(tree):
+    """Names of classes, functions and parameters."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        if isinstance(node, ast.arg):
+            yield node.arg
+
+
+def parts_of(name):
+    """Words of a name in snake case or camel case."""
+    return set(re.sub("([A-Z])", r"_\1", name).lower().split("_"))
+
+
+@pytest.fixture(scope="module")
+def trees():
+    return {path: ast.parse(path.read_text()) for path in MODULES}
+
+
+def test_docstrings_use_plain_words(trees):
+    words = sum((words_of(text) for tree in trees.values() for text in docstrings(tree)), Counter())
+    assert share_of(words, UNUSUAL) <= 1.5
+    assert share_of(words, {"what"}) <= 1
+
+
+@pytest.mark.parametrize(("pages", "limit"), [("docs/**/*.md", 3), ("README.md", 4)])
+def test_documents_use_plain_words(pages, limit):
+    words = sum((words_of(prose(path)) for path in ROOT.glob(pages)), Counter())
+    assert share_of(words, UNUSUAL | {"what"}) <= limit
+
+
+def test_names_use_plain_words(trees):
+    found = {name for tree in trees.values() for name in names_of(tree) if parts_of(name) & UNUSUAL}
+    assert len(found) <= 10, sorted(found)
+
+
+def test_a_class_name_is_used_once(trees):
+    modules = defaultdict(set)
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name != "Options":  # every plug-in has Options
+                modules[node.name].add(path)
+    assert len({name for name, paths in modules.items() if len(paths) > 1}) <= 8
+
+
+def test_modules_are_neither_many_nor_small(trees):
+    assert len(trees) <= 300
+    imports = sum(isinstance(node, ast.Import | ast.ImportFrom) for tree in trees.values() for node in ast.walk(tree))
+    assert imports <= 3700
+    small = [
+        str(path.relative_to(PACKAGE))
+        for path in trees
+        if path.read_text().count("\n") < 60 and not path.name.startswith("__") and not is_plugin(path)
+    ]
+    assert small == []
+
+
+def is_plugin(path):
+    return str(path.relative_to(PACKAGE).parent).startswith(PLUGINS)
+
+
+def public_objects():
+    """Names and objects that `import dpscale` exports, with public methods of classes and functions of modules."""
+    for name in dpscale.__all__:
+        thing = getattr(dpscale, name)
+        if inspect.ismodule(thing):
+            yield from (f"dpscale.{name}.{own}" for own in thing.__all__)
+            continue
+        yield f"dpscale.{name}"
+        if inspect.isclass(thing):
+            yield from (
+                f"dpscale.{name}.{own}" for own in vars(thing) if not own.startswith("_") and own not in fields(thing)
+            )
+
+
+def fields(thing):
+    """Names of data fields, which are documented as parameters of the class."""
+    return set(getattr(thing, "__dataclass_fields__", ())) | set(getattr(thing, "_fields", ()))
+
+
+@pytest.mark.parametrize("name", public_objects())
+def test_public_names_have_complete_docstrings(name):
+    faults = [text for code, text in validate(name)["errors"] if code in REQUIRED]
+    assert faults == []
+
+
+def test_faults_are_found():
+    """Planted: a dialect word, and a function without sections."""
+    assert share_of(words_of("what it tells of whom"), UNUSUAL | {"what"}) == 600
+    assert parts_of("GroupKept") & UNUSUAL
+    assert "PR01" in {code for code, _ in validate("tests.test_language.share_of")["errors"]}
