@@ -17,7 +17,7 @@ from dpscale.base.errors import JobError
 FIX = "fix it, or leave it out"
 WORDS = {
     "greater_than": "above ", "greater_than_equal": "at least ", "less_than": "below ", "less_than_equal": "at most ",
-    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "list_type": "a list",
+    "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number", "list_type": "a list",
     "string_type": "a text", "bool_type": "true or false", "finite_number": "a finite number",
 }  # fmt: skip
 
