@@ -22,7 +22,7 @@ import tomli_w
 from linked_tables import Linked, chained
 
 import dpscale
-from dpscale.relational.assignment import Tables
+from dpscale.relational.assignment import PairTables
 from dpscale.relational.features import Side
 from dpscale.relational.rounding import Cross
 
@@ -31,12 +31,12 @@ MORE_EPSILONS, DELTA, NEXT_TO_NOTHING = (1.0, 2.0, 4.0), 1e-5, 1e-3
 
 def siblings_apart(data: Linked, links: np.ndarray) -> float:
     """Mean total variation over the tables of pairs of siblings; each pair weighs the same."""
-    tables = Tables(data.sizes[1])
+    tables = PairTables(data.sizes[1])
     true, own = (_pairs(data.two[one[:, 1]], one[:, 0], tables) for one in (data.links, links))
     return float(np.mean([np.abs(a - b).sum() / 2 for a, b in zip(true, own, strict=True)]))
 
 
-def _pairs(rows: np.ndarray, parents: np.ndarray, tables: Tables) -> list[np.ndarray]:
+def _pairs(rows: np.ndarray, parents: np.ndarray, tables: PairTables) -> list[np.ndarray]:
     frame = pd.DataFrame(rows).add_prefix("a").assign(parent=parents, own=np.arange(len(rows)))
     both = frame.merge(frame, on="parent")
     both = both[both.own_x != both.own_y]

@@ -43,7 +43,7 @@ from dpscale.relational.budget_shares import (
     split,
     sums_cost,
 )
-from dpscale.relational.degrees import children, cut, degrees, distribution, limit_links
+from dpscale.relational.degrees import children, limit_degrees, degrees, distribution, limit_links
 from dpscale.relational.features import STEP, Side
 from dpscale.relational.link_estimation import Sums, expected_links
 from dpscale.relational.published import Fit, Rounds, sample_children, sample_pairs
@@ -134,7 +134,7 @@ class Trial:
 
     def drawn(self, chances: np.ndarray, links: int) -> np.ndarray:
         if not self.data.known:
-            return cut(sample_pairs(chances, self.u, self.v, links, self.chance), (self.data.bound,) * 2, self.chance)
+            return limit_degrees(sample_pairs(chances, self.u, self.v, links, self.chance), (self.data.bound,) * 2, self.chance)
         whole = sample_children(chances, self.u, self.v, self.chance)
         within = [np.full(int(count), 1) for count in self.v.counts]
         even = [self.chance.systematic(np.ones(int(rows)), int(total)) for total, rows in

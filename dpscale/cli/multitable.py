@@ -170,7 +170,7 @@ def _link(one: dict[str, Any]) -> list[str]:
     for side, of in one["degrees"].items():
         spread = ", ".join(f"{name} {of[name]:g}" for name in ("50%", "90%", "99%", "max"))
         lines.append(f"    {side} degree: mean {of['mean']:.3g}, {spread}; {of['none']:,} of {of['rows']:,} have none")
-    over = f"{one['links_beyond']:,} links of {one['rows_beyond']:,} rows exceed it and {one['beyond_is']}"
+    over = f"{one['links_beyond']:,} links of {one['rows_beyond']:,} rows exceed it and would be {one['beyond_is']}"
     lines.append(f"    max_degree {one['max_degree']}: {over}" if one["beyond_is"] != "any number" else
                  "    unlimited degree of a parent")  # fmt: skip
     return lines

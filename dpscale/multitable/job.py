@@ -238,7 +238,7 @@ class DatabaseJob(Settings):
         field, called, counts = f"link {link.called}", {one.called: one for one in self.link}, link.counts or []
         if late := next((name for name in counts if name not in before), None):
             raise JobError(f"{field}: counts", f"{late!r}", "names of earlier links",
-                           nearest(late, before))  # fmt: skip
+                           nearest(late, before) if before else "remove it")  # fmt: skip
         if foreign := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
             raise JobError(f"{field}: counts", f"{foreign!r}, links of {called[foreign].parent}",
                            f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip

@@ -15,7 +15,7 @@ from dpscale.contributions.unit_ids import one_family
 from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.domain_check import collect_refusals
+from dpscale.engine.contribution_bounds import collect_refusals
 from dpscale.multitable.job import DatabaseJob, LinkSection
 from dpscale.multitable.privacy_unit import NeighbourRelation
 from dpscale.multitable.run import NO_DOMAIN, Files, open_table

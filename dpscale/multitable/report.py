@@ -211,11 +211,11 @@ def _side(axes: Any, name: str, at: Any, shares: Any, degrees: Any) -> None:
     most = int(max(degrees.max(initial=0), 1))
     mask, steps = at <= max(2 * most, SHOWN), np.arange(most + 2)
     shown = np.searchsorted(np.sort(degrees), steps, side="right") / max(len(degrees), 1)
-    axes.step(steps, shown, where="post", color=COLOURS[0], label="rows here")
-    axes.scatter(at[mask], shares[mask], s=12, color=COLOURS[1], linewidths=0, zorder=3, label="measured, with noise")
+    axes.step(steps, shown, where="post", color=COLOURS[0], label="synthetic rows")
+    axes.scatter(at[mask], shares[mask], s=12, color=COLOURS[1], linewidths=0, zorder=3, label="measured with noise")
     if max(most, at[mask].max(initial=0)) > SHOWN:
         axes.set(xscale="symlog", xlim=(-0.5, None))
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel=f"links of a row of {name}", ylabel="share with no more", ylim=(min(0.0, shares[mask].min()), None))
+    axes.set(xlabel=f"links of a row of {name}", ylabel="cumulative share", ylim=(min(0.0, shares[mask].min()), None))
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

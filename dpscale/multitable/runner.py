@@ -25,7 +25,7 @@ from dpscale.multitable.report import write_report
 from dpscale.multitable.run import DatabaseRun
 from dpscale.multitable.writer import check_public, write_tables
 from dpscale.privacy.secret import destroy_secret
-from dpscale.runs.fingerprints import disk_errors
+from dpscale.runs.manifest import disk_errors
 from dpscale.runs.run import ABANDONED, FINISHED, Run, now
 from dpscale.runs.stages import runner
 from dpscale.runs.stages.budget import open_ledger

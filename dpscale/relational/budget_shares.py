@@ -1,8 +1,10 @@
 """Split of the budget between the three sums, and clipping bounds of features, by expected error without data.
 
-For priors of two strengths (`PRIORS`: weak and strong departures) the expected error over the cross marginals is added
-up and minimised over clipping bounds and shares. A share is relative to the cost of a sum alone; a sum with a share
-below LEAST is omitted.
+The prior of links before measurement is random links. Under these the sum of a column over m links has mean z₀; a
+priori a cell departs by a factor of about 1 ± s, where s is a relative scale for one-way or pairwise sums. For priors
+of two strengths (`PRIORS`: scales of weak and of strong departures) the expected error over the cross marginals is
+added up and minimised over clipping bounds and shares. A share is relative to the cost of a sum alone; a sum with a
+share below LEAST is omitted. All of this is public.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 
 import numpy as np
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.protection import REPLACE
-from dpscale.relational.expected_links import Expected, objective
-from dpscale.relational.features import BITS, Features, Side, squared_distance
+from dpscale.relational.features import BITS, STEP, Features, Side, squared_distance
 
 PRIORS = ((0.1, 0.05), (0.3, 0.2))
 CLIPS = (0.7, 1.0, 1.4, 2.0, None)
@@ -25,6 +27,102 @@ STARTS = ((0.5, 0.5, 0.005), (0.7, 0.3, 0.005), (0.35, 0.35, 0.3), (0.2, 0.2, 0.
           (0.25, 0.5, 0.25))  # fmt: skip
 LEAST, STEPS, BEST = 0.01, 60, 3
 DIGITS = 1 << 20
+CHUNK = 1 << 15  # profiles whose features are in memory at once
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Links' ends on one side under random links.
+
+    Attributes
+    ----------
+    side : Side
+    features : Features
+    ends : ndarray, shape (profiles,)
+        Expected number of links that end at each profile; they sum to m.
+    """
+
+    side: Side
+    features: Features
+    ends: Floats
+
+    @classmethod
+    def random(cls, side: Side, features: Features, links: float) -> Expected:
+        return cls(side, features, side.shares * links)
+
+    @property
+    def links(self) -> float:
+        return float(self.ends.sum())
+
+    @cached_property
+    def values(self) -> Floats:
+        return np.asarray(self.features.whole(self.side.profiles) * STEP)
+
+    @cached_property
+    def _moments(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Σ x, Σ x², Σ x y and Σ y² over the links' ends, with x the features and y the unclipped features."""
+        totals = [np.zeros(len(self.blocks)) for _ in range(4)]
+        for start in range(0, len(self.ends), CHUNK):
+            some, ends = self.side.profiles[start : start + CHUNK], self.ends[start : start + CHUNK]
+            x, y = self.features.whole(some) * STEP, self.features.centred(some)
+            for total, values in zip(totals, (x, x * x, x * y, y * y), strict=True):
+                total += values.T @ ends
+        one, two, three, four = totals
+        return one, two, three, four
+
+    @property
+    def sums(self) -> Floats:
+        """z₀."""
+        return self._moments[0]
+
+    @property
+    def curvature(self) -> Floats:
+        """Variance of a column's sum under resampling of the links, shape (k,): the stiffness of the fit."""
+        return np.asarray(self._moments[1] - self.sums**2 / self.links)
+
+    @property
+    def carried(self) -> Floats:
+        """Change of a column's sum per relative departure of its value, shape (k,)."""
+        return self._moments[2]
+
+    @property
+    def open(self) -> Floats:
+        """The same change without clipping, shape (k,)."""
+        return self._moments[3]
+
+    @cached_property
+    def blocks(self) -> Integers:
+        return self.features.attributes
+
+
+def residual(carried: Floats, open_: Floats, scale: float, precision: float) -> Floats:
+    """Return the expected error of a column after shrinkage, in links, for a prior of scale s and a noise precision."""
+    prior = 1 / np.maximum(carried * scale, 1e-9) ** 2
+    return np.asarray(np.sqrt(1 / (prior + precision)) * open_ / np.maximum(carried, 1e-9))
+
+
+def objective(u: Expected, v: Expected, precisions: tuple[float, float, float], scales: tuple[float, float]) -> float:
+    """Return the expected L1 error over all 3-way cross marginals, up to a factor; 2-way if a side has one."""
+    pu, pv, puv = precisions
+    ones, pairs = scales
+    eu = residual(u.carried, u.open, ones, pu) * u.features.cells
+    ev = residual(v.carried, v.open, ones, pv) * v.features.cells
+    joint = residual(np.outer(u.carried, v.carried) / u.links, np.outer(u.open, v.open) / u.links, pairs, puv)
+    joint = joint * np.outer(u.features.cells, v.features.cells)
+    nu, nv = len(u.side.sizes), len(v.side.sizes)
+    lu, lv = (np.asarray(np.bincount(*one), dtype=np.float64) for one in ((u.blocks, eu, nu), (v.blocks, ev, nv)))
+    both = np.zeros((nu, nv))
+    np.add.at(both, np.ix_(u.blocks, v.blocks), joint)
+    return _triples(lu, lv, both) + _triples(lv, lu, both.T) or float(
+        np.sqrt(lu[0] ** 2 + lv[0] ** 2 + both[0, 0] ** 2)
+    )
+
+
+def _triples(one: Floats, two: Floats, both: Floats) -> float:
+    """Return Σ over an attribute of one side and two of the other of √(sum of squared components)."""
+    j, k = np.triu_indices(len(two), 1)
+    squares = (one**2)[:, None] + (two[j] ** 2 + two[k] ** 2) + both[:, j] ** 2 + both[:, k] ** 2
+    return float(np.sqrt(squares).sum())
 
 
 @dataclass(frozen=True, eq=False)

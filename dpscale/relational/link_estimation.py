@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.streams import Chance
-from dpscale.relational.budget_shares import Shares
-from dpscale.relational.expected_links import CHUNK, Expected, cluster, directions, sample
+from dpscale.relational.budget_shares import CHUNK, Expected, Shares
 from dpscale.relational.features import STEP, Side
 from dpscale.relational.fit import Constraint, Fitted, Links, many_to_many, one_to_many
 
@@ -163,6 +162,62 @@ def _pairs(noisy: Floats, expected: Floats, u: Expected, v: Expected, precision:
     one, two, three, four = (table.ravel() for table in (noisy, expected, curvature, carried))
     target, ridge = shrink_sums(one, two, three, four, precision, kinds.ravel(), PRIOR_PAIRS)
     return Constraint(target.reshape(noisy.shape), ridge.reshape(noisy.shape), curvature)
+
+
+ROWS, GROUPS, ROUNDS, SAMPLE = 1500, 256, 6, 50_000
+
+
+def sample(side: Expected, chance: Chance) -> tuple[Floats, Floats]:
+    """Return features of some rows, (k, columns), and weights, (k,), that sum to 1 and match the means of all rows."""
+    from scipy.optimize import minimize
+
+    drawn = chance.systematic(side.side.shares, min(ROWS, side.side.rows))
+    profiles, counts = np.unique(drawn, return_counts=True)
+    values = np.asarray(side.features.whole(side.side.profiles[profiles]) * STEP, dtype=np.float64)
+    start, means = counts / counts.sum(), side.sums / side.links
+
+    def dual(x: Floats) -> tuple[float, Floats]:
+        energy = values @ x
+        most = energy.max()
+        weights = start * np.exp(energy - most)
+        slope: Floats = values.T @ (weights / weights.sum()) - means
+        return float(np.log(weights.sum()) + most - x @ means), slope
+
+    found = minimize(dual, np.zeros(values.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    energy = values @ found.x
+    weights: Floats = start * np.exp(energy - energy.max())
+    return values, np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def directions(side: Expected, theta: Floats) -> NDArray[np.float32]:
+    """Return φΘ as float32, shape (profiles, columns)."""
+    out = np.empty((len(side.side.profiles), theta.shape[1]), np.float32)
+    for start in range(0, len(out), CHUNK):
+        values = side.features.whole(side.side.profiles[start : start + CHUNK]) * STEP
+        out[start : start + CHUNK] = values @ theta
+    return out
+
+
+def cluster(points: NDArray[np.float32], chance: Chance) -> tuple[Integers, Floats]:
+    """Return the cluster of every point and the centres, by Lloyd's algorithm on a sample."""
+    if len(points) <= GROUPS:
+        return np.arange(len(points)), points.astype(float)
+    points_sample = points[chance.permutation(len(points))[:SAMPLE]]
+    centres = points_sample[:GROUPS].astype(float)
+    for _ in range(ROUNDS):
+        near = nearest(points_sample, centres)
+        counts = np.maximum(np.bincount(near, minlength=GROUPS), 1)
+        sums = np.stack([np.bincount(near, column, GROUPS) for column in points_sample.T], axis=1)
+        centres = np.where(np.bincount(near, minlength=GROUPS)[:, None] > 0, sums / counts[:, None], centres)
+    return nearest(points, centres), centres
+
+
+def nearest(points: NDArray[np.float32], centres: Floats) -> Integers:
+    """Return the nearest centre of each point."""
+    half, out = 0.5 * (centres**2).sum(axis=1), np.empty(len(points), np.int64)
+    for start in range(0, len(points), CHUNK):
+        out[start : start + CHUNK] = np.argmax(points[start : start + CHUNK] @ centres.T - half, axis=1)
+    return out
 
 
 MOST_CELLS = 1 << 22

@@ -151,13 +151,13 @@ def change_entry(off: Floats, at: int, by: float) -> float:
 )
 def placement_cost(
     parent: int, child: int, instead: int, sign: float, order: Integers, begins: Integers, of_u: Integers,
-    of_v: Integers, first: Integers, second: Integers, off: Floats, marginal_weight: float, rows: Integers,
+    of_v: Integers, first: Integers, second: Integers, off: Floats, factor: float, rows: Integers,
     sizes: Integers, pairs: Integers, starts: Integers, sibling_off: Floats,
 ) -> float:  # fmt: skip
     """Return the cost of adding a child to a parent (+1) or removing it (−1), among all siblings except `instead`."""
     cost = 0.0
     for k in range(first.shape[1]):
-        cost += marginal_weight * change_entry(off, first[of_u[parent], k] + second[of_v[child], k], sign)
+        cost += factor * change_entry(off, first[of_u[parent], k] + second[of_v[child], k], sign)
     count = begins[parent + 1] - begins[parent]
     if count > 1:
         weight = sign / (count - 1)
@@ -178,7 +178,7 @@ def placement_cost(
 )
 def swap(
     parents: Integers, order: Integers, begins: Integers, ones: Integers, twos: Integers, of_u: Integers,
-    of_v: Integers, first: Integers, second: Integers, off: Floats, marginal_weight: float, rows: Integers,
+    of_v: Integers, first: Integers, second: Integers, off: Floats, factor: float, rows: Integers,
     sizes: Integers, pairs: Integers, starts: Integers, sibling_off: Floats,
 ) -> int:  # fmt: skip
     """Exchange the children `ones[t]` and `twos[t]` if the total of squares decreases; return the number of exchanges.
@@ -192,82 +192,14 @@ def swap(
         a, b = parents[x], parents[y]
         if a == b:
             continue
-        cost = placement_cost(
-            a,
-            x,
-            y,
-            -1.0,
-            order,
-            begins,
-            of_u,
-            of_v,
-            first,
-            second,
-            off,
-            marginal_weight,
-            rows,
-            sizes,
-            pairs,
-            starts,
-            sibling_off,
-        )
-        cost += placement_cost(
-            b,
-            y,
-            x,
-            -1.0,
-            order,
-            begins,
-            of_u,
-            of_v,
-            first,
-            second,
-            off,
-            marginal_weight,
-            rows,
-            sizes,
-            pairs,
-            starts,
-            sibling_off,
-        )
-        cost += placement_cost(
-            a,
-            y,
-            x,
-            1.0,
-            order,
-            begins,
-            of_u,
-            of_v,
-            first,
-            second,
-            off,
-            marginal_weight,
-            rows,
-            sizes,
-            pairs,
-            starts,
-            sibling_off,
-        )
-        cost += placement_cost(
-            b,
-            x,
-            y,
-            1.0,
-            order,
-            begins,
-            of_u,
-            of_v,
-            first,
-            second,
-            off,
-            marginal_weight,
-            rows,
-            sizes,
-            pairs,
-            starts,
-            sibling_off,
-        )
+        cost = placement_cost(a, x, y, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
+                              pairs, starts, sibling_off)  # fmt: skip
+        cost += placement_cost(b, y, x, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
+                               pairs, starts, sibling_off)  # fmt: skip
+        cost += placement_cost(a, y, x, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
+                               pairs, starts, sibling_off)  # fmt: skip
+        cost += placement_cost(b, x, y, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
+                               pairs, starts, sibling_off)  # fmt: skip
         if cost < -1e-9:
             made += 1
             for place in range(begins[a], begins[a + 1]):
@@ -278,80 +210,12 @@ def swap(
                     order[place] = x
             parents[x], parents[y] = b, a
             continue
-        placement_cost(
-            a,
-            y,
-            x,
-            -1.0,
-            order,
-            begins,
-            of_u,
-            of_v,
-            first,
-            second,
-            off,
-            marginal_weight,
-            rows,
-            sizes,
-            pairs,
-            starts,
-            sibling_off,
-        )
-        placement_cost(
-            b,
-            x,
-            y,
-            -1.0,
-            order,
-            begins,
-            of_u,
-            of_v,
-            first,
-            second,
-            off,
-            marginal_weight,
-            rows,
-            sizes,
-            pairs,
-            starts,
-            sibling_off,
-        )
-        placement_cost(
-            a,
-            x,
-            y,
-            1.0,
-            order,
-            begins,
-            of_u,
-            of_v,
-            first,
-            second,
-            off,
-            marginal_weight,
-            rows,
-            sizes,
-            pairs,
-            starts,
-            sibling_off,
-        )
-        placement_cost(
-            b,
-            y,
-            x,
-            1.0,
-            order,
-            begins,
-            of_u,
-            of_v,
-            first,
-            second,
-            off,
-            marginal_weight,
-            rows,
-            sizes,
-            pairs,
-            starts,
-            sibling_off,
-        )
+        placement_cost(a, y, x, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
+                       pairs, starts, sibling_off)  # fmt: skip
+        placement_cost(b, x, y, -1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
+                       pairs, starts, sibling_off)  # fmt: skip
+        placement_cost(a, x, y, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
+                       pairs, starts, sibling_off)  # fmt: skip
+        placement_cost(b, y, x, 1.0, order, begins, of_u, of_v, first, second, off, factor, rows, sizes,
+                       pairs, starts, sibling_off)  # fmt: skip
     return made

@@ -142,11 +142,11 @@ def test_counting_what_hangs_on_others_is_caught(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(("links", "sentence"), [
-    ([TAGS | {"counts": ["payments"]}, PAYMENTS], "names of links that stand before it"),
+    ([TAGS | {"counts": ["payments"]}, PAYMENTS], "names of earlier links"),
     ([PAYMENTS, TAGS | {"counts": ["paymnts"]}], "did you mean 'payments'"),
     ([PAYMENTS, ACCOUNTS, BOSSES | {"counts": ["payments"]}], "links whose parent is persons"),
-    ([PAYMENTS, ACCOUNTS, KINDS, TAGS | {"counts": ["kinds"]}], "hangs on other units' rows"),
-    ([BOSSES, PAYMENTS, ACCOUNTS | {"counts": ["bosses"]}], "hangs on other units' rows"),
+    ([PAYMENTS, ACCOUNTS, KINDS, TAGS | {"counts": ["kinds"]}], "their number depends on other units' rows"),
+    ([BOSSES, PAYMENTS, ACCOUNTS | {"counts": ["bosses"]}], "their number depends on other units' rows"),
 ])  # fmt: skip
 def test_what_cannot_be_counted_is_refused(tmp_path: Path, links: list[dict[str, Any]], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
@@ -160,7 +160,7 @@ def test_links_of_rows_that_are_replaced_are_not_counted(tmp_path: Path) -> None
     both = content["link"][1] | {"protects": "both"}
     links = [both, both | {"name": "again", "counts": ["ratings"]}]
     job = DatabaseJob.read(write_shop(tmp_path, tables=tables, link=links))
-    with pytest.raises(JobError, match="a row that is replaced"):
+    with pytest.raises(JobError, match="replacing a row"):
         privacy_unit.neighbour_relation(job)
 
 

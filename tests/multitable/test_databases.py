@@ -167,7 +167,7 @@ def test_a_copied_directory_draws_nothing_of_other_data(tmp_path: Path) -> None:
         dp.run(path, tmp_path / "run")
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     (tmp_path / "run/manifest.json").write_text(json.dumps(manifest | {"snapshot": None}))
-    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+    with pytest.raises(dp.BudgetError, match="has another decision of round"):
         dp.run(path, tmp_path / "run")
 
 
@@ -198,7 +198,7 @@ def test_duplicate_keys_are_one_unit_wherever_they_stand(tmp_path: Path) -> None
     assert len(one.codes) == 300
     assert (one.codes == other.codes).all()
     rejecting = job()["tables"] | {"persons": table("persons", "id", duplicates="reject")}
-    with pytest.raises(dp.DataError, match="a key that two rows have"):
+    with pytest.raises(dp.DataError, match="a duplicate key"):
         dp.run(write(tmp_path / "one", data=data | {"persons": pd.concat([data["persons"], twice])}, tables=rejecting),
                tmp_path / "run")  # fmt: skip
     assert not charges(tmp_path / "one")
@@ -212,14 +212,14 @@ LINKS = job()["link"]
     [
         ({"link": [LINKS[0] | {"parent": "person"}]}, "did you mean 'persons'"),
         ({"link": [LINKS[0] | {"kind": "many"}]}, "link.0.kind: 'many'"),
-        ({"link": [LINKS[0] | {"via": "x"}]}, "via goes with kind many-to-many"),
-        ({"link": [LINKS[0] | {"protects": "both"}]}, "goes with kind many-to-many"),
-        ({"link": [LINKS[1] | {"protects": "both"}, LINKS[0]]}, "one protected unit in a job"),
-        ({"link": [LINKS[0], LINKS[0]]}, "a name for every link"),
+        ({"link": [LINKS[0] | {"via": "x"}]}, "is required for kind many-to-many"),
+        ({"link": [LINKS[0] | {"protects": "both"}]}, "requires kind many-to-many"),
+        ({"link": [LINKS[1] | {"protects": "both"}, LINKS[0]]}, "one privacy unit in a job"),
+        ({"link": [LINKS[0], LINKS[0]]}, "expected distinct names"),
         ({"link": LINKS[1:]}, "rows of persons, orders to protect"),
         ({"tables": job()["tables"] | {"persons": table("persons")}}, "tables.persons.key: missing"),
         ({"tables": job()["tables"] | {"persons": table("persons", "age")}}, "which is in the domain"),
-        ({"tables": job()["tables"] | {"persons": table("persons", "id", share=1.0)}}, "nothing left for"),
+        ({"tables": job()["tables"] | {"persons": table("persons", "id", share=1.0)}}, "no remainder for"),
         ({"tables": job()["tables"] | {"persons": table("persons", "id", mechanism="aim-green")}}, "aim-grem"),
         ({"tables": job()["tables"] | {"persons": table("persons", "id", nonsense=1)}}, "nonsense"),
         ({"tables": job()["tables"] | {"products": table("products", "code")}}, "rows of persons, products to protect"),
@@ -228,7 +228,7 @@ LINKS = job()["link"]
         ({"link": [LINKS[1] | {"child_key": "id"}, LINKS[0]]}, "'id' for two keys"),
         ({"link": [LINKS[1] | {"protects": "both"}],
           "tables": {"persons": table("persons", "id", duplicates="keep"), "products": table("products", "code")}},
-         "where one row is replaced"),
+         "but neighbours replace a row"),
         ({"link": [LINKS[0] | {"child_key": "persn"}]}, "no column 'persn'"),
     ],
 )  # fmt: skip
@@ -249,7 +249,7 @@ def other_keys(**columns: list[Any]) -> pd.DataFrame:
     ("data", "said"),
     [
         ({"ratings": other_keys(id=["p1", None], code=[100, 101])}, "a null"),
-        ({"ratings": other_keys(id=["p1", "nobody"], code=[100, 101])}, "a key that no row has"),
+        ({"ratings": other_keys(id=["p1", "nobody"], code=[100, 101])}, "a key without a row"),
         (
             {"ratings": other_keys(id=["p1"], code=[pd.Timestamp("2020-01-01")])},
             "ids that cannot be compared|in another",
@@ -308,7 +308,7 @@ def test_a_plan_tells_what_to_expect_of_every_piece(tmp_path: Path) -> None:
     for name in ("tables.persons", "tables.orders"):
         assert much[name]["rmse"] == pytest.approx(little[name]["rmse"] / 2, rel=1e-3)
     text = CliRunner().invoke(main, ["plan", str(path)]).stdout
-    assert "expected error beside random links" in text
+    assert "expected error relative to random links" in text
     assert "expected error of a query" in text
 
 
@@ -386,7 +386,7 @@ def test_a_copy_whose_features_would_be_others_draws_nothing(tmp_path: Path) -> 
     told = tmp_path / "copy/tables/persons/synthetic/_rows.json"
     told.write_text(json.dumps(json.loads(told.read_text()) | {"rows": 500}))
     dp.run(path, tmp_path / "run")
-    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+    with pytest.raises(dp.BudgetError, match="has another decision of round"):
         dp.run(path, tmp_path / "copy")
     assert not list((tmp_path / "copy").glob("links/*/u.npy"))
 
@@ -421,7 +421,7 @@ def test_the_ledger_knows_what_links_were_drawn_of(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "read_all", others)
-        with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+        with pytest.raises(dp.BudgetError, match="has another decision of round"):
             dp.run(path, tmp_path / "run")
     dp.run(path, tmp_path / "run")
 

@@ -38,9 +38,9 @@ def test_as_many_children_have_no_parent_as_were_measured(tmp_path: Path, mechan
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"link": [job()["link"][0] | {"nulls": "keep"}]}, "a row without a parent would be nobody's"),
-    ({"link": [job()["link"][0], job()["link"][1] | {"nulls": "keep"}]}, "goes with children"),
-    ({"link": [job()["link"][0] | {"loops": False}]}, "links within one table"),
+    ({"link": [job()["link"][0] | {"nulls": "keep"}]}, "a row without a parent would have no privacy unit"),
+    ({"link": [job()["link"][0], job()["link"][1] | {"nulls": "keep"}]}, "is for children without a parent"),
+    ({"link": [job()["link"][0] | {"loops": False}]}, "requires a link within one table"),
 ])  # fmt: skip
 def test_what_has_no_meaning_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(dp.JobError, match=said):

@@ -118,7 +118,7 @@ def test_a_run_keeps_to_the_version_that_it_began_with(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "told"), [
     ({"format": "xml"}, "tables.persons.format"),
-    ({"format": None, "version": 3}, "version goes with format"),
+    ({"format": None, "version": 3}, "version requires format"),
     ({"version": 9}, "data.version"),
     ({"format": "iceberg", "version": None}, "persons"),
 ])  # fmt: skip

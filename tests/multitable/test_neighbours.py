@@ -208,7 +208,7 @@ def test_a_filter_of_rows_that_are_replaced_is_refused(tmp_path: Path) -> None:
     links = [{"kind": "many-to-many", "name": "friends", "parent": "persons", "child": "accounts", "protects": "both",
               "via": "tags.parquet", "child_key": "account"}]  # fmt: skip
     tables = {name: job["tables"][name] for name in ("persons", "accounts")}
-    with pytest.raises(JobError, match="where: a filter, where one row is replaced"):
+    with pytest.raises(JobError, match="where: a filter, but neighbours replace a row"):
         neighbour_relation(DatabaseJob.read(job | {"tables": tables, "link": links}))
 
 
@@ -280,7 +280,7 @@ def test_links_within_a_table_below_the_root_are_refused(tmp_path: Path) -> None
     content["link"].append({"kind": "one-to-many", "name": "ups", "parent": "accounts", "child": "accounts",
                             "child_key": "up"})  # fmt: skip
     (tmp_path / "all/job.toml").write_text(tomli_w.dumps(content))
-    with pytest.raises(JobError, match="within accounts, whose rows come with those of persons"):
+    with pytest.raises(JobError, match="within accounts, whose rows belong to those of persons"):
         neighbour_relation(DatabaseJob.read(tmp_path / "all/job.toml"))
 
 

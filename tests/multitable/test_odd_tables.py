@@ -24,17 +24,17 @@ def public(name: str, change: Any) -> dict[str, Any]:
     ("given", "said"),
     [
         (public("products", lambda rows: rows.head(0)), "no rows"),
-        (public("products", lambda rows: rows.assign(code=rows.code.where(rows.index > 0))), "a null, or a key"),
-        (public("products", lambda rows: pd.concat([rows, rows.head(1)])), "a null, or a key that two rows have"),
+        (public("products", lambda rows: rows.assign(code=rows.code.where(rows.index > 0))), "a null or duplicate key"),
+        (public("products", lambda rows: pd.concat([rows, rows.head(1)])), "a null or duplicate key"),
         (public("products", lambda rows: rows.drop(columns="kind")), "no column 'kind'"),
         ({"link": [LINKS[0] | {"child_key": "month"}, *LINKS[1:]]}, "'month', which is in the domain"),
         ({"link": [LINKS[0] | {"kind": "one-to-one"}, *LINKS[1:]]}, "max_degree of a one-to-one link is 1"),
-        ({"link": [LINKS[0], LINKS[1] | {"name": "persons"}, LINKS[2]]}, "'persons', which a table has"),
+        ({"link": [LINKS[0], LINKS[1] | {"name": "persons"}, LINKS[2]]}, "'persons', which is a table"),
         (
             {"link": [*LINKS, {"kind": "one-to-many", "parent": "persons", "child": "products", "child_key": "label"}]},
-            "a public table, as the child of a private row",
+            "a public table, as the child",
         ),
-        ({"tables": TABLES | {"persons": table("persons") | {"key": ["id", "age2"]}}}, "another number of columns"),
+        ({"tables": TABLES | {"persons": table("persons") | {"key": ["id", "age2"]}}}, "differs in length"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_released_is_one_sentence(tmp_path: Path, given: dict[str, Any], said: str) -> None:

@@ -213,7 +213,7 @@ def test_another_choice_under_the_same_charge_is_refused(tmp_path: Path) -> None
     stopped_before_noise(path, tmp_path / "run")
     kept = next((tmp_path / "run").glob("links/*/round-00.json"))
     kept.write_text(json.dumps([k + 1 for k in json.loads(kept.read_text())]))
-    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+    with pytest.raises(dp.BudgetError, match="has another decision of round"):
         dp.run(path, tmp_path / "run")
 
 
@@ -224,7 +224,7 @@ def test_a_choice_is_not_made_anew_on_other_rows(tmp_path: Path) -> None:
     next((tmp_path / "run").glob("links/*/round-00.json")).unlink()
     record = tmp_path / "run/tables/persons/synthetic/_rows.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"rows": 500}))
-    with pytest.raises(dp.BudgetError, match="otherwise, elsewhere"):
+    with pytest.raises(dp.BudgetError, match="has another decision of round"):
         dp.run(path, tmp_path / "run")
     assert not list((tmp_path / "run").glob("links/*/round-00.json"))
 
@@ -239,5 +239,5 @@ def test_both_sides_protected(tmp_path: Path) -> None:
 
 
 def test_options_of_the_loop_go_with_it(tmp_path: Path) -> None:
-    with pytest.raises(dp.JobError, match='go with mechanism = "published"'):
+    with pytest.raises(dp.JobError, match='require mechanism = "published"'):
         dp.run(write(tmp_path, link=[job()["link"][0] | {"rounds": 3}]), tmp_path / "run")

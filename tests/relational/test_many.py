@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from dpscale.privacy.streams import Chance
-from dpscale.relational import expected_links as links_module
 from dpscale.relational import link_estimation
-from dpscale.relational.budget_shares import Question, Shares, plan_shares
+from dpscale.relational.budget_shares import Expected, Question, Shares, plan_shares
 from dpscale.relational.degrees import GRID, sample_degrees, sample_uniform_degrees, thresholds
-from dpscale.relational.expected_links import Expected
 from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, expected_links, grouped_links, row_degrees
 
@@ -44,7 +42,7 @@ def signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
 def test_a_sample_has_the_means_of_all_rows() -> None:
     u, _ = sides()
     side = Expected.random(u, plan_shares(Question(u, u, LINKS, "add/remove", 1.0)).u, LINKS)
-    values, weights = links_module.sample(side, Chance("r", "sample"))
+    values, weights = link_estimation.sample(side, Chance("r", "sample"))
     assert weights.sum() == pytest.approx(1)
     assert values.T @ weights == pytest.approx(side.sums / LINKS, abs=1e-4)
 
@@ -53,7 +51,7 @@ def test_a_sample_has_the_means_of_all_rows() -> None:
 def test_groups_have_the_links_that_all_pairs_of_profiles_have(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     u, v = sides()
     shares, sums = signal(u, v, known)
-    monkeypatch.setattr(links_module, "ROWS", 3000)
+    monkeypatch.setattr(link_estimation, "ROWS", 3000)
     whole = expected_links(u, v, shares, sums, LINKS, known)
     found = grouped_links(u, v, shares, sums, LINKS, known, Chance("r", "groups"))
     of_u, of_v = (np.array([side.of[np.flatnonzero(full.of == k)[0]] for k in range(len(full.profiles))])
