@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.numerics import Integers
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -139,7 +141,7 @@ def _decided(ledger: str | Path, release: str) -> set[tuple[int, str]]:
     return {(number, digest) for name, number, digest in rows if name == release}
 
 
-def _query_ledger(ledger: str | Path, query: str) -> list[Any]:
+def _query_ledger(ledger: str | Path, query: str) -> list[tuple[Any, ...]]:
     """Return rows of a ledger: a SQLite file, or the schema dpscale_ledger of a PostgreSQL database."""
     if "://" not in str(ledger):
         with closing(sqlite3.connect(ledger)) as db:
@@ -172,7 +174,7 @@ def _sensitivities(run: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, in
     return sensitivities
 
 
-def _strategy(factors: list[tuple[dict[str, Any], Any]]) -> tuple[str, tuple[int, int]]:
+def _strategy(factors: list[tuple[dict[str, Any], Integers | None]]) -> tuple[str, tuple[int, int]]:
     """Return the digest of a product of factors, and its largest column norms."""
     digest, squared, absolute = hashlib.sha256(), 1, 1
     for described, matrix in factors:
@@ -184,7 +186,7 @@ def _strategy(factors: list[tuple[dict[str, Any], Any]]) -> tuple[str, tuple[int
     return digest.hexdigest(), (squared, absolute)
 
 
-def _largest_column(described: dict[str, Any], matrix: Any) -> tuple[int, int]:
+def _largest_column(described: dict[str, Any], matrix: Integers | None) -> tuple[int, int]:
     if matrix is None:
         cells = int(np.prod(described["shape"]))
         matrix = np.eye(cells, dtype=np.int64)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.errors import BudgetError, DataError, JobError
+from dpscale.base.numerics import Floats, Integers
 from dpscale.engine import Engine
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.multitable.budget import Piece, charge, record_draws
@@ -25,6 +27,7 @@ from dpscale.multitable.job import MOST_ROUNDS, LinkSection, TableSection
 from dpscale.multitable.link_data import ExactLinks, keyed, read_links, with_counts
 from dpscale.multitable.publishing import PublishedLoop
 from dpscale.multitable.run import DatabaseRun, open_table
+from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.records import Table
 from dpscale.records.origin import Layout, Stamps, differing, layout, snapshot, stamps
@@ -54,13 +57,13 @@ class MeasuredLinks:
     """
 
     links: float
-    by_degree: Mapping[str, np.ndarray]
+    by_degree: Mapping[str, Floats]
     shares: Shares | None = None
-    sums: tuple[np.ndarray | None, ...] = ()
+    sums: tuple[Floats | None, ...] = ()
     sigma: float = 0.0
-    siblings: np.ndarray | None = None
+    siblings: Floats | None = None
     sibling_sigma: float = 0.0
-    chances: np.ndarray | None = None
+    chances: Floats | None = None
 
 
 def measure_link(
@@ -97,7 +100,7 @@ class _Measuring:
         sums = self._sums(shares)
         return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings())
 
-    def _siblings(self) -> tuple[np.ndarray | None, float]:
+    def _siblings(self) -> tuple[Floats | None, float]:
         """Return the sibling sums in natural units and the standard deviation of their noise."""
         if not self.piece.siblings:
             return None, 0.0
@@ -116,7 +119,7 @@ class _Measuring:
                     self._entries, self._record_round, self.run.secret)  # fmt: skip
         return MeasuredLinks(fit.links, {}, chances=loop.run_rounds(fit))
 
-    def _entries(self) -> Any:
+    def _entries(self) -> Integers:
         """Return the exact entries of all cross marginals, after charging the budget."""
         charge(self.run)
         if "entries" not in self.stored:
@@ -156,7 +159,7 @@ class _Measuring:
         most = self.sides[1].rows if self.piece.known else math.inf
         return float(max(min(found[0], most), LEAST_LINKS))
 
-    def _degrees(self) -> tuple[dict[str, np.ndarray], float]:
+    def _degrees(self) -> tuple[dict[str, Floats], float]:
         """Return noisy numbers of rows by degree of both sides; sides without a bound use a grid of degrees."""
         places, draw = self.piece.places, self.piece.degrees_draw()
         found = self._drawn(
@@ -165,7 +168,7 @@ class _Measuring:
         parts = np.split(found, np.cumsum([len(one) for one in places])[:-1])
         return dict(zip(SIDES, parts, strict=False)), draw.lattice_variance**0.5
 
-    def _sums(self, shares: Shares) -> tuple[np.ndarray | None, ...]:
+    def _sums(self, shares: Shares) -> tuple[Floats | None, ...]:
         """Return the noisy sums in natural units; their total cost is checked before any noise is sampled."""
         wanted = precisions_in_steps(shares)
         draws = [draw_of_precision(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
@@ -176,17 +179,20 @@ class _Measuring:
                               "at most the charge", "report this as a bug; nothing was drawn")  # fmt: skip
         units = (2.0**-BITS, 2.0**-BITS, 4.0**-BITS)
         return tuple(
-            None if draw is None else unit * self._drawn(name, draw, lambda exact, at=at: self._exact(shares)[at])
+            None if draw is None else unit * self._drawn(name, draw, partial(self._exact_sum, shares, at))
             for at, (name, draw, unit) in enumerate(zip(SUMS, draws, units, strict=True))
         )
 
-    def _exact(self, shares: Shares) -> tuple[Any, ...]:
+    def _exact_sum(self, shares: Shares, at: int, _: ExactLinks) -> Integers:
+        return self._exact(shares)[at]
+
+    def _exact(self, shares: Shares) -> tuple[Integers, ...]:
         if "sums" not in self.stored:
             assert self.exact is not None
             self.stored["sums"] = self.exact.sums(shares.u, shares.v)
         return tuple(self.stored["sums"])
 
-    def _drawn(self, name: str, draw: Any, made: Any) -> np.ndarray:
+    def _drawn(self, name: str, draw: GaussianDraw, compute: Callable[[ExactLinks], Integers]) -> Floats:
         records = records_of(self.run, self.link)
         before = records.measured(name)
         if before is not None:
@@ -197,7 +203,7 @@ class _Measuring:
         charge(self.run)
         late = name in SUMS
         record_draws(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
-        return records.measure(name, self._query_text(late), made(self.exact), draw, self.run.secret())
+        return records.measure(name, self._query_text(late), compute(self.exact), draw, self.run.secret())
 
     def _query_text(self, late: bool) -> str:
         """Return the text that identifies the query: the degree bound, or a digest of the features of both sides."""

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tomli_w
-from numpy.typing import NDArray
 
 from dpscale.answers.report.figures import COLOURS, new_figure, svg
 from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
+from dpscale.base.arrow import pq
 from dpscale.base.display import figure
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, Integers
 from dpscale.multitable.job import LinkSection
 from dpscale.multitable.measuring import SIDES, piece_of, records_of
 from dpscale.multitable.privacy_unit import NeighbourRelation
@@ -24,6 +24,10 @@ from dpscale.multitable.run import DatabaseRun
 from dpscale.multitable.writer import INDEX
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
 from dpscale.storage.files import present, read_bytes, read_text, write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import Series
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,17 +38,17 @@ class ReleasedLink:
     link: LinkSection
 
     @cached_property
-    def parents(self) -> Any:
+    def parents(self) -> Series:
         """Parent's key of every link; null for a child without a parent."""
         table = self.link.child if self.link.via is None else self.link.called
         return column(self.run, table, self.run.job.ends(self.link)[0])
 
     @cached_property
-    def children(self) -> Any:
+    def children(self) -> Series:
         return column(self.run, self.link.called, self.run.job.ends(self.link)[1])
 
     @cached_property
-    def ends(self) -> list[tuple[Any, Any]]:
+    def ends(self) -> list[tuple[Series, Series]]:
         """Keys at each end and keys of the rows of its table: the parents and, with a table of pairs, the children."""
         job, link = self.run.job, self.link
         found = [(self.parents, column(self.run, link.parent, job.key(link.parent)))]
@@ -55,7 +59,8 @@ class ReleasedLink:
     @cached_property
     def degrees(self) -> list[Floats]:
         """Number of links of every row, for each of `ends`."""
-        return [end.value_counts().reindex(keys).fillna(0).to_numpy() for end, keys in self.ends]
+        counts = [end.value_counts().reindex(keys).fillna(0) for end, keys in self.ends]
+        return [np.asarray(own, np.float64) for own in counts]
 
     @property
     def whole(self) -> bool:
@@ -72,7 +77,7 @@ class ReleasedLink:
         bounded = neighbours.replaces or link.parent in neighbours.rows or link.kind == "one-to-one"
         return [link.bound if bounded else None, link.bound if neighbours.replaces else None]
 
-    def measured(self) -> list[tuple[NDArray[np.int64], Floats]]:
+    def measured(self) -> list[tuple[Integers, Floats]]:
         """Return for each measured side the degrees and the noisy share of rows of at most this degree; [] if none."""
         noisy = records_of(self.run, self.link).measured("degrees")
         if noisy is None:
@@ -106,10 +111,9 @@ def files_of(run: DatabaseRun, name: str) -> list[Path]:
     return [run.path / "synthetic" / file for file in content[name]]
 
 
-def column(run: DatabaseRun, name: str, columns: tuple[str, ...]) -> Any:
+def column(run: DatabaseRun, name: str, columns: tuple[str, ...]) -> Series:
     """Return a key as a pandas Series; keys of several columns as texts."""
     import pandas as pd
-    import pyarrow.parquet as pq
 
     frame = pd.concat([pq.read_table(file, columns=list(columns)).to_pandas() for file in files_of(run, name)])
     if len(columns) == 1:
@@ -117,7 +121,7 @@ def column(run: DatabaseRun, name: str, columns: tuple[str, ...]) -> Any:
     return frame.astype(str).agg("\0".join, axis=1).reset_index(drop=True)
 
 
-def _twice(one: Any, other: Any) -> bool:
+def _twice(one: Series, other: Series) -> bool:
     import pandas as pd
 
     return bool(pd.DataFrame({"one": one, "other": other}).duplicated().any())
@@ -190,7 +194,6 @@ def _share(run: DatabaseRun, piece: str) -> str:
 
 
 def _count(run: DatabaseRun, name: str) -> int:
-    import pyarrow.parquet as pq
 
     return sum(pq.read_metadata(file).num_rows for file in files_of(run, name))
 
@@ -207,7 +210,7 @@ def degree_plot(one: ReleasedLink) -> str:
     return svg(picture)
 
 
-def _side(axes: Any, name: str, at: Any, shares: Any, degrees: Any) -> None:
+def _side(axes: Axes, name: str, at: Integers, shares: Floats, degrees: Floats) -> None:
     most = int(max(degrees.max(initial=0), 1))
     mask, steps = at <= max(2 * most, SHOWN), np.arange(most + 2)
     shown = np.searchsorted(np.sort(degrees), steps, side="right") / max(len(degrees), 1)
@@ -216,6 +219,6 @@ def _side(axes: Any, name: str, at: Any, shares: Any, degrees: Any) -> None:
     if max(most, at[mask].max(initial=0)) > SHOWN:
         axes.set(xscale="symlog", xlim=(-0.5, None))
     else:
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
     axes.set(xlabel=f"links of a row of {name}", ylabel="cumulative share", ylim=(min(0.0, shares[mask].min()), None))
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import BudgetError, JobError, ReportError
@@ -31,6 +32,11 @@ from dpscale.runs.stages import runner
 from dpscale.runs.stages.budget import open_ledger
 from dpscale.runs.stages.runner import run_stages
 from dpscale.storage.files import present, remove_partial
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+T = TypeVar("T")
 
 
 def end(run: DatabaseRun) -> dict[str, Any]:
@@ -87,7 +93,7 @@ def _spent(run: DatabaseRun) -> dict[str, Any]:
 
 def run_database(
     run: DatabaseRun,
-    client: Any = None,
+    client: Client | None = None,
     scheduler: str | None = None,
     progress: Progress = silent,
     last: str = "report",
@@ -109,7 +115,7 @@ def run_database(
 @dataclass(frozen=True, eq=False)
 class _Stages:
     run: DatabaseRun
-    client: Any
+    client: Client | None
     scheduler: str | None
     progress: Progress
 
@@ -117,7 +123,7 @@ class _Stages:
         for table in self.run.tables.values():
             run_stages(table, self.client, self.scheduler, self.progress, only)
 
-    def _with_engine(self, function: Any) -> Any:
+    def _with_engine(self, function: Callable[[Engine], T]) -> T:
         engine = resolve(self.client, self.scheduler, self.progress)
         try:
             return discreetly("stage measure", function, engine)

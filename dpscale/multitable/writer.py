@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.arrow import is_text
+from dpscale.base.arrow import is_text, pa, pq
 from dpscale.base.errors import DataError
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import Integers, Integers32
 from dpscale.contributions.links import key_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
@@ -26,13 +25,11 @@ from dpscale.storage.files import read_text, write_whole, writing
 
 INDEX = "_tables.json"
 PART_ROWS = 1 << 20
-Keys = Mapping[str, list[Any]]
+Keys = Mapping[str, list["pa.ChunkedArray"]]
 
 
-def public_table(section: TableSection, domain: Domain) -> tuple[NDArray[np.int32], Any]:
+def public_table(section: TableSection, domain: Domain) -> tuple[Integers32, pa.Table]:
     """Return a public table as codes, (rows, attributes), and its rows, without those that the domain file drops."""
-    import pyarrow as pa
-
     found, tables = [np.empty((0, len(domain.names)), np.int32)], []
     for partition in open_table(section, domain).partitions:
         for batch in partition.batches(list(dict.fromkeys([*partition.columns(), *domain.columns(domain.names)]))):
@@ -58,7 +55,7 @@ def check_public(job: DatabaseJob) -> None:
                                 "a distinct key for every row of a public table", "fix the table")  # fmt: skip
 
 
-def write_tables(run: DatabaseRun, public: Mapping[str, Any], pairs: Mapping[str, Integers]) -> None:
+def write_tables(run: DatabaseRun, public: Mapping[str, pa.Table], pairs: Mapping[str, Integers]) -> None:
     """Write all tables and links, and an index of their files."""
     job, rows = (
         run.job,
@@ -80,10 +77,8 @@ def write_tables(run: DatabaseRun, public: Mapping[str, Any], pairs: Mapping[str
     write_whole(run.path / "synthetic" / INDEX, json.dumps(files, indent=1).encode())
 
 
-def _numbered(run: DatabaseRun, name: str, rows: int) -> list[Any]:
+def _numbered(run: DatabaseRun, name: str, rows: int) -> list[pa.Array]:
     """Return surrogate keys of a synthetic table; none if it has no key."""
-    import pyarrow as pa
-
     columns, table = run.job.key(name), run.tables[name]
     if not columns:
         return []
@@ -96,8 +91,6 @@ def _numbered(run: DatabaseRun, name: str, rows: int) -> list[Any]:
 
 def _with_keys(run: DatabaseRun, name: str, files: list[str], keys: Keys, pairs: Mapping[str, Integers]) -> list[str]:
     """Write a synthetic table's files with its keys and its parents' keys."""
-    import pyarrow.parquet as pq
-
     extra = dict(zip(run.job.key(name), keys[name], strict=True))
     for link in run.job.link:
         if link.child == name and link.via is None:
@@ -121,8 +114,6 @@ def _rows_of(run: DatabaseRun, name: str) -> int:
 
 def _parents(run: DatabaseRun, link: LinkSection, keys: Keys, pairs: Integers, rows: int) -> dict[str, Any]:
     """Return the columns of a child with its parents' keys."""
-    import pyarrow as pa
-
     parents = np.full(rows, -1, np.int64)
     parents[pairs[:, 1]] = pairs[:, 0]
     at = pa.array(parents, mask=parents < 0)
@@ -130,26 +121,22 @@ def _parents(run: DatabaseRun, link: LinkSection, keys: Keys, pairs: Integers, r
     return {column: values.take(at) for column, values in zip(columns, keys[link.parent], strict=True)}
 
 
-def _paired(run: DatabaseRun, link: LinkSection, keys: Keys, pairs: Integers) -> Any:
+def _paired(run: DatabaseRun, link: LinkSection, keys: Keys, pairs: Integers) -> pa.Table:
     """Return the table of pairs."""
-    import pyarrow as pa
-
     found: dict[str, Any] = {}
     for columns, name, rows in zip(run.job.ends(link), (link.parent, link.child), pairs.T, strict=True):
         found |= {column: values.take(pa.array(rows)) for column, values in zip(columns, keys[name], strict=True)}
     return pa.table(found)
 
 
-def _write_parts(folder: Path, table: Any) -> list[str]:
+def _write_parts(folder: Path, table: pa.Table) -> list[str]:
     starts = range(0, max(table.num_rows, 1), PART_ROWS)
     parts = [table.slice(start, PART_ROWS) for start in starts]
     return [_write(folder, f"part-{i:05d}.parquet", dict(zip(part.column_names, part.columns, strict=True)))
             for i, part in enumerate(parts)]  # fmt: skip
 
 
-def _write(folder: Path, name: str, columns: Mapping[str, Any]) -> str:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _write(folder: Path, name: str, columns: Mapping[str, pa.Array]) -> str:
 
     with writing(folder / name, durable=False) as file:
         pq.write_table(pa.table(dict(columns)), file, store_schema=False)

@@ -12,8 +12,7 @@ from fractions import Fraction
 import pytest
 import tomli_w
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.__main__ import main

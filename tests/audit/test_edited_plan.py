@@ -13,7 +13,7 @@ from dpscale.audit.composition import records_of
 from dpscale.job import Job
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
-from dpscale.runs.fingerprints import output_digest
+from dpscale.runs.manifest import output_digest
 from dpscale.runs.run import Run
 from dpscale.runs.stages import budget, runner
 from tests.answered import edit_blocks

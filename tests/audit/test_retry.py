@@ -21,8 +21,7 @@ from dpscale.measurement import measure_layouts
 from dpscale.privacy.secret import make_secret
 from dpscale.records import Table
 from dpscale.runs.run import Run
-from dpscale.runs.stages import STAGES, budget
-from dpscale.runs.stages import measure as measuring
+from dpscale.runs.stages import STAGES, budget, measure as measuring
 from dpscale.runs.stages.runner import run_stage, run_stages
 from tests.audit.small import frame, measurements, write
 

@@ -22,9 +22,7 @@ from dpscale.multitable.run import DatabaseRun
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
-from tests.multitable.small import digests, frames
-from tests.multitable.small import job as shop
-from tests.multitable.small import write as write_shop
+from tests.multitable.small import digests, frames, job as shop, write as write_shop
 from tests.multitable.test_neighbours import DOMAIN, PERSONS, database, moved, without
 
 ONE = {"kind": "one-to-many", "dangling": "drop"}

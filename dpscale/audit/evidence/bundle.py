@@ -21,8 +21,7 @@ from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost
-from dpscale.runs.fingerprints import check_output, disk_errors
-from dpscale.runs.manifest import versions
+from dpscale.runs.manifest import check_output, disk_errors, versions
 from dpscale.runs.run import Run, now
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.runner import ledger_dataset
@@ -55,7 +54,7 @@ Fields = dict[str, Any]
 Signer = tuple[str, Callable[[bytes], str]]
 
 
-def write_bundle(run: Run, selftest: Any, key: Signer | None = None) -> Path:
+def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | None = None) -> Path:
     """Write the evidence folder, replacing an existing one, and return its path.
 
     Raises
@@ -79,7 +78,7 @@ def canonical(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _facts(run: Run, selftest: Any) -> Fields:
+def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
     """Return the contents of the JSON files."""
     ledger = _ledger(ledger_dataset(run, chained=True), run.manifest["release"])
     drawn, factors, costs = draws_and_factors(run)

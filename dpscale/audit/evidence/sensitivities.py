@@ -121,7 +121,7 @@ def mu_of_pure(epsilon: float) -> float:
     return -2 * NormalDist().inv_cdf(1 / (1 + math.exp(epsilon))) if epsilon < 700 else math.inf
 
 
-def _possible(draw: Fields, k: Any) -> bool:
+def _possible(draw: Fields, k: str | int) -> bool:
     """Return whether the noise is valid: one of two distributions, with more variance than smoothing uses."""
     one = draw["laplace"] if draw["variance"] is None else draw["variance"]
     both = None not in (draw["laplace"], draw["variance"])

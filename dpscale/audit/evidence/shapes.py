@@ -56,7 +56,7 @@ def _listed(one: Fields) -> int:
     return counts[kind]()
 
 
-def _period(by: str, name: Any) -> int:
+def _period(by: str, name: str | int) -> int:
     """Return the number of a calendar period from its name."""
     text = str(name)
     if by == "day":
