@@ -23,8 +23,7 @@ from dpscale.job import Job
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.run import Run
-from dpscale.runs.stages.resume import begin_run, check_frame, check_repeat
-from dpscale.runs.stages.runner import remove_on_error, run_stages
+from dpscale.runs.stages.runner import begin_run, check_frame, check_repeat, remove_on_error, run_stages
 from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:

@@ -88,7 +88,7 @@ def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> 
     """Return the faults that one pass over the data finds."""
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
-    from dpscale.engine.domain_check import WARNING, find_faults
+    from dpscale.engine.contribution_bounds import WARNING, find_faults
 
     click.echo(WARNING, err=True)
     engine = resolve(scheduler=scheduler)

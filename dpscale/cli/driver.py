@@ -26,7 +26,7 @@ from dpscale.cli.group import show_cause
 from dpscale.engine.watch import FIELD, cluster_errors
 from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
-from dpscale.runs.fingerprints import disk_errors
+from dpscale.runs.manifest import disk_errors
 from dpscale.runs.run import Run
 from dpscale.storage.files import place, present, read_bytes, write_whole
 

@@ -35,8 +35,7 @@ def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet
     """Run all stages of a job; an interrupted run resumes."""
     from dpscale.api.public import read_job
     from dpscale.job import Job
-    from dpscale.runs.stages.resume import begin_run, check_repeat
-    from dpscale.runs.stages.runner import remove_on_error, run_stages
+    from dpscale.runs.stages.runner import begin_run, check_repeat, remove_on_error, run_stages
 
     read = read_job(job)
     if not isinstance(read, Job):
@@ -92,7 +91,7 @@ def _stage_command(name: str, doc: str) -> None:
 def _warn_other_data(directory: Run) -> None:
     """Warn if a finished stage describes other data than the files now contain."""
     from dpscale.base.errors import DataError, TransientError
-    from dpscale.runs.stages.resume import check_repeat
+    from dpscale.runs.stages.runner import check_repeat
 
     try:
         with suppress(TransientError):  # a store that is unavailable now
@@ -208,8 +207,7 @@ def _plan_summary(
 ) -> dict[str, Any]:
     """Return all figures of `dpscale plan`, as `--json` prints them."""
     from dpscale.base.errors import JobError
-    from dpscale.runs.stages.plan import most_cells
-    from dpscale.runs.stages.plan_cache import cached_summary
+    from dpscale.runs.stages.plan import cached_summary, most_cells
     from dpscale.runs.stages.preview import (
         compare_mechanisms,
         error_curve,

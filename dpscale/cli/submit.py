@@ -22,7 +22,7 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
     from dpscale.cli import driver
     from dpscale.engine.connect import open_client
     from dpscale.job import Job
-    from dpscale.runs.stages.resume import begin_run, check_repeat
+    from dpscale.runs.stages.runner import begin_run, check_repeat
 
     directory = begin_run(Job.read(job), run_dir, fresh, files_accessible=False)
     directory.check_open("measure")

@@ -156,8 +156,6 @@ def guess_rows(domain: Domain, size: int) -> int:
 def _joints(
     domain: Domain, requested: _RequestedSets, worth: Floats, rows: int, spare: int
 ) -> tuple[Integers, list[AttributeSet]]:
-    from dpscale.counting.cover import grow
-
     holders = np.repeat(np.arange(len(worth)), np.diff(requested.starts))
     order = np.argsort(requested.attrs, kind="stable")
     inverse_starts = np.searchsorted(requested.attrs[order], np.arange(len(requested.sizes) + 1))

@@ -22,16 +22,17 @@ from dpscale.engine import connect
 from dpscale.engine.base import Engine, Progress, argument_tuples, silent
 from dpscale.engine.connect import await_worker
 from dpscale.engine.graphs import Graph, call_graph, exchange_graph, literal, reduction_graph
-from dpscale.engine.message_chunks import (
+from dpscale.engine.task_sizing import (
+    Batches,
     batch_graph,
     call_graphs,
     fetch_results,
     group_futures,
     join_chunks,
+    message_of,
     pickle_value,
     split_chunks,
 )
-from dpscale.engine.task_sizing import Batches, message_of
 from dpscale.engine.watch import Discreet, Watch, cluster_errors, flush_messages, lost_scheduler
 from dpscale.storage.files import place
 from dpscale.storage.scratch import Use, end

@@ -1,7 +1,7 @@
-"""Rows that exceed the contribution bound of their privacy unit.
+"""Checks of rows over all partitions: contribution bounds of privacy units, and values that the domain refuses.
 
-All partitions are read once, the rows are exchanged between workers by buckets of units, and the result is one bit per
-row.
+For a contribution bound, all partitions are read once, the rows are exchanged between workers by buckets of units, and
+the result is one bit per row. Refused values are searched after a task met one, or for `dpscale domain check`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.errors import RefusedValue
 from dpscale.contributions.links import link_ends
 from dpscale.contributions.unit_ids import one_family
 from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, UnitMap, composed, deal
@@ -22,6 +23,8 @@ from dpscale.contributions.units import buckets, decided, marked, survey, taken,
 from dpscale.counting.count import Dropped
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
+from dpscale.engine.counting import partition_groups
+from dpscale.records.judging import Faults, Key, Tally, faults_of, refused_of, worst_of
 from dpscale.records.table import Partition, Table
 from dpscale.storage.scratch import Memory, Sealed, Use
 
@@ -160,3 +163,43 @@ def _hop(engine: Engine, table: Table, key: str, unit: str) -> UnitMap:
     found = engine.map(link_ends, [(part, ((key,), (unit,)), "drop") for part in table.partitions], "units")
     words, units = (np.concatenate(own) for own in zip(*found, strict=True))
     return UnitMap.made(words, units)
+
+
+WARNING = "PRIVATE, do not publish: this output shows values of records and counts them."
+
+
+def collect_refusals(engine: Engine, table: Table, names: Sequence[str], met: RefusedValue) -> RefusedValue:
+    """Return one error for all columns with refused values, or `met` if the search finds none.
+
+    The error does not depend on which task first met a refused value.
+    """
+    domain, groups = engine.broadcast(table.domain, "refused"), partition_groups(table.partitions, engine.workers)
+    found = engine.map(worst_of, [(group, domain, list(names)) for group in groups], "refused")
+    return refused_of(table.domain, names, found) or met
+
+
+def find_faults(engine: Engine, table: Table) -> dict[str, Any]:
+    """Return every fault of a table, in the order of the domain, with its number of rows or files and some values.
+
+    The result is private.
+    """
+    columns = table.domain.columns(table.domain.names)
+    if not set(columns) & set(table.partitions[0].columns()):
+        table.require(columns)  # raises an error that explains why none exists
+    domain, whole = engine.broadcast(table.domain, "check"), Faults()
+    for one in engine.map(faults_of, [(partition, domain) for partition in table.partitions], "check"):
+        whole.join(one)
+    places = {name: place for place, name in enumerate(table.domain.names)}
+    ordered = sorted(whole.tallies.items(), key=lambda item: (places[item[0][0]], item[0][1]))
+    faults = [_fault_record(table, key, tally) for key, tally in ordered]
+    affected = len({one["column"] for one in faults})
+    return {"private": True, "rows": whole.rows, "columns": len(columns), "columns_affected": affected,
+            "faults": faults}  # fmt: skip
+
+
+def _fault_record(table: Table, key: Key, tally: Tally) -> dict[str, Any]:
+    name, fault = key
+    record = {"attribute": name, "column": table.domain[name].column, "fault": fault}
+    if tally.files:
+        return {**record, "files": len(tally.files)}
+    return {**record, "rows": tally.rows, "examples": sorted(tally.examples)}

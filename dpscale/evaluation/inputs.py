@@ -25,7 +25,7 @@ from dpscale.engine.counting import partition_groups
 from dpscale.privacy.streams import Chance
 from dpscale.records import Partition, Table
 from dpscale.records.origin import Origin, Stamps, stamps
-from dpscale.runs.fingerprints import check_output
+from dpscale.runs.manifest import check_output
 from dpscale.runs.run import Run, origin_of
 from dpscale.storage.files import is_local, read_text
 

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpscale.base.errors import JobError
-from dpscale.runs.fingerprints import disk_errors
-from dpscale.runs.manifest import MANIFEST, read_manifest
+from dpscale.runs.manifest import MANIFEST, disk_errors, read_manifest
 from dpscale.storage.files import (
     PROBE,
     check_conditional,

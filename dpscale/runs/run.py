@@ -39,16 +39,17 @@ from dpscale.runs.create import (
     resolve_path,
     unmeasured_stage,
 )
-from dpscale.runs.fingerprints import disk_errors, output_digest
 from dpscale.runs.manifest import (
     MANIFEST,
     ManifestCache,
     check_version,
+    disk_errors,
     first_manifest,
+    output_digest,
     parse_row_settings,
     stage_output,
 )
-from dpscale.runs.stage import Stage
+from dpscale.runs.stages import Stage
 from dpscale.storage.files import is_local, present, read_bytes, store_errors, write_whole
 from dpscale.storage.lock import free, locked
 from dpscale.workload import Workload

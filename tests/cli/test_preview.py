@@ -13,7 +13,7 @@ from dpscale.cli.progress import Lines
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.job import Job
 from dpscale.mechanisms import MECHANISMS
-from dpscale.runs.stages import plan_cache
+from dpscale.runs.stages import plan
 from dpscale.runs.stages.plan import make_plan
 
 DOMAIN = "".join(
@@ -102,10 +102,10 @@ def test_an_error_that_is_none_is_refused(job, wanted):
 
 def test_a_plan_is_made_once_and_made_anew_where_its_file_is_damaged(job, monkeypatch, tmp_path):
     monkeypatch.setenv("DPSCALE_STORE", str(tmp_path / "store"))
-    monkeypatch.setattr(plan_cache, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(plan, "WORTH_SECONDS", 0.0)
     made = []
-    real = plan_cache._store_plan
-    monkeypatch.setattr(plan_cache, "_store_plan", lambda folder, planned: (made.append(folder), real(folder, planned)))
+    real = plan._store_plan
+    monkeypatch.setattr(plan, "_store_plan", lambda folder, planned: (made.append(folder), real(folder, planned)))
     first, second = told(job()), told(job())
     assert len(made) == 1
     del first["planning_seconds"], second["planning_seconds"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.engine import resolve
-from dpscale.engine.message_chunks import (
+from dpscale.engine.task_sizing import (
     LARGE_BYTES,
     MOST_SENT,
     ChunkedResult,

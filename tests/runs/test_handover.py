@@ -11,7 +11,7 @@ from dpscale.base.errors import JobError
 from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.ledger import Ledger
-from dpscale.runs import fingerprints
+from dpscale.runs import manifest
 from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
 from dpscale.runs.stages.runner import run_stages
@@ -60,8 +60,8 @@ def test_what_was_edited_after_its_stage_is_refused_until_it_is_restored(place, 
 def test_tasks_hash_what_is_large_and_catch_a_change_wherever_it_is(place, scheduler, monkeypatch):
     """Of every file that a stage left one byte is changed in turn; the whole hash is the one of a plain loop."""
     run = done_before(place, "reconstruct")
-    monkeypatch.setattr(fingerprints, "SHARE", 1)  # a task a file
-    check, entry = fingerprints.check_output, run.manifest["stages"]["measure"]
+    monkeypatch.setattr(manifest, "SHARE", 1)  # a task a file
+    check, entry = manifest.check_output, run.manifest["stages"]["measure"]
     engine = resolve(None, scheduler)
     try:
         each = engine.each("check")
@@ -109,7 +109,7 @@ def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, m
 
 
 def test_what_this_process_made_and_what_is_done_is_not_read_for_its_hash_again(place, monkeypatch):
-    monkeypatch.setattr(fingerprints, "output_digest", lambda *_: pytest.fail("hashed twice"))
+    monkeypatch.setattr(manifest, "output_digest", lambda *_: pytest.fail("hashed twice"))
     path = write_job(place, engine=SEEDED)
     for _ in range(2):
         dp.run(path, place / "run")

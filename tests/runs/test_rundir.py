@@ -17,13 +17,12 @@ from dpscale.__main__ import main
 from dpscale.cli import driver, driver_status
 from dpscale.job import Job
 from dpscale.runs import create
-from dpscale.runs.fingerprints import disk_errors
+from dpscale.runs.manifest import disk_errors
 from dpscale.runs.run import Run
 from dpscale.storage import lock
 from tests.cluster.waiting import eventually
 from tests.runs.disks import filled, needs_mounts, read_only, small_disk
-from tests.runs.small import job as content
-from tests.runs.small import table, write_job, write_table
+from tests.runs.small import job as content, table, write_job, write_table
 
 
 def told(code, *arguments):

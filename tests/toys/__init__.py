@@ -2,8 +2,7 @@
 
 from dpscale.mechanisms import MECHANISMS
 from dpscale.reconstruction import RECONSTRUCTIONS
-from dpscale.runs.stage import Stage
-from dpscale.runs.stages import STAGES
+from dpscale.runs.stages import STAGES, Stage
 
 
 def register() -> None:

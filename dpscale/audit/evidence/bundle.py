@@ -16,7 +16,7 @@ from typing import Any
 import tomli_w
 
 from dpscale.audit.evidence.checklist import checklist
-from dpscale.audit.evidence.draws import Counted, draws_and_factors, file_hashes
+from dpscale.audit.evidence.draws import EventCounts, draws_and_factors, file_hashes
 from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError
 from dpscale.ledger.chain import Link
@@ -46,7 +46,7 @@ def redacted(value: Any, key: str = "") -> Any:
 FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/2"
 SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 PUBLIC = ("plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
-KEPT = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
+PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
         "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
 TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes")
 
@@ -100,7 +100,7 @@ def _ledger(dataset: Fields, release: str) -> Fields:
     if not dataset:
         raise BudgetError("privacy.ledger", "it does not contain this release", "the ledger with its charge",
                           "make the bundle where that ledger is available")  # fmt: skip
-    rows = [{name: row[name] for name in KEPT if name in row} for row in dataset["releases"]]
+    rows = [{name: row[name] for name in PUBLIC_FIELDS if name in row} for row in dataset["releases"]]
     totals = {name: dataset[name] for name in TOTALS if name in dataset}
     return {"releases": rows, **totals, "chain": _chain(dataset["chain"], release)}
 
@@ -113,11 +113,11 @@ def _chain(links: Sequence[tuple[Link, str]], release: str) -> Fields:
     return {"links": shown, "head": links[-1][1], "opened": {"key": own.key, "facts": dict(own.facts)}}
 
 
-def _events(run: Run, ledger: Fields, costs: Counted) -> Fields:
+def _events(run: Run, ledger: Fields, costs: EventCounts) -> Fields:
     """Return the draws and the charges on the ledger as privacy events, with their claims."""
     name, spent = run.manifest["release"], ledger["spent"]
     entry = next(row for row in ledger["releases"] if row["release"] == name)
-    charged = sum((_of_cost(row["cost"], ledger["currency"]) for row in ledger["releases"]), Counted())
+    charged = sum((_of_cost(row["cost"], ledger["currency"]) for row in ledger["releases"]), EventCounts())
     charged += _for_groups(charged, spent)
     return {
         "private": run.manifest["private"],
@@ -138,15 +138,15 @@ def _claim(cost: Mapping[str, str], delta: float) -> Fields:
     return {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": delta, "cost": dict(cost)}
 
 
-def _of_cost(cost: Mapping[str, str], currency: str) -> Counted:
+def _of_cost(cost: Mapping[str, str], currency: str) -> EventCounts:
     """Return an entry as an event in the currency of its dataset."""
     whole = Cost.from_dict(cost)
     return Counter({("pure", whole.pure) if currency.startswith(PURE) else ("gaussian", whole.squared_mu): 1})
 
 
-def _for_groups(charged: Counted, spent: Fields) -> Counted:
+def _for_groups(charged: EventCounts, spent: Fields) -> EventCounts:
     """Return the cost beyond the entries, from group privacy of releases that protect less than the dataset."""
-    more = Counted()
+    more = EventCounts()
     for kind, name in (("gaussian", "squared_mu"), ("pure", "pure_epsilon")):
         here = sum((cost * count for (own, cost), count in charged.items() if own == kind), Fraction(0))
         beyond = Fraction(spent[name] or 0) - here
@@ -155,7 +155,7 @@ def _for_groups(charged: Counted, spent: Fields) -> Counted:
     return more
 
 
-def _listed(events: Counted) -> list[Fields]:
+def _listed(events: EventCounts) -> list[Fields]:
     return [{"kind": kind, "cost": str(cost), "count": count, **_shown(kind, float(cost))}
             for (kind, cost), count in sorted(events.items())]  # fmt: skip
 

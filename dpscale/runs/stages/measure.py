@@ -19,9 +19,14 @@ from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import one_thread
 from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond, send_dropped_rows, survey_units
+from dpscale.engine.contribution_bounds import (
+    collect_refusals,
+    read_unit_lookup,
+    rows_beyond,
+    send_dropped_rows,
+    survey_units,
+)
 from dpscale.engine.counting import Pass, partition_groups, plan_passes, run_pass
-from dpscale.engine.domain_check import collect_refusals
 from dpscale.engine.frames import frame_table
 from dpscale.engine.shards import Shards
 from dpscale.measurement import Measurements, MeasurementStore, measure_layouts
@@ -34,8 +39,8 @@ from dpscale.records import Table
 from dpscale.records.frames import FRAME
 from dpscale.records.origin import Stamps, layout, snapshot, stamps
 from dpscale.records.table import Partition
-from dpscale.runs.error_summary import write_trace
-from dpscale.runs.fingerprints import frame_tag
+from dpscale.runs.answers import write_trace
+from dpscale.runs.manifest import frame_tag
 from dpscale.runs.run import Run, origin_of
 from dpscale.runs.stages.budget import (
     charge,

@@ -1,17 +1,39 @@
-"""The plan stage: choice of the measurements and their cost. It reads no data and spends nothing."""
+"""The plan stage: choice of the measurements and their cost. It reads no data and spends nothing.
+
+A whole plan that takes long to compute is cached in the user's cache directory. The plan store (`optimize.plan_store`)
+contains solutions of single problems. Rounding them, weighting the axes and computing errors is most of the work for
+many sets, and is repeated with the plan store alone. A plan is named by a hash of the workload, the mechanism with its
+options and the code of this package, from which it follows. It is public. It is stored with its hash and computed again
+if it cannot be read or does not match.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.errors import DpscaleError
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR
 from dpscale.job import Job
 from dpscale.mechanisms import plan_problem
-from dpscale.mechanisms.contract import PlanningProblem, Tools
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.run import Run
-from dpscale.runs.stages.plan_cache import plan_once
 from dpscale.runs.stages.preflight import check_memory
+from dpscale.storage.files import write_whole
 
 
 def perform(run: Run, engine: Engine) -> None:
@@ -34,3 +56,125 @@ def make_plan(job: Job, problem: PlanningProblem, engine: Engine) -> Measurement
     if job.synthesize is not None:
         planned.check_low_order()
     return planned
+
+
+WORTH_SECONDS = 0.5
+MOST = 32  # plans in the cache; the most recently used ones
+DIGEST = "digest.txt"
+
+
+def plan_once(
+    job: Job, problem: PlanningProblem, most_cells: int, make: Callable[[Mechanism], MeasurementPlan]
+) -> MeasurementPlan:
+    """Return the plan of a job's mechanism, from the cache if it is there."""
+    return plan_once_by(job.method, job.mechanism.given, job.options, problem, most_cells, make)
+
+
+def plan_once_by(
+    named: Mechanism,
+    given: Any,
+    options: Any,
+    problem: PlanningProblem,
+    most_cells: int,
+    make: Callable[[Mechanism], MeasurementPlan],
+) -> MeasurementPlan:
+    """Return the plan of a mechanism with given options, from the cache if it is there."""
+    folder = _folder(named, given, problem, most_cells)
+    if folder is not None and (found := _read(folder, named, problem, options)) is not None:
+        return found
+    began = time.perf_counter()
+    plan = make(named)
+    if folder is not None and time.perf_counter() - began >= WORTH_SECONDS:
+        _store_plan(folder, plan)
+    return plan
+
+
+def _folder(named: Mechanism, given: Any, problem: PlanningProblem, most_cells: int) -> Path | None:
+    """Return the folder of a plan; None without a cache.
+
+    A data-independent plan is the same at any budget.
+    """
+    store = user_store()
+    if store is None:
+        return None
+    budget = problem.noise if named.data_independent else [problem.noise, problem.budget.amount, problem.rows_per_unit]
+    inputs = [named.name, given, problem.workload.digest, budget, most_cells]
+    return store.folder / "plans" / _name(inputs)
+
+
+def _name(inputs: Sequence[Any]) -> str:
+    """Return the name of an entry that depends on `inputs` and on the code of this package."""
+    return _digest(json.dumps([*inputs, _code(), np.__version__], sort_keys=True, default=str))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def cached_summary(inputs: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the summary of a plan in JSON types, from the cache if possible; `inputs` is all that it depends on."""
+    store = user_store()
+    if store is None:
+        return make()
+    place = store.folder / "told" / f"{_name(inputs)}.json"
+    with suppress(OSError, ValueError):
+        digest, _, text = place.read_text().partition("\n")
+        if digest == _digest(text):
+            os.utime(place)
+            return dict(json.loads(text))
+    summary = make()
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(summary)
+        write_whole(place, f"{_digest(text)}\n{text}".encode())
+        _remove_oldest(place.parent)
+    return summary
+
+
+@cache
+def _code() -> str:
+    """Return a digest of the package's files; other code may give another plan."""
+    root = Path(__file__).parents[2]
+    signs = [(str(path.relative_to(root)), *_sign(path)) for path in sorted(root.rglob("*.py"))]
+    return hashlib.sha256(repr(signs).encode()).hexdigest()
+
+
+def _sign(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Any) -> MeasurementPlan | None:
+    """Return a plan; None if it is missing or differs from what was written."""
+    with suppress(OSError, ValueError, KeyError, EOFError, DpscaleError):
+        written = (folder / DIGEST).read_text()
+        if written == _content(folder):
+            os.utime(folder)
+            return named.read(folder, problem, options)
+    return None
+
+
+def _store_plan(folder: Path, planned: MeasurementPlan) -> None:
+    """Write a plan atomically, and remove the oldest plans."""
+    partial = folder.with_name(f".{secrets.token_hex(8)}.partial")
+    with suppress(OSError, DpscaleError):
+        partial.mkdir(parents=True)
+        planned.write(partial)
+        (partial / DIGEST).write_text(_content(partial))
+        os.replace(partial, folder)
+        _remove_oldest(folder.parent)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Remove all but the MOST most recently used entries."""
+    entries = sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)
+    for old in entries[: max(len(entries) - MOST, 0)]:
+        old.unlink() if old.is_file() else shutil.rmtree(old, ignore_errors=True)
+
+
+def _content(folder: Path) -> str:
+    """Return the hash of all files of a plan."""
+    files = sorted(path for path in folder.iterdir() if path.name != DIGEST)
+    parts = [path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest() for path in files]
+    return hashlib.sha256(b"".join(parts)).hexdigest()

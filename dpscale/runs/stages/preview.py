@@ -24,7 +24,7 @@ from dpscale.plans.factor import MOST as MOST_CELLS
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE, Budget
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
-from dpscale.runs.stages.plan_cache import plan_once_by
+from dpscale.runs.stages.plan import plan_once_by
 from dpscale.workload import Part, ProductPart, Workload
 
 LESS_ACCURATE, MORE_ACCURATE = 0.1, 0.01

@@ -36,8 +36,7 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.account import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.answers import AnswerColumns, read_index
-from dpscale.runs.error_summary import read_trace, relative_errors
+from dpscale.runs.answers import AnswerColumns, read_index, read_trace, relative_errors
 from dpscale.runs.estimates import estimates_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.storage.files import read_text, write_whole
