@@ -41,8 +41,7 @@ from dpscale.counting import ExactMarginal
 from dpscale.measurement.adaptive import run
 from dpscale.measurement.measurement import measure_block
 from dpscale.mechanisms.aim.state import AimState
-from dpscale.mechanisms.aim_grem import Options
-from dpscale.mechanisms.aim_grem import plan as plan_adaptively
+from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.requests import make_schedule
 from dpscale.privacy import gdp_mu, zcdp_rho

@@ -24,8 +24,7 @@ from marginal_tables import DATA, KEPT, Table
 from dpscale import Domain, Workload, plan
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms.aim.state import AimState
-from dpscale.mechanisms.aim_grem import Options
-from dpscale.mechanisms.aim_grem import plan as plan_adaptively
+from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret

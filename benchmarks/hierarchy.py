@@ -17,8 +17,7 @@ from marginal_tables import Table
 
 from dpscale import Domain, Workload
 from dpscale.measurement.adaptive import run
-from dpscale.mechanisms.aim_grem import Options
-from dpscale.mechanisms.aim_grem import plan as plan_adaptively
+from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret

@@ -207,8 +207,7 @@ def _one(
     release: Release, folder: Path, sets: list[list[str]], degree: int | None, limit: float, formats: tuple[str, ...]
 ) -> dict[str, Any]:
     """Publish one table and return its summary."""
-    from dpscale.answers.publish import chosen, write_published
-    from dpscale.answers.publish import publish as made
+    from dpscale.answers.publish import chosen, publish as made, write_published
 
     published = made(release.answered, chosen(release.answered, sets, degree))
     files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats)

@@ -34,8 +34,7 @@ from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
-from dpscale.workload import NAMES, Workload, counts_of
-from dpscale.workload import Part as AnyPart
+from dpscale.workload import NAMES, Part as AnyPart, Workload, counts_of
 
 
 class Job(Settings):

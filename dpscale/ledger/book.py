@@ -24,8 +24,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from dpscale.base.errors import BudgetError
-from dpscale.ledger import chain, transfer
-from dpscale.ledger import rows as ledgerrows
+from dpscale.ledger import chain, rows as ledgerrows, transfer
 from dpscale.ledger.account import Account, Cap, canonical, new_cap
 from dpscale.ledger.chain import Link, chain_of
 from dpscale.ledger.location import resolved

@@ -16,9 +16,9 @@ from dpscale.mechanisms import (
     query_smasher,
     residual_planner,
     residual_planner_plus,
+    weighted_fourier as fourier,
     weighted_residuals,
 )
-from dpscale.mechanisms import weighted_fourier as fourier
 from dpscale.mechanisms.contract import Mechanism, NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import FixedPlan, matrix_mechanism
 from dpscale.plans.plan import Plan

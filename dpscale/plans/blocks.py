@@ -27,8 +27,7 @@ from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE
 from dpscale.workload import Family
-from dpscale.workload.residual import Profiles, Weights, piece, subsets
-from dpscale.workload.residual import profile_of as profile_of_weights
+from dpscale.workload.residual import Profiles, Weights, piece, profile_of as profile_of_weights, subsets
 
 
 @dataclass(frozen=True, eq=False)

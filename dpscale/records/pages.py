@@ -22,8 +22,7 @@ from dpscale.base.arrow import is_text, pa, types
 from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
 from dpscale.records.encode import code_type, entries_of, null_cell
-from dpscale.records.parquet import headers, levels
-from dpscale.records.parquet import values as loops
+from dpscale.records.parquet import headers, levels, values as loops
 
 MOST_CELLS = 1 << 30  # of one attribute, so that a cell fits in 32 bits
 

@@ -20,8 +20,7 @@ from dpscale.reconstruction.pairwise.learn import PairwiseModel, Sweeper, indepe
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets
 from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.one_way_rounding import balance_rows, match_one_ways
-from dpscale.synthesis.three_way import BETAS as POLISHING
-from dpscale.synthesis.three_way import Polisher, ThreeWayTargets
+from dpscale.synthesis.three_way import BETAS as POLISHING, Polisher, ThreeWayTargets
 
 BETAS = (8.0, 64.0)
 LEAST_ROWS = 50_000

@@ -7,8 +7,7 @@ from itertools import combinations
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.counting.count import ExactMarginal, Layout, count

@@ -1,7 +1,6 @@
 """Batches: every item once and in order, tasks of about a second, handles alone."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dpscale.engine.task_sizing import MOST_CALLS, SCHEDULING, SHARES, TASK_SECONDS, Batch, Batches, batch_size
 

@@ -26,14 +26,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.cli.ledger import ledger_text
-from dpscale.ledger import Ledger, chain
-from dpscale.ledger import sqlite_schema as ledgerschema
-from dpscale.ledger import sqlite_store as ledgerfile
+from dpscale.ledger import Ledger, chain, sqlite_schema as ledgerschema, sqlite_store as ledgerfile
 from dpscale.ledger.account import Account, Cap, largest_epsilon, remaining_epsilon
 from dpscale.ledger.request import Request
 from dpscale.privacy.accounting import Cost, Spending, epsilon_of_mu, float_above, gdp_mu, root_above

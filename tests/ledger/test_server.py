@@ -22,8 +22,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.composition import audit_run
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
-from dpscale.ledger import Ledger, chain, location, postgres_schema
-from dpscale.ledger import postgres_store as ledgerserver
+from dpscale.ledger import Ledger, chain, location, postgres_schema, postgres_store as ledgerserver
 from dpscale.ledger.transfer import unreached
 from tests.audit.small import write
 from tests.ledger import test_book, test_protection

@@ -19,10 +19,7 @@ from typing import Any
 import pytest
 
 from dpscale.base.errors import BudgetError
-from dpscale.ledger import Ledger
-from dpscale.ledger import postgres_store as ledgerserver
-from dpscale.ledger import sqlite_schema as schema
-from dpscale.ledger import sqlite_store as ledgerfile
+from dpscale.ledger import Ledger, postgres_store as ledgerserver, sqlite_schema as schema, sqlite_store as ledgerfile
 from tests.ledger.conftest import Server
 from tests.ledger.test_book import DIGEST, gaussian, in_child, raw
 

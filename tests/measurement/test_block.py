@@ -8,8 +8,7 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
-from dpscale.measurement import measure_block
-from dpscale.measurement import measurement as block_module
+from dpscale.measurement import measure_block, measurement as block_module
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.requests import make_schedule

@@ -7,12 +7,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from dpscale.counting import ExactMarginal
-from dpscale.measurement import measure_block, wide
-from dpscale.measurement import measurement as block_module
+from dpscale.measurement import measure_block, measurement as block_module, wide
 from dpscale.measurement.wide import digits, limb_bits, limb_count, limb_product, nearest_float, noisy_floats
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, center_factor, identity_factor

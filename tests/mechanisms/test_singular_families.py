@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.mechanisms import MECHANISMS, PlanningProblem, mechanism, plan_problem
 from dpscale.mechanisms.contract import Tools
 from dpscale.privacy.accounting import Budget
-from dpscale.workload import FAMILIES
-from dpscale.workload import workload as asking
+from dpscale.workload import FAMILIES, workload as asking
 from tests.oracles import explicit_strategy
 from tests.toys.singular import MATRICES, family_of
 

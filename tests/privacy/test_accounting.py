@@ -15,8 +15,7 @@ from dp_accounting.pld.privacy_loss_distribution import (
     from_gaussian_mechanism,
 )
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from scipy.special import ndtr, ndtri
 
 from dpscale.base.errors import BudgetError, JobError

@@ -12,8 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dpscale.privacy import streams
 from dpscale.privacy.streams import KeyedStream, canonical, new_secret, open_stream, seeded_secret, stream_key

@@ -6,8 +6,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dpscale.domain.structural_zeros import Follows, Rule, closed, possible
 from dpscale.reconstruction import constraints

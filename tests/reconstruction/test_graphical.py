@@ -61,8 +61,7 @@ def test_a_model_too_large_is_refused_before_anything_is_read(tmp_path):
 
 
 def test_a_model_is_read_back_as_it_was_written(tmp_path):
-    from tests.reconstruction.explicit import SHAPES, observed
-    from tests.reconstruction.explicit import SIZES as FIVE
+    from tests.reconstruction.explicit import SHAPES, SIZES as FIVE, observed
 
     rng = np.random.default_rng(0)
     model = fit(FIVE, observed(SHAPES["a square"], rng.uniform(1, 5, tuple(FIVE.values())), 1.0, rng))

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit, total_of
 from dpscale.workload.residual.in_axis import Groups, every_cell

@@ -5,8 +5,7 @@ from itertools import chain, combinations
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.reconstruction.junction_tree.model import GraphicalModel

@@ -2,8 +2,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.domain.attribute import PERIODS, first_day, name_of, number_of, read_period

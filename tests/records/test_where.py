@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import dpscale as dp
 from dpscale.engine import LocalEngine
@@ -18,8 +17,7 @@ from dpscale.engine.frames import frame_table
 from dpscale.job import Job
 from dpscale.records.origin import layout, snapshot, stamps
 from dpscale.records.where import SIGNS, Condition, Where, matching, read_where
-from tests.runs.small import table as job_table
-from tests.runs.small import write_job
+from tests.runs.small import table as job_table, write_job
 
 DOMAIN = dp.Domain({"a": 4, "b": 3})
 AT = pd.Timestamp("2025-01-04 01:00")

@@ -11,8 +11,7 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.engine import ClusterEngine, LocalEngine
-from dpscale.engine import frames as engine_frames
+from dpscale.engine import ClusterEngine, LocalEngine, frames as engine_frames
 from dpscale.engine.frames import frame_table
 from dpscale.ledger import Ledger
 from dpscale.records import frames

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dpscale import Domain, DomainError, PlanError
-from dpscale.domain.structural_zeros import Follows, Rule
-from dpscale.domain.structural_zeros import possible as possible_cells
+from dpscale.domain.structural_zeros import Follows, Rule, possible as possible_cells
 from dpscale.privacy.streams import Chance
 from dpscale.synthesis.one_way_rounding import RuleRepair
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 import dpscale as dp
-from dpscale.workload import ProductPart, decompose
-from dpscale.workload import spaces as module
+from dpscale.workload import ProductPart, decompose, spaces as module
 from dpscale.workload.factors import axis_of, piece_factor
 from dpscale.workload.residual import subsets
 from dpscale.workload.spaces import Left, RequestedResiduals, alike
