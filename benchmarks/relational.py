@@ -43,7 +43,7 @@ from dpscale.relational.budget_shares import (
     split,
     sums_cost,
 )
-from dpscale.relational.degrees import children, limit_degrees, degrees, distribution, limit_links
+from dpscale.relational.degrees import children, degrees, distribution, limit_degrees, limit_links
 from dpscale.relational.features import STEP, Side
 from dpscale.relational.link_estimation import Sums, expected_links
 from dpscale.relational.published import Fit, Rounds, sample_children, sample_pairs
@@ -119,8 +119,8 @@ class Trial:
         parts = split(self.amount, not data.known, False)
         fit = Fit(u, v, self.links(parts.links), data.known)
         exact = self.exact.entries(data.sizes)[1]
-        loop = PublishedLoop(self.records, Rounds(), parts.sums, self.relation, data.bound, lambda: exact, lambda *_: None,
-                    lambda: self.secret)  # fmt: skip
+        loop = PublishedLoop(self.records, Rounds(), parts.sums, self.relation, data.bound, lambda: exact,
+                             lambda *_: None, lambda: self.secret)  # fmt: skip
         return self.drawn(loop.run_rounds(fit), int(fit.links))
 
     def random(self) -> np.ndarray:
@@ -134,7 +134,9 @@ class Trial:
 
     def drawn(self, chances: np.ndarray, links: int) -> np.ndarray:
         if not self.data.known:
-            return limit_degrees(sample_pairs(chances, self.u, self.v, links, self.chance), (self.data.bound,) * 2, self.chance)
+            return limit_degrees(
+                sample_pairs(chances, self.u, self.v, links, self.chance), (self.data.bound,) * 2, self.chance
+            )
         whole = sample_children(chances, self.u, self.v, self.chance)
         within = [np.full(int(count), 1) for count in self.v.counts]
         even = [self.chance.systematic(np.ones(int(rows)), int(total)) for total, rows in

@@ -127,7 +127,7 @@ def one_more(counts: Integers) -> Iterator[tuple[tuple[int, ...], Integers]]:
 
 LEVEL = 1e-3  # false-positive rate of one test
 LOW_BITS = 4
-SEEN = 2.0**40  # above this deviation the last bits of a measurement's float may be lost
+EXACT_BELOW = 2.0**40  # above this deviation the last bits of a measurement's float may be lost
 
 
 def scale_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
@@ -175,7 +175,7 @@ def faults(parts: Sequence[Floats], deviations: Sequence[float], pure: bool = Fa
     tests = {
         "scale": scale_p(noise, scales, pure),
         "shape": shape_p(noise, scales, pure),
-        "not on the integer lattice": low_bits_p(noise[scales < SEEN]),
+        "not on the integer lattice": low_bits_p(noise[scales < EXACT_BELOW]),
     }
     failed = [name for name, p in tests.items() if p < LEVEL]
     return failed + (["shared by two measurements"] if shared(parts) else [])

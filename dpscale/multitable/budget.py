@@ -149,7 +149,7 @@ def charge(run: DatabaseRun, reserve: bool = True) -> str:
 
 
 def record_draws(run: DatabaseRun, number: int, drawn: str) -> None:
-    """Record on the ledger what a link's draws are taken from."""
+    """Record on the ledger a digest of the data and the query of a link's draws."""
     with open_ledger(run) as ledger:
         ledger.decide(run.manifest["release"], number, drawn)
 

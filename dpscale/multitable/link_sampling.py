@@ -220,7 +220,7 @@ class LinkSides:
         if pairs is None:
             pairs = sample_links(self.run, link, self.of(link), found)
         if counts:
-            self._keep(link, pairs)
+            self._store_links(link, pairs)
         return pairs
 
     def _stored_links(self, link: LinkSection) -> Integers | None:
@@ -230,7 +230,7 @@ class LinkSides:
         with reading(path) as file:
             return np.asarray(np.load(file, allow_pickle=False))
 
-    def _keep(self, link: LinkSection, pairs: Integers) -> None:
+    def _store_links(self, link: LinkSection, pairs: Integers) -> None:
         path = self.run.path / "links" / link.called / DRAWN
         self.drawn[link.called] = pairs
         if not present(path):

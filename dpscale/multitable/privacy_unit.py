@@ -7,8 +7,8 @@ row; a replacement is two of those steps. A link between rows of one table has a
 Otherwise a neighbour has one row of the root added or removed, with its links, its children, and their descendants. The
 root is the private table that is not the child of a private table. For each root row at most `max_degree` rows of a
 child table count, `max_degree` times as many of a grandchild table, and so on; which ones is determined by the root
-row's own rows. The same holds for the links of a row with public rows. If a removed root row is a child of another root
-row (an employee's manager), it frees a place among that row's children: this changes two more links.
+row's own rows. The links of a row with public rows are bounded likewise. If a removed root row is a child of another
+root row (an employee's manager), it frees a place among that row's children: this changes two more links.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class PublishedLoop:
     exact : callable
         exact() charges the budget and returns the entries of all cross marginals.
     record : callable
-        record(round, digest) records on the ledger what is drawn.
+        record(round, digest) records a draw on the ledger.
     secret : callable
         secret() returns the secret of the release.
     """

@@ -149,11 +149,11 @@ class _Stages:
     def _read(self, engine: Engine) -> dict[str, ExactLinks]:
         if not self.run.job.link or not present(self.run.secret_path):
             return {}  # all noise was drawn before the secret was destroyed
-        seen = current_stamps(self.run)
+        stamps_before = current_stamps(self.run)
         snapshot_of(self.run, engine)
         check_public(self.run.job)
         found = read_all(self.run, engine)
-        check_unchanged(self.run, seen)
+        check_unchanged(self.run, stamps_before)
         return found
 
     def _draw(self, exact: dict[str, ExactLinks]) -> None:

@@ -160,7 +160,7 @@ def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]
     return rows, (inverse - shrunk * np.outer(toward, toward)) / below**2
 
 
-def _node_weight(trace: float, turned: float, total: float, noise: Noise) -> tuple[float, float]:
+def _node_weight(trace: float, moment: float, total: float, noise: Noise) -> tuple[float, float]:
     """Return λ and the remaining weight of the nodes below."""
     from scipy.optimize import minimize_scalar
 
@@ -169,7 +169,7 @@ def _node_weight(trace: float, turned: float, total: float, noise: Noise) -> tup
 
     def error(weight: float) -> float:
         below = left(weight) ** 2
-        return (trace - weight**2 * turned / (below + weight**2 * total)) / below
+        return (trace - weight**2 * moment / (below + weight**2 * total)) / below
 
     grid = np.linspace(0, 0.99, 100)
     start = float(min(grid, key=error))

@@ -25,15 +25,15 @@ def descend(evaluate: Objective, start: Floats, evaluations: int, flat: float) -
     """Evaluate at most `evaluations` points, each lower than the previous one; stop if one gains less than `flat`."""
     left = [evaluations]
 
-    def evaluate_counted(point: Floats) -> tuple[float, Callable[[], Floats]]:
+    def evaluate_once(point: Floats) -> tuple[float, Callable[[], Floats]]:
         left[0] -= 1
         return evaluate(point)
 
-    at, (value, slope_of), hessian = start, evaluate_counted(start), _InverseHessian()
+    at, (value, slope_of), hessian = start, evaluate_once(start), _InverseHessian()
     slope = slope_of()
     while left[0] > 0 and slope.any():
         direction = hessian.direction(slope)
-        found = _step(evaluate_counted, at, value, slope, direction, left)
+        found = _step(evaluate_once, at, value, slope, direction, left)
         if found is None:
             return
         new, new_value, new_slope = found

@@ -149,8 +149,8 @@ def times_gram(family: str, values: Floats) -> Floats:
     """Return G times an array along its leading axis by running sums; for arcs by Fourier transform."""
     n = len(values)
     if family == ROUND:
-        turned = np.fft.rfft(arcs_holding(n)).reshape(-1, *[1] * (values.ndim - 1))
-        return np.asarray(np.fft.irfft(turned * np.fft.rfft(values, axis=0), n, axis=0))
+        spectrum = np.fft.rfft(arcs_holding(n)).reshape(-1, *[1] * (values.ndim - 1))
+        return np.asarray(np.fft.irfft(spectrum * np.fft.rfft(values, axis=0), n, axis=0))
     place = np.arange(1, n + 1).reshape(-1, *[1] * (values.ndim - 1))
     if family == "prefix":
         return np.cumsum(np.cumsum(values, axis=0)[::-1], axis=0)[::-1]

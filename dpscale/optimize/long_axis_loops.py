@@ -20,8 +20,8 @@ def add_leverages(
 ) -> None:
     """Add Σ_k share_k p_iᵀ (D̃ + s_k² T)⁻¹ p_i to the leverage of every cell i; p_i = e_i − u without its first cell.
 
-    `weights` μ and `profile` u have all n cells; T has the main diagonal `diagonal` and the off-diagonal −`beside` on
-    the last n − 1.
+    `weights` μ and `profile` u have all n cells; T has `diagonal` on its main diagonal and −`off_diagonal` next to it,
+    on the last n − 1.
     """
     n = len(weights) - 1
     down, first, second, inverse = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
@@ -60,5 +60,5 @@ def add_leverages(
         for i in range(n):
             left, right = first[i], second[i] - first[i]
             changed = (left * (c * left - b * right) + right * (a * right - b * left)) / inside
-            turned = second[i] - (left * along + right * across)
-            leverage[i + 1] += shares[k] * (inverse[i] - changed - 2 * turned + total)
+            projected = second[i] - (left * along + right * across)
+            leverage[i + 1] += shares[k] * (inverse[i] - changed - 2 * projected + total)

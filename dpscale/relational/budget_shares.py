@@ -228,7 +228,7 @@ class Split:
 
 
 def split(amount: Fraction, measure_links: bool, degrees: bool, siblings: bool = False) -> Split:
-    """Return the budget of each part: the number of links (if `counted`), degrees, sibling sums and feature sums."""
+    """Return the budget of the number of links (if `measure_links`), degrees, sibling sums and feature sums."""
     links, own = amount * LINKS * measure_links, amount * DEGREES * degrees
     left = amount - links - own
     return Split(links, own, left * SIBLINGS * siblings, left * (1 - SIBLINGS * siblings))

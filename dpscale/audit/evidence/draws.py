@@ -32,11 +32,11 @@ from dpscale.storage.files import listed
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
 
 Fields = dict[str, Any]
-Counted = Counter[tuple[str, Fraction]]
+EventCounts = Counter[tuple[str, Fraction]]
 Names = Mapping[str, tuple[str, Fields]]
 
 
-def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], Counted]:
+def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], EventCounts]:
     """Return draws.json, the distinct integer strategies that it names, and the costs according to the run."""
     decisions = list(run.measurements.decisions())
     requests = [request for decision in decisions for request in decision.requests]
