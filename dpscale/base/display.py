@@ -10,7 +10,6 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from html import escape
-from typing import Any
 
 AttributeSet = tuple[str, ...]  # shared objects use the domain's order
 
@@ -29,7 +28,7 @@ MOST_SHOWN = 250
 MOST_BITS = 500
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a repr of `value` that is safe to print; long or non-scalar values show only their type."""
     if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python refuses to print longer integers
         return "a number of hundreds of digits"
@@ -46,7 +45,7 @@ def sized(count: int) -> str:
     return f"{count} bytes"
 
 
-def called(path: Any) -> str:
+def called(path: object) -> str:
     """Return a path as text, unless it may be a text of records."""
     return str(path) if _is_short(str(path)) else shown(str(path))
 

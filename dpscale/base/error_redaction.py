@@ -19,10 +19,11 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
-from typing import Any
+from typing import Any, TypeVar
 
 from dpscale.base.errors import DEBUG, DEBUG_WARNING, DataError, DpscaleError, TransientError, Unreadable, debugging
 
+Result = TypeVar("Result")
 FIELD = "engine"
 HOUSE = Path(__file__).parents[1]
 AGAIN = "run it again to resume"
@@ -60,7 +61,7 @@ class Discreet:
         self.function = function
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         found = [argument for argument in arguments if isinstance(argument, Refused)]
         if found:
             return _first(found)
@@ -80,7 +81,7 @@ class Discreet:
         return self.__name__
 
 
-def discreetly(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def discreetly(what: str, function: Callable[..., Result], *arguments: object) -> Result:
     """Call function(*arguments) on the driver and redact its errors; the first argument names the action.
 
     This is not a context manager, because an exception raised in one references the original exception.

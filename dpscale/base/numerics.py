@@ -29,7 +29,7 @@ Floats32 = NDArray[np.float32]
 Words = NDArray[np.uint64]
 
 
-def njit(*signature: Any, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def njit(*signature: object, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Apply `numba.njit` with a cache in the user's cache folder.
 
     Parameters

@@ -7,13 +7,17 @@ the tables of the documentation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dpscale.base.display import nearest, shown
 from dpscale.base.errors import JobError
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+Model = TypeVar("Model", bound="Settings")
 FIX = "fix it, or leave it out"
 WORDS = {
     "greater_than": "above ", "greater_than_equal": "at least ", "less_than": "below ", "less_than_equal": "at most ",
@@ -48,7 +52,7 @@ def setting(default: Any, takes: str, meaning: str, **limits: Any) -> Any:
     return Field(default, description=meaning, json_schema_extra={"takes": takes}, **limits)
 
 
-def checked(model: type[Settings], given: Mapping[str, Any], table: str, whose: str) -> Any:
+def checked(model: type[Model], given: Mapping[str, Any], table: str, whose: str) -> Model:
     """Return the validated settings of a table. Raises JobError for the first invalid one.
 
     Parameters
@@ -82,7 +86,7 @@ def takes_of(model: type[BaseModel], name: str) -> str:
     return str(extra["takes"]) if isinstance(extra, dict) and "takes" in extra else ""
 
 
-def _refused(where: str, fault: Any, takes: str) -> JobError:
+def _refused(where: str, fault: ErrorDetails, takes: str) -> JobError:
     refused = next(iter(fault.get("ctx", {}).get("error", ValueError()).args), None)
     if isinstance(refused, JobError):  # raised by a validator
         return refused
@@ -91,7 +95,7 @@ def _refused(where: str, fault: Any, takes: str) -> JobError:
     return JobError(where, shown(fault["input"]), takes or message_of(fault), remedy)
 
 
-def check_texts(content: Any, where: str) -> None:
+def check_texts(content: object, where: str) -> None:
     """Raise JobError for a text that cannot be stored in a file: with a NUL or a lone surrogate."""
     if isinstance(content, str) and ("\0" in content or any("\ud800" <= letter <= "\udfff" for letter in content)):
         raise JobError(
@@ -106,7 +110,7 @@ def check_texts(content: Any, where: str) -> None:
             check_texts(value, where)
 
 
-def message_of(fault: Any) -> str:
+def message_of(fault: ErrorDetails) -> str:
     """Return pydantic's message, starting in lower case."""
     if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "it should be a table"

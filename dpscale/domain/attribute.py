@@ -63,7 +63,7 @@ def name_of(by: str, number: int) -> str | int:
     return f"{day.year:04}-{day.month:02}" if by == "month" else f"{day.year:04}-Q{(day.month + 2) // 3}"
 
 
-def read_period(by: str, value: Any) -> int:
+def read_period(by: str, value: object) -> int:
     """Return the number of a period given by its name or one of its days. Raises ValueError otherwise."""
     if isinstance(value, date):
         return number_of(by, date(value.year, value.month, value.day))

@@ -276,7 +276,7 @@ class Domain:
         return tuple(sorted(names, key=self._position.__getitem__))
 
 
-def _check_list(names: Any) -> None:
+def _check_list(names: object) -> None:
     """Raise DomainError for a text, whose letters would be taken for names, and for anything that is not iterable."""
     if isinstance(names, str):
         raise DomainError("attributes", shown(names), "a list of names", f"write ({names!r},)")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
 from operator import index
-from typing import Any
+from typing import Any, SupportsIndex, TypeGuard
 
 from dpscale.base.display import nearest, shown
 from dpscale.base.errors import DomainError
@@ -36,7 +36,7 @@ POLICIES = {
 }
 
 
-def coded(name: str, size: Any) -> Attribute:
+def coded(name: str, size: SupportsIndex) -> Attribute:
     """Return an attribute whose values are already 0 … size − 1."""
     if not isinstance(size, bool):
         with suppress(TypeError):
@@ -58,7 +58,7 @@ def _family(name: str, table: Any) -> list[Attribute]:
     return [own, *(_parent(own, parent, groups) for parent, groups in parents.items())]
 
 
-def _parent(child: Attribute, name: str, groups: Any) -> Attribute:
+def _parent(child: Attribute, name: str, groups: object) -> Attribute:
     """Return the attribute whose values are groups of a child's values; each child value is in exactly one group."""
     field = f"attributes.{child.name}.parent.{name}"
     if child.groups or child.kind not in ("categories", "text-prefix", "integer", "coded"):
@@ -83,7 +83,7 @@ def _parent(child: Attribute, name: str, groups: Any) -> Attribute:
                      length=child.length, source=child.column)  # fmt: skip
 
 
-def from_table(name: str, table: Any) -> Attribute:
+def from_table(name: str, table: object) -> Attribute:
     """Return the attribute of a table of the domain file. Raises DomainError that names the invalid field."""
     if not isinstance(table, Mapping):
         raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", f"such as {EXAMPLE}")
@@ -127,14 +127,14 @@ def _source(name: str, table: Mapping[str, Any]) -> str:
     return "" if told == name else told
 
 
-def _policy(name: str, key: str, value: Any) -> str:
+def _policy(name: str, key: str, value: object) -> str:
     if not isinstance(value, str) or value not in POLICIES[key]:
         told, takes = value if isinstance(value, str) else "", ", ".join(POLICIES[key])
         raise DomainError(f"attributes.{name}.{key}", shown(value), takes, nearest(told, POLICIES[key]))
     return value
 
 
-def _is_integer(name: str, key: str, value: Any) -> int:
+def _is_integer(name: str, key: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise DomainError(f"attributes.{name}.{key}", shown(value), "an integer", "write it without a decimal point")
     if abs(value) >= EXACT:
@@ -174,7 +174,7 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     return {"values": tuple(values)}
 
 
-def _check_values(field: str, values: Any) -> None:
+def _check_values(field: str, values: object) -> None:
     """Raise DomainError unless the values are a list of distinct texts, distinct numbers, or booleans."""
     if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str | int | float) for v in values):
         raise DomainError(field, "not a list of texts or numbers", "a list of texts or numbers", "fix it")
@@ -186,7 +186,7 @@ def _check_values(field: str, values: Any) -> None:
         raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
 
 
-def _read_map(field: str, table: Any, length: int) -> dict[str, Any]:
+def _read_map(field: str, table: object, length: int) -> dict[str, Any]:
     """Return the values of a map and the column values that each represents."""
     if not isinstance(table, Mapping) or not table or not all(isinstance(one, list | tuple) for one in table.values()):
         raise DomainError(
@@ -216,7 +216,7 @@ def _read_prefix(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     return {**_read_categories(name, table), "length": length}
 
 
-def _check_prefixes(field: str, values: Any, length: int) -> None:
+def _check_prefixes(field: str, values: object, length: int) -> None:
     if not isinstance(values, list) or not values or not all(isinstance(v, str) and len(v) <= length for v in values):
         raise DomainError(
             field, "not a list of prefixes", f"texts of at most {length} letters", "fix it, or change length"
@@ -233,7 +233,7 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     return {"edges": tuple(edges)}
 
 
-def _raised(name: str, base: Any, edge: float) -> float:
+def _raised(name: str, base: object, edge: float) -> float:
     """Return the number whose logarithm is `edge`: bins of logarithms are bins of numbers."""
     if not _is_finite(base) or base <= 1:
         raise DomainError(f"attributes.{name}.log", shown(base), "a base above 1, such as 10", "fix it")
@@ -249,7 +249,7 @@ def _raised(name: str, base: Any, edge: float) -> float:
     )
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
 
 
@@ -264,7 +264,7 @@ def _read_date(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     return {"by": by, "low": low, "high": high, "zone": _zone(name, table.get("zone", ""))}
 
 
-def _period(name: str, by: str, key: str, value: Any) -> int:
+def _period(name: str, by: str, key: str, value: object) -> int:
     try:
         return read_period(by, value)
     except ValueError as error:

@@ -188,7 +188,7 @@ def listed(table: Mapping[str, Any], attribute: Find) -> dict[str, Any]:
             for place, (name, values) in enumerate(table.items())}  # fmt: skip
 
 
-def _normalised(attribute: Attribute, values: Any) -> Any:
+def _normalised(attribute: Attribute, values: object) -> object:
     if not isinstance(values, Mapping):
         return values
     return [attribute.labels[cell] for cell in sorted(_between(attribute, values, "impossible"))]
@@ -256,7 +256,7 @@ def check_rules(rules: Sequence[Excludes], sizes: Mapping[str, int]) -> None:
             )
 
 
-def _cells(attribute: Attribute, values: Any, field: str) -> frozenset[int]:
+def _cells(attribute: Attribute, values: object, field: str) -> frozenset[int]:
     """Return the cells of listed values or of an inclusive range {low, high} of numbers."""
     if isinstance(values, Mapping):
         return _between(attribute, values, field)
@@ -265,7 +265,7 @@ def _cells(attribute: Attribute, values: Any, field: str) -> frozenset[int]:
     return frozenset(_cell(attribute, value, field) for value in values)
 
 
-def _cell(attribute: Attribute, value: Any, field: str) -> int:
+def _cell(attribute: Attribute, value: object, field: str) -> int:
     if isinstance(value, Hashable) and (cell := attribute.cell_of.get(value)) is not None:
         return cell
     if value == "" and attribute.null_cell >= 0:

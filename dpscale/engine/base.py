@@ -112,7 +112,7 @@ class Engine(ABC):
     def scatter(self, values: Sequence[Any], label: str = "send") -> list[Any]:
         """Return handles of values of this process, for tasks that use them more than once."""
 
-    def broadcast(self, value: Any, label: str = "send") -> Any:
+    def broadcast(self, value: object, label: str = "send") -> object:
         """Return the representation of one value that many tasks use: the value itself, or a handle."""
         return value
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpscale.base.error_redaction import accepted
 from dpscale.engine import connect
@@ -37,6 +37,10 @@ from dpscale.engine.watch import Discreet, Watch, cluster_errors, flush_messages
 from dpscale.storage.files import place
 from dpscale.storage.scratch import Use, end
 
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+Value = TypeVar("Value")
 RETRIES = 3
 MOST_TASKS = 4000  # tasks of a map on the scheduler at once
 TASKS_PER_THREAD, LEAST_TASKS = 4, 32
@@ -58,7 +62,7 @@ class ClusterEngine(Engine):
         Of two jobs on a cluster, the tasks of the job with the higher priority run first.
     """
 
-    def __init__(self, client: Any, progress: Progress = silent, owned: bool = False, priority: int = 0) -> None:
+    def __init__(self, client: Client, progress: Progress = silent, owned: bool = False, priority: int = 0) -> None:
         self.client, self.progress, self.priority, self._owned = client, progress, priority, owned
         self._name, self._runs = secrets.token_hex(8), 0
         self._paces: dict[str, float | None] = {}
@@ -104,7 +108,7 @@ class ClusterEngine(Engine):
         """Run batches, a limited number at once, and yield the start and the result of each as it finishes."""
         watch, name, resources = Watch(self.client), self._key_prefix(label), self._resources(memory)
         window = min(max(LEAST_TASKS, TASKS_PER_THREAD * self.workers), MOST_TASKS)
-        pending: dict[Any, int] = {}
+        pending: dict[Future, int] = {}
         try:
             while batches.remaining or pending:
                 while batches.remaining and len(pending) <= window // 2:
@@ -126,7 +130,7 @@ class ClusterEngine(Engine):
             for future in pending:
                 future.release()
 
-    def _run_task(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _run_task(self, function: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of one small task."""
         key, watch = (self._key_prefix("fetch"), 0), Watch(self.client)
         watch.add(self._submit({key: (Discreet(function), *map(literal, arguments))}, [key], None, later=True))
@@ -202,7 +206,7 @@ class ClusterEngine(Engine):
             handles += self._run_graphs([(graph, list(graph))], label, None)
         return handles
 
-    def broadcast(self, value: Any, label: str = "send") -> Any:
+    def broadcast(self, value: object, label: str = "send") -> object:
         """Return a small value itself and a future of a large one, which is sent to the scheduler once, in pieces."""
         data = pickle_value(value)
         if len(data) <= SMALL:
@@ -295,11 +299,11 @@ class ClusterEngine(Engine):
             self.client.close()
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: Value) -> Value:
     return value
 
 
-def _check_exists(result: Any) -> None:
+def _check_exists(result: object) -> None:
     """Return None, to check that an array exists without sending it."""
 
 

@@ -13,13 +13,16 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from ipaddress import IPv6Address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.base.display import sized
 from dpscale.base.errors import DpscaleError, JobError, PlanError, TransientError
 from dpscale.engine.watch import FIELD, cluster_errors, no_workers, worker_seconds
 from dpscale.storage.files import is_local, place, write_whole
 from dpscale.storage.objects import is_url, opening
+
+if TYPE_CHECKING:
+    from distributed import Client, Security
 
 PACKAGES = ("dpscale", "dask", "distributed", "numpy", "pyarrow", "numba", "cryptography")
 SHOWN = 3  # workers named in an error message
@@ -30,7 +33,7 @@ FILE_PROBLEMS = ("read the file", "see the file")
 VERSION_REMEDY = "install the same versions everywhere: see cluster/README.md"
 
 
-def check_versions(client: Any, workers: list[str] | None = None) -> None:
+def check_versions(client: Client, workers: list[str] | None = None) -> None:
     """Raise JobError if a version of some workers (default: all) differs from that of this process."""
     differing: dict[str, list[str]] = {}
     for name in ("python", *PACKAGES):
@@ -48,7 +51,7 @@ def _driver_version(name: str) -> str:
     return _minor(platform.python_version()) if name == "python" else version(name)
 
 
-def _worker_versions(client: Any, name: str, workers: list[str] | None) -> dict[str, str]:
+def _worker_versions(client: Client, name: str, workers: list[str] | None) -> dict[str, str]:
     """Return the version of each worker; workers that were lost during the request are omitted."""
     if name == "python":
         answers = client.run(platform.python_version, workers=workers, on_error="return")
@@ -64,7 +67,7 @@ def _minor(text: str) -> str:
     return ".".join(text.split(".")[:2])
 
 
-def check_file_access(client: Any, folder: Path, files: Sequence[str]) -> None:
+def check_file_access(client: Client, folder: Path, files: Sequence[str]) -> None:
     """Raise JobError if a worker cannot work in `folder` as the driver does, or cannot read some of the files.
 
     A temporary token with the permissions of a release's noise key is written there; only its owner may read it.
@@ -149,7 +152,7 @@ def worker_problem(token: str, content: bytes, fingerprints: Mapping[str, bytes]
     return ""
 
 
-def check_worker_memory(client: Any, needed: int, what: str) -> None:
+def check_worker_memory(client: Client, needed: int, what: str) -> None:
     """Raise PlanError if a task needs more bytes than the smallest worker has per thread."""
     capacities = {
         worker: max(info["memory_limit"] - BASE, 0) // info["nthreads"]
@@ -168,13 +171,13 @@ def check_worker_memory(client: Any, needed: int, what: str) -> None:
         )
 
 
-def smallest_declared(client: Any, resource: str) -> int | None:
+def smallest_declared(client: Client, resource: str) -> int | None:
     """Return the smallest amount of a resource that a worker declares; None unless all workers declare it."""
     amounts = [info.get("resources", {}).get(resource) for info in _workers(client).values()]
     return None if not amounts or None in amounts else int(min(amounts))
 
 
-def _workers(client: Any) -> Mapping[str, Any]:
+def _workers(client: Client) -> Mapping[str, Any]:
     return dict(client.scheduler_info(n_workers=-1)["workers"])  # some versions return five workers by default
 
 
@@ -193,7 +196,7 @@ ADDRESSES = "tcp://HOST:PORT or tls://HOST:PORT"
 ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^][:/@\s]+)):(?P<port>[0-9]{1,5})")
 
 
-def connect(address: str, seconds: float, expected: str = ADDRESSES) -> Any:
+def connect(address: str, seconds: float, expected: str = ADDRESSES) -> Client:
     """Return a client of the scheduler at an address; `expected` describes the accepted values in an error message."""
     if not _is_address(address):
         raise JobError(SCHEDULER_FIELD, f"{address!r}", expected, "fix it")
@@ -210,7 +213,7 @@ def connect(address: str, seconds: float, expected: str = ADDRESSES) -> Any:
 
 
 @contextmanager
-def open_client(address: str) -> Iterator[Any]:
+def open_client(address: str) -> Iterator[Client]:
     """Yield a client of an existing cluster whose workers have passed the checks; close it afterwards."""
     client = connect(address, CONNECT_SECONDS)
     try:
@@ -221,7 +224,7 @@ def open_client(address: str) -> Iterator[Any]:
         client.close()
 
 
-def await_worker(client: Any) -> None:
+def await_worker(client: Client) -> None:
     """Wait for a first worker; raise TransientError if none joins in time."""
     seconds = worker_seconds()
     try:
@@ -250,7 +253,7 @@ def _check_encryption(address: str) -> None:
                        "tls://HOST:PORT", f"use the TLS address of the scheduler: {CLUSTER_DOCS}")  # fmt: skip
 
 
-def _security() -> Any:
+def _security() -> Security:
     """Return the TLS settings of Dask's configuration; raise JobError if they are incomplete or unusable."""
     import dask
     from distributed import Security

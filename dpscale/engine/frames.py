@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dpscale.base.arrow import pa
 from dpscale.base.errors import DataError
@@ -21,6 +21,10 @@ from dpscale.records import Table
 from dpscale.records.frames import FIELD, FramePartition, Seen, as_arrow
 from dpscale.records.where import EVERYTHING, Where, check_column
 
+if TYPE_CHECKING:
+    from dask.dataframe import DataFrame
+    from dask.delayed import Delayed
+
 PIECE_ROWS = 1 << 20
 
 
@@ -28,9 +32,9 @@ PIECE_ROWS = 1 << 20
 class InMemoryPart:
     """A piece in the memory of this process."""
 
-    table: Any = field(repr=False)
+    table: pa.Table = field(repr=False)
 
-    def __call__(self) -> Any:
+    def __call__(self) -> pa.Table:
         return self.table
 
 
@@ -40,7 +44,7 @@ class SerializedPart:
 
     content: bytes = field(repr=False)
 
-    def __call__(self) -> Any:
+    def __call__(self) -> pa.Table:
         return _deserialize(self.content)
 
 
@@ -48,10 +52,10 @@ class SerializedPart:
 class DelayedPart:
     """A partition of a Dask DataFrame, or a piece that was sent; `persisted`: parts are in workers' memory."""
 
-    delayed: Any = field(repr=False)
+    delayed: Delayed = field(repr=False)
     persisted: bool
 
-    def __call__(self) -> Any:
+    def __call__(self) -> object:
         if not self.persisted:
             return self.delayed.compute(scheduler="synchronous")
         from distributed import worker_client
@@ -60,7 +64,9 @@ class DelayedPart:
             return client.compute(self.delayed, sync=True)
 
 
-def frame_table(frame: Any, domain: Domain, columns: Sequence[str], engine: Engine, where: Where = EVERYTHING) -> Table:
+def frame_table(
+    frame: object, domain: Domain, columns: Sequence[str], engine: Engine, where: Where = EVERYTHING
+) -> Table:
     """Return the columns of a frame as a table.
 
     The content is read once for its hash; every later reading must have the same hash.
@@ -79,11 +85,11 @@ def frame_table(frame: Any, domain: Domain, columns: Sequence[str], engine: Engi
     return Table(domain, tuple(known), "").filtered(where)
 
 
-def is_dask(frame: Any) -> bool:
+def is_dask(frame: object) -> TypeGuard[DataFrame]:
     return hasattr(frame, "to_delayed") and hasattr(frame, "npartitions")
 
 
-def _names(frame: Any) -> Sequence[str]:
+def _names(frame: object) -> Sequence[str]:
     """Return the names of a frame's columns without reading a record."""
     if hasattr(frame, "collect_schema"):
         return list(frame.collect_schema().names())
@@ -92,7 +98,7 @@ def _names(frame: Any) -> Sequence[str]:
     return list(frame.columns) if hasattr(frame, "columns") else as_arrow(frame, ()).column_names
 
 
-def _in_memory_parts(frame: Any, names: tuple[str, ...], engine: Engine) -> list[Any]:
+def _in_memory_parts(frame: object, names: tuple[str, ...], engine: Engine) -> list[Any]:
     if is_dask(frame):
         persisted = _is_persisted(frame)
         return [DelayedPart(one, persisted) for one in frame[list(names)].to_delayed()]
@@ -102,7 +108,7 @@ def _in_memory_parts(frame: Any, names: tuple[str, ...], engine: Engine) -> list
     return [_sent_part(handle) for handle in engine.scatter([_serialize(piece) for piece in pieces], "send")]
 
 
-def _sent_part(handle: Any) -> Any:
+def _sent_part(handle: object) -> SerializedPart | DelayedPart:
     """Return the bytes as a part, or a part whose future stays on the worker that has it."""
     if isinstance(handle, bytes):
         return SerializedPart(handle)
@@ -111,7 +117,7 @@ def _sent_part(handle: Any) -> Any:
     return DelayedPart(delayed(_deserialize, pure=False)(handle), True)
 
 
-def _is_persisted(frame: Any) -> bool:
+def _is_persisted(frame: object) -> bool:
     """Return whether a Dask DataFrame has partitions in a cluster's memory."""
     if "distributed" not in sys.modules:
         return False

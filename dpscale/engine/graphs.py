@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from itertools import count, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.engine.watch import Discreet
 
+Value = TypeVar("Value")
 Graph = dict[Any, Any]
 KeyName = Callable[[str], str]
 FAN_IN = 8
@@ -48,7 +49,7 @@ class _ListFunction:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
-    def __call__(self, *parts: Any) -> Any:
+    def __call__(self, *parts: object) -> object:
         return self.function(parts)
 
 
@@ -92,7 +93,7 @@ def pieces_of(parts: int, pieces: int) -> list[range]:
     return [range(first, end) for first, end in pairwise(cuts) if end > first]
 
 
-def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...]) -> Any:
+def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...]) -> tuple[Any, ...]:
     """Add a tree of sums over the keys to the graph; return the key of its root."""
     depth = 0
     while len(level) > 1:
@@ -105,21 +106,21 @@ def _tree(graph: Graph, level: list[Any], name: tuple[Any, ...]) -> Any:
     return level[0]
 
 
-def is_handle(value: Any) -> bool:
+def is_handle(value: object) -> bool:
     """Return whether a value represents a result on a cluster."""
     return type(value).__module__.startswith("distributed")
 
 
-def literal(value: Any) -> Any:
+def literal(value: object) -> object:
     """Return an argument that Dask does not interpret as a key or a task; handles are returned as they are."""
     return value if is_handle(value) else (_Literal(value),)
 
 
 class _Literal:
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
-    def __call__(self) -> Any:
+    def __call__(self) -> object:
         return self.value
 
     def __dask_tokenize__(self) -> str:
@@ -140,7 +141,7 @@ def fresh_token() -> str:
 _numbers = count()
 
 
-def _part(results: Sequence[Any], part: int) -> Any:
+def _part(results: Sequence[Value], part: int) -> Value:
     return results[part]
 
 

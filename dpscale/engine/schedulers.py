@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpscale.base.error_redaction import accepted
 from dpscale.base.errors import JobError
@@ -18,6 +18,10 @@ from dpscale.engine.graphs import FAN_IN, Graph, call_graph, reduction_graph
 from dpscale.engine.watch import worker_errors
 from dpscale.storage.scratch import Use, shared_folder, used
 
+if TYPE_CHECKING:
+    from distributed import Client
+
+Joined = TypeVar("Joined")
 LOCAL = ("threads", "processes", "synchronous")
 
 
@@ -115,7 +119,7 @@ class LocalEngine(Engine):
         return schedulers[self.scheduler]  # type: ignore[return-value]
 
 
-def _join_parts(take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], number: int) -> Any:
+def _join_parts(take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Joined], number: int) -> Joined:
     return join([take(one, number) for one in handles])
 
 
@@ -126,7 +130,7 @@ def _report_progress(progress: Progress, label: str, total: int, keys: set[Any])
 
     done = 0
 
-    def finished(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
+    def finished(key: object, result: object, graph: object, state: object, worker: object) -> None:
         nonlocal done
         done += key in keys
         progress(label, done, total)
@@ -138,7 +142,9 @@ def _report_progress(progress: Progress, label: str, total: int, keys: set[Any])
 __all__ = ["FAN_IN", "LOCAL", "ClusterEngine", "Engine", "LocalEngine", "Progress", "resolve", "silent"]
 
 
-def resolve(client: Any = None, scheduler: str | None = None, progress: Progress = silent, priority: int = 0) -> Engine:
+def resolve(
+    client: Client | None = None, scheduler: str | None = None, progress: Progress = silent, priority: int = 0
+) -> Engine:
     """Return the engine of `client`, else of `scheduler`, else of the ambient `distributed` client, else threads.
 
     Inside a task of a cluster the ambient client is the worker's client. The versions of all workers of a cluster are
@@ -184,7 +190,7 @@ def _with_checked_workers(engine: ClusterEngine) -> ClusterEngine:
     return engine
 
 
-def _usable_client(client: Any) -> Any:
+def _usable_client(client: object) -> Client:
     """Return a client that can be used; raise JobError for any other."""
     from distributed import Client
 
@@ -199,7 +205,7 @@ def _usable_client(client: Any) -> Any:
     return client
 
 
-def _ambient_client() -> Any:
+def _ambient_client() -> Client | None:
     """Return the open ambient client; None if there is none or `distributed` is not imported."""
     if "distributed" not in sys.modules:
         return None

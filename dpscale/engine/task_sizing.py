@@ -21,12 +21,15 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.engine.graphs import Graph, fresh_token, is_handle
 from dpscale.records.table import Partition
+
+if TYPE_CHECKING:
+    from distributed import Future
 
 TASK_SECONDS = 1.0
 MOST_CALLS = 10_000  # calls of a task; bounds the repeated work if its worker dies, and the size of a message
@@ -44,7 +47,7 @@ class Batch:
         self.handles = [argument for item in items for argument in item if is_handle(argument)]
         self.items = [tuple(_SLOT if is_handle(argument) else argument for argument in item) for item in items]
 
-    def __call__(self, *handles: Any) -> tuple[float, list[Any]]:
+    def __call__(self, *handles: object) -> tuple[float, list[Any]]:
         begin, values = perf_counter(), iter(handles)
         results = []
         for item in self.items:
@@ -147,7 +150,7 @@ RESULTS_PER_MESSAGE = MOST_SENT // LARGE_BYTES  # small results in one message
 Send = Callable[[Sequence[Any]], list[Any]]
 
 
-def pickle_value(value: Any) -> bytes:
+def pickle_value(value: object) -> bytes:
     """Return a value pickled as a cluster does it, including functions that no module defines."""
     from distributed.protocol.pickle import dumps
 
@@ -174,7 +177,7 @@ def join_chunks(*pieces: bytes) -> Any:
 class Call(Batch):
     """One call whose task returns its result alone."""
 
-    def __call__(self, *handles: Any) -> Any:
+    def __call__(self, *handles: object) -> Any:
         return super().__call__(*handles)[1][0]
 
 
@@ -248,7 +251,7 @@ class ChunkedResult(LargeResult):
     """Result that is fetched chunk by chunk."""
 
 
-def wrap_large(result: Any) -> Any:
+def wrap_large(result: object) -> object:
     """Return a small result as it is, and a large one as its chunks."""
     data = pickle_value(result)
     if len(data) <= LARGE_BYTES:
@@ -256,7 +259,7 @@ def wrap_large(result: Any) -> Any:
     return LargeResult([data]) if len(data) <= MOST_SENT else ChunkedResult(split_chunks(data))
 
 
-def group_futures(futures: Sequence[Any]) -> list[list[Any]]:
+def group_futures(futures: Sequence[Future]) -> list[list[Future]]:
     """Group finished futures into the requests that fetch their results; small results share a request."""
     alone = [_is(future, LargeResult) or _is(future, ChunkedResult) for future in futures]
     small = [future for future, own in zip(futures, alone, strict=True) if not own]
@@ -281,6 +284,6 @@ def _piece(result: LargeResult, number: int) -> bytes:
     return result.pieces[number]
 
 
-def _is(future: Any, kind: type) -> bool:
+def _is(future: Future, kind: type) -> bool:
     """Return whether the result of a future has a type, which its worker reports as the class or its name."""
     return future.type is kind or future.type == f"{kind.__module__}.{kind.__name__}"

@@ -13,10 +13,13 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpscale.base.error_redaction import AGAIN, FIELD, Discreet, no_memory
 from dpscale.base.errors import DpscaleError, JobError, TransientError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
 
 POLL_SECONDS = 2.0
 WORKER_SECONDS = 120.0
@@ -38,17 +41,17 @@ def worker_seconds() -> float:
 class Watch:
     """Queue of the futures of one client in the order in which they finish."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Client) -> None:
         self._client, self._patience = client, worker_seconds()
-        self._finished: SimpleQueue[Any] = SimpleQueue()
+        self._finished: SimpleQueue[Future] = SimpleQueue()
         self._since: float | None = None
 
-    def add(self, futures: Sequence[Any]) -> None:
+    def add(self, futures: Sequence[Future]) -> None:
         """Add futures."""
         for future in futures:
             future.add_done_callback(self._finished.put)
 
-    def next(self) -> list[Any]:
+    def next(self) -> list[Future]:
         """Return the futures that have finished, at least one; a lost future counts as finished."""
         finished = [self._wait()]
         while not self._finished.empty():
@@ -65,20 +68,20 @@ class Watch:
                 done += 1
             yield done
 
-    def _wait(self) -> Any:
+    def _wait(self) -> Future:
         while True:
             try:
                 return self._finished.get(timeout=POLL_SECONDS)
             except Empty:
                 self._check_connection()
 
-    def gather(self, futures: Sequence[Any]) -> list[Any]:
+    def gather(self, futures: Sequence[Future]) -> list[Any]:
         """Return the results of finished futures; wait again for those that were lost since."""
 
-        async def gathered() -> Any:
+        async def gathered() -> list[Any]:
             return await self._client.gather(list(futures), asynchronous=True)
 
-        waiting = asyncio.run_coroutine_threadsafe(gathered(), self._client.loop.asyncio_loop)
+        waiting = asyncio.run_coroutine_threadsafe(gathered(), self._client.loop.asyncio_loop)  # type: ignore[union-attr]
         while True:
             try:
                 return list(waiting.result(POLL_SECONDS))
@@ -99,7 +102,7 @@ class Watch:
             raise no_workers(self._patience)
 
 
-def flush_messages(client: Any) -> None:
+def flush_messages(client: Client) -> None:
     """Wait until the last message has been sent; Dask merges messages that follow each other at once."""
 
     async def left() -> None:
@@ -107,11 +110,11 @@ def flush_messages(client: Any) -> None:
         while getattr(client.scheduler_comm, "buffer", None) and monotonic() < until:
             await asyncio.sleep(0.001)
 
-    asyncio.run_coroutine_threadsafe(left(), client.loop.asyncio_loop).result()
+    asyncio.run_coroutine_threadsafe(left(), client.loop.asyncio_loop).result()  # type: ignore[union-attr]
 
 
 @contextmanager
-def cluster_errors(client: Any, label: str) -> Iterator[None]:
+def cluster_errors(client: Client, label: str) -> Iterator[None]:
     """Convert the errors of a lost scheduler or worker into TransientError.
 
     Errors of tasks are not converted: they are raised as they are or as `base.error_redaction` reports them, never as

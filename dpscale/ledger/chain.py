@@ -63,7 +63,7 @@ class Link:
         return sha256([before, self.entry, self.shown, self.hidden, self.sealed])
 
 
-def sha256(content: Any) -> str:
+def sha256(content: object) -> str:
     """Return the SHA-256 of canonical JSON."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -70,7 +71,7 @@ def _refused(got: str, remedy: str) -> JobError:
     return JobError(FIELD, f"got {got}", TAKES, remedy)
 
 
-def driver() -> Any:
+def driver() -> ModuleType:
     """Return the module psycopg. Raises JobError if it is not installed."""
     try:
         import psycopg

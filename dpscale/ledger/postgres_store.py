@@ -93,7 +93,7 @@ def _unconnected(reply: str) -> tuple[type[DpscaleError], str, str]:
 class Statements:
     """Connection whose queries use `?` as the placeholder for values."""
 
-    def __init__(self, db: Any) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
@@ -186,7 +186,7 @@ def _meaning(address: str, error: Any, lost: bool) -> DpscaleError:
     return unusable(address, f"{got} ({error.diag.message_primary or type(error).__name__})", remedy, kind)
 
 
-def _commit(db: Any, address: str) -> None:
+def _commit(db: Database, address: str) -> None:
     """Commit the transaction.
 
     COMMIT of a failed transaction returns ROLLBACK, which the driver does not report as an error.
@@ -204,13 +204,13 @@ def _roll_back(db: Any) -> None:
         db.close()
 
 
-def is_there(db: Any) -> bool:
+def is_there(db: Database) -> bool:
     """Return whether the database has a ledger, complete or not."""
     query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s)"
     return bool(db.execute(query, (SCHEMA,)).fetchone()[0])
 
 
-def _check_durable(db: Any, address: str) -> None:
+def _check_durable(db: Database, address: str) -> None:
     """Raise BudgetError if the server could lose committed rows."""
     if db.execute("SHOW fsync").fetchone()[0] != "on":
         raise unusable(address, "is on a server with fsync = off, which loses charges in a power cut", "turn it on")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dpscale.base.arrow import arrow_csv, is_text, pa, pc, pq
 from dpscale.base.errors import DataError
+from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
 from dpscale.records.files import PLAIN, Dialect, codec_of, is_csv, is_parquet
 from dpscale.records.raw import batch_rows, mapped, mapped_bytes, small, streamed
 from dpscale.storage.objects import is_url
 
 if TYPE_CHECKING:
-    from dpscale.records.pages import Group
+    from dpscale.records.pages import Bytes, Group
 
 BLOCK_BYTES = 1 << 24
 HEAD_BYTES = 1 << 16
@@ -159,7 +160,7 @@ class ParquetSource:
         self.metadata = footer(path, self._small)
         self.schema = self.metadata.schema.to_arrow_schema()
         self.names: list[str] = list(self.schema.names)
-        self._chunks: Any = None
+        self._chunks: Integers | None = None
         self.places = {name: place for place, name in enumerate(self.names)}
 
     def kind(self, name: str) -> pa.DataType:
@@ -170,7 +171,7 @@ class ParquetSource:
         """Return the number of rows of each row group."""
         return [self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups)]
 
-    def chunks(self, data: Any) -> Any:
+    def chunks(self, data: pa.Buffer | Bytes) -> Integers:
         """Return the footer's metadata of every column chunk (`chunk_table`).
 
         pyarrow could read it too, but a damaged footer terminates its process.
@@ -250,7 +251,7 @@ def _with_dictionaries(batch: pa.RecordBatch, texts: Sequence[str]) -> pa.Record
     return batch
 
 
-def footer(path: str, held: Any = None) -> Any:
+def footer(path: str, held: pa.Buffer | None = None) -> pq.FileMetaData:
     """Return the metadata of a Parquet file, from its bytes if they are given."""
     if held is not None:
         return pq.read_metadata(pa.BufferReader(held))

@@ -9,7 +9,7 @@ lengths, nulls and values of all columns that the release reads, independent of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ class Seen:
     content: str = field(repr=False)
     rows: int = field(repr=False)
     size: int = field(repr=False)
-    schema: Any = field(repr=False)
+    schema: pa.Schema = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class FramePartition(Partition):
     """
 
     names: tuple[str, ...] = field(default=(), compare=False)
-    held: Any = field(default=None, compare=False, repr=False)
+    held: Callable[[], object] | None = field(default=None, compare=False, repr=False)
     seen: Seen | None = field(default=None, compare=False, repr=False)
 
     def columns(self) -> list[str]:
@@ -95,10 +95,11 @@ class FramePartition(Partition):
         return self.seen
 
     def _read(self) -> pa.Table:
+        assert self.held is not None
         return as_arrow(self.held(), self.names)
 
 
-def as_arrow(frame: Any, names: Sequence[str]) -> pa.Table:
+def as_arrow(frame: object, names: Sequence[str]) -> pa.Table:
     """Return columns of a pandas, Polars or pyarrow table as a pyarrow Table.
 
     Raises DataError for other objects and for columns without a single type.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +47,7 @@ def worst_of(partitions: Iterable[Partition], domain: Domain, names: Sequence[st
     return Worst(worst)
 
 
-def _worst(attribute: Attribute, column: Any) -> int:
+def _worst(attribute: Attribute, column: pa.Array) -> int:
     try:
         encode(attribute, column, np.zeros(len(column), dtype=bool))
     except RefusedValue as error:
@@ -123,7 +122,7 @@ def _column_fault(partition: Partition, attribute: Attribute) -> str:
     return ""
 
 
-def empty(kind: Any) -> pa.Array:
+def empty(kind: pa.DataType) -> pa.Array:
     """Return an empty array of a type."""
     return pa.array([], kind.value_type if pa.types.is_dictionary(kind) else kind)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from io import BufferedReader
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import BinaryIO, NoReturn, cast
 
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.base.numerics import ParallelMap, serial_map
@@ -64,7 +64,7 @@ class Origin:
     format: str = ""
     version: int | None = None
 
-    def table(self, path: Any, domain: Domain) -> Table:
+    def table(self, path: str | Sequence[str], domain: Domain) -> Table:
         """Return the table at a path. Raises DataError if there is none."""
         if not self.format:
             return Table.open(path, domain, self.links, self.dialect, self.where).split()

@@ -222,7 +222,7 @@ class Group:
         jobs[:, loops.NULL_CELL] = tables.nulls[columns]
         return jobs
 
-    def _filled(self, jobs: Integers, wanted: NDArray[np.bool_], rows: int, width: Any) -> dict[str, Cells]:
+    def _filled(self, jobs: Integers, wanted: NDArray[np.bool_], rows: int, width: np.dtype[Any]) -> dict[str, Cells]:
         """Return the decoded columns by name; unsigned codes omit columns with a null that has no cell."""
         mine, columns = jobs[wanted[jobs[:, loops.ROW]]], np.flatnonzero(wanted)
         mine[:, loops.ROW] = (np.cumsum(wanted) - 1)[mine[:, loops.ROW]]

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from dpscale.base.arrow import pa
@@ -54,7 +55,7 @@ def mapped_bytes(path: str) -> Iterator[Any]:
         yield file.read_buffer()
 
 
-def small(path: str) -> Any:
+def small(path: str) -> pa.Buffer | None:
     """Return all bytes of a small file, which is faster to read than to map; None for a larger one."""
     with open(path, "rb") as file:
         if file.seek(0, os.SEEK_END) > SMALL_BYTES:
@@ -92,7 +93,9 @@ class reading:  # noqa: N801, a context manager
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         broken = isinstance(error, (pa.ArrowException, OSError, UnicodeError, csv.Error))
         if error is not None and broken and out_of_memory(error):
             raise MemoryError from None
@@ -132,7 +135,7 @@ def is_damage(error: BaseException) -> bool:
     return met and (frame is None or Path(frame.filename).relative_to(HOUSE).as_posix().startswith(DECODERS))
 
 
-def why_broken(path: str, error: Any = None, named: str = "") -> str:
+def why_broken(path: str, error: object = None, named: str = "") -> str:
     """Return a remedy for a file that is not of its format, from its first bytes and the error.
 
     The remedy quotes neither of them.

@@ -319,12 +319,12 @@ class Table:
         return replace(self, partitions=tuple(part for partition in self.partitions for part in partition.pieces()))
 
 
-def _paths(path: Any) -> list[str]:
+def _paths(path: object) -> list[str]:
     """Return the requested paths as texts.
 
     The error for other objects shows only their type, since they may contain data.
     """
-    paths = path if isinstance(path, list | tuple) else [path]
+    paths: Sequence[Any] = path if isinstance(path, list | tuple) else [path]
     for one in paths:
         if not isinstance(one, str | os.PathLike):
             raise DataError(

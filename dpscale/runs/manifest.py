@@ -91,7 +91,7 @@ def check_version(folder: Path, manifest: Mapping[str, Any]) -> None:
                        "manifest.json names")  # fmt: skip
 
 
-def parse_row_settings(folder: Path, content: Any) -> SynthesizeTable:
+def parse_row_settings(folder: Path, content: object) -> SynthesizeTable:
     """Return the settings of synthetic rows requested after the run was created; raise JobError if they are invalid."""
     try:
         return SynthesizeTable.model_validate(content)

@@ -64,7 +64,7 @@ EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 class Run:
     """An existing run directory; `create` makes one for a job or reopens that of an earlier run."""
 
-    frame: Any = None  # the data, if a call passes them as a frame
+    frame: object = None  # the data, if a call passes them as a frame
     created = ""  # created by this call: "folder", or "files" in an existing folder
 
     def __init__(self, path: str | Path, known: tuple[Job, Domain] | None = None) -> None:
@@ -146,7 +146,7 @@ class Run:
         """A copy of the manifest: identity and progress of the run. Use `update` to change it."""
         return self._manifest_cache.read()
 
-    def update(self, **changes: Any) -> None:
+    def update(self, **changes: object) -> None:
         """Change entries of the manifest."""
         self._manifest_cache.write(self.manifest | changes)
 
@@ -297,7 +297,7 @@ class Run:
             self._manifest_cache.forget()
             yield
 
-    def _mark(self, stage: str, **changes: Any) -> None:
+    def _mark(self, stage: str, **changes: object) -> None:
         manifest = self.manifest
         manifest["stages"].setdefault(stage, {}).update(changes)
         self._manifest_cache.write(manifest)

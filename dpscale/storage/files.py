@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from dpscale.base.display import shown
 from dpscale.base.errors import DpscaleError, JobError, TransientError
 
+Value = TypeVar("Value")
 FIELD, PARTIAL, PROBE = "run directory", ".partial", ".probe-"
 
 
@@ -52,7 +53,7 @@ def place(path: str | Path, field: str = FIELD) -> Path:
                        "fix it") from None  # fmt: skip
 
 
-def is_path(value: Any) -> bool:
+def is_path(value: object) -> bool:
     """Return whether `place` accepts the value: a text, a path or an fsspec path.
 
     Objects that contain records are never accepted.
@@ -60,7 +61,7 @@ def is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike) or hasattr(value, "read_bytes")
 
 
-def checked_path(path: Any, field: str) -> Any:
+def checked_path(path: Value, field: str) -> Value:
     """Return the path unchanged. Raises JobError for other objects and for names that no file system accepts."""
     if not is_path(path):
         raise JobError(field, shown(path), "a path", "give one")

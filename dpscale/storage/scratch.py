@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 BLOCK = 16
 _open: dict[str, WeakSet[Sealed]] = {}
@@ -48,7 +48,7 @@ class ArrayStore(Protocol):
     def append(self, array: NDArray[Any]) -> int:
         """Append an array and return its identifier."""
 
-    def read(self, called: int, first: int, count: int, kind: Any) -> NDArray[Any]:
+    def read(self, called: int, first: int, count: int, kind: DTypeLike) -> NDArray[Any]:
         """Return `count` numbers of dtype `kind` from an array, starting at number `first`."""
 
 
@@ -64,7 +64,7 @@ class Memory:
         self.size += array.nbytes
         return len(self._arrays) - 1
 
-    def read(self, called: int, first: int, count: int, kind: Any) -> NDArray[Any]:
+    def read(self, called: int, first: int, count: int, kind: DTypeLike) -> NDArray[Any]:
         return self._arrays[called][first : first + count]
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class Sealed:
         self.size += -(-len(plain) // BLOCK) * BLOCK
         return start
 
-    def read(self, called: int, first: int, count: int, kind: Any) -> NDArray[Any]:
+    def read(self, called: int, first: int, count: int, kind: DTypeLike) -> NDArray[Any]:
         """Return `count` numbers of dtype `kind`, from number `first` of the array that starts there."""
         start, size = called + first * np.dtype(kind).itemsize, count * np.dtype(kind).itemsize
         skipped = start % BLOCK

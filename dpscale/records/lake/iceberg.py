@@ -101,7 +101,7 @@ def _fixed(table: Any, schema: Any, file: Any) -> Fixed:
     return tuple((one.name, spelled(_value(one.field_type, value))) for one, value in known)
 
 
-def _value(kind: Any, value: Any) -> Any:
+def _value(kind: object, value: object) -> object:
     """Return a partition's value as a Python object; Iceberg stores dates in days and times in microseconds."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value

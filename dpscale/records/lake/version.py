@@ -87,7 +87,7 @@ class Lake:
                                 "unchanged columns", "rewrite the table, or leave the column out")  # fmt: skip
 
 
-def spelled(value: Any) -> str | None:
+def spelled(value: object) -> str | None:
     """Return a partition's value as it would appear in a hive folder name."""
     if value is None or isinstance(value, str):
         return value

@@ -11,7 +11,8 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
@@ -23,6 +24,19 @@ from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, secret_tag
 from dpscale.runs.run import Run
 from dpscale.storage.files import flush_names, read_bytes, remove_partial
+
+
+class ChargedRun(Protocol):
+    """Run directory of one table or of several that is charged to a ledger."""
+
+    path: Path
+
+    @property
+    def job(self) -> Any: ...
+    @property
+    def manifest(self) -> dict[str, Any]: ...
+    def update(self, **changes: Any) -> None: ...
+
 
 ROUNDS_PER_TABLE = 1 << 20  # the rounds of each table of a multi-table run start at a multiple of it
 
@@ -117,7 +131,7 @@ def publish(run: Run, measurements: MeasurementStore) -> None:
             ledger.publish(measurements.release)
 
 
-def check_ledger_exists(run: Run) -> None:
+def check_ledger_exists(run: ChargedRun) -> None:
     """Raise BudgetError if the ledger with which the run began does not exist."""
     place = standing(run.job.privacy.ledger)
     if not there(place):
@@ -126,7 +140,7 @@ def check_ledger_exists(run: Run) -> None:
 
 
 @contextmanager
-def open_ledger(run: Any) -> Iterator[Ledger]:
+def open_ledger(run: ChargedRun) -> Iterator[Ledger]:
     """Yield the ledger of the run.
 
     The first ledger that the run opens is recorded; any other one is refused later, for example that of another
@@ -145,14 +159,14 @@ def open_ledger(run: Any) -> Iterator[Ledger]:
         yield ledger
 
 
-def record_ledger_link(run: Any, ledger: Ledger, release: str) -> None:
+def record_ledger_link(run: ChargedRun, ledger: Ledger, release: str) -> None:
     """Record the release's entry in the hash chain of the ledger; it reveals a ledger that has lost the entry."""
     link = {"release": release, "digest": ledger.digest_of(release)}
     if run.manifest.get("ledger_link") != link:
         run.update(ledger_link=link)
 
 
-def check_ledger_link(run: Any, ledger: Ledger) -> None:
+def check_ledger_link(run: ChargedRun, ledger: Ledger) -> None:
     """Raise BudgetError if the ledger lost the entry of a charged run. Older runs have not recorded it."""
     if link := run.manifest.get("ledger_link"):
         ledger.check_contains(link["release"], link["digest"])

@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.errors import DpscaleError
+from dpscale.base.settings import Settings
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR
 from dpscale.job import Job
@@ -72,8 +73,8 @@ def plan_once(
 
 def plan_once_by(
     named: Mechanism,
-    given: Any,
-    options: Any,
+    given: Mapping[str, Any],
+    options: Settings,
     problem: PlanningProblem,
     most_cells: int,
     make: Callable[[Mechanism], MeasurementPlan],
@@ -89,7 +90,7 @@ def plan_once_by(
     return plan
 
 
-def _folder(named: Mechanism, given: Any, problem: PlanningProblem, most_cells: int) -> Path | None:
+def _folder(named: Mechanism, given: Mapping[str, Any], problem: PlanningProblem, most_cells: int) -> Path | None:
     """Return the folder of a plan; None without a cache.
 
     A data-independent plan is the same at any budget.
@@ -144,7 +145,7 @@ def _sign(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Any) -> MeasurementPlan | None:
+def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Settings) -> MeasurementPlan | None:
     """Return a plan; None if it is missing or differs from what was written."""
     with suppress(OSError, ValueError, KeyError, EOFError, DpscaleError):
         written = (folder / DIGEST).read_text()

@@ -18,7 +18,7 @@ from dpscale.base.errors import DpscaleError, JobError
 from dpscale.engine import Engine
 from dpscale.job import Job
 from dpscale.mechanisms import MECHANISMS, mechanism, plan_problem
-from dpscale.mechanisms.contract import Tools
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
 from dpscale.plans.factor import MOST as MOST_CELLS
 from dpscale.plans.measurement_plan import MeasurementPlan
@@ -164,7 +164,7 @@ def compare_mechanisms(job: Job, planned: MeasurementPlan, engine: Engine, most_
     return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
 
 
-def _mechanism_error(name: str, job: Job, problem: Any, tools: Tools) -> dict[str, Any]:
+def _mechanism_error(name: str, job: Job, problem: PlanningProblem, tools: Tools) -> dict[str, Any]:
     named = mechanism(name)
     if not named.data_independent:
         return {"mechanism": name, "error": None, "why": "adaptive: its errors depend on the data"}

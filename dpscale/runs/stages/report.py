@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tomli_w
@@ -27,6 +27,7 @@ from dpscale.answers.report import (
 )
 from dpscale.answers.report.page import public_name, redacted
 from dpscale.answers.tables import Answered
+from dpscale.base.arrow import pa
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
 from dpscale.engine import Engine
@@ -41,6 +42,7 @@ from dpscale.runs.estimates import estimates_of, model_folder
 from dpscale.runs.run import Run
 from dpscale.storage.files import read_text, write_whole
 
+Value = TypeVar("Value")
 SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})
 SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 4, 3, 4, 64
 
@@ -95,7 +97,7 @@ def remaining(run: Run) -> dict[str, Any]:
     return none
 
 
-def strategies(plan: Any) -> list[dict[str, Any]]:
+def strategies(plan: object) -> list[dict[str, Any]]:
     """Draw strategies of a plan, one per kind; adaptive plans have none."""
     if not isinstance(plan, Plan):
         return []
@@ -110,7 +112,7 @@ def strategies(plan: Any) -> list[dict[str, Any]]:
     return found
 
 
-def snippets(run: Run, index: Any) -> list[tuple[str, str]]:
+def snippets(run: Run, index: pa.Table) -> list[tuple[str, str]]:
     """Return code per language that reads the answers of the first set with an answer file."""
     rows = index.filter(index["file"].is_valid()).slice(0, 1).to_pylist()
     if not rows:
@@ -218,11 +220,11 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _same(value: Any) -> Any:
+def _same(value: Value) -> Value:
     return value
 
 
-def _extrapolated(index: Any) -> int | None:
+def _extrapolated(index: pa.Table) -> int | None:
     """Return the number of sets that a model answers beyond the row space; None for least squares."""
     named = "extrapolated" in index.column_names
     return int(index["extrapolated"].to_numpy(zero_copy_only=False).sum()) if named else None
@@ -267,7 +269,7 @@ def answered(run: Run, most: int | None = None) -> list[dict[str, Any]]:
     return list(index.take(order).to_pylist())
 
 
-def _errors(index: Any) -> dict[str, tuple[Any, Any]]:
+def _errors(index: pa.Table) -> dict[str, tuple[Any, Any]]:
     """Return queries and root mean square standard errors of the answered sets of each family."""
     family, queries, errors = (index[name].to_numpy() for name in ("family", "queries", "rms_error"))
     found = {str(one): (family == one) & (errors > 0) for one in dict.fromkeys(family.tolist())}

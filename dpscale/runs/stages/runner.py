@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, PlanError, TransientError
@@ -31,11 +31,18 @@ from dpscale.runs.stages.measure import columns_of, content_hash, open_table
 from dpscale.runs.stages.preflight import check_preflight
 from dpscale.storage.files import flush_names, is_local, remove_partial, store_errors
 
+if TYPE_CHECKING:
+    from distributed import Client
+
 Finished = Mapping[str, Mapping[str, Any]]
 
 
 def run_stages(
-    run: Run, client: Any = None, scheduler: str | None = None, progress: Progress = silent, only: str | None = None
+    run: Run,
+    client: Client | None = None,
+    scheduler: str | None = None,
+    progress: Progress = silent,
+    only: str | None = None,
 ) -> None:
     """Run all requested stages in order, or only one."""
     requested = [stage for stage in STAGES.values() if (stage.is_enabled(run) if only is None else only == stage.name)]
@@ -270,7 +277,7 @@ def check_repeat(run: Run) -> str | None:
     return f"{status}, nothing read, nothing spent"
 
 
-def check_frame(run: Run, client: Any = None, scheduler: str | None = None) -> None:
+def check_frame(run: Run, client: Client | None = None, scheduler: str | None = None) -> None:
     """Raise DataError unless the data frame of a call is the one that a measured run read.
 
     The frame is read once for its hash (`runs.manifest.frame_tag`).
@@ -291,7 +298,7 @@ def check_frame(run: Run, client: Any = None, scheduler: str | None = None) -> N
                     "charged, with fresh=True")  # fmt: skip
 
 
-def _tag_of(run: Run, client: Any, scheduler: str | None) -> dict[str, str] | None:
+def _tag_of(run: Run, client: Client | None, scheduler: str | None) -> dict[str, str] | None:
     engine = resolve(client, scheduler or run.job.engine.scheduler)
     try:
         table = open_table(run, columns_of(run.domain, run.planned.counted), engine)
