@@ -2,7 +2,7 @@
 
 For marginals, prefixes and ranges over all sets of two and three attributes of every table of ../shared/data: the root
 mean square error of `weighted-residuals` (exact, by its plan) over that of one run of `aim-grem` that is asked the same
-(on some sets), by how large the former is against what a query would hold on average, were records spread evenly: of
+(on some sets), by how large the former is against what a query would hold on average, were records spread mean_share: of
 all, of cells (marginals), and of cumulative queries. Both are public but for the number of records, so `dpscale plan`
 can say how many records a table must have for which mechanism.
 
@@ -28,7 +28,7 @@ from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.runs.stages.preview import evenly
+from dpscale.runs.stages.preview import mean_share
 from dpscale.workload import Part
 
 ASKED = (("marginal", 2), ("marginal", 3), ("prefix", 2), ("prefix", 3), ("range", 2))
@@ -56,7 +56,7 @@ def compared(table: Table, epsilons: list[float], seed: int) -> Iterator[tuple[s
     """For every family and ε: its kind, and the plan's error against an even answer, and against the adaptive one's."""
     for family, degree in ASKED:
         workload = Workload(Domain(dict(table.sizes))).add(family, degree=degree)
-        made, even = plan(workload, "weighted-residuals"), table.rows * evenly(workload)
+        made, even = plan(workload, "weighted-residuals"), table.rows * mean_share(workload)
         for epsilon in epsilons:
             own = made.rmse() / cost_of(epsilon) ** 0.5
             other = error(table, workload.parts[0], looped(table, workload, epsilon, seed), seed)
