@@ -2,7 +2,7 @@
 
 For marginals, prefixes and ranges over all sets of two and three attributes of every table of ../shared/data: the root
 mean square error of `weighted-residuals` (exact, by its plan) over that of one run of `aim-grem` that is asked the same
-(on some sets), by how large the former is against what a query would hold on average, were records spread mean_share: of
+(on some sets), by how large the former is against what a query would hold on average, were records spread evenly: of
 all, of cells (marginals), and of cumulative queries. Both are public but for the number of records, so `dpscale plan`
 can say how many records a table must have for which mechanism.
 
