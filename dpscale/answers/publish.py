@@ -19,9 +19,8 @@ from scipy.sparse import csr_array, vstack
 from dpscale.answers import statistics
 from dpscale.answers.tables import Answered, column, texts
 from dpscale.base.arrow import arrow_csv, pa, pq, without_dictionaries
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.structural_zeros import possible
 from dpscale.storage.files import write_whole

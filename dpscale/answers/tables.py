@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrow import pa
-from dpscale.base.display import AttributeSet, nearest, percent, shown, whole
+from dpscale.base.display import nearest, percent, shown, whole
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.base import Estimates

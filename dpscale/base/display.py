@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterable, Mapping
 from html import escape
 
-AttributeSet = tuple[str, ...]  # shared objects use the domain's order
-
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a remedy: the nearest known name, or the list of known names."""

@@ -1,7 +1,8 @@
-"""Array types, compilation, the parallel-map protocol and a BLAS thread limit, which numerical packages share.
+"""Types of arrays and attribute sets, compilation, the parallel-map protocol and a BLAS thread limit.
 
-Array types are named by their element. Numerical code receives a parallel map instead of importing Dask. The default is
-the serial `serial_map`; `engine` passes one whose calls are Dask tasks. Results do not depend on the map.
+Numerical packages share them. Array types are named by their element. Numerical code receives a parallel map instead of
+importing Dask. The default is the serial `serial_map`; `engine` passes one whose calls are Dask tasks. Results do not
+depend on the map.
 
 By default, Numba writes machine code to `__pycache__` next to the source. pip does not know these files and leaves them
 behind when the package is removed, and the remaining folder hides a later editable install. The machine code is
@@ -27,6 +28,7 @@ Integers32 = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 Floats32 = NDArray[np.float32]
 Words = NDArray[np.uint64]
+AttributeSet = tuple[str, ...]  # shared objects use the domain's order
 
 
 def njit(*signature: object, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.numerics import Flags, Integers
+from dpscale.base.numerics import AttributeSet, Flags, Integers
 from dpscale.counting.cover import guess_rows, plan_cover
 from dpscale.counting.program import Program, Steps
 from dpscale.domain import Domain

@@ -12,8 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Flags, Floats, Integers, njit
+from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers, njit
 from dpscale.domain import Domain
 
 PLANES, DIRECT = -1, -2

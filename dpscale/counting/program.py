@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.counting.cover import DIRECT, PLANES, Cover
 from dpscale.domain import Domain
 

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.counting.count import Layout, count_by
 from dpscale.counting.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
 from dpscale.counting.program import Program

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.counting.count import Layout
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine

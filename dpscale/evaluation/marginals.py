@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.counting.count import Counter, Layout, encoded
 from dpscale.counting.cover import guess_rows, plan_cover
 from dpscale.counting.program import Program

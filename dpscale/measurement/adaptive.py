@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.measurement import measure_block
 from dpscale.plans.measurement_plan import SCALE, CurrentEstimates, Decision, MeasurementPlan, Selection

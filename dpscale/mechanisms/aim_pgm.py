@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
 
-from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import setting
 from dpscale.mechanisms.aim.adaptive_plan import AdaptiveOptions, AdaptivePlan, check_stored_plan, make_setting
 from dpscale.mechanisms.aim.decision import AimSelection

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet, figure, percent
+from dpscale.base.display import figure, percent
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools

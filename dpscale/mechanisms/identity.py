@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import marginal_plan, matrix_mechanism
 from dpscale.plans.blocks import Block

@@ -15,8 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms import hdmm, identity
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
@@ -90,7 +90,9 @@ def _whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
             yield replace(made, mechanism=NAME, notes=(f"{note}, as by `hdmm`", *made.notes))
 
 
-def _search_weights(problem: PlanningProblem, demands: Demands, seconds: float, store: PlanStore | None) -> WeightSearch:
+def _search_weights(
+    problem: PlanningProblem, demands: Demands, seconds: float, store: PlanStore | None
+) -> WeightSearch:
     """Return the result of the search, from the store if it was made before."""
     key = (NAME, demands.digest, problem.noise)
     stored = store.get(*key) if store else None

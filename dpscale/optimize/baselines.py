@@ -12,8 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.marginal_algebra import requested_terms, residual_traces
 from dpscale.optimize.opt_explicit import Noise, sensitivity

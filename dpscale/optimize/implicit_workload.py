@@ -17,9 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.optimize.residual_grams import Demand, Demands, Term, is_product
 from dpscale.workload import FAMILIES, ExplicitPart, JointPart, ProductPart, Workload
 from dpscale.workload.residual import kron

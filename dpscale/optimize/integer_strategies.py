@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor, identity_factor
 from dpscale.privacy.draws import BELOW_ONE, GAUSSIAN

@@ -16,8 +16,7 @@ from functools import reduce
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.optimize.convex import Solution, Solve, cell_weights, dual
 from dpscale.optimize.integer_strategies import ENTRY_BITS, LARGEST_BITS, error_coefficient
 from dpscale.plans.factor import Factor

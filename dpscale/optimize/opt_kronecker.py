@@ -15,9 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats, ParallelMap, serial_map
+from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.implicit_workload import Implicit, Product
 from dpscale.optimize.integer_strategies import bits_for, error_coefficient, round_strategy

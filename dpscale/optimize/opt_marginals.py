@@ -18,9 +18,8 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Flags, Floats, ParallelMap, serial_map
+from dpscale.base.numerics import AttributeSet, Flags, Floats, ParallelMap, serial_map
 from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.marginal_algebra import (

@@ -17,8 +17,7 @@ from itertools import chain
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Flags, Floats, Integers
+from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
 from dpscale.optimize.wide_bounds import lower_bound
 from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart, Workload
 from dpscale.workload.factors import weighted_queries

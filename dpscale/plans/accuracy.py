@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.plans.accuracy_base import Accuracy, ResidualEstimator, SpannedQuery
 from dpscale.plans.blocks import Block, Blocks, joint_quadratic

@@ -15,9 +15,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import Factor

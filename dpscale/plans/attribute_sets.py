@@ -16,8 +16,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Integers, Integers32
+from dpscale.base.numerics import AttributeSet, Integers, Integers32
 from dpscale.domain import Domain
 
 SEED = 19

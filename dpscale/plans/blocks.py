@@ -21,8 +21,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE

@@ -22,8 +22,7 @@ from itertools import product
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.plans.accuracy_base import Accuracy, SpannedQuery, out_of_span, spans
 from dpscale.plans.blocks import (
     Averaging,

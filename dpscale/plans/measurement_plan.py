@@ -16,8 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.plans.blocks import Block
 from dpscale.privacy.accounting import Budget, Cost

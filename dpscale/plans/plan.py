@@ -18,9 +18,9 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpscale.base.display import AttributeSet, glance, shown
+from dpscale.base.display import glance, shown
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.attribute_sets import CountSources, count_sources

@@ -18,9 +18,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.plans.attribute_sets import CountSources
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.measurement_plan import MeasurementRequest

@@ -15,8 +15,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats, ParallelMap, serial_map
+from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.blocks import Block
 from dpscale.plans.measurement_plan import MeasurementPlan

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.storage.files import reading, writing
 

@@ -20,8 +20,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain.structural_zeros import Excludes, Follows, possible, speaking
 from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
 

@@ -22,8 +22,7 @@ from functools import cached_property, reduce
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain.structural_zeros import Excludes, Follows, speaking
 from dpscale.reconstruction.constraints import (
     MOST_CELLS,

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import ParallelMap, one_thread
+from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
 from dpscale.base.settings import setting
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import ParallelMap, one_thread
+from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
 from dpscale.base.settings import setting
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
 from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, ModelEstimates, read_residuals, write_residuals

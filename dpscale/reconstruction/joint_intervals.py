@@ -19,8 +19,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.plans.blocks import Block
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.reconstruction.estimates import LeastSquaresEstimates

@@ -25,9 +25,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain.structural_zeros import Excludes, speaking
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet, sized
+from dpscale.base.display import sized
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import ParallelMap, one_thread
+from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction

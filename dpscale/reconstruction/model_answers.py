@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain.structural_zeros import restored
 from dpscale.reconstruction.base import Estimates, Evidence
 from dpscale.reconstruction.entropy import LowOrder

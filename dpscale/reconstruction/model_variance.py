@@ -13,8 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, expanded

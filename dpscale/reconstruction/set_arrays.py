@@ -10,8 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 
 
 @dataclass(frozen=True, eq=False)

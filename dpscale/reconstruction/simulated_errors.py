@@ -38,8 +38,7 @@ from functools import partial
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats, ParallelMap, serial_map
+from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
 from dpscale.reconstruction import model_variance
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.joint_intervals import bonferroni

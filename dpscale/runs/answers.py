@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrow import pa, pq
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats, Integers32
+from dpscale.base.numerics import AttributeSet, Floats, Integers32
 from dpscale.domain import Domain
 from dpscale.domain.attribute import NULL_LABEL
 from dpscale.storage.files import reading, writing

@@ -9,8 +9,7 @@ from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.workload.families import FAMILIES
 from dpscale.workload.parts import ExplicitPart, JointPart
 from dpscale.workload.residual import Weights, piece, profile_of

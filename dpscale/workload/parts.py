@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.families import FAMILIES, JOINT, MARGINAL, PREFIX, Family, joint_queries, levels
 from dpscale.workload.residual import kron

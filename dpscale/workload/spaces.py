@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import AttributeSet, Integers
 
 NOWHERE = -1  # term of a space without queries
 LARGEST_CODE = 1 << 62

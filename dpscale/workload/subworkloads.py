@@ -20,9 +20,8 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.factors import GramFactor, axis_of, piece_factor
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet, glance, nearest, shown
+from dpscale.base.display import glance, nearest, shown
 from dpscale.base.errors import DomainError, JobError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.families import FAMILIES, JOINT, RANDOM_P
 from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, counts_of, weighted

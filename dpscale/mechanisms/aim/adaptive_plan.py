@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpscale.base.display import AttributeSet, figure
+from dpscale.base.display import figure
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats, ParallelMap, serial_map
+from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states

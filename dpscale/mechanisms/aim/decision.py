@@ -14,8 +14,7 @@ from functools import cached_property
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import FEWEST, MOST, Factor, center_factor, cumulative_factor, identity_factor

@@ -14,8 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain.structural_zeros import Excludes
 from dpscale.plans.measurement_plan import CurrentEstimates, TableEstimates
 from dpscale.reconstruction.constraints import determined_by_one, determined_over_groups, edges

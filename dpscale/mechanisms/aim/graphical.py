@@ -12,8 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats, one_thread
+from dpscale.base.numerics import AttributeSet, Floats, one_thread
 from dpscale.mechanisms.aim.estimators import Counts, EntropyEstimator, FittedEstimates, ResidualMeasurement
 from dpscale.plans.measurement_plan import TableEstimates
 from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit

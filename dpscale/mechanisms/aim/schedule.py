@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from dpscale.base.display import AttributeSet
+from dpscale.base.numerics import AttributeSet
 
 DEGREE = 3
 FEWER = "use marginals over fewer attributes"

@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, chain, combinations, islice
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import PlanError
+from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, RoundSchedule
 from dpscale.plans.factor import Factor

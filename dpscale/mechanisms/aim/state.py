@@ -14,8 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.mechanisms.aim.decision import (
     NOISE_L1,
     AimDecision,

@@ -24,8 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.reconstruction.junction_tree.model import GraphicalModel, calibrate
 from dpscale.reconstruction.junction_tree.tree import (
     JunctionTree,

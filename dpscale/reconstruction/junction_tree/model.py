@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet, nearest
+from dpscale.base.display import nearest
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.reconstruction.junction_tree.tree import (
     JunctionTree,
     assign_factors,

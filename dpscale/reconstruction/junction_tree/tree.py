@@ -17,8 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 
 Neighbours = dict[str, set[str]]
 Price = Callable[[Neighbours, str], tuple[float, float]]

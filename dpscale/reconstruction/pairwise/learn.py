@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats, Integers32
+from dpscale.base.numerics import AttributeSet, Floats, Integers32
 from dpscale.domain.structural_zeros import restored
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.numerics import one_thread
+from dpscale.base.numerics import AttributeSet, one_thread
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (

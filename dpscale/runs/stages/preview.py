@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
 from dpscale.base.errors import DpscaleError, JobError
+from dpscale.base.numerics import AttributeSet
 from dpscale.engine import Engine
 from dpscale.job import Job
 from dpscale.mechanisms import MECHANISMS, mechanism, plan_problem

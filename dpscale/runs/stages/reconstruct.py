@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrow import pq
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats, one_thread
+from dpscale.base.numerics import AttributeSet, Floats, one_thread
 from dpscale.engine import Engine
 from dpscale.job.sections import Output
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpscale.base.display import AttributeSet
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.workload.residual.axes import residual_of, smear, subsets
 
 ITERATIONS, TOLERANCE = 500, 1e-7
