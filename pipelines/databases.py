@@ -97,7 +97,9 @@ def compared(job: Path, release: dp.DatabaseRelease) -> str:
     ours, rng, lines = DatabaseJob.read(job), np.random.default_rng(0), [PRIVATE]
     theirs, engine = released(ours, release), resolve(scheduler="threads")
     for one, other in zip(ours.link, theirs.link, strict=True):
-        true, made = (read_links(engine, read, link, neighbour_relation(read)) for read, link in ((ours, one), (theirs, other)))
+        true, made = (
+            read_links(engine, read, link, neighbour_relation(read)) for read, link in ((ours, one), (theirs, other))
+        )
         random = [rng.integers(0, max(len(rows), 1), len(made.rows)) for rows in (made.parents, made.children)]
         if one.via is None:
             random[1] = made.rows[:, 1]

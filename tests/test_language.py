@@ -16,9 +16,9 @@ PACKAGE = Path(dpscale.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # Words of spoken or archaic English that do not occur in the documentation of other scientific packages.
 UNUSUAL = frozenset(
-    """told tell tells telling foretold foretell believed believes whom said held holds kept keeps keeping settled thrown
-    dealt nobody somebody whoever whatever meanwhile alike beforehand lest mend mended dear sureness apart beside thereof
-    herein asks asked anew gone goes whither""".split()  # noqa: SIM905
+    """told tell tells telling foretold foretell believed believes whom said held holds kept keeps keeping settled
+    thrown dealt nobody somebody whoever whatever meanwhile alike beforehand lest mend mended dear sureness apart beside
+    thereof herein asks asked anew gone goes whither""".split()  # noqa: SIM905
 )
 REQUIRED = {"PR01": "parameters", "PR02": "unknown parameters", "RT01": "returns"}
 PLUGINS = ("mechanisms", "reconstruction", "runs/stages", "records/lake", "cli/demo")

@@ -42,7 +42,18 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def buffers_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of a large_string array and its offsets, of length len(texts) + 1."""
+    """Return the bytes and the offsets of texts without copying them.
+
+    Parameters
+    ----------
+    texts : pyarrow.Array
+        Of type large_string.
+
+    Returns
+    -------
+    bytes : ndarray of uint8
+    offsets : ndarray of int64, shape (len(texts) + 1,)
+    """
     _, offsets, data = texts.buffers()
     if not len(texts) or data is None:
         return np.empty(0, np.uint8), np.zeros(len(texts) + 1, np.int64)

@@ -115,7 +115,9 @@ def _factor(gram: Floats, base: Floats | None, noise: str) -> Factor:
     size, rows = len(gram), root_of(gram)
     if base is not None:
         return _rounded(base, rows, size)
-    return min((_rounded(make(size), rows, size) for make in BASES.values()), key=lambda f: error_coefficient(f, rows, noise))
+    return min(
+        (_rounded(make(size), rows, size) for make in BASES.values()), key=lambda f: error_coefficient(f, rows, noise)
+    )
 
 
 def _rounded(base: Floats, rows: Floats, size: int) -> Factor:

@@ -25,6 +25,8 @@ def test_a_wrong_setting_is_refused_before_anything_is_spent(tmp_path, changes):
 @pytest.mark.parametrize("other", [{"ones": 0.3}, {"degree": 2}])
 def test_options_beside_published_are_refused_by_their_own_name(tmp_path, other):
     [name] = other
-    said = rf"^mechanism\.{name}: given together with published = true; expected the paper's own settings; leave it out$"
+    said = (
+        rf"^mechanism\.{name}: given together with published = true; expected the paper's own settings; leave it out$"
+    )
     with pytest.raises(dp.JobError, match=said):
         dp.run(write(tmp_path, mechanism={"name": "aim-grem", "published": True} | other), tmp_path / "run")

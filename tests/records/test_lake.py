@@ -177,7 +177,9 @@ def test_what_delta_asks_of_readers_is_refused(tmp_path):
     features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"],
                 "writerFeatures": ["deletionVectors"]}  # fmt: skip
     committed(path, 2, {"protocol": features})
-    with pytest.raises(dp.DataError, match="a Delta table with deleted rows beside its files; expected a table without"):
+    with pytest.raises(
+        dp.DataError, match="a Delta table with deleted rows beside its files; expected a table without"
+    ):
         Origin(format="delta").table(path, DOMAIN)
     check(Origin(format="delta", version=1).table(path, DOMAIN), [rows(1), rows(2, new=True)])
 
@@ -231,7 +233,9 @@ def test_wrong_versions_and_missing_packages_are_one_sentence(lake, monkeypatch)
     with pytest.raises(dp.DataError, match=r"data\.version: (no snapshot )?99; expected"):
         Origin(format=kind, version=99).table(path, DOMAIN)
     monkeypatch.setitem(__import__("sys").modules, {"delta": "deltalake", "iceberg": "pyiceberg"}[kind], None)
-    with pytest.raises(dp.DataError, match=rf"data\.format: '{kind}', which requires .* pip install 'dpscale\[{kind}\]'"):
+    with pytest.raises(
+        dp.DataError, match=rf"data\.format: '{kind}', which requires .* pip install 'dpscale\[{kind}\]'"
+    ):
         Origin(format=kind).table(path, DOMAIN)
 
 

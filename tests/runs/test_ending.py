@@ -208,7 +208,9 @@ def test_no_ledger_is_needed_to_destroy_a_secret_and_it_is_told_when_it_is_back(
     back = lose(tmp_path)
     how = {"amid": "abandoned", "unpublished": "finished"}[step]
     for _ in range(2):
-        assert told(0, "end", run.path).startswith(f"{how}: the ledger is not available to state the spent budget (privacy.ledger")
+        assert told(0, "end", run.path).startswith(
+            f"{how}: the ledger is not available to state the spent budget (privacy.ledger"
+        )
         assert not run.secret_path.exists()
         assert (Run(run.path).ended["how"], Run(run.path).manifest["secret"]) == (how, "destroyed")
     back()

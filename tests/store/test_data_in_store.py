@@ -210,5 +210,7 @@ def test_tables_with_a_log_in_a_store(tmp_path, prefix, monkeypatch):
 def test_a_missing_driver_is_named_with_its_extra(url, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(importlib.import_module("fsspec.registry"), "_registry", {})
-    with pytest.raises(dp.DataError, match=rf"which requires the missing package {package}; .* pip install 'dpscale\[{extra}\]'"):
+    with pytest.raises(
+        dp.DataError, match=rf"which requires the missing package {package}; .* pip install 'dpscale\[{extra}\]'"
+    ):
         dp.Table.open(url, DOMAIN)
