@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 import dpscale as dp
 from dpscale.domain import Attribute
-from dpscale.domain.structural_zeros import Follows
+from dpscale.domain.structural_zeros import FunctionalDependency
 from tests.strategies import domains
 
 GOOD = {"kind": "categories", "values": ["F", "M"]}
@@ -152,7 +152,7 @@ def test_what_follows_by_way_of_another_is_a_rule_of_the_domain():
     told = [{"attribute": "region", "by": "town", "map": {"0": 0, "1": 0, "2": 1}},
             {"attribute": "country", "by": "region", "map": {"0": 1, "1": 0}}]  # fmt: skip
     domain = dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": told})
-    assert Follows("town", "country", (1, 1, 0)) in domain.rules
+    assert FunctionalDependency("town", "country", (1, 1, 0)) in domain.rules
     assert len(domain.rules) == 3
     assert domain == dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": told})
     assert dp.Domain.from_dict(domain.to_dict()).rules == domain.rules

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from dpscale.answers.tables import Answered, check_level
-from dpscale.base.display import shown
+from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import Floats
 from dpscale.domain.attribute import Attribute
@@ -80,7 +80,7 @@ def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[st
     level)/2, so its coverage is at least `level`. `by` is an attribute and a cell; only records in that cell count.
     """
     if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
-        raise JobError("quantile", shown(q), "a number between 0 and 1", "0.5 is the median")
+        raise JobError("quantile", safe_repr(q), "a number between 0 and 1", "0.5 is the median")
     attribute = ordered(answered, name)
     check_level(level)
     cumulative = np.cumsum(_counts(answered, attribute, by))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrow import pa
-from dpscale.base.display import nearest, percent, shown, whole
+from dpscale.base.display import nearest, percent, safe_repr, whole
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
@@ -124,7 +124,7 @@ class Answered:
             asked = self._cells(names, family, mine)
         if not asked:
             known = sorted({part.name for part in mine} | set(FAMILIES))
-            raise JobError("family", f"{shown(family)} over {', '.join(names)}", "a family of the workload over them",
+            raise JobError("family", f"{safe_repr(family)} over {', '.join(names)}", "a family of the workload",
                            nearest(str(family), known))  # fmt: skip
         if asked[0].count(names) > MOST_ROWS:
             raise JobError("family", f"{asked[0].count(names):,} queries", f"at most {MOST_ROWS:,} rows of a table",
@@ -191,20 +191,20 @@ class Answered:
 def checked_names(attributes: Sequence[str]) -> AttributeSet:
     """Return the names as a tuple; raise JobError for a single string, which would be read letter by letter."""
     if isinstance(attributes, str):
-        raise JobError("attributes", shown(attributes), "a list of names", f"write [{attributes!r}]")
+        raise JobError("attributes", safe_repr(attributes), "a list of names", f"write [{attributes!r}]")
     return tuple(attributes)
 
 
 def check_level(level: float) -> None:
     """Raise JobError unless `level` is a probability strictly between 0 and 1."""
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-        raise JobError("level", shown(level), "a probability between 0 and 1", "such as 0.95")
+        raise JobError("level", safe_repr(level), "a probability between 0 and 1", "such as 0.95")
 
 
 def framed(table: pa.Table, frame: str) -> Any:
     """Convert an Arrow table to the requested frame type, one of `FRAMES`."""
     if frame not in FRAMES:
-        raise JobError("frame", shown(frame), ", ".join(FRAMES), nearest(str(frame), FRAMES))
+        raise JobError("frame", safe_repr(frame), ", ".join(FRAMES), nearest(str(frame), FRAMES))
     return FRAMES[frame](table)
 
 

@@ -26,7 +26,7 @@ MOST_SHOWN = 250
 MOST_BITS = 500
 
 
-def shown(value: object) -> str:
+def safe_repr(value: object) -> str:
     """Return a repr of `value` that is safe to print; long or non-scalar values show only their type."""
     if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python refuses to print longer integers
         return "a number of hundreds of digits"
@@ -35,7 +35,7 @@ def shown(value: object) -> str:
     return "a long text" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
-def sized(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Format a number of bytes in a readable unit."""
     for unit, least in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= least:
@@ -43,9 +43,9 @@ def sized(count: int) -> str:
     return f"{count} bytes"
 
 
-def called(path: object) -> str:
+def display_path(path: object) -> str:
     """Return a path as text, unless it may be a text of records."""
-    return str(path) if _is_short(str(path)) else shown(str(path))
+    return str(path) if _is_short(str(path)) else safe_repr(str(path))
 
 
 def _is_short(text: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dpscale.base.display import nearest, shown
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _refused(where: str, fault: ErrorDetails, takes: str) -> JobError:
         return refused
     named = fault["type"] == "literal_error" and isinstance(fault["input"], str)
     remedy = nearest(fault["input"], takes.split(", ")) if named else FIX
-    return JobError(where, shown(fault["input"]), takes or message_of(fault), remedy)
+    return JobError(where, safe_repr(fault["input"]), takes or message_of(fault), remedy)
 
 
 def check_texts(content: object, where: str) -> None:

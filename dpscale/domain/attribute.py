@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import nearest, shown
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 
 PERIODS = ("day", "week", "month", "quarter", "year")
@@ -148,7 +148,7 @@ class Attribute:
         if self.kind not in KINDS:
             told = self.kind if isinstance(self.kind, str) else ""
             field = f"attributes.{self.name}.kind"
-            raise DomainError(field, shown(self.kind), ", ".join(KINDS), nearest(told, KINDS))
+            raise DomainError(field, safe_repr(self.kind), ", ".join(KINDS), nearest(told, KINDS))
 
     @property
     def column(self) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dpscale.base.display import called, glance, nearest, shown
+from dpscale.base.display import display_path, glance, nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import Attribute, check_size
 from dpscale.domain.domain_schema import EXAMPLE, check_keys, coded, from_tables
@@ -48,7 +48,7 @@ class Domain:
     ) -> None:
         """Create a domain; the parameters are those of the class."""
         if isinstance(attributes, str) or not isinstance(attributes, Iterable):
-            raise DomainError("attributes", shown(attributes), "sizes by name, or attributes",
+            raise DomainError("attributes", safe_repr(attributes), "sizes by name, or attributes",
                               'write {"a": 10}, or read a file: Domain.read(path)')  # fmt: skip
         if isinstance(attributes, Mapping):
             attributes = [coded(name, size) for name, size in attributes.items()]
@@ -94,15 +94,15 @@ class Domain:
             If the file cannot be read or is not a valid domain.
         """
         if not is_path(path):
-            raise DomainError("domain", shown(path), "the path of a domain file", "pass one")
+            raise DomainError("domain", safe_repr(path), "the path of a domain file", "pass one")
         try:
             content = tomllib.loads(read_text(place(path, "domain")))
         except OSError as error:
             reason = error.strerror or "unreadable"
-            got = f"cannot read {called(path)} ({reason})"
+            got = f"cannot read {display_path(path)} ({reason})"
             raise DomainError("domain", got, "a domain file", "check the path") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            got = f"{called(path)} is not TOML{toml_fault(error)}"
+            got = f"{display_path(path)} is not TOML{toml_fault(error)}"
             raise DomainError("domain", got, "a domain file", "fix the syntax") from None
         return cls.from_dict(content)
 
@@ -127,7 +127,7 @@ class Domain:
         if content.get(REVIEWED, True) is not True:
             raise DomainError(
                 REVIEWED,
-                shown(content[REVIEWED]),
+                safe_repr(content[REVIEWED]),
                 "true, after public bounds have replaced those that `dpscale domain sketch` took from the records",
                 "review the file, then set it",
             )
@@ -279,15 +279,15 @@ class Domain:
 def _check_list(names: object) -> None:
     """Raise DomainError for a text, whose letters would be taken for names, and for anything that is not iterable."""
     if isinstance(names, str):
-        raise DomainError("attributes", shown(names), "a list of names", f"write ({names!r},)")
+        raise DomainError("attributes", safe_repr(names), "a list of names", f"write ({names!r},)")
     if not isinstance(names, Iterable):
-        raise DomainError("attributes", shown(names), "a list of names", 'write ("age", "sex")')
+        raise DomainError("attributes", safe_repr(names), "a list of names", 'write ("age", "sex")')
 
 
 def _check_names(names: Sequence[Any]) -> None:
     for name in names:
         if not isinstance(name, str) or not name:
-            raise DomainError("attributes", f"the name {shown(name)}", "texts for names", "name every attribute")
+            raise DomainError("attributes", f"the name {safe_repr(name)}", "texts for names", "name every attribute")
         if any("\ud800" <= letter <= "\udfff" for letter in name):  # not encodable in UTF-8
             raise DomainError("attributes", f"the name {name!a}", "valid Unicode texts", "fix its encoding")
     if len(set(names)) != len(names):

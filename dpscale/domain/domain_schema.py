@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from operator import index
 from typing import Any, SupportsIndex, TypeGuard
 
-from dpscale.base.display import nearest, shown
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, Attribute, read_period
 
@@ -53,7 +53,7 @@ def _family(name: str, table: Any) -> list[Attribute]:
     parents = table.get("parent", {}) if isinstance(table, Mapping) else {}
     own = from_table(name, {key: value for key, value in table.items() if key != "parent"} if parents else table)
     if not isinstance(parents, Mapping):
-        raise DomainError(f"attributes.{name}.parent", shown(parents), "tables of groups by the parent's name",
+        raise DomainError(f"attributes.{name}.parent", safe_repr(parents), "tables of groups by the parent's name",
                           f'write [attributes.{name}.parent.region] and north = ["a", "b"] below it')  # fmt: skip
     return [own, *(_parent(own, parent, groups) for parent, groups in parents.items())]
 
@@ -73,10 +73,12 @@ def _parent(child: Attribute, name: str, groups: object) -> Attribute:
     listed = child.values or tuple(range(child.low, child.high + 1, child.step))
     known, own = set(chain(*read["groups"])), set(listed)
     if left := [value for value in listed if value not in known]:
-        raise DomainError(field, f"no group has {shown(left[0])}", "every value in exactly one group", "add it to one")
+        raise DomainError(
+            field, f"no group has {safe_repr(left[0])}", "every value in exactly one group", "add it to one"
+        )
     if strange := [value for value in chain(*read["groups"]) if value not in own]:
         raise DomainError(
-            field, shown(strange[0]), f"values of {child.name}", nearest(str(strange[0]), map(str, listed))
+            field, safe_repr(strange[0]), f"values of {child.name}", nearest(str(strange[0]), map(str, listed))
         )
     kind = "text-prefix" if child.length else "categories"
     return Attribute(name, kind, **read, outside=child.outside, nulls=child.nulls, unparsable=child.unparsable,
@@ -104,7 +106,7 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
     kind = table.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         told = kind if isinstance(kind, str) else ""
-        got = "missing" if "kind" not in table else shown(kind)
+        got = "missing" if "kind" not in table else safe_repr(kind)
         raise DomainError(f"attributes.{name}.kind", got, ", ".join(KINDS), nearest(told, KINDS))
     more = MORE.get(kind, set())
     check_keys(table, {"kind", "from", *POLICIES} | KINDS[kind] | more, f"attributes.{name}")
@@ -122,7 +124,7 @@ def _source(name: str, table: Mapping[str, Any]) -> str:
     told = table.get("from", "")
     if not isinstance(told, str) or ("from" in table and not told):
         raise DomainError(
-            f"attributes.{name}.from", shown(told), "the name of a column", "name a column, or leave it out"
+            f"attributes.{name}.from", safe_repr(told), "the name of a column", "name a column, or leave it out"
         )
     return "" if told == name else told
 
@@ -130,13 +132,15 @@ def _source(name: str, table: Mapping[str, Any]) -> str:
 def _policy(name: str, key: str, value: object) -> str:
     if not isinstance(value, str) or value not in POLICIES[key]:
         told, takes = value if isinstance(value, str) else "", ", ".join(POLICIES[key])
-        raise DomainError(f"attributes.{name}.{key}", shown(value), takes, nearest(told, POLICIES[key]))
+        raise DomainError(f"attributes.{name}.{key}", safe_repr(value), takes, nearest(told, POLICIES[key]))
     return value
 
 
 def _is_integer(name: str, key: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise DomainError(f"attributes.{name}.{key}", shown(value), "an integer", "write it without a decimal point")
+        raise DomainError(
+            f"attributes.{name}.{key}", safe_repr(value), "an integer", "write it without a decimal point"
+        )
     if abs(value) >= EXACT:
         raise DomainError(f"attributes.{name}.{key}", f"{value}", "a number between -2^53 and 2^53", "use kind bins")
     return value
@@ -236,7 +240,7 @@ def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 def _raised(name: str, base: object, edge: float) -> float:
     """Return the number whose logarithm is `edge`: bins of logarithms are bins of numbers."""
     if not _is_finite(base) or base <= 1:
-        raise DomainError(f"attributes.{name}.log", shown(base), "a base above 1, such as 10", "fix it")
+        raise DomainError(f"attributes.{name}.log", safe_repr(base), "a base above 1, such as 10", "fix it")
     with suppress(OverflowError):
         power = float(base) ** edge
         if 0 < power < math.inf:
@@ -257,7 +261,7 @@ def _read_date(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     by = table["by"]
     if not isinstance(by, str) or by not in PERIODS:
         told = by if isinstance(by, str) else ""
-        raise DomainError(f"attributes.{name}.by", shown(by), ", ".join(PERIODS), nearest(told, PERIODS))
+        raise DomainError(f"attributes.{name}.by", safe_repr(by), ", ".join(PERIODS), nearest(told, PERIODS))
     low, high = (_period(name, by, key, table[key]) for key in ("low", "high"))
     if high < low:
         raise DomainError(f"attributes.{name}.high", "before low", "a period at or after low", "swap them")
@@ -269,7 +273,7 @@ def _period(name: str, by: str, key: str, value: object) -> int:
         return read_period(by, value)
     except ValueError as error:
         takes = str(error) if str(error).startswith("a ") else "a date of the calendar"
-        raise DomainError(f"attributes.{name}.{key}", shown(value), takes,
+        raise DomainError(f"attributes.{name}.{key}", safe_repr(value), takes,
                           "fix it") from None  # fmt: skip
 
 
@@ -279,7 +283,7 @@ def _zone(name: str, zone: Any) -> str:
     try:
         return zone and str(ZoneInfo(zone))
     except (KeyError, ValueError, TypeError, OSError):
-        raise DomainError(f"attributes.{name}.zone", shown(zone), 'a time zone such as "Europe/Berlin" or "UTC"',
+        raise DomainError(f"attributes.{name}.zone", safe_repr(zone), 'a time zone such as "Europe/Berlin" or "UTC"',
                           "fix it, or leave it out") from None  # fmt: skip
 
 

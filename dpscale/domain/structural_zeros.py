@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import nearest, shown
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Flags
 from dpscale.domain.attribute import Attribute
@@ -32,7 +32,7 @@ Find = Callable[[str], Attribute]
 Cells = NDArray[np.integer]
 
 
-class Excludes(Protocol):
+class DomainConstraint(Protocol):
     """Constraint on the attributes `names`; the last one is changed in a row that violates it."""
 
     @property
@@ -61,7 +61,7 @@ Column = Callable[[str], Cells]
 
 
 @dataclass(frozen=True)
-class Rule:
+class StructuralZero:
     """Structural zero: for each attribute, the cells whose combination is impossible."""
 
     cells: tuple[tuple[str, frozenset[int]], ...]
@@ -94,19 +94,19 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Follows:
+class FunctionalDependency:
     """Functional dependency between two attributes.
 
-    Cell i of the determinant `by` implies cell `of[i]` of the dependent attribute; −1 permits every cell.
+    Cell i of `determinant` implies cell `of[i]` of `dependent`; −1 permits every cell.
     """
 
-    by: str
-    what: str
+    determinant: str
+    dependent: str
     of: tuple[int, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.by, self.what
+        return self.determinant, self.dependent
 
     @cached_property
     def whole(self) -> bool:
@@ -118,48 +118,48 @@ class Follows:
         return np.array(self.of, np.int64)
 
     def broken(self, column: Column) -> Flags:
-        wanted = self._of[column(self.by)]
-        return (wanted >= 0) & (wanted != column(self.what))
+        wanted = self._of[column(self.determinant)]
+        return (wanted >= 0) & (wanted != column(self.dependent))
 
     def forbidden(self, name: str, column: Column, size: int) -> Flags:
-        if name == self.by:
-            return np.asarray((self._of >= 0) & (self._of != column(self.what)[:, None]))
-        wanted = self._of[column(self.by)][:, None]
+        if name == self.determinant:
+            return np.asarray((self._of >= 0) & (self._of != column(self.dependent)[:, None]))
+        wanted = self._of[column(self.determinant)][:, None]
         return np.asarray((wanted >= 0) & (wanted != np.arange(size)))
 
     def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
         sizes = dict(zip(names, shape, strict=True))
-        held = (self._of[:, None] < 0) | (self._of[:, None] == np.arange(sizes[self.what]))
-        if names.index(self.by) > names.index(self.what):
+        held = (self._of[:, None] < 0) | (self._of[:, None] == np.arange(sizes[self.dependent]))
+        if names.index(self.determinant) > names.index(self.dependent):
             held = held.T
         return held.reshape([size if name in self.names else 1 for name, size in sizes.items()])
 
     def to_dict(self) -> dict[str, Any]:
-        return {"by": self.by, "what": self.what, "of": list(self.of)}
+        return {"by": self.determinant, "what": self.dependent, "of": list(self.of)}
 
 
-def restored(record: Mapping[str, Any]) -> Rule | Follows:
+def restored(record: Mapping[str, Any]) -> StructuralZero | FunctionalDependency:
     """Return the constraint described by the output of `to_dict`."""
     if "cells" in record:
-        return Rule(tuple((name, frozenset(cells)) for name, cells in record["cells"]))
-    return Follows(record["by"], record["what"], tuple(record["of"]))
+        return StructuralZero(tuple((name, frozenset(cells)) for name, cells in record["cells"]))
+    return FunctionalDependency(record["by"], record["what"], tuple(record["of"]))
 
 
-def speaking(rules: Iterable[Excludes], names: Iterable[str]) -> tuple[Excludes, ...]:
+def constraints_on(rules: Iterable[DomainConstraint], names: Iterable[str]) -> tuple[DomainConstraint, ...]:
     """Return the constraints whose attributes are all among `names`."""
     inside = set(names)
     return tuple(rule for rule in rules if inside.issuperset(rule.names))
 
 
-def possible(rules: Iterable[Excludes], names: Sequence[str], shape: Sequence[int]) -> Flags:
+def possible(rules: Iterable[DomainConstraint], names: Sequence[str], shape: Sequence[int]) -> Flags:
     """Return the cells of a table that the constraints on its attributes permit."""
     held = np.ones(shape, np.bool_)
-    for rule in speaking(rules, names):
+    for rule in constraints_on(rules, names):
         held &= rule.possible(names, shape)
     return held
 
 
-def read_rules(content: Mapping[str, Any], attribute: Find) -> tuple[Excludes, ...]:
+def read_rules(content: Mapping[str, Any], attribute: Find) -> tuple[DomainConstraint, ...]:
     """Parse the constraints of a domain file. Raises DomainError that names the fault."""
     return (*(_impossible(table, attribute) for table in _tables(content, "impossible")),
             *(_determined(table, attribute) for table in _tables(content, "determined")))  # fmt: skip
@@ -174,8 +174,10 @@ def _tables(content: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]
     return tables
 
 
-def _impossible(table: Mapping[str, Any], attribute: Find) -> Rule:
-    return Rule(tuple((name, _cells(attribute(name), values, f"impossible.{name}")) for name, values in table.items()))
+def _impossible(table: Mapping[str, Any], attribute: Find) -> StructuralZero:
+    return StructuralZero(
+        tuple((name, _cells(attribute(name), values, f"impossible.{name}")) for name, values in table.items())
+    )
 
 
 def listed(table: Mapping[str, Any], attribute: Find) -> dict[str, Any]:
@@ -194,29 +196,29 @@ def _normalised(attribute: Attribute, values: object) -> object:
     return [attribute.labels[cell] for cell in sorted(_between(attribute, values, "impossible"))]
 
 
-def _determined(table: Mapping[str, Any], attribute: Find) -> Follows:
+def _determined(table: Mapping[str, Any], attribute: Find) -> FunctionalDependency:
     if set(table) != {"attribute", "by", "map"} or not isinstance(table["map"], Mapping):
         raise DomainError("determined", f"the keys {', '.join(map(str, table))}", "attribute, by and a table map",
                           "name attributes and values in each rule")  # fmt: skip
     for key in ("attribute", "by"):
         if not isinstance(table[key], str):
-            raise DomainError(f"determined.{key}", shown(table[key]), "the name of an attribute", "name one")
+            raise DomainError(f"determined.{key}", safe_repr(table[key]), "the name of an attribute", "name one")
     what, by = attribute(table["attribute"]), attribute(table["by"])
     of = [-1] * by.size
     for value, result in table["map"].items():
         for cell in _cells(by, [value], "determined.map"):
             of[cell] = min(_cells(what, [result], "determined.map"))
-    return Follows(by.name, what.name, tuple(of))
+    return FunctionalDependency(by.name, what.name, tuple(of))
 
 
-def follows(attributes: Sequence[Attribute]) -> tuple[Follows, ...]:
+def follows(attributes: Sequence[Attribute]) -> tuple[FunctionalDependency, ...]:
     """Return the functional dependencies of attributes that group the values of another attribute."""
     children = {one.column: one for one in reversed(attributes) if not one.groups}
     found = [(one, children[one.column]) for one in attributes if one.groups and one.column in children]
     return tuple(_grouped(parent, child) for parent, child in found)
 
 
-def _grouped(parent: Attribute, child: Attribute) -> Follows:
+def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
     """Return the dependency of a parent on its child.
 
     Outside values, and nulls, correspond to each other if both attributes have a cell for them.
@@ -230,24 +232,25 @@ def _grouped(parent: Attribute, child: Attribute) -> Follows:
     for own, other in ((child.outside_cell, parent.outside_cell), (child.null_cell, parent.null_cell)):
         if own >= 0 and other >= 0 and place.keys() >= {value for group in parent.groups for value in group}:
             of[own] = other
-    return Follows(child.name, parent.name, tuple(of))
+    return FunctionalDependency(child.name, parent.name, tuple(of))
 
 
-def closed(rules: Sequence[Excludes]) -> tuple[Excludes, ...]:
+def closed(rules: Sequence[DomainConstraint]) -> tuple[DomainConstraint, ...]:
     """Return the constraints with the transitive closure of the total functional dependencies.
 
     For example, a country follows from a town if it follows from the region and the region from the town.
     """
-    follows = {rule.names: rule for rule in rules if isinstance(rule, Follows) and rule.whole}
+    follows = {rule.names: rule for rule in rules if isinstance(rule, FunctionalDependency) and rule.whole}
     for _ in range(len(follows)):
         for one, other in product(list(follows.values()), repeat=2):
-            if one.what == other.by and one.by != other.what and (one.by, other.what) not in follows:
+            pair = one.determinant, other.dependent
+            if one.dependent == other.determinant and one.determinant != other.dependent and pair not in follows:
                 of = tuple(other.of[cell] for cell in one.of)
-                follows[one.by, other.what] = Follows(one.by, other.what, of)
+                follows[pair] = FunctionalDependency(*pair, of)
     return (*rules, *(rule for rule in follows.values() if rule not in rules))
 
 
-def check_rules(rules: Sequence[Excludes], sizes: Mapping[str, int]) -> None:
+def check_rules(rules: Sequence[DomainConstraint], sizes: Mapping[str, int]) -> None:
     """Raise DomainError if the constraints exclude all values of an attribute."""
     for name in sorted({rule.names[0] for rule in rules if len(rule.names) == 1}):
         if not possible(rules, (name,), (sizes[name],)).any():

@@ -15,7 +15,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpscale.base.display import sized
+from dpscale.base.display import format_bytes
 from dpscale.base.errors import DpscaleError, JobError, PlanError, TransientError
 from dpscale.engine.watch import FIELD, cluster_errors, no_workers, worker_seconds
 from dpscale.storage.files import is_local, place, write_whole
@@ -165,8 +165,8 @@ def check_worker_memory(client: Client, needed: int, what: str) -> None:
     if needed > capacities[smallest]:
         raise PlanError(
             f"{FIELD}.memory",
-            f"a task on {what} needs {sized(needed)}",
-            f"at most the {sized(capacities[smallest])} that worker {smallest} has for each of its threads",
+            f"a task on {what} needs {format_bytes(needed)}",
+            f"at most the {format_bytes(capacities[smallest])} that worker {smallest} has for each of its threads",
             "lower engine.memory, give workers more memory (--memory-limit) or fewer threads, or leave the set out",
         )
 

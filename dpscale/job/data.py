@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from dpscale.base.display import shown
+from dpscale.base.display import safe_repr
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.settings import Settings
 from dpscale.privacy.protection import Protection
@@ -49,7 +49,7 @@ class Filed(Settings):
     @classmethod
     def _one_letter(cls, value: str | None) -> str | None:
         if value is not None and (len(value) != 1 or not value.isascii() or value in '"\r\n\0'):
-            raise ValueError(JobError("data.delimiter", shown(value), "one ASCII character, for example ; or a tab",
+            raise ValueError(JobError("data.delimiter", safe_repr(value), "one ASCII character, for example ; or a tab",
                                       "convert files with a longer delimiter"))  # fmt: skip
         return value
 
@@ -61,7 +61,9 @@ class Filed(Settings):
         except (LookupError, ValueError):
             text = False
         if not text:
-            raise ValueError(JobError("data.encoding", shown(value), "a text encoding, for example latin-1", "fix it"))
+            raise ValueError(
+                JobError("data.encoding", safe_repr(value), "a text encoding, for example latin-1", "fix it")
+            )
         return value
 
     @field_validator("where")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, ValidationError
 
-from dpscale.base.display import called, nearest, shown
+from dpscale.base.display import display_path, nearest, safe_repr
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Domain
@@ -193,16 +193,16 @@ def job_content(source: str | Path | Mapping[str, Any], stored: bool = False) ->
 
 def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
     if not is_path(source):
-        raise JobError("job", shown(source), "the path of a job file, or its content as a dict", "pass one of them")
+        raise JobError("job", safe_repr(source), "the path of a job file, or its content as a dict", "pass one of them")
     path = place(source, "job")
     try:
         content = tomllib.loads(read_text(path))
     except OSError as error:
         reason = error.strerror or "unreadable"
-        raise JobError("job", f"cannot read {called(path)} ({reason})", "a job file", "check the path") from None
+        raise JobError("job", f"cannot read {display_path(path)} ({reason})", "a job file", "check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise JobError(
-            "job", f"{called(path)} is not TOML{toml_fault(error)}", "a job file", "fix the syntax"
+            "job", f"{display_path(path)} is not TOML{toml_fault(error)}", "a job file", "fix the syntax"
         ) from None
     return content, (path.resolve() if is_local(path) else path).parent
 
@@ -256,9 +256,9 @@ def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]],
     if fault["type"] == "missing":
         return JobError(where, "missing", "a value", "add it to the job file")
     if fault["type"] == "list_type" and "attributes" in named:
-        return JobError(where, shown(fault["input"]), "a list of attribute sets, each a list of names",
+        return JobError(where, safe_repr(fault["input"]), "a list of attribute sets, each a list of names",
                         'write attributes = [["age", "sex"], ["age"]]')  # fmt: skip
-    got = "" if isinstance(fault["input"], Mapping) else f"{shown(fault['input'])}: "
+    got = "" if isinstance(fault["input"], Mapping) else f"{safe_repr(fault['input'])}: "
     return JobError(where, f"{got}{message_of(fault)}", "", "see `dpscale job options`")
 
 

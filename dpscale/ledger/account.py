@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from dpscale.base.display import shown
+from dpscale.base.display import safe_repr
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.privacy.accounting import CURRENCIES, GDP, PURE, Cost, Spending
 from dpscale.privacy.protection import Protection, checked_steps
@@ -45,14 +45,20 @@ class Cap:
 
     def __post_init__(self) -> None:
         if not (_is_number(self.epsilon) and math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise JobError("cap.epsilon", f"got {shown(self.epsilon)}", "a finite number > 0", "set the total limit")
+            raise JobError(
+                "cap.epsilon", f"got {safe_repr(self.epsilon)}", "a finite number > 0", "set the total limit"
+            )
         if not (_is_number(self.delta) and 0 <= self.delta < 1):
-            raise JobError("cap.delta", f"got {shown(self.delta)}", "a number >= 0 and < 1", "1e-9 is a usual choice")
+            raise JobError(
+                "cap.delta", f"got {safe_repr(self.delta)}", "a number >= 0 and < 1", "1e-9 is a usual choice"
+            )
         for name in ("epsilon", "delta"):
             object.__setattr__(self, name, float(getattr(self, name)))
         object.__setattr__(self, "currency", self.currency or (GDP if self.delta else PURE))
         if self.currency not in CURRENCIES:
-            raise JobError("cap.currency", f"got {shown(self.currency)}", " or ".join(CURRENCIES), "name one of them")
+            raise JobError(
+                "cap.currency", f"got {safe_repr(self.currency)}", " or ".join(CURRENCIES), "name one of them"
+            )
         if self.currency == GDP and not self.delta:
             raise JobError("cap.currency", "gdp at delta 0", "pure, or a delta > 0", "leave it out, or set a delta")
 
@@ -179,9 +185,13 @@ def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float, requested: 
 def checked_request(epsilon: float | None, delta: float | None) -> tuple[float | None, float | None]:
     """Return the epsilon and delta stated in the job. Raises BudgetError if a given one is invalid."""
     if epsilon is not None and not (_is_number(epsilon) and math.isfinite(epsilon) and epsilon > 0):
-        raise BudgetError("privacy.epsilon", f"got {shown(epsilon)}", "a finite number > 0", "set it, or leave it out")
+        raise BudgetError(
+            "privacy.epsilon", f"got {safe_repr(epsilon)}", "a finite number > 0", "set it, or leave it out"
+        )
     if delta is not None and not (_is_number(delta) and 0 <= delta < 1):
-        raise BudgetError("privacy.delta", f"got {shown(delta)}", "a number >= 0 and < 1", "set it, or leave it out")
+        raise BudgetError(
+            "privacy.delta", f"got {safe_repr(delta)}", "a number >= 0 and < 1", "set it, or leave it out"
+        )
     return epsilon, delta
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dpscale.base.display import shown
+from dpscale.base.display import safe_repr
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import Account, Cap, canonical, checked_request, cost_to_text, refusal
@@ -97,14 +97,14 @@ def check_currency(account: Account, cap: Cap) -> None:
 def checked_name(field: str, name: object) -> str:
     """Return the name in the form used for comparison. Raises JobError if it is invalid."""
     if not (isinstance(name, str) and name.strip() and name.isprintable()):
-        raise JobError(field, f"got {shown(name)}", "a name of printable characters", "set a name")
+        raise JobError(field, f"got {safe_repr(name)}", "a name of printable characters", "set a name")
     return canonical(name)
 
 
 def check_protection(protects: object) -> None:
     """Raise JobError unless the value is a Protection or None."""
     if protects is not None and not isinstance(protects, Protection):
-        raise JobError("protects", f"got {shown(protects)}", "a Protection, or None", "use Protection('person')")
+        raise JobError("protects", f"got {safe_repr(protects)}", "a Protection, or None", "use Protection('person')")
 
 
 def _checked_digest(plan_digest: object) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import nearest, shown
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import ParallelMap, one_thread, serial_map
 from dpscale.base.settings import Settings, checked
@@ -92,8 +92,8 @@ def plan(
         If the mechanism does not support the workload.
     """
     if not isinstance(workload, Workload):
-        raise JobError("workload", shown(workload), "a Workload", "plan a job file by `dpscale plan JOB.toml`, run it"
-                       ' by dp.run(path), or write dp.Workload(domain).add("marginal", degree=2)')  # fmt: skip
+        raise JobError("workload", safe_repr(workload), "a Workload", "plan a job file with `dpscale plan JOB.toml`,"
+                       ' run it with dp.run(path), or write dp.Workload(domain).add("marginal", degree=2)')  # fmt: skip
     named = _data_independent(mechanism)
     if noise not in (GAUSSIAN, LAPLACE):
         raise JobError("noise", f"{noise!r}", f"{GAUSSIAN} or {LAPLACE}", "fix it, or leave it out")

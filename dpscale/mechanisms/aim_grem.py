@@ -15,7 +15,7 @@ from pydantic import model_validator
 
 from dpscale.base.errors import JobError
 from dpscale.base.settings import setting
-from dpscale.domain.structural_zeros import Excludes
+from dpscale.domain.structural_zeros import DomainConstraint
 from dpscale.mechanisms.aim.adaptive_plan import AdaptiveOptions, AdaptivePlan, check_stored_plan, make_setting
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator, GremEstimator
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule, RoundSchedule
@@ -77,7 +77,7 @@ class Options(AdaptiveOptions):
             self.degree,
         )
 
-    def estimator(self, rules: tuple[Excludes, ...]) -> Estimator:
+    def estimator(self, rules: tuple[DomainConstraint, ...]) -> Estimator:
         """Return the estimator of the options, for a domain with such constraints."""
         return GremEstimator() if self.published else EntropyEstimator(self.grain, self.chains, rules)
 

@@ -18,7 +18,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpscale.base.display import glance, shown
+from dpscale.base.display import glance, safe_repr
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
@@ -114,7 +114,7 @@ class Plan:
         """
         if not isinstance(privacy_cost, Real) or not 0 < privacy_cost < math.inf:
             raise PlanError(
-                "privacy_cost", shown(privacy_cost), "a number above 0", "give squared μ, or ε² of Laplace noise"
+                "privacy_cost", safe_repr(privacy_cost), "a number above 0", "give squared μ, or ε² of Laplace noise"
             )
         return math.sqrt(self.error / privacy_cost / self.query_count)
 

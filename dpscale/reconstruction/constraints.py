@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.domain.structural_zeros import Excludes, Follows, possible, speaking
+from dpscale.domain.structural_zeros import DomainConstraint, FunctionalDependency, constraints_on, possible
 from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
 
-Rules = Sequence[Excludes]
+Rules = Sequence[DomainConstraint]
 MOST_CELLS, LEAST, SCALED = 1 << 22, 1e-6, 4
 
 
@@ -32,20 +32,24 @@ def constrained_pairs(rules: Rules, names: Sequence[str]) -> list[AttributeSet]:
     """Return the pairs with a rule of two attributes, or with a common determinant, in the order of `names`."""
     constrained = {frozenset(rule.names) for rule in rules}
     for one, other in combinations(dependencies_between(rules, names), 2):
-        if one.by == other.by:
-            constrained.add(frozenset((one.what, other.what)))
+        if one.determinant == other.determinant:
+            constrained.add(frozenset((one.dependent, other.dependent)))
     return [pair for pair in combinations(names, 2) if frozenset(pair) in constrained] if constrained else []
 
 
-def dependencies_between(rules: Rules, names: Iterable[str]) -> list[Follows]:
+def dependencies_between(rules: Rules, names: Iterable[str]) -> list[FunctionalDependency]:
     """Return the dependencies between these attributes that are defined on every cell of the determinant."""
-    return [rule for rule in speaking(rules, names) if isinstance(rule, Follows) and rule.whole] if rules else []
+    return (
+        [rule for rule in constraints_on(rules, names) if isinstance(rule, FunctionalDependency) and rule.whole]
+        if rules
+        else []
+    )
 
 
 def determined_by_one(rules: Rules, names: AttributeSet) -> bool:
     """Return whether all attributes but one depend on others: one 1-way marginal determines the table."""
     found = dependencies_between(rules, names)
-    return len(names) > 1 and len(set(names) - {rule.what for rule in found}) <= 1
+    return len(names) > 1 and len(set(names) - {rule.dependent for rule in found}) <= 1
 
 
 def determined_over_groups(rules: Rules, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
@@ -61,8 +65,8 @@ def known_pair(
     The table follows from the 1-way marginal of the determinant.
     """
     found = dependencies_between(rules, ones)
-    for decides in [*names, *(rule.by for rule in found)] if found else []:
-        of = {rule.what: np.array(rule.of) for rule in found if rule.by == decides}
+    for decides in [*names, *(rule.determinant for rule in found)] if found else []:
+        of = {rule.dependent: np.array(rule.of) for rule in found if rule.determinant == decides}
         of[decides] = np.arange(len(ones[decides]))
         if set(names) <= of.keys():
             first, second = (groups[name].labels[of[name]] for name in names)
@@ -82,25 +86,27 @@ def coarse_possible(rules: Rules, names: AttributeSet, groups: Mapping[str, Grou
     if math.prod(shape) <= MOST_CELLS:
         return np.asarray(coarsened(possible(rules, names, shape).astype(np.int64), inside) > 0)
     allowed = np.ones([one.count for one in inside], np.bool_)
-    for rule in speaking(rules, names):
-        if isinstance(rule, Follows):
+    for rule in constraints_on(rules, names):
+        if isinstance(rule, FunctionalDependency):
             allowed &= _broadcast_groups(rule, names, groups)
     return allowed
 
 
-def _meeting_groups(rule: Follows, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
+def _meeting_groups(rule: FunctionalDependency, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
     """Return which groups have a cell in common under a dependency, shape (determinant groups, dependent groups)."""
-    of, by, what = np.array(rule.of), groups[rule.by], groups[rule.what]
+    of, by, what = np.array(rule.of), groups[rule.determinant], groups[rule.dependent]
     allowed = np.zeros((by.count, what.count), np.bool_)
     allowed[by.labels[of >= 0], what.labels[of[of >= 0]]] = True
     allowed[by.labels[of < 0]] = True
     return allowed
 
 
-def _broadcast_groups(rule: Follows, names: AttributeSet, groups: Mapping[str, Groups]) -> NDArray[np.bool_]:
+def _broadcast_groups(
+    rule: FunctionalDependency, names: AttributeSet, groups: Mapping[str, Groups]
+) -> NDArray[np.bool_]:
     """Return `_meeting_groups` with axes that broadcast to a table over the groups of `names`."""
     allowed = _meeting_groups(rule, groups)
-    allowed = allowed if names.index(rule.by) < names.index(rule.what) else allowed.T
+    allowed = allowed if names.index(rule.determinant) < names.index(rule.dependent) else allowed.T
     return allowed.reshape([groups[name].count if name in rule.names else 1 for name in names])
 
 
@@ -116,7 +122,7 @@ def possible_cells(
     before = coarsened(cells, inside).copy()
     cells *= possible(rules, names, cells.shape)
     for what in sorted(
-        {rule.what for rule in dependencies_between(rules, names)}
+        {rule.dependent for rule in dependencies_between(rules, names)}
     ):  # the same last bits in every process
         cells /= ones[what].reshape([-1 if name == what else 1 for name in names])
     after = coarsened(cells, inside)
@@ -141,59 +147,59 @@ def reconcile_one_ways(ones: Mapping[str, Floats], variances: Mapping[str, float
         Closed under implication.
     """
     found = {name: _remove_impossible(rules, name, counts) for name, counts in ones.items()}
-    decided: dict[str, list[Follows]] = {}
-    for rule in sorted(dependencies_between(rules, ones), key=lambda rule: (-len(rule.of), rule.by)):
-        decided.setdefault(rule.what, []).append(rule)
+    decided: dict[str, list[FunctionalDependency]] = {}
+    for rule in sorted(dependencies_between(rules, ones), key=lambda rule: (-len(rule.of), rule.determinant)):
+        decided.setdefault(rule.dependent, []).append(rule)
     for what, by in decided.items():
         joint = _pooled_counts(found[what], by, found, variances)
         for rule in by:
-            found[rule.by] = _scale_determinant(rule, found, joint)
+            found[rule.determinant] = _scale_determinant(rule, found, joint)
     for what, by in [*decided.items()] * SCALED:
         found[what] = np.maximum(_dependent_counts(by[0], found), LEAST)
         for rule in by[1:]:
-            found[rule.by] = _scale_determinant(rule, found, found[what])
+            found[rule.determinant] = _scale_determinant(rule, found, found[what])
     return found
 
 
 def _remove_impossible(rules: Rules, name: str, counts: Floats) -> Floats:
     """Set the values that are impossible by themselves to almost zero."""
-    if not speaking(rules, [name]):
+    if not constraints_on(rules, [name]):
         return counts
     remaining = np.where(possible(rules, (name,), counts.shape), counts, LEAST)
     return np.asarray(remaining * (counts.sum() / remaining.sum()))
 
 
 def _pooled_counts(
-    own: Floats, by: Sequence[Follows], ones: Mapping[str, Floats], variances: Mapping[str, float]
+    own: Floats, by: Sequence[FunctionalDependency], ones: Mapping[str, Floats], variances: Mapping[str, float]
 ) -> Floats:
     """Return the inverse-variance average of a dependent attribute's own counts and the sums over its determinants."""
-    weight = np.full(len(own), 1 / variances[by[0].what])
+    weight = np.full(len(own), 1 / variances[by[0].dependent])
     joint, some = own * weight, np.ones(len(own), np.bool_)
     for rule in by:
         members = np.bincount(rule.of, minlength=len(own))
-        theirs = 1 / (np.maximum(members, 1) * variances[rule.by])
+        theirs = 1 / (np.maximum(members, 1) * variances[rule.determinant])
         joint, weight, some = joint + theirs * _dependent_counts(rule, ones), weight + theirs, some & (members > 0)
     joint = np.where(some, joint / weight, 0.0)
     return np.asarray(joint * (own.sum() / max(joint.sum(), LEAST)))
 
 
-def _scale_determinant(rule: Follows, ones: Mapping[str, Floats], wanted: Floats) -> Floats:
+def _scale_determinant(rule: FunctionalDependency, ones: Mapping[str, Floats], wanted: Floats) -> Floats:
     """Return the counts of the determinant, scaled so that their sums by dependent value are `wanted`."""
     ratio = wanted / np.maximum(_dependent_counts(rule, ones), LEAST)
-    scaled = np.maximum(ones[rule.by] * ratio[np.array(rule.of)], LEAST)
-    return np.asarray(scaled * (ones[rule.by].sum() / scaled.sum()))
+    scaled = np.maximum(ones[rule.determinant] * ratio[np.array(rule.of)], LEAST)
+    return np.asarray(scaled * (ones[rule.determinant].sum() / scaled.sum()))
 
 
-def _dependent_counts(rule: Follows, ones: Mapping[str, Floats]) -> Floats:
+def _dependent_counts(rule: FunctionalDependency, ones: Mapping[str, Floats]) -> Floats:
     """Return the counts of the dependent attribute as sums over the determinant."""
-    return np.asarray(np.bincount(rule.of, ones[rule.by], len(ones[rule.what])), np.float64)
+    return np.asarray(np.bincount(rule.of, ones[rule.determinant], len(ones[rule.dependent])), np.float64)
 
 
 def edges(rules: Rules, name: str) -> frozenset[int]:
     """Return the cells at which dependent attributes change, if they are constant on runs of cells."""
     found: set[int] = set()
     for rule in rules:
-        if isinstance(rule, Follows) and rule.by == name:
+        if isinstance(rule, FunctionalDependency) and rule.determinant == name:
             changes = (np.flatnonzero(np.diff(rule.of)) + 1).tolist()
             found.update(changes if len(changes) < len(set(rule.of)) else ())
     return frozenset(found)

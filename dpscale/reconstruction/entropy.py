@@ -23,7 +23,7 @@ from functools import cached_property, reduce
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.domain.structural_zeros import Excludes, Follows, speaking
+from dpscale.domain.structural_zeros import DomainConstraint, FunctionalDependency, constraints_on
 from dpscale.reconstruction.constraints import (
     MOST_CELLS,
     coarse_possible,
@@ -67,7 +67,7 @@ class LowOrder:
     tables: Mapping[AttributeSet, Floats]
     total: float
     measured: frozenset[AttributeSet] = frozenset()
-    rules: tuple[Excludes, ...] = ()
+    rules: tuple[DomainConstraint, ...] = ()
 
     @cached_property
     def coarse(self) -> dict[str, Floats]:
@@ -79,7 +79,7 @@ class LowOrder:
         if names in self.tables:
             return self.tables[names]
         table = product_of([self.coarse[name] for name in names], self.total)
-        if speaking(self._wide_rules, names):
+        if constraints_on(self._wide_rules, names):
             table *= coarse_possible(self.rules, names, self.groups)
         fit_in_place(table, self.inside(names), rounds, TOLERANCE * self.total)
         return table
@@ -102,7 +102,7 @@ class LowOrder:
 
     def impose_rules(self, names: AttributeSet, table: Floats) -> Floats:
         """Return a table over groups with impossible cells set to zero and fitted to the 1-way marginals."""
-        if not speaking(self.rules, names):
+        if not constraints_on(self.rules, names):
             return table
         restricted = np.where(coarse_possible(self.rules, names, self.groups), table, 0.0)
         ones = [((axis,), self.coarse[name]) for axis, name in enumerate(names)]
@@ -112,7 +112,7 @@ class LowOrder:
         return [*(((axis,), self.coarse[name]) for axis, name in enumerate(names)), *self.inside(names)]
 
     @cached_property
-    def _wide_rules(self) -> tuple[Excludes, ...]:
+    def _wide_rules(self) -> tuple[DomainConstraint, ...]:
         """The rules over more than two attributes."""
         return tuple(rule for rule in self.rules if len(rule.names) > 2)
 
@@ -139,18 +139,18 @@ class LowOrder:
     def _with_determinants(self, ordered: AttributeSet) -> AttributeSet:
         """Add dependent attributes that distinguish cells of one group, or that take part in other rules."""
         found = [
-            rule.what
+            rule.dependent
             for rule in dependencies_between(self.rules, self.ones)
-            if rule.by in ordered and self._determines(rule, ordered)
+            if rule.determinant in ordered and self._determines(rule, ordered)
         ]
         extended = self._ordered([*ordered, *found]) if found else ordered
         return extended if math.prod(len(self.ones[name]) for name in extended) <= MOST_CELLS else ordered
 
-    def _determines(self, rule: Follows, ordered: AttributeSet) -> bool:
-        others = speaking(self.rules, [*ordered, rule.what])
-        return any(rule.what in other.names and other is not rule for other in others) or not determined_over_groups(
-            [rule], rule.names, self.groups
-        )
+    def _determines(self, rule: FunctionalDependency, ordered: AttributeSet) -> bool:
+        others = constraints_on(self.rules, [*ordered, rule.dependent])
+        return any(
+            rule.dependent in other.names and other is not rule for other in others
+        ) or not determined_over_groups([rule], rule.names, self.groups)
 
     def _over_cells(self, ordered: AttributeSet, rounds: int) -> Floats:
         cells, known = self.coarse_marginal(ordered, rounds), ordered in self.tables
@@ -159,7 +159,7 @@ class LowOrder:
             if grouping.count < grouping.size:
                 cells, known = cells.take(grouping.labels, axis=axis), False
                 cells *= along(self.ones[name] / self.coarse[name][grouping.labels], axis, len(ordered))
-        if speaking(self.rules, ordered):
+        if constraints_on(self.rules, ordered):
             return possible_cells(self.rules, ordered, self.groups, self.ones, cells.copy() if known else cells)
         return cells.copy() if known else cells
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.domain.structural_zeros import Excludes, speaking
+from dpscale.domain.structural_zeros import DomainConstraint, constraints_on
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.constraints import constrained_pairs, edges, known_pair, reconcile_one_ways
@@ -58,7 +58,7 @@ def low_order(
     measured: Mapping[AttributeSet, NoisyResidual],
     wanted: Sequence[AttributeSet] = (),
     chains: int = 1,
-    rules: tuple[Excludes, ...] = (),
+    rules: tuple[DomainConstraint, ...] = (),
 ) -> LowOrder:
     """Return the tables of all measured sets, and of `wanted` pairs whose chains imply more than independence.
 
@@ -71,10 +71,10 @@ def low_order(
     wanted : sequence of AttributeSet
     chains : int
         Number of times that pairs are re-estimated with chains as expectations.
-    rules : tuple of Excludes
+    rules : tuple of DomainConstraint
         Closed under implication.
     """
-    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=speaking(rules, ones))
+    model = LowOrder(ones, groups, {}, float(next(iter(ones.values())).sum()), rules=constraints_on(rules, ones))
     pairs: dict[AttributeSet, NoisyResidual] = {names: noisy for names, noisy in measured.items() if len(names) == 2}
     rule_tables = _rule_tables(model)
     if pairs:
@@ -308,7 +308,7 @@ def model_of(
     residuals: Residuals,
     wanted: Sequence[AttributeSet] = (),
     chains: int = 1,
-    rules: tuple[Excludes, ...] = (),
+    rules: tuple[DomainConstraint, ...] = (),
 ) -> LowOrder:
     """Return consistent non-negative low-order tables from all measurements.
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.display import sized
+from dpscale.base.display import format_bytes
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
 from dpscale.base.settings import Settings, setting
@@ -71,8 +71,8 @@ def check(planned: MeasurementPlan, options: Options, memory: int) -> None:
     planned.check_low_order()
     needed = 16 * sum(planned.domain.cells(names) for names in planned.workload.sets)
     if options.agree and needed > memory:
-        raise PlanError("reconstruct.agree", f"targets that need {sized(needed)} together",
-                        f"the {sized(memory)} of engine.memory", "raise it, or leave out agree")  # fmt: skip
+        raise PlanError("reconstruct.agree", f"targets that need {format_bytes(needed)} together",
+                        f"the {format_bytes(memory)} of engine.memory", "raise it, or leave out agree")  # fmt: skip
 
 
 def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: ParallelMap) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.arrow import pa
-from dpscale.base.display import called
+from dpscale.base.display import display_path
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.file_readers import Source, open_source
@@ -225,7 +225,7 @@ class Table:
         sizes = _sizes(paths, dialect.format)
         files = list(sizes)
         if not files:
-            told = ", ".join(map(called, paths)) or "no path"
+            told = ", ".join(map(display_path, paths)) or "no path"
             raise DataError("data.path", f"no file at {told}", "a file, folder or glob", "check the path")
         check_formats(files, dialect)
         if not links:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrow import is_text, pa, pc, types
-from dpscale.base.display import nearest, shown
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Integers
 from dpscale.records.column_values import numbers
@@ -188,7 +188,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _refused(token: _Token, takes: str) -> NoReturn:
-    got = f"{shown(token.text)} at character {token.at + 1}" if token.kind != "end" else "it ends too early"
+    got = f"{safe_repr(token.text)} at character {token.at + 1}" if token.kind != "end" else "it ends too early"
     remedy = INSTEAD.get(token.text.lower())
     if remedy is None:
         open_quote = token.kind == "none" and token.text in "'\"`"
@@ -203,7 +203,7 @@ def _number(token: _Token) -> int | float:
     """Return an int if the value is an integer in the int64 range, else a float."""
     value = float(token.text)
     if not math.isfinite(value):
-        raise DataError(FIELD, f"{shown(token.text)} at character {token.at + 1}", "numbers below 1e308", "fix it")
+        raise DataError(FIELD, f"{safe_repr(token.text)} at character {token.at + 1}", "numbers below 1e308", "fix it")
     exact = Fraction(token.text) if abs(value) < 2 * MOST and abs(value) > 1e-300 else Fraction(value)
     return int(exact) if exact.denominator == 1 and abs(exact) < MOST else value
 
@@ -213,7 +213,7 @@ def _date(token: _Token) -> datetime:
         return datetime.fromisoformat(token.text)
     except ValueError:
         raise DataError(
-            FIELD, f"{shown(token.text)} at character {token.at + 1}", "a valid date", "fix it, or quote a text"
+            FIELD, f"{safe_repr(token.text)} at character {token.at + 1}", "a valid date", "fix it, or quote a text"
         ) from None
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, BinaryIO, TypeVar, cast
 
-from dpscale.base.display import shown
+from dpscale.base.display import safe_repr
 from dpscale.base.errors import DpscaleError, JobError, TransientError
 
 Value = TypeVar("Value")
@@ -64,7 +64,7 @@ def is_path(value: object) -> bool:
 def checked_path(path: Value, field: str) -> Value:
     """Return the path unchanged. Raises JobError for other objects and for names that no file system accepts."""
     if not is_path(path):
-        raise JobError(field, shown(path), "a path", "give one")
+        raise JobError(field, safe_repr(path), "a path", "give one")
     try:
         writable = b"\0" not in os.fsencode(str(path))
     except UnicodeEncodeError:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers32
-from dpscale.domain.structural_zeros import Follows
+from dpscale.domain.structural_zeros import FunctionalDependency
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.constraints import determined_over_groups, known_pair
 from dpscale.reconstruction.entropy import proportional_fit
@@ -131,8 +131,13 @@ class _AttributeRefinement:
         """Return shares of all rows, shape (groups of j, cells of i)."""
         names, used = self.targets.layout.names, self.targets.layout.used
         for rule in self.distribution.rules:
-            if isinstance(rule, Follows) and rule.whole and rule.by == names[self.i] and rule.what in names:
-                k = names.index(rule.what)
+            if (
+                isinstance(rule, FunctionalDependency)
+                and rule.whole
+                and rule.determinant == names[self.i]
+                and rule.dependent in names
+            ):
+                k = names.index(rule.dependent)
                 if (
                     used[k, j]
                     and used[self.i, k]
@@ -141,13 +146,13 @@ class _AttributeRefinement:
                     return self._shares_by_dependent(rule, k, j)
         return self._pair(j, self.i)[:, self.groups.labels] * self._log_shares
 
-    def _shares_by_dependent(self, rule: Follows, k: int, j: int) -> Floats:
+    def _shares_by_dependent(self, rule: FunctionalDependency, k: int, j: int) -> Floats:
         """Return the shares by the dependent attribute k of i: maximum entropy given i, k and j by pairs of groups."""
         both = known_pair([rule], rule.names, self.distribution.ones, self.distribution.groups) / self.one.sum()
         dependent_pair = self._pair(k, j)
         margins = [((0, 1), both), ((0, 2), self._pair(self.i, j)), ((1, 2), dependent_pair)]
         table = proportional_fit(np.multiply.outer(both, dependent_pair.sum(axis=0)), margins, THROUGH, LEAST)
-        at = self.groups.labels, self.distribution.groups[rule.what].labels[np.array(rule.of)]
+        at = self.groups.labels, self.distribution.groups[rule.dependent].labels[np.array(rule.of)]
         return np.asarray((table[at] * (self.one / self.one.sum() / np.maximum(both[at], LEAST))[:, None]).T)
 
     def _pair(self, first: int, second: int) -> Floats:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, Integers32
-from dpscale.domain.structural_zeros import Column, Excludes, speaking
+from dpscale.domain.structural_zeros import Column, DomainConstraint, constraints_on
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets
@@ -124,9 +124,9 @@ REPAIR_ROUNDS = 8
 class RuleRepair:
     """Rules over the attributes of rows; rules that involve other attributes are ignored."""
 
-    def __init__(self, rules: Sequence[Excludes], names: Sequence[str], ones: Mapping[str, Floats]) -> None:
+    def __init__(self, rules: Sequence[DomainConstraint], names: Sequence[str], ones: Mapping[str, Floats]) -> None:
         self._names = list(names)
-        self._rules = speaking(rules, names)
+        self._rules = constraints_on(rules, names)
         self._shares = [ones[name] / ones[name].sum() for name in names]
 
     def broken(self, rows: Integers32) -> NDArray[np.bool_]:

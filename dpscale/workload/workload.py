@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import glance, nearest, shown
+from dpscale.base.display import glance, nearest, safe_repr
 from dpscale.base.errors import DomainError, JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
@@ -197,7 +197,7 @@ class Workload:
     def _degree(self, degree: int) -> int:
         if isinstance(degree, bool) or not isinstance(degree, int) or not 0 <= degree <= len(self.domain):
             takes = f"a whole number from 0 to {len(self.domain)}, the number of attributes"
-            raise JobError("workload.degree", shown(degree), takes, "lower it")
+            raise JobError("workload.degree", safe_repr(degree), takes, "lower it")
         return degree
 
 

@@ -75,10 +75,10 @@ KINDS: dict[str, Callable[[Fraction], Release]] = {
     "selection": selection,
     "late selection": lambda beta: selection(beta, 0.8),
 }
-Rule = Callable[[list[Release]], bool]
+StructuralZero = Callable[[list[Release]], bool]
 
 
-def capped(cap: Cap) -> Rule:
+def capped(cap: Cap) -> StructuralZero:
     """What the ledger does."""
 
     def admits(history: list[Release]) -> bool:
@@ -90,7 +90,7 @@ def capped(cap: Cap) -> Rule:
     return admits
 
 
-def realised(cap: Cap) -> Rule:
+def realised(cap: Cap) -> StructuralZero:
     """The planted fault: whatever kinds were released, the exact epsilon of just these is held against the cap."""
 
     def admits(history: list[Release]) -> bool:
@@ -114,7 +114,7 @@ def integrated(release: Release, after: Callable[[Array], Array]) -> Callable[[A
     return delta
 
 
-def largest(rule: Rule, history: list[Release], kind: str) -> Release | None:
+def largest(rule: StructuralZero, history: list[Release], kind: str) -> Release | None:
     """The largest release of a kind that the rule still admits."""
     low, high = Fraction(0), Fraction(4)
     for _ in range(30):
@@ -123,14 +123,14 @@ def largest(rule: Rule, history: list[Release], kind: str) -> Release | None:
     return KINDS[kind](low) if low > Fraction(1, 10**7) else None
 
 
-def worst(rule: Rule, first: Release, epsilon: float) -> float:
+def worst(rule: StructuralZero, first: Release, epsilon: float) -> float:
     """The delta of an adversary who releases `first` and then, by its outcome, the worst that is admitted."""
     seconds = [found for kind in KINDS if (found := largest(rule, [first], kind))]
     after = integrated(first, lambda left: np.max([second.delta(left) for second in seconds], axis=0))
     return float(after(np.array([epsilon]))[0])
 
 
-def worst_of_three(rule: Rule, first: Release, shares: list[Fraction], cap: Cap) -> float:
+def worst_of_three(rule: StructuralZero, first: Release, shares: list[Fraction], cap: Cap) -> float:
     """The same with a release between, of any kind, at shares of the largest that is admitted."""
     epsilon, reach = cap.epsilon, 11 * gdp_mu(cap.epsilon, cap.delta)
     grid = np.linspace(epsilon - reach, epsilon + reach, 3001)
@@ -150,7 +150,7 @@ CAPS = [Cap(1.0, 1e-6), Cap(0.3, 1e-4), Cap(3.0, 1e-3)]
 FIRST = [("gaussian", 0.2), ("gaussian", 0.7), ("response", 0.4), ("selection", 0.5), ("late selection", 0.3)]
 
 
-def begin(rule: Rule, kind: str, share: float) -> Release:
+def begin(rule: StructuralZero, kind: str, share: float) -> Release:
     most = largest(rule, [], kind)
     assert most is not None
     return KINDS[kind](Fraction(share) * (most.cost.gaussian or most.cost.pure))

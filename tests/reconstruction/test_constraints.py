@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpscale.domain.structural_zeros import Follows, Rule, closed, possible
+from dpscale.domain.structural_zeros import FunctionalDependency, StructuralZero, closed, possible
 from dpscale.reconstruction import constraints
 from dpscale.reconstruction.constraints import (
     coarse_possible,
@@ -26,20 +26,20 @@ from dpscale.workload.residual.in_axis import Groups, by_mass, coarsened, every_
 
 SIZES = {"town": 6, "region": 3, "x": 4}
 WHOLE = {name: every_cell(size) for name, size in SIZES.items()}
-REGION = Follows("town", "region", (0, 0, 0, 1, 1, 2))
-NEVER = Rule((("x", frozenset({3})), ("region", frozenset({1, 2}))))
-THREE = Rule((("town", frozenset({0, 1})), ("region", frozenset({0})), ("x", frozenset({2}))))
+REGION = FunctionalDependency("town", "region", (0, 0, 0, 1, 1, 2))
+NEVER = StructuralZero((("x", frozenset({3})), ("region", frozenset({1, 2}))))
+THREE = StructuralZero((("town", frozenset({0, 1})), ("region", frozenset({0})), ("x", frozenset({2}))))
 names = st.permutations(list(SIZES))
 follows = names.flatmap(
     lambda two: st.tuples(*[st.integers(-1, SIZES[two[1]] - 1)] * SIZES[two[0]]).map(
-        lambda of: Follows(two[0], two[1], of)
+        lambda of: FunctionalDependency(two[0], two[1], of)
     )
 )
 excludes = names.flatmap(
     lambda chosen: st.integers(1, 3).flatmap(
         lambda count: st.tuples(
             *[st.tuples(st.just(n), st.frozensets(st.integers(0, SIZES[n] - 1), min_size=1)) for n in chosen[:count]]
-        ).map(Rule)
+        ).map(StructuralZero)
     )
 )
 runs = st.tuples(*[st.sets(st.integers(1, size - 1)) for size in SIZES.values()]).map(
@@ -91,21 +91,21 @@ def test_the_counts_of_towns_and_regions_tell_of_each_other():
 
 
 def test_two_parents_agree_with_their_child():
-    coast = Follows("town", "x", (0, 1, 2, 3, 0, 1))
+    coast = FunctionalDependency("town", "x", (0, 1, 2, 3, 0, 1))
     found = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), (REGION, coast))
     for rule in (REGION, coast):
-        assert np.bincount(rule.of, found["town"]) == pytest.approx(found[rule.what])
+        assert np.bincount(rule.of, found["town"]) == pytest.approx(found[rule.dependent])
     assert found["town"].sum() == pytest.approx(1000)
 
 
 def test_who_decides_the_same_agrees():
     """Two that decide one, and a chain in whatever order its rules are told."""
-    other = Follows("x", "region", (2, 0, 1, 0))
+    other = FunctionalDependency("x", "region", (2, 0, 1, 0))
     found = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), (REGION, other))
     assert np.bincount(REGION.of, found["town"]) == pytest.approx(found["region"])
     assert np.bincount(other.of, found["x"]) == pytest.approx(found["region"])
     assert [one.sum() for one in found.values()] == pytest.approx([1000] * 3)
-    coarser = Follows("region", "x", (0, 1, 1))
+    coarser = FunctionalDependency("region", "x", (0, 1, 1))
     for rules in ((REGION, coarser), (coarser, REGION)):
         found = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), closed(rules))
         assert np.bincount(REGION.of, found["town"]) == pytest.approx(found["region"])
@@ -113,16 +113,16 @@ def test_who_decides_the_same_agrees():
 
 
 def test_what_follows_by_way_of_another_and_beside_another():
-    through = closed((REGION, Follows("region", "x", (3, 0, 0))))[-1]
-    assert through == Follows("town", "x", (3, 3, 3, 0, 0, 0))
+    through = closed((REGION, FunctionalDependency("region", "x", (3, 0, 0))))[-1]
+    assert through == FunctionalDependency("town", "x", (3, 3, 3, 0, 0, 0))
     assert closed((NEVER,)) == (NEVER,)
-    coast = Follows("town", "x", (0, 1, 2, 3, 0, 1))
+    coast = FunctionalDependency("town", "x", (0, 1, 2, 3, 0, 1))
     assert determined_by_one(closed((REGION, coast)), ("town", "region", "x"))
     assert not determined_by_one((REGION, coast), ("region", "x"))
     for groups in (WHOLE, {"town": Groups(6, (0, 4)), "region": Groups(3, (0, 2)), "x": Groups(4, (0, 1))}):
         own = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), (REGION, coast))
         model = low_order(
-            own, groups, {}, rules=(REGION, coast, Rule((("region", frozenset({0})), ("x", frozenset({3})))))
+            own, groups, {}, rules=(REGION, coast, StructuralZero((("region", frozenset({0})), ("x", frozenset({3})))))
         )
         region = model.marginal(("region", "x"))
         cells = np.zeros((3, 4))
@@ -134,7 +134,7 @@ def test_what_follows_by_way_of_another_and_beside_another():
 
 
 def test_values_that_never_occur_have_next_to_nothing():
-    found = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), (Rule((("x", frozenset({1})),)),))
+    found = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), (StructuralZero((("x", frozenset({1})),)),))
     assert found["x"][1] < 1e-3
     assert found["x"].sum() == pytest.approx(1000)
 
@@ -219,7 +219,9 @@ def test_sets_that_smaller_ones_tell():
     assert not determined_over_groups((REGION,), ("town", "region", "x"), mixed)  # a group of towns in two regions
     assert determined_over_groups((REGION,), ("town", "region", "x"), mixed | {"region": Groups(3, (0,))})
     assert not determined_over_groups((REGION,), ("region", "x"), WHOLE)
-    assert not determined_over_groups((Follows("town", "region", (0, 0, 0, 1, 1, -1)),), ("town", "region"), WHOLE)
+    assert not determined_over_groups(
+        (FunctionalDependency("town", "region", (0, 0, 0, 1, 1, -1)),), ("town", "region"), WHOLE
+    )
     assert not determined_over_groups((NEVER,), ("region", "x"), WHOLE)
 
 
@@ -227,7 +229,7 @@ def test_sets_that_smaller_ones_tell():
 @settings(max_examples=20, deadline=None)
 @given(runs)
 def test_what_follows_is_known_whatever_the_groups(of, groups):
-    rules = (Follows("town", "region", of),)
+    rules = (FunctionalDependency("town", "region", of),)
     own = reconcile_one_ways(ones(), dict.fromkeys(SIZES, 1.0), rules)
     model = low_order(own, groups, {}, rules=rules)
     expected = np.where(np.array(of)[:, None] == np.arange(3), own["town"][:, None], 0)
@@ -238,7 +240,9 @@ def test_what_follows_is_known_whatever_the_groups(of, groups):
 def test_groups_end_where_what_follows_changes():
     assert edges((REGION, NEVER), "town") == {3, 5}
     assert edges((REGION,), "region") == frozenset()
-    assert edges((Follows("town", "region", (0, 1, 0, 1, 2, 0)),), "town") == frozenset()  # no runs of cells
+    assert (
+        edges((FunctionalDependency("town", "region", (0, 1, 0, 1, 2, 0)),), "town") == frozenset()
+    )  # no runs of cells
     counts = np.full(6, 4.0)
     assert by_mass(counts, 10.0).starts == (0, 3)
     assert by_mass(counts, 14.0, frozenset({3})).starts == (0, 3)

@@ -10,7 +10,7 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.base.errors import DomainError
-from dpscale.domain.structural_zeros import Follows, possible
+from dpscale.domain.structural_zeros import FunctionalDependency, possible
 from dpscale.mechanisms.aim_grem import Options, plan
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
@@ -63,7 +63,7 @@ def test_nobody_is_estimated_where_nobody_can_be(people, tmp_path, mechanism, re
         assert cells[~possible(domain.rules, asked, cells.shape)].sum() < 1e-6  # agreed sets: what is left of nothing
         assert cells.sum() > 3000
     town, region = release.marginal(("town",)), release.marginal(("region",))
-    [follows] = [rule for rule in domain.rules if isinstance(rule, Follows)]
+    [follows] = [rule for rule in domain.rules if isinstance(rule, FunctionalDependency)]
     assert np.bincount(follows.of, town) == pytest.approx(region, rel=1e-6)
     if mechanism == "aim-grem":
         decided = [json.loads(path.read_text()) for path in (tmp_path / "run/measurements").glob("*.json")]

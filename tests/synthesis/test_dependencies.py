@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpscale.domain.structural_zeros import Follows
+from dpscale.domain.structural_zeros import FunctionalDependency
 from dpscale.privacy.streams import Chance
 from dpscale.reconstruction.constraints import reconcile_one_ways
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
@@ -20,7 +20,7 @@ from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 from tests.reconstruction.pairwise.small import MEMORY
 
 SIZES = {"town": 8, "region": 3, "x": 4}
-REGION = Follows("town", "region", (0, 2, 1, 0, 2, 2, 1, 0))
+REGION = FunctionalDependency("town", "region", (0, 2, 1, 0, 2, 2, 1, 0))
 GROUPS = {"town": Groups(8, (0, 3, 5)), "region": every_cell(3), "x": Groups(4, (0, 1, 3))}
 TOTAL = 1e5
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpscale import Domain, DomainError, PlanError
-from dpscale.domain.structural_zeros import Follows, Rule, possible as possible_cells
+from dpscale.domain.structural_zeros import FunctionalDependency, StructuralZero, possible as possible_cells
 from dpscale.privacy.streams import Chance
 from dpscale.synthesis.one_way_rounding import RuleRepair
 
@@ -61,11 +61,11 @@ def test_any_rules_are_kept_or_refused(data: st.DataObject) -> None:
     names = list(sizes)
     cells = {name: st.frozensets(st.integers(0, size - 1), min_size=1) for name, size in sizes.items()}
     rule = st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True).flatmap(
-        lambda chosen: st.tuples(*[st.tuples(st.just(name), cells[name]) for name in chosen]).map(Rule)
+        lambda chosen: st.tuples(*[st.tuples(st.just(name), cells[name]) for name in chosen]).map(StructuralZero)
     )
     of = st.permutations(names).flatmap(
         lambda two: st.tuples(*[st.integers(-1, sizes[two[1]] - 1)] * sizes[two[0]]).map(
-            lambda cells: Follows(two[0], two[1], cells)
+            lambda cells: FunctionalDependency(two[0], two[1], cells)
         )
     )
     rules = data.draw(st.lists(rule | of, max_size=4))
@@ -81,7 +81,7 @@ def test_any_rules_are_kept_or_refused(data: st.DataObject) -> None:
 
 
 def test_rules_that_leave_nothing_are_refused() -> None:
-    rules = [Rule((("a", frozenset({0, 1, 2})),))]
+    rules = [StructuralZero((("a", frozenset({0, 1, 2})),))]
     with pytest.raises(PlanError, match="rules that exclude every row"):
         RuleRepair(rules, ["a"], {"a": np.ones(3)}).repair(np.zeros((4, 1), np.int32), Chance("r", "possible"))
 
@@ -109,4 +109,4 @@ def test_rules_are_part_of_the_domain_and_survive_its_file() -> None:
     assert Domain.from_dict(own.to_dict()) == own
     assert own != Domain.from_dict({"attributes": ATTRIBUTES})
     assert own.digest != Domain.from_dict({"attributes": ATTRIBUTES}).digest
-    assert own.rules[0] == Rule((("age", frozenset({0, 1, 2})), ("marital", frozenset({1}))))
+    assert own.rules[0] == StructuralZero((("age", frozenset({0, 1, 2})), ("marital", frozenset({1}))))

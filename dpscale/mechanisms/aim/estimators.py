@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.domain.structural_zeros import Excludes
+from dpscale.domain.structural_zeros import DomainConstraint
 from dpscale.plans.measurement_plan import CurrentEstimates, TableEstimates
 from dpscale.reconstruction.constraints import determined_by_one, determined_over_groups, edges
 from dpscale.reconstruction.entropy import LowOrder
@@ -94,7 +94,7 @@ class EntropyEstimator:
 
     grain: float = 0.3
     chains: int = 1
-    rules: tuple[Excludes, ...] = ()
+    rules: tuple[DomainConstraint, ...] = ()
 
     def is_determined(self, names: AttributeSet) -> bool:
         return determined_by_one(self.rules, names)
@@ -147,7 +147,7 @@ class EntropyEstimates:
     residuals: Residuals
     candidates: Sequence[AttributeSet]
     chains: int
-    rules: tuple[Excludes, ...]
+    rules: tuple[DomainConstraint, ...]
 
     @cached_property
     def model(self) -> LowOrder:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats
-from dpscale.domain.structural_zeros import Excludes
+from dpscale.domain.structural_zeros import DomainConstraint
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.workload.residual.in_axis import Groups
 
@@ -120,13 +120,13 @@ class CellDistribution:
     groups : mapping of str to Groups
     ones : mapping of str to ndarray
         1-way marginals over cells.
-    rules : tuple of Excludes
+    rules : tuple of DomainConstraint
         Structural zeros and functional dependencies of the domain.
     """
 
     groups: Mapping[str, Groups]
     ones: Mapping[str, Floats]
-    rules: tuple[Excludes, ...] = ()
+    rules: tuple[DomainConstraint, ...] = ()
 
 
 def pair_targets(model: LowOrder, memory: int) -> PairTargets:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 
-from dpscale.base.display import nearest, sized
+from dpscale.base.display import format_bytes, nearest
 from dpscale.base.errors import DataError, JobError, PlanError, TransientError
 from dpscale.domain import Domain
 from dpscale.engine import Engine
@@ -99,8 +99,8 @@ def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory
     files, count = settings.parts_of(rows or 1), rows or 1
     needed = min(count, max(-(-count // files), 2 * LEAST_ROWS)) * columns * VALUE_BYTES
     if needed > memory:
-        got = f"{rows} in {files} files: drawing one needs {sized(needed)}"
-        raise JobError("synthesize.rows", got, f"files that fit the {sized(memory)} of engine.memory",
+        got = f"{rows} in {files} files: drawing one needs {format_bytes(needed)}"
+        raise JobError("synthesize.rows", got, f"files that fit the {format_bytes(memory)} of engine.memory",
                        f"draw fewer rows, set more synthesize.parts (of {2 * LEAST_ROWS:,} rows or more), or raise "
                        "engine.memory")  # fmt: skip
 
@@ -131,6 +131,6 @@ def _check_memory_setting(planned: MeasurementPlan, memory: int, workers: int) -
     """Raise PlanError if the largest attribute set does not fit the memory for counting."""
     needed = 8 * (workers + FACTOR) * planned.domain.cells(planned.largest)
     if needed > memory:
-        set_needs = f"{', '.join(planned.largest)} needs {sized(needed)} with {workers} workers"
-        raise PlanError("engine.memory", set_needs, f"at most the {sized(memory)} for counting",
+        set_needs = f"{', '.join(planned.largest)} needs {format_bytes(needed)} with {workers} workers"
+        raise PlanError("engine.memory", set_needs, f"at most the {format_bytes(memory)} for counting",
                         "raise engine.memory, use fewer workers, or leave the set out")  # fmt: skip
