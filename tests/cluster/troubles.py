@@ -21,7 +21,7 @@ ROUNDS = {  # of an adaptive job
     "counting": PLACES["counting"],
     "first measuring": PLACES["measuring"],
     "packing": ("dpscale.engine.shards", "build_shard"),
-    "scoring": ("dpscale.engine.shards", "shard_distances"),
+    "scoring": ("dpscale.engine.shards", "score_shard"),
     "measuring of a round": ("dpscale.engine.shards", "measure_all"),
 }
 
@@ -32,7 +32,7 @@ UNITS = {  # of rows dealt by their unit
     "deciding": ("dpscale.contributions.units", "decided"),
     "marking": ("dpscale.contributions.units", "marked"),
 }
-ROWS = {"rows": ("dpscale.runs.stages.synthesize", "counted")}  # when its files are written
+ROWS = {"rows": ("dpscale.runs.stages.synthesize", "count_sampled_sets")}  # when its files are written
 changes: list[str] = []  # what tests did to this worker
 
 
@@ -49,7 +49,9 @@ def arm(stage: str) -> None:
 
     changes.append(stage)
     module, name = (PLACES | ROUNDS | ROWS | UNITS)[stage]
-    setattr(importlib.import_module(module), name, die)
+    place = importlib.import_module(module)
+    assert hasattr(place, name), f"{module} has no {name}"
+    setattr(place, name, die)
 
 
 def leave_plots_out() -> None:
