@@ -233,7 +233,7 @@ def _possible(values: Floats, half: Floats, cell: int) -> tuple[int, int]:
 
 
 def _value(attribute: Attribute, cell: int, within: float) -> float:
-    """Return the number of a cell; for a bin the point at the relative position `within`."""
+    """Return the numeric value of a cell; for a bin the point at the relative position `within`."""
     if attribute.kind == "bins":
         left, right = attribute.edges[cell], attribute.edges[cell + 1]
         return left + within * (right - left)

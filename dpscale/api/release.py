@@ -127,8 +127,8 @@ class Release:
     def extrapolates(self, attributes: Sequence[str]) -> bool:
         """Return whether a model answers queries over these attributes beyond the row space of the measurements.
 
-        Least squares refuses such queries. A model (maximum entropy, graphical, adaptive) answers them without an
-        error, or with a simulated one.
+        Least squares refuses such queries. A model (maximum entropy, graphical, adaptive) answers them without a
+        standard error, or with a simulated one.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class Release:
         return statistics.total(self.answered, level)
 
     def quantile(self, attribute: str, q: float, by: str | None = None, level: float = 0.95) -> Estimate | DataFrame:
-        """Return the q-quantile of an attribute of numbers; its interval inverts a test.
+        """Return the q-quantile of a numeric attribute, with a test-inversion confidence interval.
 
         Parameters
         ----------

@@ -281,7 +281,7 @@ def _between(attribute: Attribute, bounds: Mapping[str, Any], field: str) -> fro
     low, high = bounds.get("low", -float("inf")), bounds.get("high", float("inf"))
     numbers = all(isinstance(end, int | float) for end in (low, high))
     if not set(bounds) <= {"low", "high"} or not numbers or attribute.values or attribute.by:
-        raise DomainError(field, f"{dict(bounds)}", "numbers low and high, for an attribute of numbers", "fix it")
+        raise DomainError(field, f"{dict(bounds)}", "numbers low and high of a numeric attribute", "fix the bounds")
     if attribute.kind == "bins":
         inside = [low <= a and b <= high for a, b in zip(attribute.edges, attribute.edges[1:], strict=False)]
     else:

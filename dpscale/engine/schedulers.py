@@ -78,7 +78,7 @@ class LocalEngine(Engine):
         return self.map(_join_parts, [(take, handles, join, number) for number in range(count)], label)
 
     def scatter(self, values: Sequence[Any], label: str = "send") -> list[Any]:
-        """Return the values themselves."""
+        """Return the values unchanged; only a cluster sends them in advance."""
         return list(values)
 
     @contextmanager

@@ -80,7 +80,7 @@ def cramers_v(counts: Integers) -> float:
 
 
 def summarise_dependence(found: Sequence[Pair]) -> dict[str, Any]:
-    """Summarise Cramér's V in data and rows over all pairs for which both are defined, and list the worst."""
+    """Summarise Cramér's V of data and of synthetic rows over all pairs, and list the largest differences."""
     pairs = sorted((pair for pair in found if all(map(isfinite, pair[1:]))), key=lambda pair: -abs(pair[1] - pair[2]))
     both = np.array([pair[1:] for pair in pairs]).reshape(-1, 2)
     gaps = np.abs(both[:, 0] - both[:, 1])

@@ -66,7 +66,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan weighted design queries with completed columns."""
     workload = problem.workload
     if problem.noise != GAUSSIAN:
-        raise PlanError("mechanism.name", f"{NAME} under Laplace noise", "Gaussian noise", "give delta, or take hdmm")
+        raise PlanError("mechanism.name", f"{NAME} under Laplace noise", "Gaussian noise", "set delta, or use hdmm")
     names = {name for part in workload.parts for names in part.sets for name in names}
     small = workload.domain.cells(workload.domain.ordered(names)) <= EXPLICIT_CELLS
     return (_explicit if small else _by_attribute)(problem, options, tools)

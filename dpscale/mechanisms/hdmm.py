@@ -46,7 +46,7 @@ class Options(Settings):
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
-    """Return the plan with the least error among the searches that support the workload."""
+    """Return the plan with the smallest error among those of all searches that support the workload."""
     plans: dict[str, Plan] = {}
     refused: list[PlanError] = []
     for name in [options.way] if options.way else WAYS:

@@ -83,7 +83,7 @@ def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:
 
 
 def _root_trace(factor: GramFactor | WideGram) -> float:
-    """Return tr (G/n)^½, from the singular values of the rows."""
+    """Return tr (G/n)^½, from the singular values of the matrix of queries."""
     if isinstance(factor, WideGram):
         return math.sqrt(lower_bound(factor))
     return float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])

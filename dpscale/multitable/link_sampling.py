@@ -87,7 +87,7 @@ class _Drawing:
 
     @property
     def links(self) -> float:
-        """Number of links, limited by the capacity of the rows of both sides."""
+        """Number of links, at most the number that the degree bounds of both tables permit."""
         room = [side.rows * bound for side, bound in zip(self.sides, self.bounds, strict=True) if bound is not None]
         return float(round(min([self.measured.links, *room])))
 

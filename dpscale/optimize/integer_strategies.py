@@ -81,7 +81,7 @@ def round_strategy(
         size = " × ".join(map(str, shape))
         raise PlanError(
             "workload",
-            f"a strategy on {size} cells that loses rank by rounding",
+            f"a strategy on {size} cells that loses rank when it is rounded",
             "fewer cells",
             "coarsen the attributes",
         )

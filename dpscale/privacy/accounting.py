@@ -79,7 +79,7 @@ class Cost:
         object.__setattr__(self, "pure_squares", squares)
         if (squares > 0) != (self.pure > 0) or squares > self.pure**2:
             raise BudgetError("cost.pure_squares", "does not fit cost.pure", "at most pure², and 0 only with it",
-                              "omit it for a single mechanism, and add the Costs of several")  # fmt: skip
+                              "leave it out, and add the costs of several mechanisms")  # fmt: skip
 
     def __add__(self, other: Cost) -> Cost:
         if not isinstance(other, Cost):

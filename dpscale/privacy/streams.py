@@ -1,7 +1,7 @@
 """Keyed random streams: a measurement always receives the same noise, and no two measurements share any.
 
-A retried task must not draw again, because the mean of two draws has less noise than was charged. There is therefore no
-random state that advances by itself: a stream is ChaCha20 (RFC 8439) under the key
+A retried task must not draw again, because the mean of two draws has less noise than the charge permits. There is
+therefore no random state that advances by itself: a stream is ChaCha20 (RFC 8439) under the key
 
     HMAC-SHA256(secret of the release, canonical JSON of {"purpose": ..., "record": ...})
 

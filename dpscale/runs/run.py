@@ -88,7 +88,7 @@ class Run:
             self._manifest_cache = ManifestCache(self.path)
             if self.manifest.get("kind"):
                 got = f"{self.path} is the run of several tables"
-                raise JobError("run directory", got, "the run of one table, such as those in its tables/",
+                raise JobError("run directory", got, "the run of one table, for example a folder in tables/",
                                "run its job again to resume it, or open it as a DatabaseRelease")  # fmt: skip
             check_version(self.path, self.manifest)
             self.job, self.domain = known or (

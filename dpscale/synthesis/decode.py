@@ -47,7 +47,7 @@ def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:
 
 
 def _days(attribute: Attribute, cells: Integers32, chance: Chance) -> NDArray[np.int32]:
-    """Return uniform days in each period."""
+    """Return days drawn uniformly from each period."""
     numbers = range(attribute.low, attribute.high + 2)
     begins = np.array([(first_day(attribute.by, number) - EPOCH).days for number in numbers])
     first, beyond = begins[cells], begins[cells + 1]

@@ -22,7 +22,7 @@ from dpscale.base.numerics import Floats, Integers
 
 @dataclass(frozen=True)
 class Family:
-    """One-way family, given by its closed forms (see the module)."""
+    """One-way query family, described by functions of the number of cells (see the module)."""
 
     name: str
     count: Callable[[int], int]

@@ -142,7 +142,7 @@ def _costs(setting: Setting, cells: Sequence[int], mean: Fraction) -> list[Fract
 
 
 def _costs_of(state: AimState, chosen: Sequence[AttributeSet], mean: Fraction) -> dict[AttributeSet, Fraction]:
-    """Return β of sets over groups; the empty set is free."""
+    """Return the cost (squared μ) of each set over groups; the empty set costs nothing."""
     sets = [names for names in chosen if names]
     cells = [math.prod(state.groups[name].count for name in names) for names in sets]
     return dict(zip(sets, _costs(state.setting, cells, mean), strict=True))
