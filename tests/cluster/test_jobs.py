@@ -85,7 +85,8 @@ def test_an_engine_says_that_the_scheduler_is_gone_and_the_run_goes_on_elsewhere
         kill(scheduler)
         _, told = begun.communicate(timeout=500)
     assert begun.returncode == 75, told
-    assert "dpscale: engine: the connection to the Dask scheduler was lost; start it, then run it again to resume" in told
+    lost = "dpscale: engine: the connection to the Dask scheduler was lost; start it, then run it again to resume"
+    assert lost in told
     assert "Traceback" not in told.split("dpscale: engine")[1]
     left = measurements(run)
     assert 0 < len(left) < len(measurements(expected / "run"))
