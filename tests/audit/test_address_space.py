@@ -83,7 +83,7 @@ def test_at_every_limit_neighbouring_tables_are_told_of_alike(runs, limits):
 
 
 def test_a_planted_text_of_an_error_is_seen(runs):
-    texts = [text for both in told(12, runs, "planted") for _, text in both]
+    texts = [text for both in told(20, runs, "planted") for _, text in both]
     assert any(not ALLOWED.fullmatch(text) for text in texts)
     numbers = [set(re.findall(r"\((\d+)[,)]", text)) for text in texts]
     assert any(one ^ other for one, other in zip(numbers[::2], numbers[1::2], strict=True)), texts
