@@ -26,8 +26,9 @@ def test_least_squares_has_no_mark(place):
 def test_a_model_marks_the_sets_that_were_not_measured_cell_by_cell(place, change):
     release = dp.run(write_job(place, workload=TRIPLE, **change), place / "run")
     decisions = release._run.measurements.decisions()
+    # A selection of nothing measures the empty set, which has no factor.
     by_cell = {order.block.attributes for one in decisions for order in one.requests
-               if order.block.factors[0].cells and all(factor.cells == release.domain[name].size for factor, name
+               if order.block.factors and all(factor.cells == release.domain[name].size for factor, name
                       in zip(order.block.factors, order.block.attributes, strict=True))}  # fmt: skip
     index = pq.read_table(place / "run" / "answers" / "index.parquet").to_pylist()
     assert any(row["extrapolated"] for row in index)
