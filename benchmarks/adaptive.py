@@ -102,7 +102,7 @@ def released(table: Table, epsilon: float, seed: int) -> Answers:
     return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), str(seed)).marginal
 
 
-def planned(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:
+def measurement_plan(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:
     """ResidualPlanner on all targets at the same cost."""
     made = plan(Workload(Domain(table.sizes)).add("marginal", degree=len(table.targets[0])), "residual-planner")
     schedule, secret = make_schedule(made, cost_of(epsilon)), seeded_secret(seed)
@@ -129,8 +129,8 @@ class Rows:
             return
         self._add("AIM+GReM as published", Options(published=True))
         self._add("product of 1-ways", Options(), alone=True)
-        self.made["ResidualPlanner"] = lambda *asked: planned(*asked).marginal
-        self.made["ResidualPlanner, maxent"] = lambda *asked: from_estimates(planned(*asked)).marginal
+        self.made["ResidualPlanner"] = lambda *asked: measurement_plan(*asked).marginal
+        self.made["ResidualPlanner, maxent"] = lambda *asked: from_estimates(measurement_plan(*asked)).marginal
         self.made["ours"] = released
 
     def _add(self, name: str, options: Options, alone: bool = False) -> None:

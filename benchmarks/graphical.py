@@ -38,7 +38,7 @@ from dpscale.mechanisms import aim_grem, aim_pgm, mst
 from dpscale.mechanisms.aim.graphical import observed
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
-from dpscale.privacy.streams import Chance, seeded_secret
+from dpscale.privacy.streams import PublicStream, seeded_secret
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.junction_tree.fit import FitOptions, Observed, fit
 from dpscale.reconstruction.pairwise.learn import learn
@@ -68,14 +68,14 @@ def measured(table: Table, name: str, options: dict[str, Any], epsilon: float, s
     """The last state of a run."""
     workload = Workload(Domain(dict(table.sizes))).add("marginal", degree=len(table.targets[0]))
     problem, module = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon))), MECHANISMS[name]
-    planned = module.plan(problem, module.Options(**options))
-    return planned, run(planned, table.counts, seeded_secret(seed))
+    measurement_plan = module.plan(problem, module.Options(**options))
+    return measurement_plan, run(measurement_plan, table.counts, seeded_secret(seed))
 
 
 def outcome(table: Table, name: str, options: dict, epsilon: float, seed: int, peer: str) -> Figures:
     timed = Timed()
-    planned, state = timed("run", lambda: measured(table, name, options, epsilon, seed))
-    low = state.fit.model if name == "aim-grem" else locally(planned, state)
+    measurement_plan, state = timed("run", lambda: measured(table, name, options, epsilon, seed))
+    low = state.fit.model if name == "aim-grem" else locally(measurement_plan, state)
     found = sampled(table, low, seed, timed)
     if name == "aim-grem":
         return {"estimates": table.error(low.marginal), **found, **timed.seconds}
@@ -89,10 +89,10 @@ def outcome(table: Table, name: str, options: dict, epsilon: float, seed: int, p
     return found | (by_peer(table, told, model.total, peer) if peer else {})
 
 
-def locally(planned: Any, state: Any) -> LowOrder:
+def locally(measurement_plan: Any, state: Any) -> LowOrder:
     """Local maximum entropy of the same measurements: what the sampler draws from."""
-    estimator = planned.estimating.estimator
-    kept: LowOrder = estimator.fit(state.counts, state.groups, state.residuals, planned.candidates).model
+    estimator = measurement_plan.estimating.estimator
+    kept: LowOrder = estimator.fit(state.counts, state.groups, state.residuals, measurement_plan.candidates).model
     return kept
 
 
@@ -100,7 +100,7 @@ def sampled(table: Table, low: LowOrder, seed: int, timed: Timed) -> Figures:
     """Errors of rows by the sampler, and of rows of the same 1-ways."""
     count, release = round(low.total), f"seed {seed}"
     drawn = timed("sampler", lambda: rows_of(low, learn(pair_targets(low, MEMORY), release), release, count, 1))
-    chance = Chance(release, "independent")
+    chance = PublicStream(release, "independent")
     alone = np.stack([chance.systematic(low.ones[name], count) for name in table.names], axis=1)
     return {"rows, sampler": error(table, drawn), "rows, independent": error(table, alone)}
 

@@ -81,7 +81,7 @@ def by_polars(folder: Path) -> float:
     return cpu() - before
 
 
-def planned(asked) -> float:  # type: ignore[no-untyped-def]
+def measurement_plan(asked) -> float:  # type: ignore[no-untyped-def]
     import dpscale as dp
     from dpscale import mechanisms
 
@@ -98,12 +98,12 @@ def one(kind: str, size: int, folder: str = "") -> dict[str, float]:
     if folder:
         seconds = {"rows": by_rows, "duckdb": by_duckdb, "polars": by_polars}[kind](Path(folder))
     elif kind == "attributes":
-        seconds = planned(lambda: dp.Workload(_cube(4, size)).add("marginal", degree=2))
+        seconds = measurement_plan(lambda: dp.Workload(_cube(4, size)).add("marginal", degree=2))
     elif kind == "cells":
-        seconds = planned(lambda: dp.Workload(dp.Domain({"a": size})).add("prefix", degree=1))
+        seconds = measurement_plan(lambda: dp.Workload(dp.Domain({"a": size})).add("prefix", degree=1))
     else:
         mixed = (("range", 1), ("affine", 2), ("prefix", 3))
-        seconds = planned(lambda: _asked(dp.Workload(_cube(10, size)), mixed))
+        seconds = measurement_plan(lambda: _asked(dp.Workload(_cube(10, size)), mixed))
     return {"seconds": seconds, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 

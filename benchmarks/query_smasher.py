@@ -132,7 +132,7 @@ def plan_row(what: dict, mechanism: str) -> dict[str, float]:
     return found | {"least": made.bound_all or 0.0}
 
 
-def planned(what: dict, limit: float) -> list[dict[str, float]]:
+def measurement_plan(what: dict, limit: float) -> list[dict[str, float]]:
     """A row planned by each mechanism, each in a process of its own; nan where it takes longer."""
     found: list[dict[str, float]] = []
     for mechanism in MECHANISMS:
@@ -187,7 +187,7 @@ def main() -> None:
     found = []
     for row in rows():
         if row[0] in given.tables and row[1].get("n", 0) <= given.most:
-            found.append((row, *planned(row[1], given.limit)))
+            found.append((row, *measurement_plan(row[1], given.limit)))
             shown = zip(cells(*found[-1]), HEADS, strict=False)
             print(f"{row[0]:5} {name_of(row[1]):<20} {found[-1][1]['queries']:>14,} "
                   + " ".join(f"{cell:>{width}}" for cell, (_, width) in shown), flush=True)  # fmt: skip

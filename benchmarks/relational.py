@@ -32,10 +32,10 @@ from dpscale.multitable.publishing import PublishedLoop
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
-from dpscale.privacy.streams import Chance, seeded_secret
+from dpscale.privacy.streams import PublicStream, seeded_secret
 from dpscale.relational.assignment import PairTables, assign_links, estimate_sums, sibling_sums, swap_children
 from dpscale.relational.budget_shares import (
-    Question,
+    LinkProblem,
     Shares,
     degrees_squared,
     plan_shares,
@@ -60,7 +60,7 @@ class Trial:
         self.data, self.relation, self.amount = data, relation, Fraction(gdp_mu(epsilon, DELTA)) ** 2
         self.exact = ExactLinks(data.links, data.one.astype(np.int32), data.two.astype(np.int32))
         self.u, self.v = (Side.made(rows, size) for rows, size in zip((data.one, data.two), data.sizes, strict=True))
-        self.chance, self.secret = Chance(f"seed {seed}", "links"), seeded_secret(seed)
+        self.chance, self.secret = PublicStream(f"seed {seed}", "links"), seeded_secret(seed)
         self.records = LinkRecords(folder / str(seed), f"{data.name} {relation} {epsilon:g} {seed}", "", data.name)
 
     def measured(self, name: str, exact: np.ndarray, draw) -> np.ndarray:
@@ -78,7 +78,7 @@ class Trial:
         parts = split(self.amount, not data.known, True, siblings)
         links = self.links(parts.links)
         amount = float(parts.sums) / data.bound**2
-        shares = plan_shares(Question(u, v, links, self.relation, amount, data.known))
+        shares = plan_shares(LinkProblem(u, v, links, self.relation, amount, data.known))
         expected = expected_links(u, v, shares, self.sums(shares, parts.sums), links, data.known)
         if data.known:
             whole = round_children(expected, u, v, data.bound, chance)

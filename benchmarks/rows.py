@@ -21,7 +21,7 @@ from adaptive import LEARNING_BYTES, LEARNING_STEPS, adaptive, tables, which
 from marginal_tables import CONSTRUCTED, Table, constructed, generated
 
 from dpscale.mechanisms.aim_grem import Options
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import (
     PairwiseModel,
@@ -53,7 +53,9 @@ def rows_of(
         cells = CellDistribution(model.groups, model.ones, model.rules)
         drawn.append(
             match_one_ways(
-                learnt.targets, cells, refine_to_cells(learnt.targets, cells, own, Chance(release, "cells", number))
+                learnt.targets,
+                cells,
+                refine_to_cells(learnt.targets, cells, own, PublicStream(release, "cells", number)),
             )
         )
     return np.concatenate(drawn)

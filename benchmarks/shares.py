@@ -93,7 +93,7 @@ def cut_for(run: Any, workers: int) -> Cut:
     from dpscale.engine.counting import plan_passes
     from dpscale.engine.shards import shards_of
 
-    passes = plan_passes(run.domain, run.planned.counted, run.job.engine.bytes, workers)
+    passes = plan_passes(run.domain, run.measurement_plan.counted_sets, run.job.engine.bytes, workers)
     shards = sum(shards_of(len(one.sets), one.cells, workers) for one in passes)
     return Cut(min(one.most for one in passes), max(len(one.pieces) for one in passes), max(workers, SHARDS), shards)
 

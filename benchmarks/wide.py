@@ -20,7 +20,7 @@ CELLS = (512, 1024, 2048, 10_000, 100_000, 1_000_000)
 MECHANISMS = ("query-smasher", "weighted-residuals")
 
 
-def planned(cells: int, family: str, mechanism: str) -> dict[str, float]:
+def measurement_plan(cells: int, family: str, mechanism: str) -> dict[str, float]:
     """One plan in this process."""
     import dpscale as dp
     from dpscale import mechanisms
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(planned(*json.loads(given.one))))
+        print(json.dumps(measurement_plan(*json.loads(given.one))))
         return
     figures: dict[str, float] = {}
     print(f"{'family':9}{'cells':>9}  {'mechanism':20}{'s':>7}{'RMSE':>9}{'gap':>9}{'least':>8}{'GiB':>7}{'dense':>9}")

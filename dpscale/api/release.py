@@ -74,8 +74,8 @@ class Release:
     @cached_property
     def plan(self) -> Any:
         """Measurement plan: a `Plan` for a matrix mechanism, otherwise a summary of candidates and costs."""
-        planned: MeasurementPlan = self._run.planned
-        return planned.public_plan
+        measurement_plan: MeasurementPlan = self._run.measurement_plan
+        return measurement_plan.public_plan
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ class Release:
     def _repr_html_(self) -> str:
         return glance(repr(self), {
             "attributes": ", ".join(self.domain.names), "queries": f"{self._run.workload.query_count:,}",
-            "mechanism": self._run.planned.mechanism, "answers": "release.table([…]), .total(), .quantile(…)"
+            "mechanism": self._run.measurement_plan.mechanism, "answers": "release.table([…]), .total(), .quantile(…)"
         })  # fmt: skip
 
     def synthetic(self) -> Any:

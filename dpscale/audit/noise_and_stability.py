@@ -106,9 +106,9 @@ def case_of(
         workload = workload.add("prefix", degree=2).add("marginal", degree=1)
     else:
         workload = workload.add("marginal", degree=0)
-    planned = plan(workload, mechanism, noise=noise)
-    schedule = make_schedule(planned, cost, rows_per_unit)
-    return Case(planned, schedule, float(schedule.cost))
+    measurement_plan = plan(workload, mechanism, noise=noise)
+    schedule = make_schedule(measurement_plan, cost, rows_per_unit)
+    return Case(measurement_plan, schedule, float(schedule.cost))
 
 
 def small_table(domain: Domain) -> Integers:

@@ -5,7 +5,7 @@ dpscale's own errors contain no data. Others do: NumPy states for how many rows 
 value that it could not convert. Therefore only their type and their place in the code are passed on. Running out of
 memory is reported in the same words everywhere, because its place depends on the data.
 
-Refused data are not a failure of the task but its result. The refusal is returned as a value (`Refused`), passes
+Refused data are not a failure of the task but its result. The refusal is returned as a value (`ReturnedError`), passes
 through the sums and is raised on the driver, so that no worker logs which task, and thus whose files, contained the
 refused data.
 
@@ -30,7 +30,7 @@ AGAIN = "run it again to resume"
 NO_ROOM = ("can't start new thread", "Failed to launch worker thread", "Cannot allocate memory")  # of Python and Arrow
 
 
-class Refused:
+class ReturnedError:
     """Data error of a task, returned in place of its result. Its repr shows nothing."""
 
     def __init__(self, error: DataError) -> None:
@@ -42,19 +42,19 @@ class Refused:
 
 def accepted(results: Iterable[Any]) -> None:
     """Raise the error that tasks returned; of several, the first by text, regardless of the tasks."""
-    found = [result for result in results if isinstance(result, Refused)]
+    found = [result for result in results if isinstance(result, ReturnedError)]
     if found:
         raise _first(found).error
 
 
-def _first(found: list[Refused]) -> Refused:
+def _first(found: list[ReturnedError]) -> ReturnedError:
     return min(found, key=lambda refused: str(refused.error))
 
 
-class Discreet:
+class RedactedCall:
     """Wrapper of a task's function that redacts its errors; picklable if the function is.
 
-    If an argument is `Refused`, it is returned as the result.
+    If an argument is `ReturnedError`, it is returned as the result.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -62,7 +62,7 @@ class Discreet:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, *arguments: object) -> Any:
-        found = [argument for argument in arguments if isinstance(argument, Refused)]
+        found = [argument for argument in arguments if isinstance(argument, ReturnedError)]
         if found:
             return _first(found)
         try:
@@ -70,7 +70,7 @@ class Discreet:
         except DpscaleError as error:
             without_cause(error)
             if isinstance(error, DataError) and not isinstance(error, Unreadable):
-                return Refused(error.with_traceback(None))
+                return ReturnedError(error.with_traceback(None))
             raise
         except Exception as error:
             redacted = _redacted(error, f"task {self.__name__}").with_traceback(error.__traceback__)

@@ -56,12 +56,12 @@ def plan_several(
         directory = DatabaseRun.create(job, run_dir)
         with remove_on_error(directory, charged):
             run_database(directory, scheduler=scheduler, progress=progress, last="plan")
-    planned = summary(job)
+    plan_summary = summary(job)
     if as_json:
-        click.echo(json.dumps(planned))
+        click.echo(json.dumps(plan_summary))
         return
-    click.echo(planned["neighbours"])
-    for piece in planned["pieces"]:
+    click.echo(plan_summary["neighbours"])
+    for piece in plan_summary["pieces"]:
         click.echo(_line(piece))
 
 

@@ -178,8 +178,8 @@ def plan(
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
-            planned = _planned(read, run_dir, scheduler, engine, progress)
-            summary = _plan_summary(read, planned, engine, compare, error)
+            measurement_plan = _planned(read, run_dir, scheduler, engine, progress)
+            summary = _plan_summary(read, measurement_plan, engine, compare, error)
         finally:
             engine.close()
     summary["planning_seconds"] = round(time.perf_counter() - began, 2)
@@ -199,11 +199,11 @@ def _planned(
     directory = Run.create(read, run_dir)
     with remove_on_error(directory):
         run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
-    return directory.planned
+    return directory.measurement_plan
 
 
 def _plan_summary(
-    read: Job, planned: MeasurementPlan, engine: Engine, compare: bool, wanted: float | None
+    read: Job, measurement_plan: MeasurementPlan, engine: Engine, compare: bool, wanted: float | None
 ) -> dict[str, Any]:
     """Return all figures of `dpscale plan`, as `--json` prints them."""
     from dpscale.base.errors import JobError
@@ -218,37 +218,38 @@ def _plan_summary(
     )
 
     budget = read.privacy.budget
-    known = [read.method.name, read.mechanism.given, planned.workload.digest, budget.noise, budget.amount,
+    known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
              read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
     followed = cached_summary(
-        known, lambda: {"needs": _needs(read, planned, engine), "families": expected_errors(planned, read)}
+        known,
+        lambda: {"needs": _needs(read, measurement_plan, engine), "families": expected_errors(measurement_plan, read)},
     )
     families = followed["families"]
     if wanted is not None and not families:
-        raise JobError("--error", f"given for the adaptive mechanism {planned.mechanism}",
+        raise JobError("--error", f"given for the adaptive mechanism {measurement_plan.mechanism}",
                        "a mechanism with a fixed plan", "leave it out, or see --compare")  # fmt: skip
     error = rms_error(families) if families else None
     return {
-        "mechanism": planned.mechanism,
-        "queries": planned.workload.query_count,
-        "counted_sets": len(planned.counted),
-        "noise": planned.noise,
-        **planned.summary(budget),
+        "mechanism": measurement_plan.mechanism,
+        "queries": measurement_plan.workload.query_count,
+        "counted_sets": len(measurement_plan.counted_sets),
+        "noise": measurement_plan.noise,
+        **measurement_plan.summary(budget),
         **followed["needs"],
-        "notes": list(planned.notes),
+        "notes": list(measurement_plan.notes),
         "families": families,
         "curve": [] if error is None else error_curve(read, error),
         "needed": None if error is None or wanted is None else required_epsilon(read, error, wanted),
-        "compared": compare_mechanisms(read, planned, engine, most_cells(read, engine)) if compare else [],
-        "advice": list_advice(read, planned, families),
+        "compared": compare_mechanisms(read, measurement_plan, engine, most_cells(read, engine)) if compare else [],
+        "advice": list_advice(read, measurement_plan, families),
     }
 
 
-def _needs(read: Job, planned: MeasurementPlan, engine: Engine) -> dict[str, Any]:
+def _needs(read: Job, measurement_plan: MeasurementPlan, engine: Engine) -> dict[str, Any]:
     """Return the tasks, passes, memory and time that counting needs."""
     from dpscale.engine.counting import counting_cost
 
-    needs = counting_cost(planned.domain, planned.counted, read.engine.bytes, engine.workers)
+    needs = counting_cost(measurement_plan.domain, measurement_plan.counted_sets, read.engine.bytes, engine.workers)
     return {
         "counted_joints": needs.saving.joints,
         "counted_by_bit_planes": needs.saving.planes,

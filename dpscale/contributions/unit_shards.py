@@ -109,7 +109,7 @@ def _pairs(words: Words) -> NDArray[np.void]:
     return np.ascontiguousarray(words).view([("first", np.uint64), ("second", np.uint64)]).reshape(-1)
 
 
-Piece = tuple[Words, Integers]  # rows sorted by bucket; start of each bucket and end of the last
+BucketedRows = tuple[Words, Integers]  # rows sorted by bucket; start of each bucket and end of the last
 ROW_WORDS = 3
 ROW_BYTES = 26  # per row in the file
 NUMBER = np.uint16  # bucket numbers; two additional ones for rows without a unit and for dropped rows
@@ -173,12 +173,12 @@ class Shard:
     segments: tuple[Segment, ...]
     dealing: Dealing
 
-    def pieces(self, batch: int) -> list[Piece]:
+    def pieces(self, batch: int) -> list[BucketedRows]:
         """Return the rows of a batch, sorted by bucket, one piece per segment."""
         first, end = batch * self.dealing.together, (batch + 1) * self.dealing.together + 1
         return [self._piece(one, one.starts[first:end]) for one in self.segments]
 
-    def _piece(self, one: Segment, starts: Integers) -> Piece:
+    def _piece(self, one: Segment, starts: Integers) -> BucketedRows:
         start, count = int(starts[0]), int(starts[-1] - starts[0])
         words = self.file.read(one.rows, start * ROW_WORDS, count * ROW_WORDS, np.uint64)
         return words.reshape(-1, ROW_WORDS), starts - start

@@ -6,8 +6,8 @@ changes at most k counted rows, regardless of the order or partitioning of the r
 hashes (see `unit_ids`), so that distinct units are never confused. A row without a unit is refused or dropped.
 
 The table is read once, into shards of small buckets of units (`unit_shards`), several of which form a batch. Batches
-are processed independently: `taken` returns a shard's rows of the batch, `decided` computes one bit per row for its
-removal, and `marked` maps the bits of a shard to its rows. Memory is proportional to the batch, which is set by the
+are processed independently: `bounded_rows` returns a shard's rows of the batch, `decided` computes one bit per row for
+its removal, and `marked` maps the bits of a shard to its rows. Memory is proportional to the batch, which is set by the
 memory setting, and not to the number of rows.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.numerics import Flags, Words
 from dpscale.contributions.unit_ids import family
-from dpscale.contributions.unit_shards import ROW_WORDS, Piece, Shard
+from dpscale.contributions.unit_shards import ROW_WORDS, BucketedRows, Shard
 from dpscale.records.table import Partition
 from dpscale.records.where import RowMask
 
@@ -54,19 +54,19 @@ def together(rows: int, count: int, memory: int, least: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
+class BoundedRows:
     """Rows of a shard currently within the contribution bound; rows of other shards may still displace them.
 
     Attributes
     ----------
-    pieces : list of Piece
+    pieces : list of BucketedRows
     count : int
         Number of the shard's rows in the batch.
     places : ndarray of int64, optional
         Positions of the rows among `count`; None for all.
     """
 
-    pieces: list[Piece] = field(repr=False)
+    pieces: list[BucketedRows] = field(repr=False)
     count: int = field(repr=False)
     places: NDArray[np.int64] | None = field(repr=False)
 
@@ -74,7 +74,7 @@ class Taken:
         return sum(rows.nbytes for rows, _ in self.pieces)
 
 
-def taken(shard: Shard, batch: int, bound: int) -> Taken:
+def bounded_rows(shard: Shard, batch: int, bound: int) -> BoundedRows:
     """Return a shard's rows of a batch.
 
     If they are many, as when one unit has most rows, rows beyond the bound within this shard are omitted.
@@ -83,19 +83,19 @@ def taken(shard: Shard, batch: int, bound: int) -> Taken:
     ends = np.cumsum([len(rows) for rows, _ in pieces], dtype=np.int64)
     count = int(ends[-1]) if pieces else 0
     if count <= HEAVY_ROWS:
-        return Taken(pieces, count, None)
+        return BoundedRows(pieces, count, None)
     left = ~_beyond(np.concatenate([rows for rows, _ in pieces]), bound)
     own = zip(pieces, np.split(left, ends[:-1]), strict=True)
-    return Taken([_only(piece, flags) for piece, flags in own], count, np.flatnonzero(left))
+    return BoundedRows([_only(piece, flags) for piece, flags in own], count, np.flatnonzero(left))
 
 
-def _only(piece: Piece, flags: Flags) -> Piece:
+def _only(piece: BucketedRows, flags: Flags) -> BucketedRows:
     """Return the flagged rows."""
     rows, starts = piece
     return rows[flags], np.append(0, np.cumsum(flags))[starts]
 
 
-def decided(parts: Sequence[Taken], bound: int) -> list[Bits]:
+def decided(parts: Sequence[BoundedRows], bound: int) -> list[Bits]:
     """Return the rows of a batch to remove, per shard: all but the `bound` smallest hashes of each unit.
 
     Ties are resolved in favour of the first row.
@@ -105,7 +105,7 @@ def decided(parts: Sequence[Taken], bound: int) -> list[Bits]:
     return [_bits(part, np.concatenate([NONE, *(next(flags) for _ in part.pieces)])) for part in parts]
 
 
-def _removed_rows(pieces: Sequence[Piece], bound: int) -> list[Flags]:
+def _removed_rows(pieces: Sequence[BucketedRows], bound: int) -> list[Flags]:
     """Return the rows to remove from each piece; rows are gathered by bucket and the flags are mapped back."""
     from dpscale.contributions.unit_loops import gather, returned
 
@@ -120,7 +120,7 @@ def _removed_rows(pieces: Sequence[Piece], bound: int) -> list[Flags]:
     return flags
 
 
-def _bits(part: Taken, removed: NDArray[np.bool_]) -> Bits:
+def _bits(part: BoundedRows, removed: NDArray[np.bool_]) -> Bits:
     flags = removed
     if part.places is not None:
         flags = np.ones(part.count, dtype=bool)

@@ -33,7 +33,7 @@ from dpscale.engine.task_sizing import (
     pickle_value,
     split_chunks,
 )
-from dpscale.engine.watch import Discreet, Watch, cluster_errors, flush_messages, lost_scheduler
+from dpscale.engine.watch import RedactedCall, Watch, cluster_errors, flush_messages, lost_scheduler
 from dpscale.storage.files import place
 from dpscale.storage.scratch import Use, end
 
@@ -89,7 +89,7 @@ class ClusterEngine(Engine):
         arguments = argument_tuples(items)
         results: list[Any] = [None] * len(arguments)
         batches = Batches(arguments, self.workers, self._paces.get(label))
-        flow = self._run_batches(Discreet(function), batches, label, memory)
+        flow = self._run_batches(RedactedCall(function), batches, label, memory)
         with cluster_errors(self.client, label), _waiting(), closing(flow):
             self._check_new_workers()
             done = 0
@@ -103,7 +103,7 @@ class ClusterEngine(Engine):
         return results
 
     def _run_batches(
-        self, function: Discreet, batches: Batches, label: str, memory: int | None
+        self, function: RedactedCall, batches: Batches, label: str, memory: int | None
     ) -> Generator[tuple[int, tuple[float, list[Any]]], None, None]:
         """Run batches, a limited number at once, and yield the start and the result of each as it finishes."""
         watch, name, resources = Watch(self.client), self._key_prefix(label), self._resources(memory)
@@ -133,7 +133,7 @@ class ClusterEngine(Engine):
     def _run_task(self, function: Callable[..., Value], *arguments: object) -> Value:
         """Return the result of one small task."""
         key, watch = (self._key_prefix("fetch"), 0), Watch(self.client)
-        watch.add(self._submit({key: (Discreet(function), *map(literal, arguments))}, [key], None, later=True))
+        watch.add(self._submit({key: (RedactedCall(function), *map(literal, arguments))}, [key], None, later=True))
         return watch.gather(watch.next())[0]
 
     def reduce(
@@ -161,7 +161,7 @@ class ClusterEngine(Engine):
     ) -> list[Any]:  # fmt: skip
         """Call function(*item) for every item; return futures once all are finished. Results stay on the workers."""
         with cluster_errors(self.client, label):
-            graphs = call_graphs(Discreet(function), list(items), self._key_prefix(label), self.scatter)
+            graphs = call_graphs(RedactedCall(function), list(items), self._key_prefix(label), self.scatter)
         return self._run_graphs([(graph, list(graph)) for graph in graphs], label, memory)
 
     def exchange(

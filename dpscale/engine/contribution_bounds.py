@@ -19,7 +19,7 @@ from dpscale.base.errors import RefusedValue
 from dpscale.contributions.links import link_ends
 from dpscale.contributions.unit_ids import one_family
 from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, UnitMap, composed, deal
-from dpscale.contributions.units import buckets, decided, marked, survey, taken, together
+from dpscale.contributions.units import bounded_rows, buckets, decided, marked, survey, together
 from dpscale.counting.count import Dropped
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
@@ -100,7 +100,7 @@ def rows_beyond(
         items = [(dealing, piece, in_memory, use, *lookup_chunks) for piece in pieces]
         shards = engine.persist(_assign_shard, items, "units")
         join = partial(decided, bound=bound)
-        found = engine.exchange(partial(taken, bound=bound), shards, join, -(-count // each), "bound")
+        found = engine.exchange(partial(bounded_rows, bound=bound), shards, join, -(-count // each), "bound")
         bits = [[own[number] for own in found] for number in range(len(shards))]
         parts = []
         for start in range(0, len(shards), MARKED_AT_ONCE):

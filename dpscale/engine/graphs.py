@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.engine.watch import Discreet
+from dpscale.engine.watch import RedactedCall
 
 Value = TypeVar("Value")
 Graph = dict[Any, Any]
@@ -23,8 +23,8 @@ FAN_IN = 8
 
 def call_graph(function: Callable[..., Any], items: Sequence[tuple[Any, ...]], name: str) -> Graph:
     """Return a graph with one call for each item."""
-    discreet = Discreet(function)
-    return {(name, i): (discreet, *map(literal, item)) for i, item in enumerate(items)}
+    call = RedactedCall(function)
+    return {(name, i): (call, *map(literal, item)) for i, item in enumerate(items)}
 
 
 def exchange_graph(
@@ -35,7 +35,7 @@ def exchange_graph(
     key_name: KeyName,
 ) -> tuple[Graph, list[Any]]:
     """Return the graph of join([take(handle, number) for all handles]) for all numbers, and the keys of the joins."""
-    graph, taking, joining = Graph(), Discreet(take), Discreet(_ListFunction(join))
+    graph, taking, joining = Graph(), RedactedCall(take), RedactedCall(_ListFunction(join))
     for number in numbers:
         parts = [(key_name("take"), number, i) for i in range(len(handles))]
         graph |= {part: (taking, one, number) for part, one in zip(parts, handles, strict=True)}
@@ -164,4 +164,4 @@ def _sum(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.asarray(total)
 
 
-TAKE, SLICE, TOTALS = Discreet(_part), Discreet(_slice), Discreet(add_lists)
+TAKE, SLICE, TOTALS = RedactedCall(_part), RedactedCall(_slice), RedactedCall(add_lists)

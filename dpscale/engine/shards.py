@@ -21,7 +21,7 @@ from dpscale.engine.counting import Pass, plan_passes
 from dpscale.measurement import Measurements, measure_all
 from dpscale.measurement.adaptive import Distances, MarginalShard, build_shard, shard_bytes
 from dpscale.plans.measurement_plan import CurrentEstimates
-from dpscale.privacy.secret import SecretPlace
+from dpscale.privacy.secret import SecretFile
 from dpscale.workload.residual.in_axis import Groups
 
 Handle = Any
@@ -76,7 +76,7 @@ class Shards:
             items = [(handle, estimates_of(mine), mine) for handle, mine in shards]
             yield from self.engine.map(score_shard, items, "score")
 
-    def measure(self, wanted: Sequence[Measurements], place: SecretPlace) -> None:
+    def measure(self, wanted: Sequence[Measurements], place: SecretFile) -> None:
         """Make measurements, each written to its durable file; shards that share a file write a piece of it each."""
         sources = list(dict.fromkeys(names for one in wanted for names in one.sources))
         for shards in self._shards_with(sources):
@@ -154,5 +154,5 @@ def score_shard(shard: MarginalShard, estimates: CurrentEstimates, sets: list[At
     return shard.distances(estimates, sets)
 
 
-def measure_shard(shard: MarginalShard, wanted: list[Measurements], place: SecretPlace) -> int:
+def measure_shard(shard: MarginalShard, wanted: list[Measurements], place: SecretFile) -> int:
     return measure_all(shard.marginal, wanted, place)

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from dpscale.base.error_redaction import AGAIN, FIELD, Discreet, no_memory
+from dpscale.base.error_redaction import AGAIN, FIELD, RedactedCall, no_memory
 from dpscale.base.errors import DpscaleError, JobError, TransientError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def no_workers(seconds: float | None) -> TransientError:
     return TransientError(FIELD, f"the scheduler has had no worker{waited}", "", f"start workers, then {AGAIN}")
 
 
-__all__ = ["FIELD", "Discreet", "worker_errors"]
+__all__ = ["FIELD", "RedactedCall", "worker_errors"]
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.records import Partition, Table
 from dpscale.records.origin import Origin, Stamps, stamps
 from dpscale.runs.manifest import check_output
@@ -165,10 +165,10 @@ def least_rows(domain: Domain, parts: Numbered, names: Sequence[str], most: int,
     found: Found = (np.empty(0), np.empty((0, len(names)), np.int32))
     read = list(dict.fromkeys([*names, *(one.name for one in domain.attributes if one.drops)]))
     for number, partition in parts:
-        chance = Chance(release, "compared sample", number)
+        stream = PublicStream(release, "compared sample", number)
         for batch in partition.batches(domain.columns(read)):
             codes, included = codes_of(domain, batch, read)
-            places = chance.uniforms(len(codes))
+            places = stream.uniforms(len(codes))
             found = _smallest([found, (places[included], codes[included, : len(names)])], most)
     return found
 

@@ -22,7 +22,7 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import Pass, partition_groups, plan_passes
 from dpscale.evaluation.inputs import ComparedTable, Numbered, fold_counts, number_partitions
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.synthesis.quality import combination_at
 
 DEGREES, MOST, MOST_CELLS = (1, 2, 3), 500, 1 << 22
@@ -44,17 +44,17 @@ def choose_sets(domain: Domain, names: Sequence[str], release: str) -> dict[int,
 
 def _of_degree(domain: Domain, names: AttributeSet, degree: int, release: str) -> ComparedSets:
     every = comb(len(names), degree)
-    numbers = range(every) if every <= MOST else _draw_numbers(every, Chance(release, "compared sets", degree))
+    numbers = range(every) if every <= MOST else _draw_numbers(every, PublicStream(release, "compared sets", degree))
     sets = [tuple(names[i] for i in combination_at(number, len(names), degree)) for number in numbers]
     small = tuple(one for one in sets if domain.cells(one) <= MOST_CELLS)
     return ComparedSets(small, every, len(sets) - len(small))
 
 
-def _draw_numbers(every: int, chance: Chance) -> list[int]:
+def _draw_numbers(every: int, stream: PublicStream) -> list[int]:
     """Return MOST different numbers below `every`, which is larger than MOST."""
     found: list[int] = []
     while len(found) < MOST:
-        more = (chance.uniforms(MOST) * every).astype(np.int64).tolist()
+        more = (stream.uniforms(MOST) * every).astype(np.int64).tolist()
         found = list(dict.fromkeys([*found, *more]))[:MOST]
     return sorted(found)
 
@@ -182,9 +182,9 @@ def count_ways(domain: Domain, program: Program, parts: Numbered, ways: int, rel
     counters = [Counter(program) for _ in range(ways)]
     names = list(dict.fromkeys([*program.names, *(one.name for one in domain.attributes if one.drops)]))
     for number, partition in parts:
-        chance = Chance(release, "compared halves", number)
+        stream = PublicStream(release, "compared halves", number)
         for codes, dropped, *_ in encoded(domain, [partition], names):
-            way = np.floor(chance.uniforms(codes.shape[1]) * ways)
+            way = np.floor(stream.uniforms(codes.shape[1]) * ways)
             for index, counter in enumerate(counters):
                 counter.add(codes[:, (way == index) if dropped is None else (way == index) & ~dropped])
     return [counter.finish() for counter in counters]

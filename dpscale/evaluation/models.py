@@ -20,7 +20,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats, Integers32
 from dpscale.domain.attribute import Attribute
 from dpscale.evaluation.inputs import is_text, size_of
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 
 Curve = tuple[list[float], list[float]]  # false and true positive rates
 MOST, LEAST, SHUFFLED = (
@@ -170,7 +170,7 @@ def _stack(data: Integers32, rows: Integers32) -> tuple[Integers32, NDArray[np.i
 
 def permutation_importance(model: Classifier, codes: Integers32, labels: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Return the attributes that the model uses most: the decrease of its AUC when their cells are shuffled."""
-    order = Chance("compared", "telling").permutation(len(codes))[:SHUFFLED]
+    order = PublicStream("compared", "telling").permutation(len(codes))[:SHUFFLED]
     codes, labels = codes[order], labels[order]
     whole, found = auc(model.probabilities(codes)[:, 1], labels == 1), []
     for column, attribute in enumerate(model.attributes):

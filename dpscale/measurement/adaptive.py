@@ -227,7 +227,7 @@ MarginalOf = Callable[[AttributeSet], ExactMarginal]
 
 
 def run(
-    planned: MeasurementPlan,
+    measurement_plan: MeasurementPlan,
     counts_of: Callable[[AttributeSet], Integers],
     secret: bytes,
     release: Mapping[str, Any] | None = None,
@@ -252,21 +252,23 @@ def run(
     def exact(names: AttributeSet) -> ExactMarginal:
         return ExactMarginal(names, counts_of(names))
 
-    first, scores = planned.first_decision(), Scores()
-    state = planned.initial_state(first, measure_decision(first, exact, secret, head))
-    if not planned.candidates:
+    first, scores = measurement_plan.first_decision(), Scores()
+    state = measurement_plan.initial_state(first, measure_decision(first, exact, secret, head))
+    if not measurement_plan.candidates:
         return state
-    ones = set(planned.counted) - set(planned.candidates)
-    shard = build_shard(map(exact, planned.counted), planned.counted, state.groups, state.rows, ones)
-    while (selection := planned.next_selection(state)) is not None:
+    ones = set(measurement_plan.counted_sets) - set(measurement_plan.candidates)
+    shard = build_shard(
+        map(exact, measurement_plan.counted_sets), measurement_plan.counted_sets, state.groups, state.rows, ones
+    )
+    while (selection := measurement_plan.next_selection(state)) is not None:
         missing = scores.missing(selection.candidates)
         scores.learn(shard.distances(state.estimates(missing), missing))
         chosen = select_candidates(selection, scores.of(selection), rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
-        decision = planned.make_decision(state, selection, chosen)
+        decision = measurement_plan.make_decision(state, selection, chosen)
         values = measure_decision(decision, shard.marginal, secret, head)
-        before, state = state, planned.next_state(state, decision, values)
-        scores.forget(planned.changed_sets(before, state))
+        before, state = state, measurement_plan.next_state(state, decision, values)
+        scores.forget(measurement_plan.changed_sets(before, state))
     return state
 
 

@@ -28,7 +28,7 @@ from dpscale.plans.measurement_plan import Decision, Selection
 from dpscale.plans.requests import MeasurementRequests, as_requests
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import Draw, GaussianDraw, LaplaceDraw, gaussian_draw, recounted, total_below
-from dpscale.privacy.secret import SecretPlace
+from dpscale.privacy.secret import SecretFile
 from dpscale.privacy.streams import KeyedStream, open_stream
 from dpscale.storage.files import present, reading, writing
 
@@ -149,7 +149,7 @@ class Measurements:
         First position and end of the requests in the round.
     head : mapping
         Fields that all noise records begin with.
-    orders : MeasurementRequests
+    requests : MeasurementRequests
     """
 
     folder: Path
@@ -178,7 +178,7 @@ class Measurements:
             yield Measurements(self.folder, self.round, own, self.head, self.requests.take(np.arange(first, end)))
 
 
-def measure_layouts(layouts: Sequence[Layout], wanted: Measurements, place: SecretPlace, *flats: Integers) -> int:
+def measure_layouts(layouts: Sequence[Layout], wanted: Measurements, place: SecretFile, *flats: Integers) -> int:
     """Measure requests from the exact counts of some shards and write their file; return the number of requests."""
     pair_of = {names: pair for pair in zip(layouts, flats, strict=True) for names in pair[0].sets}
 
@@ -189,15 +189,15 @@ def measure_layouts(layouts: Sequence[Layout], wanted: Measurements, place: Secr
     return measure_all(marginal_of, [wanted], place)
 
 
-def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: SecretPlace) -> int:
+def measure_all(marginal_of: Marginals, wanted: Sequence[Measurements], place: SecretFile) -> int:
     """Measure requests and write their files; existing files are not replaced. Return the number of requests.
 
     Parameters
     ----------
     marginal_of : callable
         Exact marginal of a counted set.
-    wanted : sequence of MeasurementBatch
-    place : SecretPlace
+    wanted : sequence of Measurements
+    place : SecretFile
         Location of the noise key.
     """
     secret = place.read()
@@ -244,7 +244,6 @@ def _parts(decisions: Sequence[Decision], rows_per_unit: int) -> Iterator[tuple[
 
 
 VERSION = 1
-SAFE = 1 << 61
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,14 @@ class MeasurementStore:
     folder: Path
     release: str
     snapshot: str
-    planned: MeasurementPlan
+    measurement_plan: MeasurementPlan
     rows_per_unit: int = 1
     secret: Callable[[], bytes | None] = lambda: None
 
     @property
     def spent(self) -> Cost:
         """Privacy cost of the whole release, charged before the first draw."""
-        return self.planned.cost
+        return self.measurement_plan.cost
 
     @cached_property
     def value_reader(self) -> ValueReader:
@@ -66,7 +66,7 @@ class MeasurementStore:
     @cached_property
     def head(self) -> dict[str, Any]:
         """Fields that the noise records of all draws begin with."""
-        return {"release": self.release, "snapshot": self.snapshot, "domain": self.planned.domain.digest}
+        return {"release": self.release, "snapshot": self.snapshot, "domain": self.measurement_plan.domain.digest}
 
     def record(self, request: MeasurementRequest) -> dict[str, Any]:
         """Return the canonical record of a measurement: query and noise, never worker or attempt."""
@@ -74,13 +74,13 @@ class MeasurementStore:
 
     def file_layout(self, decision: Decision) -> FileLayout:
         """Return the file layout of a decision; that of the first decision, which may be large, is cached."""
-        if decision is self.planned.first_decision():
+        if decision is self.measurement_plan.first_decision():
             return self._first
         return FileLayout.of(as_requests(decision.requests), LEAST_VALUES if decision.selection_cost else 1)
 
     @cached_property
     def _first(self) -> FileLayout:
-        return FileLayout.of(as_requests(self.planned.first_decision().requests))
+        return FileLayout.of(as_requests(self.measurement_plan.first_decision().requests))
 
     def stored_spans(self, decision: Decision) -> list[Span]:
         """Return the spans of a decision whose values are stored."""
@@ -122,7 +122,7 @@ class MeasurementStore:
 
     def decisions(self) -> Iterator[Decision]:
         """Yield the decisions in order: the first one from the plan, the others from disk."""
-        taken: list[Decision] = [self.planned.first_decision()]
+        taken: list[Decision] = [self.measurement_plan.first_decision()]
         while present(self._path(len(taken))):
             number, decision = len(taken), self._read(len(taken))
             taken.append(decision)
@@ -148,12 +148,12 @@ class MeasurementStore:
 
     def _after(self, state: Any, decision: Decision, values: Sequence[Floats], taken: Sequence[Decision]) -> Any:
         if decision is taken[0]:
-            return self.planned.initial_state(decision, values, taken[1] if len(taken) > 1 else None)
-        return self.planned.next_state(state, decision, values)
+            return self.measurement_plan.initial_state(decision, values, taken[1] if len(taken) > 1 else None)
+        return self.measurement_plan.next_state(state, decision, values)
 
     def evidence(self) -> Any:
         """Return all decisions and values, in the form that reconstructions read."""
-        return self.planned.evidence([(decision, self.values(decision)) for decision in self.decisions()])
+        return self.measurement_plan.evidence([(decision, self.values(decision)) for decision in self.decisions()])
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round-{number:03d}.json"
@@ -164,7 +164,7 @@ class MeasurementStore:
             seal = record.pop("seal")
             if (expected := self._seal(record)) is not None and seal != expected:
                 raise ValueError("edited")
-            return self.planned.read_decision(record)
+            return self.measurement_plan.read_decision(record)
         except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
             raise self._foreign(number) from None
 

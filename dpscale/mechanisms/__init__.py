@@ -101,8 +101,8 @@ def plan(
         PlanningProblem(workload, Budget(noise, 1.0)),
         checked(named.Options, options, "mechanism", mechanism),
     )
-    planned: Any = plan_problem(named, problem, given, Tools(each, user_store(), most_cells))
-    settled: Plan = planned.plan
+    measurement_plan: Any = plan_problem(named, problem, given, Tools(each, user_store(), most_cells))
+    settled: Plan = measurement_plan.plan
     return settled
 
 

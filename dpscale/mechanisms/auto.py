@@ -47,12 +47,12 @@ def best_plan(mechanisms: Mapping[str, Mechanism], problem: PlanningProblem, too
     refused: dict[str, PlanError] = {}
     for name, tried in mechanisms.items():
         try:
-            planned = tried.plan(problem, tried.Options(), tools)
+            candidate = tried.plan(problem, tried.Options(), tools)
         except PlanError as error:
             refused[name] = error
             continue
-        assert isinstance(planned, FixedPlan)
-        plans[name] = planned.plan
+        assert isinstance(candidate, FixedPlan)
+        plans[name] = candidate.plan
     if not plans:
         raise next(iter(refused.values()))
     chosen = min(plans, key=lambda name: plans[name].error)

@@ -70,7 +70,7 @@ class Mechanism:
     read : callable
         Maps folder, problem and options to the stored plan; raises JobError if it belongs to another job.
     forms : callable
-        Maps options to the available forms of evidence (methods of `dpscale.reconstruction.evidence.Evidence`), best
+        Maps options to the available forms of evidence (methods of `dpscale.reconstruction.base.Evidence`), best
         first.
     data_independent : bool
         Whether all measurements are fixed before any data are read.

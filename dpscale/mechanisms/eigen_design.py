@@ -114,12 +114,12 @@ def _mixed(grams: dict[str, Floats]) -> Floats:
 
 
 def _joint_plan(workload: Workload, blocks: list[Block], bound: float) -> Plan:
-    planned = marginal_plan(workload, NAME, blocks, bound)
-    if planned.bound == 0:
-        return planned
-    ratio = (planned.error / planned.bound) ** 0.5
+    marginal = marginal_plan(workload, NAME, blocks, bound)
+    if marginal.bound == 0:
+        return marginal
+    ratio = (marginal.error / marginal.bound) ** 0.5
     note = f"root mean square error over the least that any strategy can have: {ratio:.6g}"
-    return Plan(workload, NAME, planned.blocks, planned.error, planned.bound, (note,))
+    return Plan(workload, NAME, marginal.blocks, marginal.error, marginal.bound, (note,))
 
 
 MECHANISM = matrix_mechanism(NAME, Options, plan)

@@ -98,8 +98,8 @@ class FixedPlan:
         return self.plan.notes
 
     @property
-    def counted(self) -> tuple[AttributeSet, ...]:
-        return self.plan.counted
+    def counted_sets(self) -> tuple[AttributeSet, ...]:
+        return self.plan.counted_sets
 
     @property
     def largest(self) -> AttributeSet:

@@ -20,7 +20,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, secret_tag
 from dpscale.relational.assignment import PairTables
-from dpscale.relational.budget_shares import MOST_SIBLINGS, Question, Split, degrees_squared, split
+from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, degrees_squared, split
 from dpscale.relational.degrees import thresholds
 from dpscale.relational.features import Side
 from dpscale.runs.stages.budget import open_ledger, record_ledger_link
@@ -35,7 +35,7 @@ def budget(job: DatabaseJob, piece: str) -> Fraction:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class LinkBudget:
     """Budget and sensitivities of a link."""
 
     job: DatabaseJob
@@ -82,10 +82,10 @@ class Piece:
         children = [] if self.link.via is None else [thresholds(self.link.bound if self.neighbours.replaces else None)]
         return [thresholds(self.link.bound), *children]
 
-    def question(self, sides: tuple[Side, Side], links: float) -> Question:
+    def question(self, sides: tuple[Side, Side], links: float) -> LinkProblem:
         """Return the planning problem of the three sums' shares."""
         amount = float(self.parts.sums) / self.moved**2
-        return Question(*sides, links, self.neighbours.protects.relation, amount, self.known)
+        return LinkProblem(*sides, links, self.neighbours.protects.relation, amount, self.known)
 
     def links_draw(self) -> GaussianDraw:
         return gaussian_draw(1, self.parts.links, self.moved, f"link {self.link.called}")
@@ -110,14 +110,14 @@ def ensure_noise_key(run: DatabaseRun) -> None:
 
 def whole_cost(run: DatabaseRun) -> Cost:
     """Return the total cost: the tables' plans, scaled to a unit of the job, and the budgets of the links."""
-    tables = [table.planned.cost.scaled(run.neighbours.steps[name]) for name, table in run.tables.items()]
+    tables = [table.measurement_plan.cost.scaled(run.neighbours.steps[name]) for name, table in run.tables.items()]
     links = [Cost(gaussian=budget(run.job, f"links.{link.called}")) for link in run.job.link]
     return Cost.total([*tables, *links]).coarsened()
 
 
 def entry(run: DatabaseRun) -> dict[str, Any]:
     """Return the ledger entry of the job; available after all tables are planned."""
-    content = [run.manifest["job_sha256"], [table.planned.digest for table in run.tables.values()]]
+    content = [run.manifest["job_sha256"], [table.measurement_plan.digest for table in run.tables.values()]]
     protects = run.neighbours.protects
     return {
         "release": run.manifest["release"],

@@ -14,7 +14,7 @@ from dpscale.multitable.link_data import sizes, with_drawn
 from dpscale.multitable.measuring import SIDES, MeasuredLinks, piece_of
 from dpscale.multitable.run import DatabaseRun
 from dpscale.multitable.writer import public_table
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import (
     STEP,
     PairTables,
@@ -64,14 +64,14 @@ def synthetic_codes(run: Run) -> NDArray[np.int32]:
 
 def sample_links(run: DatabaseRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
     """Return sampled links as rows of the parent and of the child, shape (links, 2)."""
-    (u, v), chance = sides, Chance(run.manifest["release"], f"who has links {link.called}")
+    (u, v), stream = sides, PublicStream(run.manifest["release"], f"who has links {link.called}")
     having = np.arange(v.rows)
     if link.nulls == "keep":  # a random subset of children, one per link
-        having = np.sort(chance.permutation(v.rows)[: int(min(round(measured.links), v.rows))])
+        having = np.sort(stream.permutation(v.rows)[: int(min(round(measured.links), v.rows))])
         v = Side.made(v.profiles[v.of[having]], v.sizes)
     pairs = _Drawing(run, link, (u, v), measured).rows()
     pairs[:, 1] = having[pairs[:, 1]]
-    return remove_loops(pairs, sides[1].of, chance) if link.loops is False else pairs
+    return remove_loops(pairs, sides[1].of, stream) if link.loops is False else pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,19 +101,19 @@ class _Drawing:
         return self.link.bound, self.link.bound if self.run.neighbours.replaces else None
 
     def rows(self) -> Integers:
-        (u, v), chance = self.sides, Chance(self.run.manifest["release"], f"links {self.link.called}")
+        (u, v), stream = self.sides, PublicStream(self.run.manifest["release"], f"links {self.link.called}")
         if not (u.rows and v.rows):
             return np.empty((0, 2), np.int64)
         if self.measured.chances is not None and not self.known:
-            pairs = sample_pairs(self.measured.chances, u, v, int(self.measured.links), chance)
-            return limit_degrees(pairs, self.bounds, chance)
+            pairs = sample_pairs(self.measured.chances, u, v, int(self.measured.links), stream)
+            return limit_degrees(pairs, self.bounds, stream)
         if self.measured.chances is None and are_many(u, v):
-            return self._with_siblings(self._by_groups(Sums(*self.measured.sums), chance), None, chance)
-        whole, expected = self._whole(chance)
-        one, two = (self._degrees(place, whole.sum(axis=1 - place), chance) for place in (0, 1))
-        return self._with_siblings(assign_links(whole, u, v, one, two, chance), expected, chance)
+            return self._with_siblings(self._by_groups(Sums(*self.measured.sums), stream), None, stream)
+        whole, expected = self._whole(stream)
+        one, two = (self._degrees(place, whole.sum(axis=1 - place), stream) for place in (0, 1))
+        return self._with_siblings(assign_links(whole, u, v, one, two, stream), expected, stream)
 
-    def _with_siblings(self, links: Integers, expected: Floats | None, chance: Chance) -> Integers:
+    def _with_siblings(self, links: Integers, expected: Floats | None, stream: PublicStream) -> Integers:
         """Return the links with children exchanged until the sibling sums are near the measured ones.
 
         `expected` are expected links by profiles; None preserves the marginals of the links as drawn.
@@ -124,62 +124,62 @@ class _Drawing:
         rows, tables = v.profiles[v.of], PairTables(v.sizes)
         now = np.asarray(sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP, dtype=np.float64)
         target = estimate_sums(noisy, now, tables, self.measured.sibling_sigma**-2)
-        return swap_children(links, rows, u, v, expected, target, tables, chance)
+        return swap_children(links, rows, u, v, expected, target, tables, stream)
 
-    def _by_groups(self, sums: Sums, chance: Chance) -> Integers:
+    def _by_groups(self, sums: Sums, stream: PublicStream) -> Integers:
         assert self.measured.shares is not None
-        found = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, chance)
+        found = grouped_links(*self.sides, self.measured.shares, sums, self.links, self.known, stream)
         u, v = found.u, found.v
         if self.known:
-            whole = round_columns(found.links, v.counts, self.bounds[0], u.counts, chance)
+            whole = round_columns(found.links, v.counts, self.bounds[0], u.counts, stream)
         else:
             caps = np.multiply.outer(u.counts, v.counts)
-            whole = limit_links(round_cells(np.minimum(found.links, caps), caps, chance), u, v, *self.bounds, chance)
+            whole = limit_links(round_cells(np.minimum(found.links, caps), caps, stream), u, v, *self.bounds, stream)
         ends = [
-            self._ends(place, side, each, whole.sum(axis=1 - place), chance)
+            self._ends(place, side, each, whole.sum(axis=1 - place), stream)
             for place, (side, each) in enumerate(((u, found.u_ends), (v, found.v_ends)))
         ]
-        return assign_links(whole, u, v, ends[0], ends[1], chance)
+        return assign_links(whole, u, v, ends[0], ends[1], stream)
 
-    def _whole(self, chance: Chance) -> tuple[Floats, Floats]:
+    def _whole(self, stream: PublicStream) -> tuple[Floats, Floats]:
         """Return integer numbers of links by profiles, and their expectations."""
         u, v = self.sides
         if self.measured.chances is not None:
-            whole = sample_children(self.measured.chances, u, v, chance)
+            whole = sample_children(self.measured.chances, u, v, stream)
             if self.bounds[0] is not None:
-                move_excess(whole, self.bounds[0] * u.counts, self.measured.chances, chance)
+                move_excess(whole, self.bounds[0] * u.counts, self.measured.chances, stream)
             return whole, whole
         assert self.measured.shares is not None
         expected = expected_links(u, v, self.measured.shares, Sums(*self.measured.sums), self.links, self.known)
         if self.known:
-            return round_children(expected, u, v, self.bounds[0], chance), expected
-        whole = round_totals(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
-        return limit_links(whole, u, v, *self.bounds, chance), expected
+            return round_children(expected, u, v, self.bounds[0], stream), expected
+        whole = round_totals(expected, u, v, np.multiply.outer(u.counts, v.counts), stream)
+        return limit_links(whole, u, v, *self.bounds, stream), expected
 
-    def _degrees(self, place: int, totals: Floats, chance: Chance) -> list[Integers]:
+    def _degrees(self, place: int, totals: Floats, stream: PublicStream) -> list[Integers]:
         """Return the degrees of a side's rows by profile."""
         side = self.sides[place]
         if self.bounds[place] is not None and (noisy := self.measured.by_degree.get(SIDES[place])) is not None:
-            return degrees(totals, side, distribution(noisy, side.rows), chance)
-        return self._ends(place, side, (totals / side.counts)[side.of], totals, chance)
+            return degrees(totals, side, distribution(noisy, side.rows), stream)
+        return self._ends(place, side, (totals / side.counts)[side.of], totals, stream)
 
-    def _ends(self, place: int, side: Side, each: Floats, totals: Floats, chance: Chance) -> list[Integers]:
+    def _ends(self, place: int, side: Side, each: Floats, totals: Floats, stream: PublicStream) -> list[Integers]:
         """Return the degrees of a side's rows by group; `each` is the expected degree of every row."""
         noisy, bound = self.measured.by_degree.get(SIDES[place]), self.bounds[place]
         if self.known and place == 1:
-            return children(totals, side, chance)
+            return children(totals, side, stream)
         if bound is None:
-            return self._unbounded(noisy, side, each, totals, chance)
+            return self._unbounded(noisy, side, each, totals, stream)
         rows, total = side.rows, float(totals.sum())
         law = poisson_degrees(total, rows, bound) if noisy is None else distribution(noisy, rows)
-        return row_degrees(each, law, side, totals, chance)
+        return row_degrees(each, law, side, totals, stream)
 
     def _unbounded(
-        self, noisy: Floats | None, side: Side, each: Floats, totals: Floats, chance: Chance
+        self, noisy: Floats | None, side: Side, each: Floats, totals: Floats, stream: PublicStream
     ) -> list[Integers]:
         if noisy is None:
-            return sample_uniform_degrees(each, side, totals, chance)
-        return sample_degrees(noisy, self.measured.sigma, each, side, totals, chance)
+            return sample_uniform_degrees(each, side, totals, stream)
+        return sample_degrees(noisy, self.measured.sigma, each, side, totals, stream)
 
 
 DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measurements of the link

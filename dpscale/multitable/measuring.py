@@ -22,7 +22,7 @@ from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.engine import Engine
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
-from dpscale.multitable.budget import Piece, charge, record_draws
+from dpscale.multitable.budget import LinkBudget, charge, record_draws
 from dpscale.multitable.job import MOST_ROUNDS, LinkSection, TableSection
 from dpscale.multitable.link_data import ExactLinks, keyed, read_links, with_counts
 from dpscale.multitable.publishing import PublishedLoop
@@ -78,8 +78,8 @@ def records_of(run: DatabaseRun, link: LinkSection) -> LinkRecords:
     return LinkRecords(run.path / "links" / link.called, manifest["release"], str(manifest["snapshot"]), link.called)
 
 
-def piece_of(run: DatabaseRun, link: LinkSection) -> Piece:
-    return Piece(run.job, run.neighbours, link)
+def piece_of(run: DatabaseRun, link: LinkSection) -> LinkBudget:
+    return LinkBudget(run.job, run.neighbours, link)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ class _Measuring:
         return Shares(u, v, tuple(stored["precisions"]), stored["expected"])
 
     @property
-    def piece(self) -> Piece:
+    def piece(self) -> LinkBudget:
         return piece_of(self.run, self.link)
 
     def _links(self) -> float:

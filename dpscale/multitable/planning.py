@@ -19,12 +19,12 @@ import numpy as np
 from dpscale.base.errors import DpscaleError
 from dpscale.engine import resolve
 from dpscale.job import Job
-from dpscale.multitable.budget import Piece
+from dpscale.multitable.budget import LinkBudget
 from dpscale.multitable.job import DatabaseJob
 from dpscale.multitable.link_data import sizes
 from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation, table_job
 from dpscale.multitable.report import describe_neighbours
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
 from dpscale.relational.features import STEP, Side
@@ -51,7 +51,9 @@ def _pieces(job: DatabaseJob, protects: NeighbourRelation) -> Iterator[dict[str,
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
         moved = (protects.steps if kind == "tables" else protects.moved)[name]
-        expected = _of_table(job, protects, name) if kind == "tables" else _of_link(Piece(job, protects, links[name]))
+        expected = (
+            _of_table(job, protects, name) if kind == "tables" else _of_link(LinkBudget(job, protects, links[name]))
+        )
         yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
 
 
@@ -80,7 +82,7 @@ def _rmse(job: Job, mechanism: str) -> float | None:
     return None if error is None else float(error)
 
 
-def _of_link(piece: Piece) -> dict[str, Any]:
+def _of_link(piece: LinkBudget) -> dict[str, Any]:
     """Return the standard deviations of the noise; None if not measured.
 
     `random` is the expected remaining fraction of random links' error by number of links; None for "published".
@@ -94,18 +96,18 @@ def _of_link(piece: Piece) -> dict[str, Any]:
     return {**noise, "siblings": siblings, "random": left}
 
 
-def _left(piece: Piece) -> dict[str, float]:
+def _left(piece: LinkBudget) -> dict[str, float]:
     sides = _even(_sizes(piece, piece.link.parent)), _even(_sizes(piece, piece.link.child))
     questions = ((links, piece.question(sides, links)) for links in ([piece.link.links] if piece.link.links else LINKS))
     return {str(links): plan_shares(one).expected / max(random_error(one), 1e-9) for links, one in questions}
 
 
-def _sizes(piece: Piece, table: str) -> tuple[int, ...]:
+def _sizes(piece: LinkBudget, table: str) -> tuple[int, ...]:
     domain = piece.job.domains[table]
     return tuple([domain[one].size for one in domain.names] + sizes(piece.job, piece.link, table))
 
 
 def _even(own: tuple[int, ...]) -> Side:
     """Return rows in which all kinds are about equally frequent."""
-    points = Chance("plan", "rows").uniforms(ROWS * len(own)).reshape(ROWS, -1)
+    points = PublicStream("plan", "rows").uniforms(ROWS * len(own)).reshape(ROWS, -1)
     return Side.made((points * np.array(own)).astype(np.int64), own)

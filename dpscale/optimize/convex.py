@@ -224,7 +224,7 @@ def _newton_work(blocks: SymmetryBlocks) -> float:
 
 
 class DualIterate(Protocol):
-    """Protocol of an evaluated μ (see `Point`)."""
+    """Protocol of an evaluated μ (see `DualPoint`)."""
 
     @property
     def weights(self) -> Floats: ...

@@ -183,11 +183,11 @@ class Plan:
         return count_sources(self.domain, self.blocks.sets)
 
     @cached_property
-    def counted(self) -> tuple[AttributeSet, ...]:
+    def counted_sets(self) -> tuple[AttributeSet, ...]:
         """Attribute sets to count, in domain order."""
         return tuple(self.sources.sets)
 
     @cached_property
     def largest(self) -> AttributeSet:
         """Counted attribute set with the most cells."""
-        return max(zip(self.domain.cells_each(self.counted), self.counted, strict=True), key=itemgetter(0))[1]
+        return max(zip(self.domain.cells_each(self.counted_sets), self.counted_sets, strict=True), key=itemgetter(0))[1]

@@ -84,7 +84,7 @@ def round_tag(secret: bytes, decision: str) -> str:
 
 
 @dataclass(frozen=True)
-class SecretPlace:
+class SecretFile:
     """Path of the noise key and its public tag, with which tasks detect a different key."""
 
     path: Path

@@ -164,7 +164,7 @@ class KeyedStream:
         )
 
 
-class Chance:
+class PublicStream:
     """Public random stream for one purpose; the draws depend on the order of the calls."""
 
     def __init__(self, release: str, purpose: str, *numbers: int) -> None:

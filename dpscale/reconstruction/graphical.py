@@ -41,11 +41,11 @@ class Options(BasicOptions):
                               "maximum number of cells of all cliques together", ge=1, le=10**10)  # fmt: skip
 
 
-def check(planned: MeasurementPlan, options: Options, memory: int) -> None:
+def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> None:
     """Raise PlanError if the planned sets need too large a model."""
-    sizes = {name: planned.domain[name].size for name in planned.domain.names}
+    sizes = {name: measurement_plan.domain[name].size for name in measurement_plan.domain.names}
     limit = min(options.most_cells, memory // BYTES)
-    check_size(_sizes_of(sizes, planned.shares), list(planned.shares), limit)
+    check_size(_sizes_of(sizes, measurement_plan.shares), list(measurement_plan.shares), limit)
 
 
 def check_size(sizes: Mapping[str, int], sets: Iterable[AttributeSet], limit: int) -> JunctionTree:

@@ -63,13 +63,13 @@ class Options(Settings):
     agree: bool = setting(False, "true or false", "true: targets are made consistent on their common attributes")
 
 
-def check(planned: MeasurementPlan, options: Options, memory: int) -> None:
+def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> None:
     """Raise an error if the plan cannot be reconstructed, or not within the memory."""
-    if options.errors == "simulated" and not planned.can_simulate:
-        raise JobError("reconstruct.errors", f"'simulated' for {planned.mechanism} by {NAME}",
+    if options.errors == "simulated" and not measurement_plan.can_simulate:
+        raise JobError("reconstruct.errors", f"'simulated' for {measurement_plan.mechanism} by {NAME}",
                        "an adaptive mechanism by maxent", "leave it out")  # fmt: skip
-    planned.check_low_order()
-    needed = 16 * sum(planned.domain.cells(names) for names in planned.workload.sets)
+    measurement_plan.check_low_order()
+    needed = 16 * sum(measurement_plan.domain.cells(names) for names in measurement_plan.workload.sets)
     if options.agree and needed > memory:
         raise PlanError("reconstruct.agree", f"targets that need {format_bytes(needed)} together",
                         f"the {format_bytes(memory)} of engine.memory", "raise it, or leave out agree")  # fmt: skip
@@ -105,11 +105,11 @@ def explain(options: Options) -> str:
     return f"Estimates are {kind}. {SIMULATED if options.errors == 'simulated' else NO_ERRORS}"
 
 
-def target_disagreement(planned: MeasurementPlan, options: Options, folder: Path) -> Disagreement | None:
+def target_disagreement(measurement_plan: MeasurementPlan, options: Options, folder: Path) -> Disagreement | None:
     """Return the disagreement of targets over a sample of pairs; None if they are consistent by construction."""
     if options.agree or not (folder / MODEL).exists():
         return None
-    targets = [names for names in planned.workload.sets if len(names) > 1]
+    targets = [names for names in measurement_plan.workload.sets if len(names) > 1]
     return disagreement(read_model(folder / MODEL).coarse_marginal, targets, SAMPLED)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational import loops
 from dpscale.relational.features import BITS, Side
 from dpscale.relational.link_estimation import ShrinkageBlock, ridges
@@ -27,7 +27,7 @@ ROUNDS, TRIES, FALLS = 200, 16, 0.7
 
 
 def assign_links(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_degrees: list[Integers],
-                 chance: Chance) -> Integers:  # fmt: skip
+                 stream: PublicStream) -> Integers:  # fmt: skip
     """Return the links as pairs of rows, shape (links, 2), without duplicates.
 
     Links are dropped only if a few pairs of rows must have more links than there are pairs.
@@ -39,37 +39,37 @@ def assign_links(links: Floats, u: Side, v: Side, u_degrees: list[Integers], v_d
     u, v : Side
     u_degrees, v_degrees : list of ndarray
         Degrees of the rows of each profile.
-    chance : Chance
+    stream : PublicStream
     """
     cells = np.repeat(np.arange(links.size), links.ravel().astype(np.int64))
     first, second = cells // links.shape[1], cells % links.shape[1]
-    one = _ends(u, u_degrees, chance)
+    one = _ends(u, u_degrees, stream)
     two = np.empty(len(cells), np.int64)
-    two[np.argsort(second, kind="stable")] = _ends(v, v_degrees, chance)
+    two[np.argsort(second, kind="stable")] = _ends(v, v_degrees, stream)
     pairs = np.stack([one, two], axis=1)
-    _separate_duplicates(pairs, first, second, v.rows, chance)
+    _separate_duplicates(pairs, first, second, v.rows, stream)
     return pairs[np.sort(np.unique(pairs[:, 0] * v.rows + pairs[:, 1], return_index=True)[1])]
 
 
-def _ends(side: Side, degrees: list[Integers], chance: Chance) -> Integers:
+def _ends(side: Side, degrees: list[Integers], stream: PublicStream) -> Integers:
     """Return rows repeated by their degrees, profile by profile, in random order within each."""
     rows = np.argsort(side.of, kind="stable")
     ends = np.repeat(rows, np.concatenate(degrees)) if len(rows) else rows
-    order = chance.permutation(len(ends))
+    order = stream.permutation(len(ends))
     return np.asarray(ends[order[np.argsort(side.of[ends[order]], kind="stable")]])
 
 
-def _separate_duplicates(pairs: Integers, first: Integers, second: Integers, rows: int, chance: Chance) -> None:
+def _separate_duplicates(pairs: Integers, first: Integers, second: Integers, rows: int, stream: PublicStream) -> None:
     """Swap ends of duplicate links with links of the same profile on that side, in place."""
     groups, before = (_LinkIndex.of(first), _LinkIndex.of(second)), math.inf
     twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), 0
     while 0 < len(twice) < FALLS * before:
         side, before = number % 2, len(twice)
-        for i, j in zip(twice, groups[side].some(twice, chance.uniforms(len(twice))), strict=True):
+        for i, j in zip(twice, groups[side].some(twice, stream.uniforms(len(twice))), strict=True):
             pairs[i, side], pairs[j, side] = pairs[j, side], pairs[i, side]
         twice, number = _repeated(pairs[:, 0] * rows + pairs[:, 1]), number + 1
     if len(twice):
-        _separate_remaining(pairs, groups, twice, rows, chance)
+        _separate_remaining(pairs, groups, twice, rows, stream)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class _LinkIndex:
 
 
 def _separate_remaining(
-    pairs: Integers, groups: tuple[_LinkIndex, _LinkIndex], twice: Integers, rows: int, chance: Chance
+    pairs: Integers, groups: tuple[_LinkIndex, _LinkIndex], twice: Integers, rows: int, stream: PublicStream
 ) -> None:
     """Swap duplicates without increasing their number: of several tries, the first that reduces it."""
     there: Counter[int] = Counter()
@@ -105,7 +105,7 @@ def _separate_remaining(
             near = np.isin(groups[0].own, groups[0].own[twice]) | np.isin(groups[1].own, groups[1].own[twice])
             there = Counter((pairs[near, 0] * rows + pairs[near, 1]).tolist())
         side = number % 2
-        others = groups[side].some(np.repeat(twice, TRIES), chance.uniforms(len(twice) * TRIES)).reshape(-1, TRIES)
+        others = groups[side].some(np.repeat(twice, TRIES), stream.uniforms(len(twice) * TRIES)).reshape(-1, TRIES)
         for i, tried in zip(twice.tolist(), others.tolist(), strict=True):
             _swap_duplicate(pairs, i, tried, side, rows, there)
         twice = twice[[there[key] > 1 for key in (pairs[twice, 0] * rows + pairs[twice, 1]).tolist()]]
@@ -136,7 +136,7 @@ def _repeated(keys: Integers) -> Integers:
     return order[1:][keys[order[1:]] == keys[order[:-1]]]
 
 
-def remove_loops(pairs: Integers, profiles: Integers, chance: Chance) -> Integers:
+def remove_loops(pairs: Integers, profiles: Integers, stream: PublicStream) -> Integers:
     """Return links within one table without those from a row to itself.
 
     Each such link exchanges its second end with another link, if possible one with the same profile there. Links for
@@ -146,8 +146,8 @@ def remove_loops(pairs: Integers, profiles: Integers, chance: Chance) -> Integer
     there = Counter((first * number + pairs[:, 1]).tolist())
     by_profile = _LinkIndex.of(profiles[pairs[:, 1]])
     for i in np.flatnonzero(first == pairs[:, 1]).tolist():
-        near = by_profile.some(np.full(TRIES, i), chance.uniforms(TRIES))
-        anyone = (chance.uniforms(TRIES) * len(pairs)).astype(np.int64)
+        near = by_profile.some(np.full(TRIES, i), stream.uniforms(TRIES))
+        anyone = (stream.uniforms(TRIES) * len(pairs)).astype(np.int64)
         _remove_loop(pairs, i, [*near.tolist(), *anyone.tolist()], number, there)
     return pairs[pairs[:, 0] != pairs[:, 1]]
 
@@ -241,7 +241,7 @@ def estimate_sums(noisy: Floats, now: Floats, tables: PairTables, precision: flo
 
 
 def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: Floats | None, target: Floats,
-                  tables: PairTables, chance: Chance) -> Integers:  # fmt: skip
+                  tables: PairTables, stream: PublicStream) -> Integers:  # fmt: skip
     """Return the links, shape (m, 2), with children exchanged between parents to bring the sibling sums near `target`.
 
     Parameters
@@ -255,7 +255,7 @@ def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: F
     target : ndarray
         Sibling sums.
     tables : PairTables
-    chance : Chance
+    stream : PublicStream
     """
     cross = Cross.of(u, v)
     parents = np.full(v.rows, -1, np.int64)
@@ -274,7 +274,7 @@ def swap_children(links: Integers, rows: Integers, u: Side, v: Side, expected: F
     values, sizes = np.ascontiguousarray(rows, dtype=np.int64), np.array(tables.sizes, np.int64)
     for _ in range(PASSES):
         count = min(PROPOSALS * len(have), MOST)
-        one, two = (have[(chance.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
+        one, two = (have[(stream.uniforms(count) * len(have)).astype(np.int64)] for _ in range(2))
         loops.swap(parents, order, begins, one, two, u.of, v.of, cross.first, cross.second, off, MARGINAL_WEIGHT,
                    values, sizes, layout, tables.starts, sibling_off)  # fmt: skip
     return np.stack([parents[have], have], axis=1)

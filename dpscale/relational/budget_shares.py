@@ -136,7 +136,7 @@ class Shares:
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class LinkProblem:
     """Planning problem: two sides, the approximate number of links, and the neighbouring relation.
 
     Attributes
@@ -158,20 +158,20 @@ class Question:
     known: bool = False
 
 
-def plan_shares(question: Question) -> Shares:
+def plan_shares(question: LinkProblem) -> Shares:
     """Return the best of a grid of clipping bounds and of shares from several starts, refined."""
     tried = sorted(_tried(question), key=lambda one: one[0])[:BEST]
     return min((_refined(question, u, v, start) for _, u, v, start in tried), key=lambda found: found.expected)
 
 
-def random_error(question: Question) -> float:
+def random_error(question: LinkProblem) -> float:
     """Return the expected error of random links without any measurement, in the same units."""
     u, v = (Expected.random(side, Features.of_side(side, None), question.links) for side in (question.u, question.v))
     effective = (0.0, 1e12 if question.known else 0.0, 0.0)
     return sum(objective(u, v, effective, scales) for scales in PRIORS)
 
 
-def _tried(question: Question) -> Iterator[tuple[float, Expected, Expected, Floats]]:
+def _tried(question: LinkProblem) -> Iterator[tuple[float, Expected, Expected, Floats]]:
     sides = [[Expected.random(side, Features.of_side(side, clip), question.links) for clip in CLIPS]
              for side in (question.u, question.v)]  # fmt: skip
     for u, v in product(*sides):
@@ -180,7 +180,7 @@ def _tried(question: Question) -> Iterator[tuple[float, Expected, Expected, Floa
             yield _valued(question, u, v, logits).expected, u, v, logits
 
 
-def _refined(question: Question, u: Expected, v: Expected, start: Floats) -> Shares:
+def _refined(question: LinkProblem, u: Expected, v: Expected, start: Floats) -> Shares:
     from scipy.optimize import minimize
 
     found = minimize(lambda x: _valued(question, u, v, x).expected, start, method="Nelder-Mead",
@@ -188,7 +188,7 @@ def _refined(question: Question, u: Expected, v: Expected, start: Floats) -> Sha
     return _valued(question, u, v, found.x)
 
 
-def _valued(question: Question, u: Expected, v: Expected, logits: Floats) -> Shares:
+def _valued(question: LinkProblem, u: Expected, v: Expected, logits: Floats) -> Shares:
     weights = np.exp(logits - logits.max())
     weights /= weights.sum()
     precisions = _scaled(question, u.features, v.features, np.where(weights < LEAST, 0.0, weights))
@@ -196,7 +196,7 @@ def _valued(question: Question, u: Expected, v: Expected, logits: Floats) -> Sha
     return Shares(u.features, v.features, precisions, sum(objective(u, v, effective, scales) for scales in PRIORS))
 
 
-def _scaled(question: Question, u: Features, v: Features, weights: Floats) -> tuple[float, float, float]:
+def _scaled(question: LinkProblem, u: Features, v: Features, weights: Floats) -> tuple[float, float, float]:
     """Return precisions in these proportions that use up the budget."""
     bounds = [(Fraction(one.squared, 4**BITS), Fraction(one.least, 4**BITS)) for one in (u, v)]
     (big_u, g), (big_v, h) = bounds

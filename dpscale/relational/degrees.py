@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import Side
 
 LEAST, THIN = 1e-4, 2.0
@@ -27,7 +27,9 @@ def poisson_degrees(links: float, rows: int, most: int) -> Floats:
     return np.asarray(poisson.pmf(np.arange(most + 1), links / max(rows, 1)))
 
 
-def limit_links(links: Floats, u: Side, v: Side, most_u: int | None, most_v: int | None, chance: Chance) -> Floats:
+def limit_links(
+    links: Floats, u: Side, v: Side, most_u: int | None, most_v: int | None, stream: PublicStream
+) -> Floats:
     """Return the links without those that exceed the capacity of a profile's rows; a bound of None is no bound."""
     links = links.copy()
     for axis, side, most in ((1, u, most_u), (0, v, most_v)):
@@ -37,7 +39,7 @@ def limit_links(links: Floats, u: Side, v: Side, most_u: int | None, most_v: int
             line = links[profile] if axis == 1 else links[:, profile]
             left = int(most * side.counts[profile])
             each = np.repeat(np.arange(len(line)), line.astype(np.int64))
-            remaining = each[chance.permutation(len(each))[:left]]
+            remaining = each[stream.permutation(len(each))[:left]]
             line[:] = np.bincount(remaining, minlength=len(line))
     return links
 
@@ -52,11 +54,11 @@ def tilt_distributions(shares: Floats) -> tuple[Floats, Floats]:
     return laws, laws @ values
 
 
-def limit_degrees(pairs: Integers, bounds: tuple[int | None, int | None], chance: Chance) -> Integers:
+def limit_degrees(pairs: Integers, bounds: tuple[int | None, int | None], stream: PublicStream) -> Integers:
     """Return links without random ones that exceed the bound of a row on either side."""
     for side, most in enumerate(bounds):
         if most is not None:
-            order = chance.permutation(len(pairs))
+            order = stream.permutation(len(pairs))
             order = order[np.argsort(pairs[order, side], kind="stable")]
             own = pairs[order, side]
             rank = np.arange(len(own)) - np.searchsorted(own, own)
@@ -64,13 +66,13 @@ def limit_degrees(pairs: Integers, bounds: tuple[int | None, int | None], chance
     return pairs
 
 
-def degrees(totals: Floats, side: Side, shares: Floats, chance: Chance) -> list[Integers]:
+def degrees(totals: Floats, side: Side, shares: Floats, stream: PublicStream) -> list[Integers]:
     """Return the degrees of the rows of every profile in random order; they sum to the profile's total."""
     laws, means = tilt_distributions(shares)
     found = []
     for total, rows in zip(totals.astype(int), side.counts.astype(int), strict=True):
         law = laws[min(int(np.searchsorted(means, total / rows)), len(means) - 1)]
-        found.append(adjust_total(chance.systematic(law, rows).astype(np.int64), total, len(shares) - 1, chance))
+        found.append(adjust_total(stream.systematic(law, rows).astype(np.int64), total, len(shares) - 1, stream))
     return found
 
 
@@ -84,18 +86,18 @@ def _open(shares: Floats) -> Floats:
     return np.asarray(shares + LEAST * np.exp(-THIN * away))
 
 
-def children(totals: Floats, side: Side, chance: Chance) -> list[Integers]:
+def children(totals: Floats, side: Side, stream: PublicStream) -> list[Integers]:
     """Return degrees of 0 or 1 for the rows of every profile: 1 for all, or for a random subset of the total size."""
     found = [np.arange(int(count)) < total for total, count in zip(totals, side.counts, strict=True)]
-    return [one.astype(np.int64) if one.all() else one[chance.permutation(len(one))].astype(np.int64) for one in found]
+    return [one.astype(np.int64) if one.all() else one[stream.permutation(len(one))].astype(np.int64) for one in found]
 
 
-def adjust_total(drawn: Integers, total: int, most: int, chance: Chance) -> Integers:
+def adjust_total(drawn: Integers, total: int, most: int, stream: PublicStream) -> Integers:
     """Add or subtract 1 at random places until the degrees sum to the total."""
     total = min(total, most * len(drawn))
     while left := int(total - drawn.sum()):
         free = np.flatnonzero(drawn < most) if left > 0 else np.flatnonzero(drawn > 0)
-        some = free[chance.permutation(len(free))[: abs(left)]]
+        some = free[stream.permutation(len(free))[: abs(left)]]
         drawn[some] += 1 if left > 0 else -1
     return drawn
 
@@ -119,7 +121,7 @@ def thresholds(bound: int | None) -> Integers:
     return GRID if bound is None else np.arange(bound, dtype=np.int64)
 
 
-def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
+def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
     """Distribute the links of each group to its rows, with probabilities proportional to the expected links."""
     order = np.argsort(side.of, kind="stable")
     weights = np.maximum(each[order], LEAST_DEGREE)
@@ -128,39 +130,39 @@ def sample_uniform_degrees(each: Floats, side: Side, totals: Floats, chance: Cha
     begins = np.concatenate([[0.0], ends])[bounds[:-1]]
     widths = np.concatenate([[0.0], ends])[bounds[1:]] - begins
     groups = np.repeat(np.arange(len(totals)), totals.astype(np.int64))
-    at = np.searchsorted(ends, begins[groups] + chance.uniforms(len(groups)) * widths[groups], side="right")
+    at = np.searchsorted(ends, begins[groups] + stream.uniforms(len(groups)) * widths[groups], side="right")
     drawn = np.bincount(np.clip(at, bounds[groups], bounds[groups + 1] - 1), minlength=len(each))
     return np.split(drawn.astype(np.int64), bounds[1:-1])
 
 
 def sample_degrees(
-    at_most: Floats, sigma: float, each: Floats, side: Side, totals: Floats, chance: Chance
+    at_most: Floats, sigma: float, each: Floats, side: Side, totals: Floats, stream: PublicStream
 ) -> list[Integers]:
     """Sample degrees with the dispersion of the noisy counts of rows up to the grid's degrees; `sigma`: their noise."""
     known, wanted = (np.log(np.maximum(one, LOW)) for one in (each, _sorted(at_most, sigma, side.rows)))
     free = max(float(wanted.var() - known.var()), 0.0) / max(float(wanted.var()), LEAST_DEGREE)
     factors = np.exp(free**0.5 * (wanted - wanted.max()))
-    place = (_even(np.lexsort((each, side.of)), chance) * side.rows).astype(np.int64)
-    return _to_totals(each * (factors / factors.mean())[place], side, totals, chance)
+    place = (_even(np.lexsort((each, side.of)), stream) * side.rows).astype(np.int64)
+    return _to_totals(each * (factors / factors.mean())[place], side, totals, stream)
 
 
-def _even(order: Integers, chance: Chance) -> Floats:
+def _even(order: Integers, stream: PublicStream) -> Floats:
     """Return stratified points in (0, 1), shape (n,): each BLOCK consecutive rows have one point in each BLOCK-th."""
     place = np.arange(len(order))
-    shuffled = np.argsort(place // BLOCK + chance.uniforms(len(order)), kind="stable")
+    shuffled = np.argsort(place // BLOCK + stream.uniforms(len(order)), kind="stable")
     points = np.empty(len(order))
-    points[order[shuffled]] = (place % BLOCK + chance.uniforms(len(order))) / BLOCK
+    points[order[shuffled]] = (place % BLOCK + stream.uniforms(len(order))) / BLOCK
     return points
 
 
-def _to_totals(own: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
+def _to_totals(own: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
     rows = np.argsort(side.of, kind="stable")
     groups = np.split(own[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
     found = []
     for values, total in zip(groups, totals, strict=True):
         scaled = (values + LEAST_DEGREE) * (total / max(values.sum() + LEAST_DEGREE * len(values), LEAST_DEGREE))
-        ends = np.floor(np.cumsum(scaled) + chance.uniforms(1)[0])
-        found.append(adjust_total(np.diff(ends, prepend=0).astype(np.int64), int(total), int(totals.sum()) + 1, chance))
+        ends = np.floor(np.cumsum(scaled) + stream.uniforms(1)[0])
+        found.append(adjust_total(np.diff(ends, prepend=0).astype(np.int64), int(total), int(totals.sum()) + 1, stream))
     return found
 
 

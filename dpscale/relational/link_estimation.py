@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational.budget_shares import CHUNK, Expected, Shares
 from dpscale.relational.features import STEP, Side
 from dpscale.relational.fit import Constraint, Fitted, Links, many_to_many, one_to_many
@@ -134,10 +134,10 @@ def _fit_model(model: Links, one: Expected, two: Expected, shares: Shares, sums:
     return _fit(model, first, second, pairs, known)
 
 
-def fit_sample(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Fitted:
+def fit_sample(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, stream: PublicStream) -> Fitted:
     """Return the fit for a sample of rows instead of all profiles, weighted to have the same means of features."""
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    (few_u, weights_u), (few_v, weights_v) = (sample(side, chance) for side in (one, two))
+    (few_u, weights_u), (few_v, weights_v) = (sample(side, stream) for side in (one, two))
     model = Links(few_u, few_v, weights_u * u.rows, weights_v * v.rows, links)
     return _fit_model(model, one, two, shares, sums, known)
 
@@ -167,11 +167,11 @@ def _pairs(noisy: Floats, expected: Floats, u: Expected, v: Expected, precision:
 ROWS, GROUPS, ROUNDS, SAMPLE = 1500, 256, 6, 50_000
 
 
-def sample(side: Expected, chance: Chance) -> tuple[Floats, Floats]:
+def sample(side: Expected, stream: PublicStream) -> tuple[Floats, Floats]:
     """Return features of some rows, (k, columns), and weights, (k,), that sum to 1 and match the means of all rows."""
     from scipy.optimize import minimize
 
-    drawn = chance.systematic(side.side.shares, min(ROWS, side.side.rows))
+    drawn = stream.systematic(side.side.shares, min(ROWS, side.side.rows))
     profiles, counts = np.unique(drawn, return_counts=True)
     values = np.asarray(side.features.whole(side.side.profiles[profiles]) * STEP, dtype=np.float64)
     start, means = counts / counts.sum(), side.sums / side.links
@@ -198,11 +198,11 @@ def directions(side: Expected, theta: Floats) -> NDArray[np.float32]:
     return out
 
 
-def cluster(points: NDArray[np.float32], chance: Chance) -> tuple[Integers, Floats]:
+def cluster(points: NDArray[np.float32], stream: PublicStream) -> tuple[Integers, Floats]:
     """Return the cluster of every point and the centres, by Lloyd's algorithm on a sample."""
     if len(points) <= GROUPS:
         return np.arange(len(points)), points.astype(float)
-    points_sample = points[chance.permutation(len(points))[:SAMPLE]]
+    points_sample = points[stream.permutation(len(points))[:SAMPLE]]
     centres = points_sample[:GROUPS].astype(float)
     for _ in range(ROUNDS):
         near = nearest(points_sample, centres)
@@ -248,12 +248,14 @@ def are_many(u: Side, v: Side) -> bool:
     return len(u.profiles) * len(v.profiles) > MOST_CELLS
 
 
-def grouped_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, chance: Chance) -> Grouped:
+def grouped_links(
+    u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool, stream: PublicStream
+) -> Grouped:
     """Return the expected links by groups and by rows, which sum to `links`."""
-    fitted = fit_sample(u, v, shares, sums, links, known, chance)
+    fitted = fit_sample(u, v, shares, sums, links, known, stream)
     one, two = Expected.random(u, shares.u, links), Expected.random(v, shares.v, links)
-    of_u, centres = cluster(directions(one, fitted.both), chance)
-    of_v, _ = cluster(directions(two, fitted.both.T), chance)
+    of_u, centres = cluster(directions(one, fitted.both), stream)
+    of_v, _ = cluster(directions(two, fitted.both.T), stream)
     own_u, own_v = u.counts * _factors(one, fitted.u), v.counts * _factors(two, fitted.v)
     mass = np.asarray(np.bincount(of_u, own_u, len(centres)), dtype=np.float64)
     cells, ends_u, ends_v = _sum_weights(two, centres, mass, own_v, of_v, known, v.counts)
@@ -292,7 +294,7 @@ def _by_group(side: Side, groups: Integers) -> Side:
     return Side(side.sizes, side.profiles[:0], counts, of)
 
 
-def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, chance: Chance) -> list[Integers]:
+def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, stream: PublicStream) -> list[Integers]:
     """Return the degrees of the rows of every group, which sum to the group's total.
 
     Each is drawn from the distribution `shares` of rows by degree, tilted to the row's expected links `ends`.
@@ -306,9 +308,9 @@ def row_degrees(ends: Floats, shares: Floats, side: Side, totals: Floats, chance
     begins = np.searchsorted(at[ordered], np.arange(len(means) + 1))
     for law, first, last in zip(laws, begins, begins[1:], strict=False):
         if last > first:
-            drawn[ordered[first:last]] = chance.systematic(law, int(last - first))
+            drawn[ordered[first:last]] = stream.systematic(law, int(last - first))
     rows = np.argsort(side.of, kind="stable")
     groups = np.split(drawn[rows], np.cumsum(side.counts.astype(np.int64))[:-1])
     return [
-        adjust_total(own.copy(), int(total), len(shares) - 1, chance) for own, total in zip(groups, totals, strict=True)
+        adjust_total(own.copy(), int(total), len(shares) - 1, stream) for own, total in zip(groups, totals, strict=True)
     ]

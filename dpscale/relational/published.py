@@ -20,7 +20,7 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
 from dpscale.privacy.protection import REPLACE
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import Side
 from dpscale.relational.rounding import Cross, sample_entries
 
@@ -147,10 +147,10 @@ def project_columns(b: Floats, rows: Floats, total: float = 1.0) -> Floats:
         active = stays
 
 
-def sample_pairs(b: Floats, u: Side, v: Side, links: int, chance: Chance) -> Integers:
+def sample_pairs(b: Floats, u: Side, v: Side, links: int, stream: PublicStream) -> Integers:
     """Return pairs of rows, (links, 2), each with probability b; block after block, so equal pairs form one run."""
     cap = np.multiply.outer(u.counts, v.counts).astype(np.int64).ravel()
-    found, ends = sample_entries([(np.ascontiguousarray(b).ravel(), cap)], links, chance), np.cumsum(cap)
+    found, ends = sample_entries([(np.ascontiguousarray(b).ravel(), cap)], links, stream), np.cumsum(cap)
     block = np.searchsorted(ends, found, side="right")
     within, one, two = found - (ends - cap)[block], block // b.shape[1], block % b.shape[1]
     width = v.counts.astype(np.int64)[two]
@@ -163,11 +163,11 @@ def _rows(side: Side, profiles: Integers, numbers: Integers) -> Integers:
     return np.asarray(order[(starts - side.counts.astype(np.int64))[profiles] + numbers])
 
 
-def sample_children(b: Floats, u: Side, v: Side, chance: Chance) -> Floats:
+def sample_children(b: Floats, u: Side, v: Side, stream: PublicStream) -> Floats:
     """Return integer numbers of children, shape (p, q): an independent profile of u for every row of v."""
     found = np.zeros(b.shape)
     for j, count in enumerate(v.counts.astype(int)):
         ends = np.cumsum(b[:, j] * u.counts)
-        own = np.searchsorted(ends, chance.uniforms(count) * ends[-1], side="right")
+        own = np.searchsorted(ends, stream.uniforms(count) * ends[-1], side="right")
         found[:, j] = np.bincount(np.minimum(own, len(ends) - 1), minlength=len(ends))
     return found

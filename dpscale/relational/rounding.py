@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational import loops
 from dpscale.relational.features import Side
 
@@ -105,10 +105,10 @@ def _code(side: Side, columns: Columns) -> tuple[Integers, int]:
 PASSES, PROPOSALS, MOST, TINY = 3, 8, 400_000, 1e-12
 
 
-def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance) -> Floats:
+def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, stream: PublicStream) -> Floats:
     """Return integers ≤ caps, shape (p, q), whose sum is the rounded sum of `wanted`."""
     wanted = np.minimum(wanted, caps)
-    links, floors = round_cells(wanted, caps, chance), np.floor(wanted).ravel()
+    links, floors = round_cells(wanted, caps, stream), np.floor(wanted).ravel()
     cross = Cross.of(u, v)
     first, second, off = cross.first, cross.second, cross.marginals(links - wanted)
     flat, shares = links.ravel(), np.cumsum(wanted.ravel() - floors)
@@ -117,32 +117,32 @@ def round_totals(wanted: Floats, u: Side, v: Side, caps: Floats, chance: Chance)
         above = np.flatnonzero(flat > floors)
         if not len(above) or not count:
             break
-        sources = above[(chance.uniforms(count) * len(above)).astype(np.int64)]
-        ends = np.searchsorted(shares, chance.uniforms(count) * shares[-1]).clip(0, flat.size - 1).astype(np.int64)
+        sources = above[(stream.uniforms(count) * len(above)).astype(np.int64)]
+        ends = np.searchsorted(shares, stream.uniforms(count) * shares[-1]).clip(0, flat.size - 1).astype(np.int64)
         loops.improve(flat, floors, caps.ravel(), first, second, off, sources, ends)
     return flat.reshape(wanted.shape)
 
 
-def round_children(wanted: Floats, u: Side, v: Side, most: int | None, chance: Chance) -> Floats:
+def round_children(wanted: Floats, u: Side, v: Side, most: int | None, stream: PublicStream) -> Floats:
     """Return integers, shape (p, q), that assign one parent to every child: column sums are the rows of v.
 
     Column sums are smaller if parents have no capacity. Columns are rounded separately, and links move within their
     column. `most` is the bound of the number of children of a row of u.
     """
-    whole = round_columns(wanted, v.counts, most, u.counts, chance)
-    return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, chance)
+    whole = round_columns(wanted, v.counts, most, u.counts, stream)
+    return _within_columns(whole, wanted * (v.counts / np.maximum(wanted.sum(axis=0), 1e-300)), u, v, most, stream)
 
 
-def round_columns(wanted: Floats, children: Floats, most: int | None, parents: Floats, chance: Chance) -> Floats:
+def round_columns(wanted: Floats, children: Floats, most: int | None, parents: Floats, stream: PublicStream) -> Floats:
     """Return integers, shape (p, q), with column sums `children`; `most` bounds the links of each of `parents` rows."""
-    whole = np.stack([round_cells(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), chance)
+    whole = np.stack([round_cells(column * (rows / max(column.sum(), 1e-300)), np.full(len(column), np.inf), stream)
                       for column, rows in zip(wanted.T, children, strict=True)], axis=1)  # fmt: skip
     if most is not None:
-        move_excess(whole, most * parents, wanted, chance)
+        move_excess(whole, most * parents, wanted, stream)
     return whole
 
 
-def move_excess(whole: Floats, room: Floats, wanted: Floats, chance: Chance) -> None:
+def move_excess(whole: Floats, room: Floats, wanted: Floats, stream: PublicStream) -> None:
     """Move children beyond the capacity of their parents' profile to profiles with capacity, in place.
 
     The new profile is chosen with probability proportional to `wanted`; if none has capacity, the child has no parent.
@@ -150,8 +150,8 @@ def move_excess(whole: Floats, room: Floats, wanted: Floats, chance: Chance) -> 
     left = room - whole.sum(axis=1)
     for i in np.flatnonzero(left < 0):
         each = np.repeat(np.arange(whole.shape[1]), whole[i].astype(np.int64))
-        moving = each[chance.permutation(len(each))[: int(-left[i])]]
-        for j, uniform in zip(moving, chance.uniforms(len(moving)), strict=True):
+        moving = each[stream.permutation(len(each))[: int(-left[i])]]
+        for j, uniform in zip(moving, stream.uniforms(len(moving)), strict=True):
             whole[i, j] -= 1
             if len(free := np.flatnonzero(left > 0)):
                 ends = np.cumsum(wanted[free, j] + 1e-12)
@@ -160,7 +160,7 @@ def move_excess(whole: Floats, room: Floats, wanted: Floats, chance: Chance) -> 
                 left[at] -= 1
 
 
-def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int | None, chance: Chance) -> Floats:
+def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int | None, stream: PublicStream) -> Floats:
     cross, width = Cross.of(u, v), whole.shape[1]
     first, second, off = cross.first, cross.second, cross.marginals(whole - wanted)
     flat, floors = np.ascontiguousarray(whole).ravel(), np.floor(wanted).ravel()
@@ -171,21 +171,21 @@ def _within_columns(whole: Floats, wanted: Floats, u: Side, v: Side, most: int |
         count = int(min(PROPOSALS * flat.sum(), MOST))
         if not len(above) or not count:
             break
-        sources = above[(chance.uniforms(count) * len(above)).astype(np.int64)]
+        sources = above[(stream.uniforms(count) * len(above)).astype(np.int64)]
         columns = sources % width
-        places = np.searchsorted(starts, columns + chance.uniforms(count), side="right") - columns * len(whole)
+        places = np.searchsorted(starts, columns + stream.uniforms(count), side="right") - columns * len(whole)
         ends = places.clip(0, len(whole) - 1) * width + columns
         rooms = np.full(len(whole), np.inf) if most is None else most * u.counts
         loops.improve_columns(flat, floors, rooms, first, second, off, sources, ends)
     return flat.reshape(whole.shape)
 
 
-def round_cells(wanted: Floats, caps: Floats, chance: Chance) -> Floats:
+def round_cells(wanted: Floats, caps: Floats, stream: PublicStream) -> Floats:
     """Round every cell to its floor, or one more with probability of its fraction, by systematic sampling."""
     floors = np.floor(wanted)
     fractions = (wanted - floors).ravel()
-    order = chance.permutation(fractions.size)
-    ends = np.floor(np.cumsum(fractions[order]) + chance.uniforms(1)[0])
+    order = stream.permutation(fractions.size)
+    ends = np.floor(np.cumsum(fractions[order]) + stream.uniforms(1)[0])
     more = np.zeros(fractions.size)
     more[order] = np.diff(ends, prepend=0)
     return np.minimum(floors + more.reshape(wanted.shape), caps)
@@ -194,7 +194,7 @@ def round_cells(wanted: Floats, caps: Floats, chance: Chance) -> Floats:
 OFF = 1e-6
 
 
-def sample_entries(parts: Iterable[tuple[Floats, Integers]], links: int, chance: Chance) -> Integers:
+def sample_entries(parts: Iterable[tuple[Floats, Integers]], links: int, stream: PublicStream) -> Integers:
     """Return the indices of sampled entries, ascending, shape (links,).
 
     Parameters
@@ -203,14 +203,14 @@ def sample_entries(parts: Iterable[tuple[Floats, Integers]], links: int, chance:
         Inclusion probabilities in [0, 1], and the number of consecutive entries with each; their sum is `links` up to
         rounding.
     links : int
-    chance : Chance
+    stream : PublicStream
 
     Raises
     ------
     ValueError
         If the probabilities do not sum to `links`.
     """
-    state = chance.state()
+    state = stream.state()
     sums, entry_of = _merged(parts, state)
     if abs(sums.sum() - links) > OFF * max(links, 1):
         raise ValueError(f"entries of sum {sums.sum()}: expected {links}")

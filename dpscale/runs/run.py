@@ -29,7 +29,7 @@ from dpscale.job.sections import SynthesizeTable, with_old_names
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.privacy.secret import SecretPlace, read_secret, secret_tag
+from dpscale.privacy.secret import SecretFile, read_secret, secret_tag
 from dpscale.records.origin import Origin
 from dpscale.runs.create import (
     create_directory,
@@ -161,9 +161,9 @@ class Run:
         return self.path / "secret.key"
 
     @property
-    def secret(self) -> SecretPlace:
+    def secret(self) -> SecretFile:
         """Path and public tag of the noise key."""
-        return SecretPlace(self.secret_path, self.manifest["secret_tag"])
+        return SecretFile(self.secret_path, self.manifest["secret_tag"])
 
     @property
     def measurements_path(self) -> Path:
@@ -179,13 +179,13 @@ class Run:
         return self.job.planning_problem(self.workload)
 
     @cached_property
-    def planned(self) -> MeasurementPlan:
+    def measurement_plan(self) -> MeasurementPlan:
         """The measurement plan that the plan stage wrote."""
-        planned = self.job.method.read(self.path / "plan", self.planning_problem, self.job.options)
-        if planned.noise != self.job.privacy.noise:
+        measurement_plan = self.job.method.read(self.path / "plan", self.planning_problem, self.job.options)
+        if measurement_plan.noise != self.job.privacy.noise:
             raise JobError("run directory", "the noise of its plan differs from that of its job",
                            "the plan as the run wrote it", "start a new run")  # fmt: skip
-        return planned
+        return measurement_plan
 
     @property
     def synthesis(self) -> SynthesizeTable | None:
@@ -202,10 +202,10 @@ class Run:
             stages = {name: entry for name, entry in self.manifest["stages"].items() if name != "synthesize"}
             self.update(synthesize=settings.model_dump(), stages=stages)
 
-    def write_plan(self, planned: MeasurementPlan) -> None:
+    def write_plan(self, measurement_plan: MeasurementPlan) -> None:
         """Write the plan and cache it in this object."""
-        planned.write(self.path / "plan")
-        vars(self)["planned"] = planned
+        measurement_plan.write(self.path / "plan")
+        vars(self)["measurement_plan"] = measurement_plan
 
     @property
     def measurements(self) -> MeasurementStore:
@@ -222,7 +222,7 @@ class Run:
         """Return the measurements of a release id and a snapshot of the data; cached."""
         if (release, snapshot) not in self._releases:
             rows, folder = self.planning_problem.rows_per_unit, self.measurements_path
-            opened = MeasurementStore(folder, release, snapshot, self.planned, rows, self.read_matching_key)
+            opened = MeasurementStore(folder, release, snapshot, self.measurement_plan, rows, self.read_matching_key)
             self._releases[release, snapshot] = opened
         return self._releases[release, snapshot]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, Integers32
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import others
 from dpscale.storage.files import reading, writing
@@ -76,15 +76,15 @@ class AncestralSampler:
 
     def rows(self, part: RowPart, release: str) -> Integers32:
         """Return the part's rows over cells, shape (count, d)."""
-        chance = Chance(release, "ancestral", *part.key)
+        stream = PublicStream(release, "ancestral", *part.key)
         rows = np.zeros((part.count, len(self.names)), np.int32)
         for step in self.steps:
             given = self._codes(rows, step.given)
-            drawn = _sample_entries(step.ends, given, chance) - given * int(np.prod(step.shape))
+            drawn = _sample_entries(step.ends, given, stream) - given * int(np.prod(step.shape))
             rows[:, step.new] = np.stack(np.unravel_index(drawn, step.shape), axis=1)
         for column, ends in enumerate(self.within):
             if len(ends) > self.sizes[column]:
-                rows[:, column] = _sample_entries(ends, rows[:, column].astype(np.int64), chance)
+                rows[:, column] = _sample_entries(ends, rows[:, column].astype(np.int64), stream)
         return rows
 
     def _codes(self, rows: Integers32, columns: tuple[int, ...]) -> Integers:
@@ -94,15 +94,15 @@ class AncestralSampler:
         return codes
 
 
-def _sample_entries(ends: Integers, given: Integers, chance: Chance) -> Integers:
+def _sample_entries(ends: Integers, given: Integers, stream: PublicStream) -> Integers:
     """Return for each row an entry k with ends[k − 1] ≤ given + point < ends[k], in steps.
 
     The points of rows with equal `given` are evenly spaced.
     """
-    order = chance.permutation(len(given))
+    order = stream.permutation(len(given))
     order = order[np.argsort(given[order], kind="stable")]
     _, starts, counts = np.unique(given[order], return_index=True, return_counts=True)
-    offsets = (chance.permutation(len(starts)) + chance.uniforms(len(starts))) / max(len(starts), 1)
+    offsets = (stream.permutation(len(starts)) + stream.uniforms(len(starts))) / max(len(starts), 1)
     ranks = np.arange(len(given)) - np.repeat(starts, counts)
     points = ((ranks + np.repeat(offsets, counts)) / np.repeat(counts, counts) * STEPS).astype(np.int64)
     drawn = np.empty(len(given), np.int64)

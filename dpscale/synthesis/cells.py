@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers32
 from dpscale.domain.structural_zeros import FunctionalDependency
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.constraints import determined_over_groups, known_pair
 from dpscale.reconstruction.entropy import proportional_fit
 from dpscale.reconstruction.pairwise.learn import LOG_UNIT
@@ -30,7 +30,9 @@ ROUNDS, THROUGH = 2, 12
 LEAST = 1e-12
 
 
-def refine_to_cells(targets: PairTargets, cells: CellDistribution, rows: Integers32, chance: Chance) -> Integers32:
+def refine_to_cells(
+    targets: PairTargets, cells: CellDistribution, rows: Integers32, stream: PublicStream
+) -> Integers32:
     """Return rows over cells, shape (n, d), from rows over groups."""
     out, sizes = rows.copy(), [cells.groups[name].size for name in targets.layout.names]
     coarse = [i for i in range(len(sizes)) if targets.layout.sizes[i] < sizes[i] and len(rows)]
@@ -40,7 +42,7 @@ def refine_to_cells(targets: PairTargets, cells: CellDistribution, rows: Integer
         mixed = rows.copy()
         mixed[:, fine] = out[:, fine]
         initial = np.ascontiguousarray(out[:, i]) if place >= len(coarse) else None
-        out[:, i] = _AttributeRefinement(targets, cells, mixed, frozenset(fine), i).cells(chance, initial)
+        out[:, i] = _AttributeRefinement(targets, cells, mixed, frozenset(fine), i).cells(stream, initial)
     return out
 
 
@@ -54,17 +56,17 @@ class _AttributeRefinement:
     fine: frozenset[int]
     i: int
 
-    def cells(self, chance: Chance, initial: Integers32 | None) -> Integers32:
+    def cells(self, stream: PublicStream, initial: Integers32 | None) -> Integers32:
         """Return the cell of each row, from `initial`, the cells of an earlier round, if given."""
-        cells = self._initial_cells(chance) if initial is None else initial
+        cells = self._initial_cells(stream) if initial is None else initial
         starts, targets = self._targets()
         alone = self.one * (len(self.rows) / self.one.sum())
         inside = (np.rint(np.log(np.maximum(self._log_shares, LEAST)) * LOG_UNIT) / LOG_UNIT).astype(np.float32)
-        bounds, state = np.array([*self.groups.starts, self.groups.size], np.int64), chance.state()
+        bounds, state = np.array([*self.groups.starts, self.groups.size], np.int64), stream.state()
         weights, slopes = _feedback(targets, self._counts(cells, starts, len(targets)), BETA)
         own = np.bincount(cells, minlength=self.groups.size).astype(np.float64)
         own_weights, own_slopes = _feedback(alone, own, ALONE * BETA)
-        order = chance.permutation(len(self.rows))
+        order = stream.permutation(len(self.rows))
         loops.sweep_cells(cells, self.rows, self.i, order, bounds, starts, inside, weights, slopes, own_weights,
                           own_slopes, state)  # fmt: skip
         return cells
@@ -87,7 +89,7 @@ class _AttributeRefinement:
         one, groups = self.distribution.ones[name], self.distribution.groups[name]
         return np.asarray(one / np.add.reduceat(one, groups.starts)[groups.labels])
 
-    def _initial_cells(self, chance: Chance) -> Integers32:
+    def _initial_cells(self, stream: PublicStream) -> Integers32:
         """Return cells that match the 1-way marginal within each group of rows."""
         cells = np.empty(len(self.rows), np.int32)
         column = self.rows[:, self.i]
@@ -97,7 +99,7 @@ class _AttributeRefinement:
         for g in range(self.groups.count):
             mine = order[ends[g] : ends[g + 1]]
             if len(mine):
-                cells[mine] = bounds[g] + chance.systematic(self.one[bounds[g] : bounds[g + 1]], len(mine))
+                cells[mine] = bounds[g] + stream.systematic(self.one[bounds[g] : bounds[g + 1]], len(mine))
         return cells
 
     def _targets(self) -> tuple[NDArray[np.int64], Floats]:

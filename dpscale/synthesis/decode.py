@@ -18,19 +18,21 @@ from numpy.typing import NDArray
 from dpscale.base.arrow import pa
 from dpscale.base.numerics import Integers32
 from dpscale.domain.attribute import EPOCH, OUTSIDE_LABEL, Attribute, first_day
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 
 
-def column(attribute: Attribute, cells: Integers32, chance: Chance, wanted: pa.DataType | None = None) -> pa.Array:
+def column(
+    attribute: Attribute, cells: Integers32, stream: PublicStream, wanted: pa.DataType | None = None
+) -> pa.Array:
     """Return the values of a column of cells, shape (n,), in the type `wanted` if they fit it."""
     null = cells >= attribute.listed
     if attribute.values:
         values = _categories(attribute, cells)
     elif attribute.kind == "bins":
-        inside = _inside(attribute, np.minimum(cells, attribute.listed - 1), _step(attribute, wanted), chance)
+        inside = _inside(attribute, np.minimum(cells, attribute.listed - 1), _step(attribute, wanted), stream)
         values = pa.array(inside, mask=null)
     elif attribute.kind == "date":
-        values = pa.array(_days(attribute, np.minimum(cells, attribute.listed - 1), chance), pa.date32(), mask=null)
+        values = pa.array(_days(attribute, np.minimum(cells, attribute.listed - 1), stream), pa.date32(), mask=null)
     else:
         values = pa.array(cells.astype(np.int64) * attribute.step + attribute.low, mask=null)
     return _cast(values, wanted)
@@ -46,12 +48,12 @@ def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:
     return pa.array(listed).take(pa.array(cells))
 
 
-def _days(attribute: Attribute, cells: Integers32, chance: Chance) -> NDArray[np.int32]:
+def _days(attribute: Attribute, cells: Integers32, stream: PublicStream) -> NDArray[np.int32]:
     """Return days drawn uniformly from each period."""
     numbers = range(attribute.low, attribute.high + 2)
     begins = np.array([(first_day(attribute.by, number) - EPOCH).days for number in numbers])
     first, beyond = begins[cells], begins[cells + 1]
-    return np.asarray(first + np.floor(chance.uniforms(len(cells)) * (beyond - first)), np.int32)
+    return np.asarray(first + np.floor(stream.uniforms(len(cells)) * (beyond - first)), np.int32)
 
 
 def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:
@@ -64,10 +66,10 @@ def _step(attribute: Attribute, wanted: pa.DataType | None) -> float:
     return 10.0**-wanted.scale if pa.types.is_decimal(wanted) else float(pa.types.is_integer(wanted))
 
 
-def _inside(attribute: Attribute, bins: Integers32, step: float, chance: Chance) -> NDArray[np.float64]:
+def _inside(attribute: Attribute, bins: Integers32, step: float, stream: PublicStream) -> NDArray[np.float64]:
     """Return uniform numbers in each bin, without its right edge."""
     edges = np.asarray(attribute.edges)
-    low, high, share = edges[bins], edges[bins + 1], chance.uniforms(len(bins))
+    low, high, share = edges[bins], edges[bins + 1], stream.uniforms(len(bins))
     if step:
         first, beyond = np.ceil(low / step), np.ceil(high / step)
         return np.asarray(np.floor(first + share * np.maximum(beyond - first, 1)) * step)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers32
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import PairwiseModel, Sweeper, independent_rows
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets
 from dpscale.synthesis.cells import refine_to_cells
@@ -51,11 +51,11 @@ class RowPart:
         """The files of this part, one by one."""
         return [RowPart(self.rows, self.parts, self.number + file) for file in range(self.files)]
 
-    def share(self, whole: Floats, chance: Chance) -> Floats:
-        """Return the part's share of target counts of the whole; `chance` is the same for every part."""
+    def share(self, whole: Floats, stream: PublicStream) -> Floats:
+        """Return the part's share of target counts of the whole; `stream` is the same for every part."""
         if self.parts == self.files:
             return whole
-        dither, ends = chance.uniforms(len(whole)), (self.number, self.number + self.files)
+        dither, ends = stream.uniforms(len(whole)), (self.number, self.number + self.files)
         before, after = (np.floor(whole * (end / self.parts) + dither) for end in ends)
         return np.asarray(after - before)
 
@@ -71,17 +71,17 @@ def draw(
     model: PairwiseModel, part: RowPart, release: str, three_way: ThreeWayTargets | None = None
 ) -> NDArray[np.int32]:
     """Return the part's rows over groups, shape (count, d); `three_way` are additional targets of polished rows."""
-    targets, chance = model.targets, Chance(release, "draw", *part.key)
+    targets, stream = model.targets, PublicStream(release, "draw", *part.key)
     if not part.count:
         return np.empty((0, len(targets.layout.sizes)), np.int32)
     if not targets.layout.pairs:
-        return independent_rows(targets.layout, targets.ones, part.count, chance)
-    target_counts = part.share(targets.shares * part.rows, Chance(release, "dither", part.rows, part.parts))
-    prototypes = np.ascontiguousarray(model.rows[_resample(len(model.rows), part.count, chance)])
-    rows = balance_rows(targets, prototypes, chance)
-    of = targets.layout, targets.ones, rows, target_counts, model.theta, targets.layout.used, chance
+        return independent_rows(targets.layout, targets.ones, part.count, stream)
+    target_counts = part.share(targets.shares * part.rows, PublicStream(release, "dither", part.rows, part.parts))
+    prototypes = np.ascontiguousarray(model.rows[_resample(len(model.rows), part.count, stream)])
+    rows = balance_rows(targets, prototypes, stream)
+    of = targets.layout, targets.ones, rows, target_counts, model.theta, targets.layout.used, stream
     if three_way is not None:
-        aims = part.share(three_way.shares * part.rows, Chance(release, "dither threes", part.rows, part.parts))
+        aims = part.share(three_way.shares * part.rows, PublicStream(release, "dither threes", part.rows, part.parts))
         polisher = Polisher(three_way.layout, aims, *of)
         for betas in POLISHING:
             polisher.polish(*betas)
@@ -92,9 +92,9 @@ def draw(
     return rows
 
 
-def _resample(prototypes: int, count: int, chance: Chance) -> NDArray[np.int64]:
+def _resample(prototypes: int, count: int, stream: PublicStream) -> NDArray[np.int64]:
     """Return each prototype equally often, up to one."""
-    return np.concatenate([chance.permutation(prototypes) for _ in range(-(-count // prototypes))])[:count]
+    return np.concatenate([stream.permutation(prototypes) for _ in range(-(-count // prototypes))])[:count]
 
 
 ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
@@ -179,9 +179,9 @@ class PairwiseSampler:
 
     def rows(self, part: RowPart, release: str) -> Integers32:
         groups = draw(self.model, part, release, self.three_way)
-        chance = Chance(release, "cells", *part.key)
+        stream = PublicStream(release, "cells", *part.key)
         return match_one_ways(
-            self.model.targets, self.cells, refine_to_cells(self.model.targets, self.cells, groups, chance)
+            self.model.targets, self.cells, refine_to_cells(self.model.targets, self.cells, groups, stream)
         )
 
     def weights(self, rows: Integers32, part: RowPart) -> Floats:

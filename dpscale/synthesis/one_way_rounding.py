@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.domain.structural_zeros import Column, DomainConstraint, constraints_on
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, PairTargets
 
@@ -85,7 +85,7 @@ def _fits(targets: PairTargets, cells: CellDistribution, rows: Integers32, i: in
 ROUNDS, LEAST_STEP, MOST_STEP = 10, 0.25, 4.0
 
 
-def balance_rows(targets: PairTargets, rows: Integers32, chance: Chance) -> Integers32:
+def balance_rows(targets: PairTargets, rows: Integers32, stream: PublicStream) -> Integers32:
     """Return the same number of rows over groups, resampled to 1-way marginals nearer to the released ones.
 
     Parameters
@@ -94,11 +94,11 @@ def balance_rows(targets: PairTargets, rows: Integers32, chance: Chance) -> Inte
         Released 1-way marginals, as shares of all rows.
     rows : ndarray of int32, shape (n, d)
         Groups.
-    chance : Chance
+    stream : PublicStream
         A public random stream.
     """
     weights = _rake_weights(targets, rows)
-    ends = np.floor(np.cumsum(weights) + chance.uniforms(1)[0]).astype(np.int64)
+    ends = np.floor(np.cumsum(weights) + stream.uniforms(1)[0]).astype(np.int64)
     ends[-1] = len(rows)
     ends = np.minimum(ends, len(rows))
     return np.ascontiguousarray(np.repeat(rows, np.diff(ends, prepend=0), axis=0))
@@ -139,7 +139,7 @@ class RuleRepair:
     def _columns(self, rows: Integers32) -> Column:
         return lambda name: rows[:, self._names.index(name)]
 
-    def repair(self, rows: Integers32, chance: Chance) -> Integers32:
+    def repair(self, rows: Integers32, stream: PublicStream) -> Integers32:
         """Return the rows with every impossible one repaired. Raises PlanError if all of them are impossible."""
         rows = rows.copy()
         for number in range(REPAIR_ROUNDS):
@@ -147,12 +147,12 @@ class RuleRepair:
                 impossible = np.flatnonzero(rule.broken(self._columns(rows)))
                 if len(impossible):
                     column = self._names.index(rule.names[-1 - number % len(rule.names)])
-                    rows[impossible, column] = self._possible_cells(rows[impossible], column, chance)
+                    rows[impossible, column] = self._possible_cells(rows[impossible], column, stream)
             if not self.broken(rows).any():
                 return rows
-        return self._copy_possible_rows(rows, chance)
+        return self._copy_possible_rows(rows, stream)
 
-    def _possible_cells(self, rows: Integers32, column: int, chance: Chance) -> Integers32:
+    def _possible_cells(self, rows: Integers32, column: int, stream: PublicStream) -> Integers32:
         """Return a possible cell of one attribute for each row, if there is one."""
         weights = np.tile(np.maximum(self._shares[column], 1e-12), (len(rows), 1))
         name = self._names[column]
@@ -160,16 +160,16 @@ class RuleRepair:
             if name in rule.names:
                 weights[rule.forbidden(name, self._columns(rows), weights.shape[1])] = 0
         reach = np.cumsum(weights, axis=1)
-        points = chance.uniforms(len(rows)) * reach[:, -1]
+        points = stream.uniforms(len(rows)) * reach[:, -1]
         found = np.minimum((reach <= points[:, None]).sum(axis=1), weights.shape[1] - 1)
         return np.where(reach[:, -1] > 0, found, rows[:, column]).astype(np.int32)
 
-    def _copy_possible_rows(self, rows: Integers32, chance: Chance) -> Integers32:
+    def _copy_possible_rows(self, rows: Integers32, stream: PublicStream) -> Integers32:
         impossible = self.broken(rows)
         possible_rows = np.flatnonzero(~impossible)
         if not len(possible_rows):
             raise PlanError("impossible", "rules that exclude every row of these estimates",
                             "rules that allow some rows", "look for a rule that excludes too many values")  # fmt: skip
-        chosen = possible_rows[(chance.uniforms(int(impossible.sum())) * len(possible_rows)).astype(np.int64)]
+        chosen = possible_rows[(stream.uniforms(int(impossible.sum())) * len(possible_rows)).astype(np.int64)]
         rows[impossible] = rows[chosen]
         return rows

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers32
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import LEAST_WEIGHT, LOG_UNIT
 from dpscale.reconstruction.pairwise.pairs import STEP, PairTargets
 
@@ -26,7 +26,7 @@ Edge = tuple[int, int]
 INFORMATION_UNIT = 2.0**20  # libraries differ in the last bits of a logarithm
 
 
-def tree_start(targets: PairTargets, count: int, chance: Chance) -> tuple[Integers32, Floats]:
+def tree_start(targets: PairTargets, count: int, stream: PublicStream) -> tuple[Integers32, Floats]:
     """Return rows of the tree and the θ under which they are stationary.
 
     Parameters
@@ -35,7 +35,7 @@ def tree_start(targets: PairTargets, count: int, chance: Chance) -> tuple[Intege
         Released 1-way marginals and pairs, as shares of all rows.
     count : int
         Number of rows.
-    chance : Chance
+    stream : PublicStream
         A public random stream.
 
     Returns
@@ -49,7 +49,7 @@ def tree_start(targets: PairTargets, count: int, chance: Chance) -> tuple[Intege
     theta = np.zeros(targets.layout.cells)
     for i, j in edges:
         targets.layout.of(theta, i, j)[:] = _logits(targets, i, j)
-    return _tree_rows(targets, edges, count, chance), theta
+    return _tree_rows(targets, edges, count, stream), theta
 
 
 def spanning_tree(targets: PairTargets) -> list[Edge]:
@@ -78,13 +78,13 @@ def _logits(targets: PairTargets, i: int, j: int) -> Floats:
     return np.asarray(np.rint(np.log(ratio) * LOG_UNIT) / LOG_UNIT)
 
 
-def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, chance: Chance) -> Integers32:
+def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, stream: PublicStream) -> Integers32:
     """Draw every attribute after its parent, by systematic rounding of its conditional shares."""
     layout = targets.layout
     rows = np.zeros((count, len(layout.sizes)), np.int32)
     for child, parent in _in_order(edges, len(layout.sizes)):
         if parent is None:
-            rows[:, child] = chance.systematic(layout.one(targets.ones, child), count)
+            rows[:, child] = stream.systematic(layout.one(targets.ones, child), count)
             continue
         pair = layout.of(targets.shares, *sorted((parent, child)))
         conditional = pair if parent < child else pair.T
@@ -93,7 +93,7 @@ def _tree_rows(targets: PairTargets, edges: list[Edge], count: int, chance: Chan
         for value, own in enumerate(np.split(order, ends[:-1])):
             if len(own):
                 shares = np.maximum(conditional[value], 0) + STEP * layout.one(targets.ones, child)
-                rows[own, child] = chance.systematic(shares, len(own))
+                rows[own, child] = stream.systematic(shares, len(own))
     return rows
 
 

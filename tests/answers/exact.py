@@ -11,7 +11,7 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload.residual import kron
 
 
-def planned(domain, workload, mechanism="query-smasher"):
+def measurement_plan(domain, workload, mechanism="query-smasher"):
     """A plan of families over attribute sets: [("prefix", ("a",)), …]."""
     asked = dp.Workload(domain)
     for family, names in workload:

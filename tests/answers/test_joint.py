@@ -6,7 +6,7 @@ import pytest
 import dpscale as dp
 from dpscale.reconstruction import joint_intervals
 from dpscale.reconstruction.joint_intervals import half_width, simultaneous_width
-from tests.answers.exact import estimates, planned
+from tests.answers.exact import estimates, measurement_plan
 
 DOMAIN = dp.Domain({"a": 4, "b": 3, "c": 2})
 ASKED = [("marginal", ("a", "b")), ("prefix", ("a",)), ("marginal", ("b", "c"))]
@@ -21,7 +21,7 @@ def covariance(plan, queries):
 
 @pytest.mark.parametrize("mechanism", ["query-smasher", "residual-planner-plus", "hdmm"])
 def test_all_cells_are_inside_as_often_as_the_level_says(mechanism):
-    plan = planned(DOMAIN, ASKED, mechanism)
+    plan = measurement_plan(DOMAIN, ASKED, mechanism)
     found = estimates(plan, np.zeros((4, 3, 2)))
     width = simultaneous_width(found, plan.workload.parts[0], ("a", "b"), 0.95, "release")
     cov = covariance(plan, np.eye(12).reshape(12, 4, 3))
@@ -33,7 +33,7 @@ def test_all_cells_are_inside_as_often_as_the_level_says(mechanism):
 
 
 def test_the_width_is_one_of_the_release_and_of_nothing_else():
-    plan = planned(DOMAIN, ASKED)
+    plan = measurement_plan(DOMAIN, ASKED)
     here, there = (estimates(plan, np.full((4, 3, 2), count)) for count in (0, 50))
     part, names = plan.workload.parts[0], ("a", "b")
     assert simultaneous_width(here, part, names, 0.9, "x") == simultaneous_width(there, part, names, 0.9, "x")
@@ -46,7 +46,7 @@ def test_laplace_intervals_are_those_of_one_variable_or_wider():
 
 
 def test_batches_draw_the_same_law(monkeypatch):
-    found = estimates(planned(DOMAIN, ASKED), np.zeros((4, 3, 2)))
+    found = estimates(measurement_plan(DOMAIN, ASKED), np.zeros((4, 3, 2)))
     part = found.workload.parts[0]
     whole = simultaneous_width(found, part, ("a", "b"), 0.95, "release")
     monkeypatch.setattr(joint_intervals, "BATCH", 1000)

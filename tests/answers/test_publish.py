@@ -12,7 +12,7 @@ from dpscale.answers.tables import Answered
 from dpscale.domain import Domain
 from dpscale.domain.structural_zeros import possible
 from dpscale.workload.residual import kron
-from tests.answers.exact import estimates, planned
+from tests.answers.exact import estimates, measurement_plan
 
 RULES = {"impossible": [{"a": [0], "b": [1, 2]}]}
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 3}
@@ -21,7 +21,7 @@ PAIRS = list(combinations(SIZES, 2))
 
 def answered(counts, sets, seed=None, rules=None):
     domain = Domain(SIZES) if rules is None else Domain(Domain(SIZES).attributes, rules)
-    plan = planned(domain, [("marginal", names) for names in sets], "residual-planner")
+    plan = measurement_plan(domain, [("marginal", names) for names in sets], "residual-planner")
     return Answered(estimates(plan, counts, None if seed is None else np.random.default_rng(seed)), "release")
 
 

@@ -9,13 +9,13 @@ from dpscale.answers.tables import Answered
 from dpscale.base.errors import DomainError, DpscaleError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
-from tests.answers.exact import estimates, planned
+from tests.answers.exact import estimates, measurement_plan
 
 AGE = Attribute("age", "integer", low=20, high=39, outside="category", nulls="category")
 INCOME = Attribute("income", "bins", edges=(0.0, 10.0, 20.0, 50.0, 100.0))
 SEX = Attribute("sex", "categories", values=("F", "M"))
 DOMAIN = Domain([AGE, INCOME, SEX])
-PLAN = planned(DOMAIN, [("prefix", ("age",)), ("marginal", ("age", "sex")), ("prefix", ("income",))])
+PLAN = measurement_plan(DOMAIN, [("prefix", ("age",)), ("marginal", ("age", "sex")), ("prefix", ("income",))])
 RNG = np.random.default_rng(3)
 COUNTS = RNG.integers(0, 40, (22, 4, 2)).astype(float)
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_told_is_refused_in_a_sentence(wrong, says):
 
 
 def test_of_many_cells_a_few_errors_are_looked_at_and_intervals_are_hardly_wider(monkeypatch):
-    plan = planned(Domain({"x": 300}), [("prefix", ("x",))])
+    plan = measurement_plan(Domain({"x": 300}), [("prefix", ("x",))])
     counts = np.random.default_rng(8).integers(0, 9, 300).astype(float)
     noisy = Answered(estimates(plan, counts, np.random.default_rng(1)), "release")
     for q in (0.02, 0.5, 0.97):

@@ -8,7 +8,7 @@ import dpscale as dp
 from dpscale.answers import tables
 from dpscale.answers.tables import Answered
 from dpscale.cli.demo.randhie import outcome
-from tests.answers.exact import estimates, planned
+from tests.answers.exact import estimates, measurement_plan
 from tests.runs.small import table, write_job, write_table
 
 DOMAIN = dp.Domain({"a": 4, "b": 5, "c": 3, "d": 2})
@@ -16,7 +16,7 @@ PAIRS = [("marginal", names) for names in (("a", "b"), ("a", "c"), ("b", "c"), (
 
 
 def answered(counts, noise=None):
-    return Answered(estimates(planned(DOMAIN, PAIRS, "residual-planner"), counts, noise), "release")
+    return Answered(estimates(measurement_plan(DOMAIN, PAIRS, "residual-planner"), counts, noise), "release")
 
 
 def test_the_pair_that_goes_together_comes_first():

@@ -43,10 +43,10 @@ ALLOWED = re.compile("|".join(["", re.escape(SENTENCE), *LIBRARIES]))
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Planned runs on a table and on its neighbour of a hundred rows more, each row a person of its own."""
-    return [planned(tmp_path_factory.mktemp("rows"), rows) for rows in (ROWS, ROWS + 100)]
+    return [measurement_plan(tmp_path_factory.mktemp("rows"), rows) for rows in (ROWS, ROWS + 100)]
 
 
-def planned(place, rows):
+def measurement_plan(place, rows):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.integers(0, 4, rows), "b": rng.integers(0, 3, rows), "unit": np.arange(rows)})
     (place / "data").mkdir()

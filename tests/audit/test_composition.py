@@ -91,7 +91,7 @@ def test_a_draw_by_a_strategy_is_held_against_the_strategys_own_columns(tmp_path
 def first_drawn(run):
     """The record of a run's first measurement, and its value."""
     released = Run(run).measurements
-    first = released.planned.first_decision()
+    first = released.measurement_plan.first_decision()
     return released.record(first.requests[0]), released.values(first)[0]
 
 

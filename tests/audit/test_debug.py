@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.base.error_redaction import Discreet, discreetly
+from dpscale.base.error_redaction import RedactedCall, discreetly
 from dpscale.engine import resolve
 from dpscale.records import encode, file_readers
 from dpscale.records.raw import reading
@@ -122,7 +122,7 @@ def test_the_cause_is_chained_where_the_user_asks_for_it(file, monkeypatch, debu
 @pytest.mark.parametrize("value", ["", "0", "yes"])
 def test_other_values_of_the_variable_show_nothing(monkeypatch, value):
     monkeypatch.setenv("DPSCALE_DEBUG", value)
-    for call in (Discreet(fail(ValueError)), lambda: discreetly("work", fail(ValueError))):
+    for call in (RedactedCall(fail(ValueError)), lambda: discreetly("work", fail(ValueError))):
         with pytest.raises(dp.TransientError) as caught:
             call()
         assert (caught.value.__cause__, caught.value.__context__) == (None, None)

@@ -13,7 +13,7 @@ from dpscale.base.display import nearest
 from dpscale.base.error_redaction import discreetly, no_memory
 from dpscale.base.errors import Unreadable
 from dpscale.engine import resolve
-from dpscale.engine.watch import Discreet
+from dpscale.engine.watch import RedactedCall
 from tests.audit.leaks import leaks_in
 
 ERRORS = {
@@ -69,10 +69,10 @@ def test_of_several_refusals_the_same_one_is_told_wherever_they_are(scheduler, n
 
 
 def test_a_refusal_is_a_result_that_shows_nothing_and_goes_through_later_tasks():
-    refused = Discreet(refuse_some)(1)
+    refused = RedactedCall(refuse_some)(1)
     assert repr(refused) == "result"
     assert refused.error.__traceback__ is None
-    assert Discreet(len)(pickle.loads(pickle.dumps(refused))).error.field == "data column 1"
+    assert RedactedCall(len)(pickle.loads(pickle.dumps(refused))).error.field == "data column 1"
 
 
 def test_a_file_that_the_system_does_not_give_is_a_failure_that_is_tried_again():
@@ -80,7 +80,7 @@ def test_a_file_that_the_system_does_not_give_is_a_failure_that_is_tried_again()
         raise Unreadable("data.path", "x.parquet cannot be read")
 
     with pytest.raises(Unreadable):
-        Discreet(unreadable)()
+        RedactedCall(unreadable)()
 
 
 SHORT_OF_MEMORY = [
@@ -97,7 +97,7 @@ def test_want_of_memory_has_the_same_words_in_a_task_and_on_the_driver(error):
     def fail_so():
         raise error
 
-    for call in (Discreet(fail_so), lambda: discreetly("stage measure", fail_so)):
+    for call in (RedactedCall(fail_so), lambda: discreetly("stage measure", fail_so)):
         with pytest.raises(TransientError) as caught:
             call()
         assert str(caught.value) == str(no_memory())
@@ -115,4 +115,4 @@ def test_what_the_driver_fails_with_is_its_kind_and_place():
 
 
 def test_a_discreet_function_travels_and_keeps_its_name():
-    assert repr(pickle.loads(pickle.dumps(Discreet(refuse)))) == "refuse"
+    assert repr(pickle.loads(pickle.dumps(RedactedCall(refuse)))) == "refuse"

@@ -46,7 +46,7 @@ def noise_of_run(place, mechanism, noise, seed):
     release = dp.run(path, place / f"run-{mechanism}-{noise}-{seed}")
     table = Table.open(place / "data", release.domain)
     released = release._run.measurements
-    first, parts = released.planned.first_decision(), []
+    first, parts = released.measurement_plan.first_decision(), []
     for order, value in zip(first.requests, released.values(first), strict=True):
         block, draw = order.block, order.draw
         counts = count_marginals(table, [block.attributes])[block.attributes]

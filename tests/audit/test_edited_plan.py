@@ -91,7 +91,7 @@ def test_the_digest_of_a_plan_is_of_what_was_written(tmp_path):
     path = run.path / "plan" / "plan.json"
     written = hashlib.sha256(path.read_bytes()).hexdigest()
     path.write_text(path.read_text() + " ")
-    assert run.planned.digest == written
+    assert run.measurement_plan.digest == written
 
 
 def test_the_digest_of_a_plan_is_of_what_was_read(tmp_path):
@@ -101,9 +101,9 @@ def test_the_digest_of_a_plan_is_of_what_was_read(tmp_path):
     run = Run(tmp_path / "run")
     path = run.path / "plan" / "plan.json"
     read = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert run.planned.first_decision().requests
+    assert run.measurement_plan.first_decision().requests
     path.write_text(path.read_text() + " ")
-    assert run.planned.digest == read
+    assert run.measurement_plan.digest == read
 
 
 @pytest.mark.parametrize("mechanism", [{"name": "aim-grem"}, {"name": "aim-grem", "published": True}])
@@ -115,5 +115,5 @@ def test_an_adaptive_run_that_was_charged_goes_on(tmp_path, monkeypatch, mechani
         patched.setattr(budget, "destroy_secret", lambda path: 1 / 0)
         with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
             dp.run(job, tmp_path / "run")
-    assert Run(tmp_path / "run").planned.noise_spec == ["aim-grem", "1", 1]
+    assert Run(tmp_path / "run").measurement_plan.noise_spec == ["aim-grem", "1", 1]
     dp.run(job, tmp_path / "run")

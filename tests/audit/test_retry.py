@@ -56,7 +56,9 @@ def crashing(monkeypatch, module, name):
 def every_measurement(released):
     """All of the first decision, whether there is a file or not."""
     elsewhere = replace(released, folder=released.folder / "none")
-    return [replace(one, folder=released.folder) for one in elsewhere.missing(released.planned.first_decision())]
+    return [
+        replace(one, folder=released.folder) for one in elsewhere.missing(released.measurement_plan.first_decision())
+    ]
 
 
 def test_a_task_run_again_changes_no_file(tmp_path):
@@ -67,7 +69,7 @@ def test_a_task_run_again_changes_no_file(tmp_path):
     released = run.measurements
     orders = every_measurement(released)
     table = Table.open(run.job.data.path, run.domain)
-    layout = Layout(run.domain, released.planned.counted)
+    layout = Layout(run.domain, released.measurement_plan.counted_sets)
     flat = count(layout, table.partitions)
     for one in orders:
         measure_layouts([layout], one, run.secret, flat)

@@ -44,10 +44,12 @@ def told(*arguments, code=0):
 def test_errors_by_family_are_the_variances_of_the_plan(job, privacy):
     read = Job.read(job(privacy=privacy))
     found = told(job(privacy=privacy))
-    planned = make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), LocalEngine())
+    measurement_plan = make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), LocalEngine())
     cost = read.privacy.budget.privacy_cost
-    for part, family in zip(planned.workload.parts, found["families"], strict=True):
-        variances = np.concatenate([planned.plan.accuracy.part_variances(part, names).ravel() for names in part.sets])
+    for part, family in zip(measurement_plan.workload.parts, found["families"], strict=True):
+        variances = np.concatenate(
+            [measurement_plan.plan.accuracy.part_variances(part, names).ravel() for names in part.sets]
+        )
         assert family["error"] == pytest.approx(math.sqrt(variances.mean() / cost))
         assert family["sets"] == len(part.sets)
         assert family["worst"][0]["error"] >= family["best"][0]["error"]
@@ -105,7 +107,9 @@ def test_a_plan_is_made_once_and_made_anew_where_its_file_is_damaged(job, monkey
     monkeypatch.setattr(plan, "WORTH_SECONDS", 0.0)
     made = []
     real = plan._store_plan
-    monkeypatch.setattr(plan, "_store_plan", lambda folder, planned: (made.append(folder), real(folder, planned)))
+    monkeypatch.setattr(
+        plan, "_store_plan", lambda folder, measurement_plan: (made.append(folder), real(folder, measurement_plan))
+    )
     first, second = told(job()), told(job())
     assert len(made) == 1
     del first["planning_seconds"], second["planning_seconds"]

@@ -102,12 +102,12 @@ def test_the_planted_way_by_exceptions_is_seen(client, tmp_path, monkeypatch):
 
         def __call__(self, *arguments):
             result = self.function(*arguments)
-            if type(result).__name__ == "Refused":
+            if type(result).__name__ == "ReturnedError":
                 raise result.error
             return result
 
-    discreet = graphs.Discreet
-    monkeypatch.setattr(graphs, "Discreet", lambda function: Plain(discreet(function)))
+    redacted_call = graphs.RedactedCall
+    monkeypatch.setattr(graphs, "RedactedCall", lambda function: Plain(redacted_call(function)))
     found = [traces(client, tmp_path / str(number), number) for number in range(FILES)]
     assert all(erred for _, erred, _, _ in found), found
     assert len({str(erred) for _, erred, _, _ in found}) > 1, found

@@ -28,7 +28,7 @@ ROUNDS = {  # of an adaptive job
 
 UNITS = {  # of rows dealt by their unit
     "dealing": ("dpscale.engine.contribution_bounds", "deal"),
-    "taking": ("dpscale.contributions.units", "taken"),
+    "taking": ("dpscale.contributions.units", "bounded_rows"),
     "deciding": ("dpscale.contributions.units", "decided"),
     "marking": ("dpscale.contributions.units", "marked"),
 }

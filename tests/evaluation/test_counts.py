@@ -31,7 +31,7 @@ from dpscale.evaluation.inputs import (
     size_of,
 )
 from dpscale.evaluation.marginals import choose_sets, compare_set, count_ways, score_all, summarise_by_degree
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.runs.run import Run
 from dpscale.synthesis.decode import column
 from tests.evaluation.small import frame
@@ -159,7 +159,7 @@ def test_rows_are_read_into_the_cells_that_they_were_made_of(policy: dict[str, o
 
     attribute: Attribute = from_table("a", policy)
     cells = np.repeat(np.arange(attribute.size, dtype=np.int32), 20)
-    values = column(attribute, cells, Chance("r", "values"), pa.float32() if kind else None)
+    values = column(attribute, cells, PublicStream("r", "values"), pa.float32() if kind else None)
     domain = Domain([row_attribute(attribute)])
     codes, kept = codes_of(domain, {"a": values}, ["a"])
     assert kept.all()

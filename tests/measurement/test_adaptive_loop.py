@@ -94,8 +94,8 @@ def check_budget(sets, beta, published, rows, seed):
     if state.setting.candidates:
         assert state.left == 0
         rounds = sum(note.step if names else note.selection_cost for note in state.rounds for names in note.chosen)
-        planned = len(asked.names) * asked.one_way_cost + rounds
-        assert planned == beta
+        measurement_plan = len(asked.names) * asked.one_way_cost + rounds
+        assert measurement_plan == beta
 
 
 test_the_budget_is_met_exactly_and_never_passed = settings(max_examples=60, deadline=None)(asked_anything(check_budget))

@@ -14,7 +14,7 @@ from dpscale.measurement.value_files import FileLayout, ValueReader, file_name, 
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.privacy.accounting import Budget
-from dpscale.privacy.secret import SecretPlace, make_secret, read_secret, secret_tag
+from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
 
 DOMAIN = Domain({name: 2 + i % 3 for i, name in enumerate("abcdefghijkl")})
 
@@ -70,21 +70,21 @@ def test_names_tell_round_and_places():
     assert list(runs(np.array([True, True, False, True]))) == [(0, 2), (3, 4)]
 
 
-def released_in(folder, planned):
+def released_in(folder, measurement_plan):
     folder.mkdir()
-    made = MeasurementStore(folder / "measurements", "r", "snapshot", planned)
+    made = MeasurementStore(folder / "measurements", "r", "snapshot", measurement_plan)
     make_secret(folder / "secret.key", 7)
-    return made, SecretPlace(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
+    return made, SecretFile(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
 
 
 def measured(released, place, sets=None, wanted=None):
     """Measure what is missing, from counts of the sets alone that are given."""
-    rng, domain = np.random.default_rng(3), released.planned.domain
+    rng, domain = np.random.default_rng(3), released.measurement_plan.domain
     everything = rng.integers(0, 9, domain.shape(domain.names))
-    sets = released.planned.counted if sets is None else sets
+    sets = released.measurement_plan.counted_sets if sets is None else sets
     away = {one: tuple(i for i, name in enumerate(domain.names) if name not in one) for one in sets}
     flat = np.concatenate([everything.sum(axis=away[one]).reshape(-1) for one in sets])
-    for one in wanted or released.missing(released.planned.first_decision()):
+    for one in wanted or released.missing(released.measurement_plan.first_decision()):
         for piece in one.within(frozenset(sets)):
             measure_layouts([Layout(domain, tuple(sets))], piece, place, flat)
 
@@ -93,34 +93,36 @@ SMALL = Domain({name: 2 + i % 3 for i, name in enumerate("abcde")})
 
 
 def values_of(released):
-    return [one.tobytes() for one in released.values(released.planned.first_decision())]
+    return [one.tobytes() for one in released.values(released.measurement_plan.first_decision())]
 
 
 @pytest.mark.parametrize("files", [1, 3, 64])
 def test_passes_and_files_change_no_value(tmp_path, monkeypatch, files):
     """In one pass, or one set after the other, into few files or many: the same numbers."""
-    planned = settled(SMALL)
-    whole, place = released_in(tmp_path / "whole", planned)
+    measurement_plan = settled(SMALL)
+    whole, place = released_in(tmp_path / "whole", measurement_plan)
     measured(whole, place)
     monkeypatch.setattr(value_files, "FILES", files)
-    cut, place = released_in(tmp_path / "cut", planned)
-    for number, names in enumerate(planned.counted):
+    cut, place = released_in(tmp_path / "cut", measurement_plan)
+    for number, names in enumerate(measurement_plan.counted_sets):
         measured(cut, place, [names])
-        assert (number + 1 == len(planned.counted)) == (not cut.missing(planned.first_decision()))
+        assert (number + 1 == len(measurement_plan.counted_sets)) == (
+            not cut.missing(measurement_plan.first_decision())
+        )
     assert values_of(cut) == values_of(whole)
     held = [one for path in cut.folder.iterdir() for one in records(path)]
-    assert len(held) == len(planned.plan.blocks)
+    assert len(held) == len(measurement_plan.plan.blocks)
 
 
 def test_a_stop_amid_a_file_leaves_nothing_of_it_and_the_next_goes_on(tmp_path, monkeypatch):
     """Also where the next one cuts files otherwise: what is there stays, and what is not is drawn by the same keys."""
-    planned = settled(SMALL)
-    whole, place = released_in(tmp_path / "whole", planned)
+    measurement_plan = settled(SMALL)
+    whole, place = released_in(tmp_path / "whole", measurement_plan)
     measured(whole, place)
     monkeypatch.setattr(value_files, "FILES", 4)
     monkeypatch.setattr(value_files, "GROUP_VALUES", 8)
-    stopped, place = released_in(tmp_path / "stopped", planned)
-    first = stopped.missing(planned.first_decision())
+    stopped, place = released_in(tmp_path / "stopped", measurement_plan)
+    first = stopped.missing(measurement_plan.first_decision())
     measured(stopped, place, wanted=first[:1])
     kept = {path.name: path.read_bytes() for path in stopped.folder.iterdir()}
     left = [len(first[1].requests)]
@@ -148,9 +150,9 @@ def test_a_stop_amid_a_file_leaves_nothing_of_it_and_the_next_goes_on(tmp_path, 
 
 def test_a_source_that_lacks_what_is_measured_is_refused(tmp_path):
     """As where the column of sources was edited: it is no part of what the ledger knows, and draws nothing."""
-    planned = settled(SMALL)
-    released, place = released_in(tmp_path / "run", planned)
-    source = planned.plan.sources.source
+    measurement_plan = settled(SMALL)
+    released, place = released_in(tmp_path / "run", measurement_plan)
+    source = measurement_plan.plan.sources.source
     source[:] = source[::-1].copy()
     with pytest.raises(JobError, match="cannot be measured from"):
         measured(released, place)
@@ -158,24 +160,24 @@ def test_a_source_that_lacks_what_is_measured_is_refused(tmp_path):
 
 
 def test_a_file_of_other_places_or_of_another_release_is_refused(tmp_path):
-    planned = settled(SMALL)
-    ours, place = released_in(tmp_path / "ours", planned)
+    measurement_plan = settled(SMALL)
+    ours, place = released_in(tmp_path / "ours", measurement_plan)
     measured(ours, place)
-    expected = values_of(MeasurementStore(ours.folder, "r", "snapshot", planned))
+    expected = values_of(MeasurementStore(ours.folder, "r", "snapshot", measurement_plan))
     one, other, *_ = sorted(ours.folder.iterdir())
     kept = one.read_bytes()
     one.write_bytes(other.read_bytes())
     with pytest.raises(JobError, match="of another release"):
-        list(ours.values(planned.first_decision()))
+        list(ours.values(measurement_plan.first_decision()))
     one.write_bytes(kept)
     with pytest.raises(JobError, match="of another release"):
         ValueReader({**ours.head, "release": "q"}).read(one, 0, 1, "{}")
-    fresh = MeasurementStore(ours.folder, "r", "snapshot", planned)
+    fresh = MeasurementStore(ours.folder, "r", "snapshot", measurement_plan)
     assert values_of(fresh) == expected
     os.unlink(one)
-    fresh = MeasurementStore(ours.folder, "r", "snapshot", planned)
+    fresh = MeasurementStore(ours.folder, "r", "snapshot", measurement_plan)
     with pytest.raises(JobError, match="are missing"):
-        list(fresh.values(planned.first_decision()))
+        list(fresh.values(measurement_plan.first_decision()))
 
 
 def test_values_come_back_from_any_group_of_rows(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def counts_of(columns):
     return counted
 
 
-def planned(name, beta=1.0, rows_per_unit=1, degree=2, **options):
+def measurement_plan(name, beta=1.0, rows_per_unit=1, degree=2, **options):
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=degree)
     module = MODULES[name]
     return module.plan(PlanningProblem(workload, Budget(GAUSSIAN, beta), rows_per_unit), module.Options(**options))
@@ -71,7 +71,7 @@ def decisions(plan, seed=0, rows_per_unit=1):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mst_measures_a_spanning_tree_of_the_pairs_that_hang_together(seed):
-    taken, state = decisions(planned("mst", beta=4.0), seed)
+    taken, state = decisions(measurement_plan("mst", beta=4.0), seed)
     assert nx.is_tree(nx.Graph(taken[1].chosen))
     assert len(taken) == 2
     assert set(taken[1].chosen) >= {("a", "b"), ("b", "d"), ("c", "e")}
@@ -80,7 +80,7 @@ def test_mst_measures_a_spanning_tree_of_the_pairs_that_hang_together(seed):
 
 def test_the_tree_is_the_largest_one_where_choices_are_sharp():
     """Kruskal's on the exact scores, which is what the exponential mechanism comes to without noise."""
-    taken, _ = decisions(planned("mst", beta=1e6))
+    taken, _ = decisions(measurement_plan("mst", beta=1e6))
     counted, graph = counts_of(records()), nx.Graph()
     for one, other in combinations(SIZES, 2):
         pair = counted((one, other))
@@ -104,7 +104,7 @@ def test_only_pairs_inside_the_workload_are_joined():
 @pytest.mark.parametrize("name", MODULES)
 def test_all_that_is_drawn_comes_to_the_budget_and_no_more(name, rows_per_unit):
     """Counted by its own numbers: m² Δ² k² / (v − 8) a draw, and β a choice."""
-    plan = planned(name, rows_per_unit=rows_per_unit)
+    plan = measurement_plan(name, rows_per_unit=rows_per_unit)
     taken, state = decisions(plan, rows_per_unit=rows_per_unit)
     spent = Fraction(0)
     for decision in taken:
@@ -120,7 +120,7 @@ def test_all_that_is_drawn_comes_to_the_budget_and_no_more(name, rows_per_unit):
 @pytest.mark.parametrize("name", MODULES)
 def test_a_choice_goes_by_the_sensitivity_of_its_scores(name):
     """Largest weight times records a unit: that far do a unit's records move a score, and no less."""
-    plan = planned(name, rows_per_unit=4)
+    plan = measurement_plan(name, rows_per_unit=4)
     state = plan.initial_state(
         plan.first_decision(), [np.full(order.block.rows, 500.0) for order in plan.first_decision().requests]
     )
@@ -135,7 +135,7 @@ def test_a_choice_goes_by_the_sensitivity_of_its_scores(name):
 
 def test_the_model_of_aim_pgm_keeps_to_its_limit():
     for most in (40, 60, 200):
-        taken, state = decisions(planned("aim-pgm", beta=50.0, degree=3, most_cells=most, grain=0.0))
+        taken, state = decisions(measurement_plan("aim-pgm", beta=50.0, degree=3, most_cells=most, grain=0.0))
         sets = [names for decision in taken[1:] for names in decision.chosen]
         assert state.left == 0
         assert model_cells(SIZES, sets) <= max(most, sum(SIZES.values()))
@@ -147,7 +147,7 @@ def test_errors_fall_with_the_budget(name):
     counted = counts_of(records())
     found = []
     for beta in (0.01, 1.0, 100.0):
-        _, state = decisions(planned(name, beta=beta))
+        _, state = decisions(measurement_plan(name, beta=beta))
         pairs = [("a", "b"), ("b", "d"), ("c", "e")]
         found.append(np.mean([np.abs(state.marginal(pair) - counted(pair)).sum() / 3000 for pair in pairs]))
     assert found[0] > found[1] > found[2]

@@ -17,7 +17,7 @@ from dpscale.multitable import link_sampling
 from dpscale.multitable.job import DatabaseJob
 from dpscale.multitable.privacy_unit import neighbour_relation
 from dpscale.multitable.run import DatabaseRun
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables, remove_loops, sibling_sums
 from tests.multitable.small import frames, job, table, write
 
@@ -83,7 +83,7 @@ def test_swaps_leave_no_loops_no_pair_twice_and_every_degree(rows: int) -> None:
     pairs = np.unique(rng.integers(0, rows, (rows, 2)), axis=0)
     pairs = np.unique(np.concatenate([pairs, np.repeat(np.arange(rows), 2).reshape(-1, 2)]), axis=0)
     before = pairs.copy()
-    after = remove_loops(pairs, rng.integers(0, 2, rows), Chance("release", "loops"))
+    after = remove_loops(pairs, rng.integers(0, 2, rows), PublicStream("release", "loops"))
     assert (after[:, 0] != after[:, 1]).all()
     assert len(np.unique(after, axis=0)) == len(after)
     if rows == 40:  # there is room

@@ -51,7 +51,7 @@ JOINT = (
 )
 
 
-def planned(name: str, mechanism: str, noise: str = "gaussian"):
+def measurement_plan(name: str, mechanism: str, noise: str = "gaussian"):
     """The plan, or None where the mechanism says that it does not take the workload; which it may say of few."""
     pure = mechanism == "eigen-design" and noise == "laplace"
     if pure or (mechanism == "baseline" and name in JOINT):
@@ -72,7 +72,7 @@ CASES = [case(*one) for one in product(workloads(), BEFOREHAND, ("gaussian", "la
 
 @pytest.mark.parametrize(("name", "mechanism", "noise"), CASES)
 def test_plan_figures_are_those_of_brute_force(name, mechanism, noise):
-    workload, made = workloads()[name], planned(name, mechanism, noise)
+    workload, made = workloads()[name], measurement_plan(name, mechanism, noise)
     if made is None:
         return
     queries, weights = explicit_workload(workload)
@@ -226,7 +226,7 @@ def test_auto_keeps_the_best_and_says_why():
     workload = workloads()["all together"]
     made = plan(workload, "auto")
     tried = [name for name in BEFOREHAND if name != "baseline"]
-    assert made.error == min(planned("all together", name).error for name in tried)
+    assert made.error == min(measurement_plan("all together", name).error for name in tried)
     for name in tried:
         assert name in made.notes[-1]
 

@@ -138,7 +138,7 @@ def test_a_plan_comes_back_from_its_files_and_other_columns_are_refused(tmp_path
     write_plan(tmp_path, made)
     back = read_plan(tmp_path, workload)
     assert back.blocks.digest == made.blocks.digest
-    assert back.counted == made.counted
+    assert back.counted_sets == made.counted_sets
     with np.load(tmp_path / "blocks.npz") as file:
         columns = dict(file)
     np.savez(tmp_path / "blocks.npz", **(columns | {"share": columns["share"][::-1]}))

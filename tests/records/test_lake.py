@@ -212,12 +212,12 @@ def test_rows_deleted_beside_files_of_iceberg_are_refused(tmp_path, monkeypatch)
 
     made, plan = Iceberg(tmp_path), DataScan.plan_files
 
-    def planned(scan):
+    def measurement_plan(scan):
         tasks = list(plan(scan))
         tasks[0].delete_files = {tasks[0].file}
         return tasks
 
-    monkeypatch.setattr(DataScan, "plan_files", planned)
+    monkeypatch.setattr(DataScan, "plan_files", measurement_plan)
     with pytest.raises(dp.DataError, match="an Iceberg table with delete files"):
         Origin(format="iceberg").table(made.path, DOMAIN)
 

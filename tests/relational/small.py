@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import Side
 
 
@@ -24,5 +24,5 @@ def wanted(u: Side, v: Side, links: float, seed: int, spread: float = 0.5) -> np
     return np.minimum(high * found, caps)
 
 
-def chance(number: int) -> Chance:
-    return Chance(f"test {number}", "links")
+def chance(number: int) -> PublicStream:
+    return PublicStream(f"test {number}", "links")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational import link_estimation
-from dpscale.relational.budget_shares import Expected, Question, Shares, plan_shares
+from dpscale.relational.budget_shares import Expected, LinkProblem, Shares, plan_shares
 from dpscale.relational.degrees import GRID, sample_degrees, sample_uniform_degrees, thresholds
 from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, expected_links, grouped_links, row_degrees
@@ -24,7 +24,7 @@ def sides(rows: int = 3000) -> tuple[Side, Side]:
 
 def signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
     """Exact sums of links that prefer some kinds."""
-    shares = plan_shares(Question(u, v, LINKS, "add/remove", 1.0, known))
+    shares = plan_shares(LinkProblem(u, v, LINKS, "add/remove", 1.0, known))
     shares = Shares(shares.u, shares.v, (1.0, 1.0, 1.0), 0.0)
     rng = np.random.default_rng(1)
     weights = (
@@ -41,8 +41,8 @@ def signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
 
 def test_a_sample_has_the_means_of_all_rows() -> None:
     u, _ = sides()
-    side = Expected.random(u, plan_shares(Question(u, u, LINKS, "add/remove", 1.0)).u, LINKS)
-    values, weights = link_estimation.sample(side, Chance("r", "sample"))
+    side = Expected.random(u, plan_shares(LinkProblem(u, u, LINKS, "add/remove", 1.0)).u, LINKS)
+    values, weights = link_estimation.sample(side, PublicStream("r", "sample"))
     assert weights.sum() == pytest.approx(1)
     assert values.T @ weights == pytest.approx(side.sums / LINKS, abs=1e-4)
 
@@ -53,7 +53,7 @@ def test_groups_have_the_links_that_all_pairs_of_profiles_have(known: bool, monk
     shares, sums = signal(u, v, known)
     monkeypatch.setattr(link_estimation, "ROWS", 3000)
     whole = expected_links(u, v, shares, sums, LINKS, known)
-    found = grouped_links(u, v, shares, sums, LINKS, known, Chance("r", "groups"))
+    found = grouped_links(u, v, shares, sums, LINKS, known, PublicStream("r", "groups"))
     of_u, of_v = (np.array([side.of[np.flatnonzero(full.of == k)[0]] for k in range(len(full.profiles))])
                   for side, full in ((found.u, u), (found.v, v)))  # fmt: skip
     by_group = np.zeros(found.links.shape)
@@ -85,11 +85,11 @@ def totals_of(side: Side, each: np.ndarray) -> np.ndarray:
 def test_thrown_links_meet_totals_and_expectations() -> None:
     side, each = groups()
     totals = totals_of(side, each)
-    drawn = [np.concatenate(sample_uniform_degrees(each, side, totals, Chance("r", str(n)))) for n in range(40)]
+    drawn = [np.concatenate(sample_uniform_degrees(each, side, totals, PublicStream("r", str(n)))) for n in range(40)]
     rows = np.argsort(side.of, kind="stable")
-    assert [int(part.sum()) for part in sample_uniform_degrees(each, side, totals, Chance("r", "x"))] == totals.astype(
-        int
-    ).tolist()
+    assert [
+        int(part.sum()) for part in sample_uniform_degrees(each, side, totals, PublicStream("r", "x"))
+    ] == totals.astype(int).tolist()
     assert np.abs(np.mean(drawn, axis=0) - each[rows]).mean() < 0.6
 
 
@@ -98,7 +98,7 @@ def test_dealt_degrees_have_the_counted_spread_and_the_expected_sums() -> None:
     side, each = groups(20_000)
     true = np.random.default_rng(4).poisson(each * np.random.default_rng(5).gamma(1.0, 1.0, len(each)))
     counts = np.array([(true <= k).sum() for k in GRID], float)
-    found = sample_degrees(counts, 1.0, each, side, totals_of(side, each), Chance("r", "dealt"))
+    found = sample_degrees(counts, 1.0, each, side, totals_of(side, each), PublicStream("r", "dealt"))
     degrees = np.concatenate(found)
     assert [int(part.sum()) for part in found] == totals_of(side, each).astype(int).tolist()
     for share in (0.5, 0.9, 0.99):
@@ -111,7 +111,9 @@ def test_dealt_degrees_have_the_counted_spread_and_the_expected_sums() -> None:
 def test_noise_gives_no_row_a_million_links() -> None:
     side, each = groups()
     counts = np.minimum(np.cumsum(np.full(len(GRID), 300.0)), side.rows) - 20.0
-    degrees = np.concatenate(sample_degrees(counts, 20.0, each, side, totals_of(side, each), Chance("r", "noise")))
+    degrees = np.concatenate(
+        sample_degrees(counts, 20.0, each, side, totals_of(side, each), PublicStream("r", "noise"))
+    )
     assert degrees.max() < 1000
 
 
@@ -119,7 +121,7 @@ def test_bounded_degrees_by_groups() -> None:
     side, each = groups()
     each = np.minimum(each, 8)
     law = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
-    found = row_degrees(each, law, side, totals_of(side, each), Chance("r", "bounded"))
+    found = row_degrees(each, law, side, totals_of(side, each), PublicStream("r", "bounded"))
     assert [int(part.sum()) for part in found] == totals_of(side, each).astype(int).tolist()
     assert max(int(part.max()) for part in found) <= 9
     assert thresholds(3).tolist() == [0, 1, 2]

@@ -8,14 +8,14 @@ import pytest
 
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
-from dpscale.relational.budget_shares import Question, plan_shares, precisions_in_steps, split, sums_cost
+from dpscale.relational.budget_shares import LinkProblem, plan_shares, precisions_in_steps, split, sums_cost
 from tests.relational.small import side
 
 SIZES = [((3, 2), (2, 4, 2)), ((2,), (2,)), ((1, 3), (5,)), ((30, 2), (2, 2, 2, 2))]
 
 
-def question(sizes, amount: float, relation: str, known: bool = False, moved: int = 4) -> Question:
-    return Question(side(60, sizes[0], 1), side(50, sizes[1], 2), 200.0, relation, amount / moved**2, known)
+def question(sizes, amount: float, relation: str, known: bool = False, moved: int = 4) -> LinkProblem:
+    return LinkProblem(side(60, sizes[0], 1), side(50, sizes[1], 2), 200.0, relation, amount / moved**2, known)
 
 
 @pytest.mark.parametrize("sizes", SIZES)

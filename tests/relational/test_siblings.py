@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import STEP, PairTables, estimate_sums, sibling_sums, swap_children
-from dpscale.relational.budget_shares import Question, plan_shares
+from dpscale.relational.budget_shares import LinkProblem, plan_shares
 from dpscale.relational.features import Side
 from dpscale.relational.link_estimation import Sums, expected_links
 from dpscale.relational.rounding import Cross
@@ -61,14 +61,14 @@ def setting() -> tuple[np.ndarray, np.ndarray, Side, Side, np.ndarray]:
     rows, owner = family(1)
     rng = np.random.default_rng(2)
     u, v = Side.made(np.stack([rng.integers(0, 2, 300)], axis=1), (2,)), Side.made(rows, SIZES)
-    shares = plan_shares(Question(u, v, len(rows), "add/remove", 1.0, True))
+    shares = plan_shares(LinkProblem(u, v, len(rows), "add/remove", 1.0, True))
     expected = expected_links(u, v, shares, Sums(None, None, None), len(rows), True)
     return rows, owner, u, v, expected
 
 
 def test_swaps_meet_what_siblings_have_in_common() -> None:
     rows, owner, u, v, expected = setting()
-    tables, chance = PairTables(SIZES), Chance("release", "siblings")
+    tables, chance = PairTables(SIZES), PublicStream("release", "siblings")
     true = sibling_sums(rows, owner, tables) * STEP
     links = np.stack([np.random.default_rng(3).permutation(owner), np.arange(len(rows))], axis=1)
     after = swap_children(links, rows, u, v, expected, true, tables, chance)

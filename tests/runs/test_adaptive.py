@@ -71,7 +71,7 @@ def test_a_job_draws_what_the_plain_loop_draws(reference):
     directory = Run(place / "whole")
     manifest = directory.manifest
     head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": directory.domain.digest}
-    state = run(directory.planned, exact, seeded_secret(5), head)
+    state = run(directory.measurement_plan, exact, seeded_secret(5), head)
     released = dp.Release.open(place / "whole")
     assert len(state.rounds) >= 2
     for names in (("a", "b", "c"), ("b", "c"), ("a",)):
@@ -99,7 +99,7 @@ def test_the_charge_is_twice_rho_exactly_and_before_the_first_draw(reference):
     decisions = [json.loads(path.read_text()) for path in sorted((place / "whole/measurements").glob("*.json"))]
     chosen = sum(Fraction(one["beta"]) + bool(names) * Fraction(one["step"])
                  for one in decisions for names in one["chosen"])  # fmt: skip
-    assert chosen + Run(place / "whole").planned.first_decision().spent == 1
+    assert chosen + Run(place / "whole").measurement_plan.first_decision().spent == 1
 
 
 @pytest.mark.parametrize("cost", [{"epsilon": 1.0, "delta": 1e-9}, {"rho": 0.1}, {"privacy_cost": 0.2}])
@@ -160,17 +160,17 @@ def test_rounds_that_go_back_to_the_1_ways(tmp_path, monkeypatch, own):
     vainly = {"mechanism": {"name": "aim-grem", "patience": 100}}  # every round is one in vain
     changes = own | vainly | {"privacy": {"rho": 0.00390625, "dataset": "small"}}
     whole = dp.run(write(tmp_path, **changes), tmp_path / "whole")
-    expected, planned = everything(whole.path), Run(whole.path).planned
+    expected, measurement_plan = everything(whole.path), Run(whole.path).measurement_plan
     rounds = [json.loads(path.read_text()) for path in sorted((whole.path / "measurements").glob("round-*.json"))]
     again = [one["round"] for one in rounds if one["beta"] == "0"]
     assert again
     assert all(len(names) == 1 for one in rounds if one["round"] in again for names in one["chosen"])
     spent_by = sum(Fraction(one["beta"]) + bool(names) * Fraction(one["step"])
                    for one in rounds for names in one["chosen"])  # fmt: skip
-    assert spent_by + planned.first_decision().spent == Fraction(1, 128)
+    assert spent_by + measurement_plan.first_decision().spent == Fraction(1, 128)
     manifest = Run(whole.path).manifest
     head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": Run(whole.path).domain.digest}
-    state = run(planned, exact, seeded_secret(5), head)
+    state = run(measurement_plan, exact, seeded_secret(5), head)
     assert whole.marginal(("a", "b")).tobytes() == state.marginal(("a", "b")).tobytes()
     before = sum(bool(names) for one in rounds if one["round"] < again[0] for names in one["chosen"])
     (tmp_path / "ledger.sqlite").unlink()

@@ -10,7 +10,7 @@ from dpscale.measurement import MeasurementStore, measure_layouts
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.privacy.accounting import Budget
-from dpscale.privacy.secret import SecretPlace, make_secret, read_secret, secret_tag
+from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from tests.oracles import explicit_strategy, explicit_workload
 
@@ -33,7 +33,7 @@ def one_run(folder, settled, seed) -> np.ndarray:
     folder.mkdir()
     released = MeasurementStore(folder, f"seed{seed}", "snapshot", settled)
     make_secret(folder / "secret.key", seed)
-    secret = SecretPlace(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
+    secret = SecretFile(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
     wanted = released.missing(settled.first_decision())
     layout = Layout(DOMAIN, tuple(dict.fromkeys(names for one in wanted for names in one.sources)))
     others = {s: tuple(i for i, n in enumerate(DOMAIN.names) if n not in s) for s in layout.sets}

@@ -66,10 +66,10 @@ def test_one_process_reads_everything_once(place, counted, mechanism, capsys):
 def test_a_later_process_reads_the_disk_afresh(place, counted):
     """Nothing is known of an earlier opening: what stands there now is what is read."""
     dp.run(write_job(place), place / "run")
-    first = Run(place / "run").planned
+    first = Run(place / "run").measurement_plan
     counted.clear()
     second = Run(place / "run")
-    assert second.planned is not first
+    assert second.measurement_plan is not first
     assert counted["job.toml"] == counted["domain.toml"] == counted["plan.json"] == 1
 
 

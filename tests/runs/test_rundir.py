@@ -202,7 +202,7 @@ def test_a_model_of_another_release_is_not_answered_from(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory):
+def measurement_plan(tmp_path_factory):
     """The folder of a planned run that says that it was submitted."""
     folder = tmp_path_factory.mktemp("planned")
     write_table(folder / "data", table())
@@ -211,12 +211,12 @@ def planned(tmp_path_factory):
 
 
 @pytest.fixture
-def damaged(planned):
+def damaged(measurement_plan):
     """A copy of it."""
-    shutil.rmtree(planned / "copy", ignore_errors=True)
-    shutil.copytree(planned / "run", planned / "copy")
-    submitted(planned / "copy")
-    return planned / "copy"
+    shutil.rmtree(measurement_plan / "copy", ignore_errors=True)
+    shutil.copytree(measurement_plan / "run", measurement_plan / "copy")
+    submitted(measurement_plan / "copy")
+    return measurement_plan / "copy"
 
 
 WHOLE = {"release": "r", "private": True, "job_sha256": "x", "stages": {}, "snapshot": None, "secret": None,

@@ -232,7 +232,7 @@ def test_texts_for_people(place):
     shown = CliRunner().invoke(main, ["ledger", "show", str(place / "ledger.sqlite")])
     assert "small" in shown.stdout
     assert "released" in shown.stdout
-    planned = CliRunner().invoke(main, ["plan", str(path)])
+    measurement_plan = CliRunner().invoke(main, ["plan", str(path)])
     for told in ("rmse", "tasks", "memory bytes", "passes over the data"):
-        assert told in planned.stdout
+        assert told in measurement_plan.stdout
     assert not list(place.glob("*/measurements/*.partial"))

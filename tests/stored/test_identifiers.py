@@ -18,7 +18,7 @@ from dpscale.mechanisms import MECHANISMS, mechanism
 from dpscale.plans.factor import KINDS, Factor, center_factor, identity_factor
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.secret import secret_tag
-from dpscale.privacy.streams import PURPOSES, Chance, canonical, open_stream, seeded_secret
+from dpscale.privacy.streams import PURPOSES, PublicStream, canonical, open_stream, seeded_secret
 from tests.golden.runs import STORED
 from tests.stored.runs import ARCHIVES
 
@@ -126,7 +126,7 @@ def test_streams_and_seeds():
 
 
 def test_rows_of_a_release_are_seeded_by_its_name():
-    assert Chance("release", "purpose", 1).uniforms(2).tolist() == [0.6808499435721234, 0.028759246461127708]
+    assert PublicStream("release", "purpose", 1).uniforms(2).tolist() == [0.6808499435721234, 0.028759246461127708]
 
 
 def test_names_in_files_and_keys_of_units():

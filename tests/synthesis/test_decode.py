@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpscale.domain.domain_schema import from_table
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.records.encode import encode
 from dpscale.synthesis.decode import column, table_of, type_of
 
@@ -32,7 +32,7 @@ TABLES: list[tuple[dict[str, Any], pa.DataType]] = [
 def test_values_are_coded_to_the_cells_that_they_came_from(table: dict[str, Any], wanted: pa.DataType) -> None:
     attribute = from_table("x", table)
     cells = np.random.default_rng(0).integers(0, attribute.size, 500).astype(np.int32)
-    values = column(attribute, cells, Chance("r", "values"), wanted)
+    values = column(attribute, cells, PublicStream("r", "values"), wanted)
     assert values.type == wanted
     assert (encode(attribute, values) == cells).all()
 
@@ -40,23 +40,23 @@ def test_values_are_coded_to_the_cells_that_they_came_from(table: dict[str, Any]
 def test_bins_are_filled_evenly_and_whole_where_the_column_is() -> None:
     attribute = from_table("x", {"kind": "bins", "edges": [0, 10, 20]})
     cells = np.zeros(4000, np.int32)
-    whole = column(attribute, cells, Chance("r", "values"), pa.int64()).to_numpy()
+    whole = column(attribute, cells, PublicStream("r", "values"), pa.int64()).to_numpy()
     assert np.bincount(whole) == pytest.approx(400, abs=100)
-    real = column(attribute, cells, Chance("r", "values"), pa.float64()).to_numpy()
+    real = column(attribute, cells, PublicStream("r", "values"), pa.float64()).to_numpy()
     assert (real % 1 > 0).any()
     assert real.mean() == pytest.approx(5, abs=0.2)
 
 
 def test_what_was_outside_has_no_value_but_among_texts() -> None:
     numbers = from_table("x", {"kind": "integer", "low": 0, "high": 1, "outside": "category"})
-    assert column(numbers, np.array([0, 2], np.int32), Chance("r", "v")).to_pylist() == [0, None]
+    assert column(numbers, np.array([0, 2], np.int32), PublicStream("r", "v")).to_pylist() == [0, None]
     texts = from_table("x", {"kind": "categories", "values": ["a"], "outside": "category"})
-    assert column(texts, np.array([0, 1], np.int32), Chance("r", "v")).to_pylist() == ["a", "(outside)"]
+    assert column(texts, np.array([0, 1], np.int32), PublicStream("r", "v")).to_pylist() == ["a", "(outside)"]
 
 
 def test_a_type_that_values_do_not_fit_is_left_alone() -> None:
     attribute = from_table("x", {"kind": "categories", "values": ["a", "b"]})
-    assert column(attribute, np.array([0, 1], np.int32), Chance("r", "v"), pa.int64()).type == pa.string()
+    assert column(attribute, np.array([0, 1], np.int32), PublicStream("r", "v"), pa.int64()).type == pa.string()
     assert type_of("no such type") is None
     assert type_of("decimal128(9, 3)") == pa.decimal128(9, 3)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpscale.domain.structural_zeros import FunctionalDependency
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.constraints import reconcile_one_ways
 from dpscale.reconstruction.low_order import NoisyResidual, low_order
 from dpscale.reconstruction.pairwise.learn import learn, read_pairwise, write_pairwise
@@ -70,7 +70,7 @@ def test_rows_have_their_towns_regions_and_what_these_have_in_common_with_x(mode
     groups = draw(learnt, RowPart(20_000, 1, 0), "release")
     off = {}
     for three_way_targets in (cells, CellDistribution(cells.groups, cells.ones)):
-        rows = refine_to_cells(learnt.targets, three_way_targets, groups, Chance("release", "cells", 0))
+        rows = refine_to_cells(learnt.targets, three_way_targets, groups, PublicStream("release", "cells", 0))
         found = np.bincount(rows[:, 0] * 4 + rows[:, 2], minlength=32).reshape(8, 4) / 20_000
         impossible = float((np.array(REGION.of)[rows[:, 0]] != rows[:, 1]).mean())
         off[bool(three_way_targets.rules)] = impossible, np.abs(found - model.marginal(("town", "x")) / TOTAL).sum()

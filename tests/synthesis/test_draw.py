@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
@@ -64,7 +64,7 @@ def test_a_part_follows_from_its_numbers_alone(learnt: PairwiseModel) -> None:
 @given(st.lists(st.floats(0, 30), min_size=1, max_size=20), st.integers(1, 9))
 def test_targets_of_parts_are_whole_and_add_up(cells: list[float], parts: int) -> None:
     whole = np.array(cells)
-    shares = [RowPart(100, parts, number).share(whole, Chance("r", "dither")) for number in range(parts)]
+    shares = [RowPart(100, parts, number).share(whole, PublicStream("r", "dither")) for number in range(parts)]
     total = np.sum(shares, axis=0)
     assert (np.abs(total - whole) < 1 + 1e-9).all()
     if parts > 1:
@@ -98,7 +98,7 @@ def test_cells_inside_groups_share_by_their_one_way() -> None:
     part = RowPart(5000, 1, 0)
     groups = draw(asked, part, "release")
     cells = refine_to_cells(
-        asked.targets, CellDistribution(grouped.groups, grouped.ones), groups, Chance("release", "cells", 0)
+        asked.targets, CellDistribution(grouped.groups, grouped.ones), groups, PublicStream("release", "cells", 0)
     )
     for i, name in enumerate(SIZES):
         own = np.bincount(cells[:, i], minlength=SIZE_LIST[i]) / 5000

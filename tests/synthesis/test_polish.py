@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise.learn import PairwiseModel, learn
 from dpscale.reconstruction.pairwise.loops import BEHIND
 from dpscale.reconstruction.pairwise.pairs import PairLayout, pair_targets
@@ -116,7 +116,7 @@ def test_polished_parts_together_have_the_counts_of_the_whole(
 
 
 def polisher(model_of_threes: ThreeWayTargets, learnt: PairwiseModel) -> Polisher:
-    asked, chance = learnt.targets, Chance("test", "polisher")
+    asked, chance = learnt.targets, PublicStream("test", "polisher")
     rows = learnt.rows[:600].copy()
     return Polisher(model_of_threes.layout, model_of_threes.shares * 600, asked.layout, asked.ones, rows,
                     asked.shares * 600, learnt.theta, asked.layout.used, chance)  # fmt: skip
@@ -157,7 +157,7 @@ def test_counts_are_those_of_the_rows(learnt: PairwiseModel, model_of_threes: Th
 @given(st.lists(st.floats(0, 30), min_size=1, max_size=20), st.integers(2, 9))
 def test_what_is_wanted_of_parts_is_whole_and_adds_up(cells: list[float], parts: int) -> None:
     whole = np.array(cells)
-    shares = [RowPart(100, parts, number).share(whole, Chance("r", "dither threes")) for number in range(parts)]
+    shares = [RowPart(100, parts, number).share(whole, PublicStream("r", "dither threes")) for number in range(parts)]
     assert all((share == np.rint(share)).all() for share in shares)
     assert (np.abs(np.sum(shares, axis=0) - whole) < 1 + 1e-9).all()
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpscale import Domain, DomainError, PlanError
 from dpscale.domain.structural_zeros import FunctionalDependency, StructuralZero, possible as possible_cells
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.synthesis.one_way_rounding import RuleRepair
 
 ATTRIBUTES: dict[str, Any] = {
@@ -48,7 +48,7 @@ def test_no_impossible_row_is_left_and_possible_ones_stay() -> None:
     wrong = np.array([impossible(dict(zip(own.names, row, strict=True))) for row in rows])
     possible = RuleRepair(own.rules, own.names, ones)
     assert (possible.broken(rows) == wrong).all()
-    repaired = possible.repair(rows, Chance("r", "possible"))
+    repaired = possible.repair(rows, PublicStream("r", "possible"))
     assert not any(impossible(dict(zip(own.names, row, strict=True))) for row in repaired)
     assert (repaired[~wrong] == rows[~wrong]).all()
     assert 0.3 < wrong.mean() < 0.9
@@ -74,7 +74,7 @@ def test_any_rules_are_kept_or_refused(data: st.DataObject) -> None:
     cells = np.indices((3, 2, 4)).reshape(3, -1).T.astype(np.int32)
     assert (possible_cells(rules, names, (3, 2, 4)).reshape(-1) == ~possible.broken(cells)).all()
     try:
-        repaired = possible.repair(rows, Chance("r", "possible"))
+        repaired = possible.repair(rows, PublicStream("r", "possible"))
     except PlanError:
         return
     assert not possible.broken(repaired).any()
@@ -83,7 +83,7 @@ def test_any_rules_are_kept_or_refused(data: st.DataObject) -> None:
 def test_rules_that_leave_nothing_are_refused() -> None:
     rules = [StructuralZero((("a", frozenset({0, 1, 2})),))]
     with pytest.raises(PlanError, match="rules that exclude every row"):
-        RuleRepair(rules, ["a"], {"a": np.ones(3)}).repair(np.zeros((4, 1), np.int32), Chance("r", "possible"))
+        RuleRepair(rules, ["a"], {"a": np.ones(3)}).repair(np.zeros((4, 1), np.int32), PublicStream("r", "possible"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise import learn as learning
 from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.runs import estimates
@@ -109,7 +109,7 @@ def test_the_tree_has_the_largest_mutual_information():
 
 def test_the_start_has_the_released_ones_and_the_pairs_of_the_tree():
     asked = pair_targets(model(joint()), MEMORY)
-    rows, theta = tree_start(asked, 20_000, Chance("r", "start"))
+    rows, theta = tree_start(asked, 20_000, PublicStream("r", "start"))
     layout = asked.layout
     for i, size in enumerate(layout.sizes):
         assert np.bincount(rows[:, i], minlength=size) / 20_000 == pytest.approx(layout.one(asked.ones, i), abs=0.006)
@@ -129,7 +129,7 @@ def test_balanced_rows_have_the_released_shares_of_modes():
     rng = np.random.default_rng(0)
     rows = np.stack([rng.choice(size, 5000, p=np.roll(asked.layout.one(asked.ones, i), 1)) for i, size
                      in enumerate(asked.layout.sizes)], axis=1).astype(np.int32)  # fmt: skip
-    found = balance_rows(asked, rows, Chance("r", "balance"))
+    found = balance_rows(asked, rows, PublicStream("r", "balance"))
     assert found.shape == rows.shape
     assert {tuple(row) for row in found} <= {tuple(row) for row in rows}
     for i, size in enumerate(asked.layout.sizes):

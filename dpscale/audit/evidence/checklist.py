@@ -53,7 +53,11 @@ def _mechanism(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str, str]]
         "every attribute has declared cells; a value outside is refused, clipped, dropped or a category, row by row"
     )
     return [
-        ("mechanism", "Which one?", f"{run.planned.mechanism}: {len(drawn['draws'])} measurements, {noise}{choices}"),
+        (
+            "mechanism",
+            "Which one?",
+            f"{run.measurement_plan.mechanism}: {len(drawn['draws'])} measurements, {noise}{choices}",
+        ),
         (
             "mechanism",
             "How is sensitivity bounded?",

@@ -142,7 +142,7 @@ class AdaptivePlan:
         return self.setting.candidates
 
     @property
-    def counted(self) -> tuple[AttributeSet, ...]:
+    def counted_sets(self) -> tuple[AttributeSet, ...]:
         """Sets whose exact counts are needed: 1-ways first."""
         ones = [(name,) for name in self.setting.names]
         return tuple(dict.fromkeys([*ones, *self.setting.candidates]))
@@ -150,7 +150,7 @@ class AdaptivePlan:
     @property
     def largest(self) -> AttributeSet:
         """Counted set with the most cells."""
-        return max(self.counted, key=self.domain.cells)
+        return max(self.counted_sets, key=self.domain.cells)
 
     @property
     def cost(self) -> Cost:
@@ -333,7 +333,7 @@ def make_setting(
                    tuple(weights), strategies(problem.workload) if cumulated else {})  # fmt: skip
 
 
-def check_stored_plan(planned: AnyAdaptivePlan, folder: Path) -> AnyAdaptivePlan:
+def check_stored_plan(plan: AnyAdaptivePlan, folder: Path) -> AnyAdaptivePlan:
     """Return the plan that follows from a job; raise JobError unless the folder contains the same one."""
-    check_content(folder, planned.to_dict())
-    return planned
+    check_content(folder, plan.to_dict())
+    return plan

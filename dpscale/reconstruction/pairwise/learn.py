@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers32
 from dpscale.domain.structural_zeros import restored
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit
 from dpscale.reconstruction.fitting_loops import fit_pair
 from dpscale.reconstruction.pairwise import loops
@@ -55,7 +55,7 @@ class Sweeper:
         Logits of the pairs.
     active : ndarray of bool, shape (d, d)
         Pairs in the energy.
-    chance : Chance
+    stream : PublicStream
     counts : ndarray
         Current counts of every pair's cells.
     """
@@ -66,7 +66,7 @@ class Sweeper:
     target_counts: Floats
     theta: Floats
     active: NDArray[np.bool_]
-    chance: Chance
+    stream: PublicStream
     counts: Floats = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Sweeper:
         self._weights, self._slopes = (np.zeros(2 * layout.cells + loops.BEHIND, np.float32) for _ in range(2))
         self._around, self._sets_of = np.zeros((attributes, 1, 11), np.uint64), np.zeros(attributes, np.uint64)
         self._threes = np.zeros(loops.BEHIND, np.float32)
-        self._state = self.chance.state()
+        self._state = self.stream.state()
         self._count()
 
     def sweep(self, beta: float) -> None:
@@ -87,7 +87,7 @@ class Sweeper:
         layout = self.layout
         loops.weigh(layout.starts, self.active, layout.sizes, self.target_counts, self.scale, self.theta, self.counts,
                     float(beta), self._weights, self._slopes)  # fmt: skip
-        order, turn = self.chance.permutation(len(self.rows)), self.chance.permutation(len(layout.sizes))
+        order, turn = self.stream.permutation(len(self.rows)), self.stream.permutation(len(layout.sizes))
         loops.sweep(self.rows, order, self._neighbours, self._degrees, self._around, self._sets_of,
                     layout.sizes.view(np.uint64), self._alone, layout.ones_at.view(np.uint64), self._weights,
                     self._slopes, self._threes, self._state, turn)  # fmt: skip
@@ -110,13 +110,13 @@ def neighbours(layout: PairLayout, active: NDArray[np.bool_]) -> NDArray[np.uint
     return found
 
 
-def independent_rows(layout: PairLayout, ones: Floats, count: int, chance: Chance) -> NDArray[np.int32]:
+def independent_rows(layout: PairLayout, ones: Floats, count: int, stream: PublicStream) -> NDArray[np.int32]:
     """Return rows of independent attributes that match the 1-way marginals, shape (count, d)."""
-    columns = [chance.systematic(layout.one(ones, i), count) for i in range(len(layout.sizes))]
+    columns = [stream.systematic(layout.one(ones, i), count) for i in range(len(layout.sizes))]
     return np.ascontiguousarray(np.stack(columns, axis=1))
 
 
-Start = Callable[[PairTargets, int, Chance], tuple[NDArray[np.int32], Floats]]
+Start = Callable[[PairTargets, int, PublicStream], tuple[NDArray[np.int32], Floats]]
 PROTOTYPES = 20_000
 BETAS = (0.5,) * 2 + (1.0,) * 6 + (2.0,) * 6
 KAPPA, LAST_SWEEPS, CHAIN_SHARE = 0.3, 6, 0.3
@@ -142,9 +142,9 @@ class PairwiseModel:
     rows: NDArray[np.int32]
 
 
-def independent_start(targets: PairTargets, count: int, chance: Chance) -> tuple[NDArray[np.int32], Floats]:
+def independent_start(targets: PairTargets, count: int, stream: PublicStream) -> tuple[NDArray[np.int32], Floats]:
     """Return independent rows and θ = 0 as the start."""
-    return independent_rows(targets.layout, targets.ones, count, chance), np.zeros(targets.layout.cells)
+    return independent_rows(targets.layout, targets.ones, count, stream), np.zeros(targets.layout.cells)
 
 
 def learn(
@@ -162,10 +162,10 @@ def learn(
     start : callable
         Returns the first rows and their θ.
     """
-    layout, chance = targets.layout, Chance(release, "learn")
-    rows, theta = start(targets, count, chance)
+    layout, stream = targets.layout, PublicStream(release, "learn")
+    rows, theta = start(targets, count, stream)
     target_counts = targets.shares * count
-    sweeper = Sweeper(layout, targets.ones, rows, target_counts, theta, targets.known, chance)
+    sweeper = Sweeper(layout, targets.ones, rows, target_counts, theta, targets.known, stream)
     measured, sampled = layout.within(targets.known), np.zeros((2, layout.cells))
     for number, beta in enumerate(BETAS):
         sweeper.sweep(beta)
@@ -316,7 +316,7 @@ def _sample_rows(pairwise: PairwiseModel, release: str) -> SampledRows:
     """Sweep the prototypes further with the model's own weights."""
     targets, rows = pairwise.targets, pairwise.rows.copy()
     sweeper = Sweeper(targets.layout, targets.ones, rows, targets.shares * len(rows), pairwise.theta, targets.known,
-                      Chance(release, "triples"))  # fmt: skip
+                      PublicStream(release, "triples"))  # fmt: skip
     sampled = []
     for _ in range(SWEEPS):
         sweeper.sweep(BETAS[-1])

@@ -178,10 +178,10 @@ def _draw_digest(run: Run, measurements: MeasurementStore) -> str:
     With it the ledger refuses a second draw under the same release id, for example from a copy of the run directory.
     """
     content = [
-        run.planned.digest,
+        run.measurement_plan.digest,
         run.domain.digest,
         measurements.snapshot,
-        measurements.planned.noise_spec,
+        measurements.measurement_plan.noise_spec,
         run.manifest["secret_tag"],
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -181,8 +181,8 @@ CountedPasses = list[tuple[Pass, list[Any]]]
 
 def perform(run: Run, engine: Engine) -> None:
     """Count, charge, draw noise and store the values."""
-    check_memory(run.planned, run.job, engine)
-    table = open_table(run, columns_of(run.domain, run.planned.counted), engine)
+    check_memory(run.measurement_plan, run.job, engine)
+    table = open_table(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
     engine.check_file_access(run.path, table.files)
     ensure_noise_key(run)
     if run.manifest.get("columns") is None:
@@ -198,16 +198,16 @@ def perform(run: Run, engine: Engine) -> None:
 def measure(run: Run, engine: Engine, table: Table, measurements: MeasurementStore, file_stamps: Stamps) -> None:
     """Make all remaining decisions."""
     state, pending = measurements.replay()
-    if pending is not None or measurements.planned.next_selection(state) is not None:
+    if pending is not None or measurements.measurement_plan.next_selection(state) is not None:
         check_noise_key(run)
         charge(run, measurements, reserve=False)
-        columns = columns_of(run.domain, measurements.planned.counted)
+        columns = columns_of(run.domain, measurements.measurement_plan.counted_sets)
         try:
             reader = Reader.of(run, engine, table, file_stamps, columns)
             state = MeasurementLoop(run, engine, measurements, reader).finish(state, pending)
         except RefusedValue as error:
             raise collect_refusals(engine, table, columns, error) from None
-    write_trace(run.path / "trace.parquet", measurements.planned.trace(state))
+    write_trace(run.path / "trace.parquet", measurements.measurement_plan.trace(state))
 
 
 @dataclass(eq=False)
@@ -226,7 +226,7 @@ class MeasurementLoop:
 
         A pending first decision is measured pass by pass, later ones from the shards.
         """
-        planned, counted = self.measurements.planned, CountedPasses()
+        measurement_plan, counted = self.measurements.measurement_plan, CountedPasses()
         first = pending if pending is not None and pending.round == 0 else None
         self.decisions += [one for one in self.measurements.decisions() if pending is None or one.round < pending.round]
         wanted = self.measurements.missing(first) if first else []
@@ -238,15 +238,15 @@ class MeasurementLoop:
                 record_empty_decisions(self.run, self.measurements)
                 self._record_decision(first) if first is not None else None
             self._measure_pass(one, wanted, handles)
-            if planned.candidates:
+            if measurement_plan.candidates:
                 counted.append((one, handles))
         if first is not None:
-            state, pending = planned.initial_state(first, self.measurements.values(first)), None
+            state, pending = measurement_plan.initial_state(first, self.measurements.values(first)), None
         return self._run_rounds(state, pending, counted)
 
     def _passes(self, sources: Sequence[AttributeSet]) -> list[Pass]:
-        sets = list(dict.fromkeys([*sources, *self.measurements.planned.candidates]))
-        memory = counting_memory(self.measurements.planned, self.run.job)
+        sets = list(dict.fromkeys([*sources, *self.measurements.measurement_plan.candidates]))
+        memory = counting_memory(self.measurements.measurement_plan, self.run.job)
         return plan_passes(self.run.domain, sets, memory, self.engine.workers)
 
     @staticmethod
@@ -267,25 +267,25 @@ class MeasurementLoop:
 
     def _run_rounds(self, state: Any, pending: Decision | None, counted: CountedPasses) -> Any:
         """Run rounds of selection, decision, measurement and update."""
-        planned = self.measurements.planned
-        if pending is None and planned.next_selection(state) is None:
+        measurement_plan = self.measurements.measurement_plan
+        if pending is None and measurement_plan.next_selection(state) is None:
             return state
         memory = self.run.job.engine.bytes
-        whole = frozenset(planned.counted) - frozenset(planned.candidates)
+        whole = frozenset(measurement_plan.counted_sets) - frozenset(measurement_plan.candidates)
         shards = Shards(self.engine, self.run.domain, memory, self.reader.count, state.groups, state.rows, whole)
-        shards.store(planned.counted, counted)
+        shards.store(measurement_plan.counted_sets, counted)
         counted.clear()
-        while pending is not None or planned.next_selection(state) is not None:
+        while pending is not None or measurement_plan.next_selection(state) is not None:
             state, pending = self._run_round(state, pending, shards), None
         return state
 
     def _run_round(self, state: Any, pending: Decision | None, shards: Shards) -> Any:
-        planned = self.measurements.planned
+        measurement_plan = self.measurements.measurement_plan
         decision = self._record_decision(pending or self._select_decision(state, shards))
         shards.measure(self.measurements.missing(decision), self.run.secret)
         self.reader.check_unchanged()
-        after = planned.next_state(state, decision, self.measurements.values(decision))
-        self.scores.forget(planned.changed_sets(state, after))
+        after = measurement_plan.next_state(state, decision, self.measurements.values(decision))
+        self.scores.forget(measurement_plan.changed_sets(state, after))
         return after
 
     def _record_decision(self, decision: Decision) -> Decision:
@@ -306,8 +306,8 @@ class MeasurementLoop:
         check_affordable([*self.decisions, decision], self.measurements.spent, self.measurements.rows_per_unit)
 
     def _select_decision(self, state: Any, shards: Shards) -> Decision:
-        planned = self.measurements.planned
-        selection = planned.next_selection(state)
+        measurement_plan = self.measurements.measurement_plan
+        selection = measurement_plan.next_selection(state)
         assert selection is not None
         for distances in shards.distances(state.estimates, self.scores.missing(selection.candidates)):
             self.scores.learn(distances)
@@ -315,6 +315,6 @@ class MeasurementLoop:
         secret, head = self.run.secret.read(), self.measurements.head
         chosen = select_candidates(selection, self.scores.of(selection), self.measurements.rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
-        decision = planned.make_decision(state, selection, chosen)
+        decision = measurement_plan.make_decision(state, selection, chosen)
         check_selection_cost(decision, selection)
         return decision

@@ -51,12 +51,12 @@ def make_plan(job: Job, problem: PlanningProblem, engine: Engine) -> Measurement
     """Return the plan of a job; raise PlanError if it does not fit the memory or the requested reconstruction."""
     most = most_cells(job, engine)
     tools = Tools(engine.each("solve"), user_store(), most)
-    planned = plan_once(job, problem, most, lambda named: plan_problem(named, problem, job.options, tools))
-    check_memory(planned, job, engine)
-    job.reconstruction.check(planned, job.estimating, job.engine.bytes)
+    measurement_plan = plan_once(job, problem, most, lambda named: plan_problem(named, problem, job.options, tools))
+    check_memory(measurement_plan, job, engine)
+    job.reconstruction.check(measurement_plan, job.estimating, job.engine.bytes)
     if job.synthesize is not None:
-        planned.check_low_order()
-    return planned
+        measurement_plan.check_low_order()
+    return measurement_plan
 
 
 WORTH_SECONDS = 0.5
@@ -155,12 +155,12 @@ def _read(folder: Path, named: Mechanism, problem: PlanningProblem, options: Set
     return None
 
 
-def _store_plan(folder: Path, planned: MeasurementPlan) -> None:
+def _store_plan(folder: Path, measurement_plan: MeasurementPlan) -> None:
     """Write a plan atomically, and remove the oldest plans."""
     partial = folder.with_name(f".{secrets.token_hex(8)}.partial")
     with suppress(OSError, DpscaleError):
         partial.mkdir(parents=True)
-        planned.write(partial)
+        measurement_plan.write(partial)
         (partial / DIGEST).write_text(_content(partial))
         os.replace(partial, folder)
         _remove_oldest(folder.parent)

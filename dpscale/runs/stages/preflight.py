@@ -82,13 +82,13 @@ VALUE_BYTES = 16  # bytes of a value of a synthetic row: as a cell and decoded
 Need = tuple[int, str]
 
 
-def check_memory(planned: MeasurementPlan, job: Job, engine: Engine) -> None:
+def check_memory(measurement_plan: MeasurementPlan, job: Job, engine: Engine) -> None:
     """Raise PlanError if the largest attribute set fits neither the memory setting nor the smallest worker."""
-    memory = counting_memory(planned, job)
+    memory = counting_memory(measurement_plan, job)
     if job.synthesize is not None:
-        check_rows(job.synthesize, job.synthesize.rows, len(planned.domain), job.engine.bytes)
-    _check_memory_setting(planned, memory, engine.workers)
-    needed, what = max(_memory_needs(planned, job, memory, engine.workers))
+        check_rows(job.synthesize, job.synthesize.rows, len(measurement_plan.domain), job.engine.bytes)
+    _check_memory_setting(measurement_plan, memory, engine.workers)
+    needed, what = max(_memory_needs(measurement_plan, job, memory, engine.workers))
     engine.check_worker_memory(needed, what)
 
 
@@ -105,16 +105,16 @@ def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory
                        "engine.memory")  # fmt: skip
 
 
-def counting_memory(planned: MeasurementPlan, job: Job) -> int:
+def counting_memory(measurement_plan: MeasurementPlan, job: Job) -> int:
     """Return the memory for counting; an adaptive run stores exact counts of candidates in the other half."""
-    return job.engine.bytes // 2 if planned.candidates else job.engine.bytes
+    return job.engine.bytes // 2 if measurement_plan.candidates else job.engine.bytes
 
 
-def _memory_needs(planned: MeasurementPlan, job: Job, memory: int, workers: int) -> Iterator[Need]:
-    counting, what = largest_task(planned.domain, planned.counted, memory, workers)
+def _memory_needs(measurement_plan: MeasurementPlan, job: Job, memory: int, workers: int) -> Iterator[Need]:
+    counting, what = largest_task(measurement_plan.domain, measurement_plan.counted_sets, memory, workers)
     yield counting, f"{what} (counting)"
-    yield from planned.memory_needs
-    for part in planned.workload.parts:
+    yield from measurement_plan.memory_needs
+    for part in measurement_plan.workload.parts:
         yield from _answer_needs(part, job.output.max_rows)
 
 
@@ -127,10 +127,10 @@ def _answer_needs(part: Part, most: int) -> Iterator[Need]:
             yield needed, f"{', '.join(names) or 'the total'} (answers)"
 
 
-def _check_memory_setting(planned: MeasurementPlan, memory: int, workers: int) -> None:
+def _check_memory_setting(measurement_plan: MeasurementPlan, memory: int, workers: int) -> None:
     """Raise PlanError if the largest attribute set does not fit the memory for counting."""
-    needed = 8 * (workers + FACTOR) * planned.domain.cells(planned.largest)
+    needed = 8 * (workers + FACTOR) * measurement_plan.domain.cells(measurement_plan.largest)
     if needed > memory:
-        set_needs = f"{', '.join(planned.largest)} needs {format_bytes(needed)} with {workers} workers"
+        set_needs = f"{', '.join(measurement_plan.largest)} needs {format_bytes(needed)} with {workers} workers"
         raise PlanError("engine.memory", set_needs, f"at most the {format_bytes(memory)} for counting",
                         "raise engine.memory, use fewer workers, or leave the set out")  # fmt: skip

@@ -102,9 +102,9 @@ SHOWN, MOST = 5, 2000
 LARGE_SHARE = 0.5
 
 
-def expected_errors(planned: MeasurementPlan, job: Job) -> list[dict[str, Any]]:
+def expected_errors(measurement_plan: MeasurementPlan, job: Job) -> list[dict[str, Any]]:
     """Return, for each family and degree, sets, queries, the root mean square error, and the best and worst sets."""
-    found = planned.expected_errors(job.privacy.budget, MOST)
+    found = measurement_plan.expected_errors(job.privacy.budget, MOST)
     return [_family(name, [one for one in found if one["name"] == name]) for name in {one["name"]: 0 for one in found}]
 
 
@@ -156,9 +156,11 @@ def required_epsilon(job: Job, error: float, target: float) -> dict[str, float]:
             "rho": cost / 2, "privacy_cost": cost}  # fmt: skip
 
 
-def compare_mechanisms(job: Job, planned: MeasurementPlan, engine: Engine, most_cells: int) -> list[dict[str, Any]]:
+def compare_mechanisms(
+    job: Job, measurement_plan: MeasurementPlan, engine: Engine, most_cells: int
+) -> list[dict[str, Any]]:
     """Return the root mean square error of every mechanism with default options, lowest first, or why it has none."""
-    problem = job.planning_problem(planned.workload)
+    problem = job.planning_problem(measurement_plan.workload)
     tools = Tools(engine.each("solve"), user_store(), most_cells)
     lines = [_mechanism_error(name, job, problem, tools) for name in MECHANISMS if name != "auto"]
     return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
@@ -178,7 +180,7 @@ def _mechanism_error(name: str, job: Job, problem: PlanningProblem, tools: Tools
     return {"mechanism": name, "error": plan.summary(job.privacy.budget)["rmse"], "why": ""}
 
 
-def list_advice(job: Job, planned: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_advice(job: Job, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the conclusions from the expected errors as sentences."""
     if not families:
         return ["The mechanism selects its measurements from the data, so errors are not known in advance. With"
@@ -187,12 +189,12 @@ def list_advice(job: Job, planned: MeasurementPlan, families: Sequence[Mapping[s
     sentences = [
         f"A true count below about {2 * worst['error']:.3g} cannot be distinguished from 0 in {worst['family']}, the"
         " family with the largest error.",
-        *_by_rows(job, planned),
-        *_by_share(planned),
+        *_by_rows(job, measurement_plan),
+        *_by_share(measurement_plan),
     ]
     error = rms_error(families)
-    if not planned.candidates and job.privacy.budget.noise != LAPLACE:
-        sentences += compare_with_adaptive(planned.workload, error, job.privacy.public_rows)
+    if not measurement_plan.candidates and job.privacy.budget.noise != LAPLACE:
+        sentences += compare_with_adaptive(measurement_plan.workload, error, job.privacy.public_rows)
     half = required_epsilon(job, error, error / 2)
     sentences.append(
         f"Half the error ({error / 2:.3g} records) needs epsilon = {half['epsilon']:.3g}. At the same budget, fewer"
@@ -201,20 +203,20 @@ def list_advice(job: Job, planned: MeasurementPlan, families: Sequence[Mapping[s
     return sentences
 
 
-def _by_rows(job: Job, planned: MeasurementPlan) -> list[str]:
+def _by_rows(job: Job, measurement_plan: MeasurementPlan) -> list[str]:
     """Return the average count of a cell, if the number of rows is public."""
     rows = job.privacy.public_rows
     if not rows:
         return []
-    cells = planned.domain.cells(planned.largest)
-    return [f"A cell of the largest counted table ({cells:,} cells of {', '.join(planned.largest)}) contains"
+    cells = measurement_plan.domain.cells(measurement_plan.largest)
+    return [f"A cell of the largest counted table ({cells:,} cells of {', '.join(measurement_plan.largest)}) contains"
             f" {rows / cells:.3g} of the public_rows on average."]  # fmt: skip
 
 
-def _by_share(planned: MeasurementPlan) -> list[str]:
+def _by_share(measurement_plan: MeasurementPlan) -> list[str]:
     """Return the number of attributes of the sets that use most of the budget."""
     shares: dict[int, float] = {}
-    for attributes, share in planned.shares.items():
+    for attributes, share in measurement_plan.shares.items():
         shares[len(attributes)] = shares.get(len(attributes), 0.0) + share
     degree = max(shares, key=shares.__getitem__, default=0)
     if shares.get(degree, 0.0) < LARGE_SHARE or degree < 2:

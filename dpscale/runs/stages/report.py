@@ -174,7 +174,7 @@ def _frame(run: Run) -> dict[str, Any]:
 
 def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
     """Return the values that sections use, each as a function that computes it."""
-    planned, job, named = run.planned, run.job, run.job.reconstruction
+    measurement_plan, job, named = run.measurement_plan, run.job, run.job.reconstruction
     trace, index = (
         cache(lambda: read_trace(run.path / "trace.parquet")),
         cache(lambda: read_index(run.path / "answers")),
@@ -185,7 +185,7 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "unit": job.data.privacy_unit or "row",
         "job": job,
         "domain": run.domain,
-        "planned": planned,
+        "measurement_plan": measurement_plan,
         "worst": SHOWN,
         "refuses": [one.name for one in run.domain.attributes if "reject" in (one.outside, one.nulls, one.foreign)],
     }
@@ -198,22 +198,22 @@ def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "sure": sure,
         "errors": lambda: overall_errors(sure()),
         "workload": lambda: _words(sure()),
-        "strategies": lambda: strategies(planned.public_plan),
+        "strategies": lambda: strategies(measurement_plan.public_plan),
         "snippets": lambda: snippets(run, index()),
         "job_text": lambda: job_text(job),
-        "cards": lambda: planned.cards(job.privacy.budget),
+        "cards": lambda: measurement_plan.cards(job.privacy.budget),
         "explains": lambda: named.explain(job.estimating),
         "extrapolated": lambda: _extrapolated(index()),
-        "disagreement": lambda: named.disagreement(planned, job.estimating, model_folder(run)),
-        "saving": lambda: counting_cost(run.domain, planned.counted, job.engine.bytes, workers).saving,
+        "disagreement": lambda: named.disagreement(measurement_plan, job.estimating, model_folder(run)),
+        "saving": lambda: counting_cost(run.domain, measurement_plan.counted_sets, job.engine.bytes, workers).saving,
         "measurements": lambda: sum(len(decision.requests) for decision in run.measurements.decisions()),
         "epsilon": lambda: _epsilon(run, run.measurements.spent),
         "rows": lambda: answered(run, SHOWN),
         "index": lambda: len(index()),
         "hidden": lambda: max(len(index()) - 2 * SHOWN, 0),
         "error_plot": lambda: error_plot(_errors(index())),
-        "share_plot": lambda: share_plot(planned.shares),
-        "weight_plot": lambda: weight_plot(planned.profiles),
+        "share_plot": lambda: share_plot(measurement_plan.shares),
+        "weight_plot": lambda: weight_plot(measurement_plan.profiles),
         "drawn": lambda: _drawn(run),
         "trace": lambda: _by_round(trace()),
         "trace_plot": lambda: trace_plot(trace()),

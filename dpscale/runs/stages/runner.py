@@ -172,7 +172,7 @@ def _finished(run: Run) -> bool:
     if remaining:
         return False
     with run.record_stage(STAGES["measure"]):
-        write_trace(run.path / "trace.parquet", run.measurements.planned.trace(state))
+        write_trace(run.path / "trace.parquet", run.measurements.measurement_plan.trace(state))
         remove_partial(run.measurements_path)
         for folder in (run.measurements_path, run.path):
             flush_names(folder)
@@ -184,7 +184,7 @@ def _state_of(run: Run) -> tuple[Any, bool]:
     """Return the last state of the measurements, and whether any measurement remains."""
     measurements = run.measurements
     state, pending = measurements.replay()
-    return state, pending is not None or measurements.planned.next_selection(state) is not None
+    return state, pending is not None or measurements.measurement_plan.next_selection(state) is not None
 
 
 SECRET = "secret.key"
@@ -301,7 +301,7 @@ def check_frame(run: Run, client: Client | None = None, scheduler: str | None = 
 def _tag_of(run: Run, client: Client | None, scheduler: str | None) -> dict[str, str] | None:
     engine = resolve(client, scheduler or run.job.engine.scheduler)
     try:
-        table = open_table(run, columns_of(run.domain, run.planned.counted), engine)
+        table = open_table(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
         return frame_tag(run.manifest["release"], content_hash(run, table, engine))
     finally:
         engine.close()

@@ -18,7 +18,7 @@ from dpscale.base.arrow import arrow_csv, pa, pq
 from dpscale.base.numerics import Integers32
 from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.runs.estimates import choose_sampler, estimates_of, low_order_tables, model_folder, open_sampler
 from dpscale.runs.run import Run
 from dpscale.runs.stages.preflight import check_rows
@@ -101,8 +101,8 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     files, start = [], 0
     for file in part.each:
         inside = slice(start, start + file.count)
-        chance = Chance(run.manifest["release"], "values", file.rows, file.parts, file.number)
-        table = _decoded(run, sampler, rows[inside], None if weights is None else weights[inside], chance)
+        stream = PublicStream(run.manifest["release"], "values", file.rows, file.parts, file.number)
+        table = _decoded(run, sampler, rows[inside], None if weights is None else weights[inside], stream)
         files.append(f"part-{file.number:05d}.{settings.format}")
         _write(run.path / "synthetic" / files[-1], table)
         start += file.count
@@ -114,16 +114,18 @@ def drawn_rows(run: Run, sampler: RowSampler, part: RowPart) -> Integers32:
     rows = sampler.rows(part, run.manifest["release"])
     if not run.domain.rules:
         return rows
-    chance = Chance(run.manifest["release"], "possible", *part.key)
-    return RuleRepair(run.domain.rules, sampler.names, sampler.ones).repair(rows, chance)
+    stream = PublicStream(run.manifest["release"], "possible", *part.key)
+    return RuleRepair(run.domain.rules, sampler.names, sampler.ones).repair(rows, stream)
 
 
-def _decoded(run: Run, sampler: RowSampler, cells: Integers32, weights: np.ndarray | None, chance: Chance) -> pa.Table:
+def _decoded(
+    run: Run, sampler: RowSampler, cells: Integers32, weights: np.ndarray | None, stream: PublicStream
+) -> pa.Table:
     """Return the columns in the order and with the types of the input."""
     names, types = sampler.names, run.manifest.get("columns") or {}
     ordered = [name for name in types if name in names] + [name for name in names if name not in types]
     values = {
-        name: column(run.domain[name], cells[:, names.index(name)], chance, type_of(types.get(name, "")))
+        name: column(run.domain[name], cells[:, names.index(name)], stream, type_of(types.get(name, "")))
         for name in ordered
     }
     if weights is not None:

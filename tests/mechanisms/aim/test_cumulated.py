@@ -28,7 +28,7 @@ def chosen(*asked):
     return {name: len(one.matrix) > 2 * one.cells for name, one in strategies(workload).items()}
 
 
-def planned(family="prefix", beta=Fraction(1, 10), **options):
+def measurement_plan(family="prefix", beta=Fraction(1, 10), **options):
     workload = Workload(Domain(SIZES)).add(family, degree=2)
     return plan(PlanningProblem(workload, Budget(GAUSSIAN, beta)), Options(**options))
 
@@ -45,8 +45,8 @@ def test_attributes_of_which_nothing_but_cumulative_queries_is_asked():
 
 
 def test_only_such_runs_are_of_another_version():
-    for made, version in [(planned(), BY_STRATEGY), (planned("marginal"), VERSION),
-                          (planned(published=True), VERSION)]:  # fmt: skip
+    for made, version in [(measurement_plan(), BY_STRATEGY), (measurement_plan("marginal"), VERSION),
+                          (measurement_plan(published=True), VERSION)]:  # fmt: skip
         assert made.to_dict()["version"] == version
         labels = [order.label for order in made.first_decision().requests]
         assert {label["mechanism"] for label in labels} <= {version, VERSION}
@@ -68,14 +68,14 @@ def test_the_charge_covers_every_pair_of_neighbours(rows):
 
 def test_a_draw_charged_for_cells_by_themselves_would_be_caught():
     """Planted: the strategy applied, at the noise of the cells."""
-    order = next(one for one in planned().first_decision().requests if one.strategy is not None)
+    order = next(one for one in measurement_plan().first_decision().requests if one.strategy is not None)
     false = replace(order, strategy=None)  # what it would be charged as
     applied = int((order.strategy.explicit().astype(object)[:, 0] ** 2).sum())
     assert false.block.squared_l2_sensitivity < applied == order.block.squared_l2_sensitivity
 
 
 def test_a_decision_that_goes_back_to_the_1_ways_is_read_back_with_its_strategies():
-    made = planned(beta=Fraction(1, 2000), patience=100)
+    made = measurement_plan(beta=Fraction(1, 2000), patience=100)
     counts, state, number = counter(records()), None, 0
     decisions = []
 
@@ -96,7 +96,7 @@ def test_a_decision_that_goes_back_to_the_1_ways_is_read_back_with_its_strategie
 
 
 def test_values_are_the_counts_with_the_noise_that_is_told():
-    order = next(one for one in planned().first_decision().requests if one.names == ("c",))
+    order = next(one for one in measurement_plan().first_decision().requests if one.names == ("c",))
     factor, rng = cumulative_factor(SIZES["c"]), np.random.default_rng(0)
     counts = rng.poisson(50, SIZES["c"])
     scale = order.draw.multiplier

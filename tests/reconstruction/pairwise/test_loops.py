@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from dpscale.privacy.streams import Chance
+from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise import loops
 from dpscale.reconstruction.pairwise.learn import Sweeper, independent_rows
 from dpscale.reconstruction.pairwise.pairs import pair_targets
@@ -19,7 +19,7 @@ SIZE_LIST = list(SIZES.values())
 
 
 def sweeper(count: int = 400, theta: float = 0.0, active: bool = True) -> Sweeper:
-    asked, chance = pair_targets(model(joint()), MEMORY), Chance("test", "sweeper")
+    asked, chance = pair_targets(model(joint()), MEMORY), PublicStream("test", "sweeper")
     rows = independent_rows(asked.layout, asked.ones, count, chance)
     thetas = theta * np.random.default_rng(1).normal(size=asked.layout.cells)
     return Sweeper(asked.layout, asked.ones, rows, asked.shares * count, thetas, asked.layout.used & active, chance)
@@ -107,7 +107,7 @@ def test_the_exponential_is_near_enough() -> None:
 
 
 def test_uniforms_fill_the_unit_interval() -> None:
-    state = Chance("test", "uniforms").state()
+    state = PublicStream("test", "uniforms").state()
     drawn = np.array([loops.uniform(state) for _ in range(20_000)])
     assert 0 <= drawn.min() < drawn.max() < 1
     assert chisquare(np.histogram(drawn, 50, (0, 1))[0]).pvalue > 1e-4
