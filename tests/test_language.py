@@ -1,9 +1,11 @@
 """Vocabulary, docstrings, names and grain of the package stay within the limits of docs/design.md."""
 
 import ast
+import importlib
 import inspect
 import re
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -129,6 +131,78 @@ def fields(thing):
 def test_public_names_have_complete_docstrings(name):
     faults = [text for code, text in validate(name)["errors"] if code in REQUIRED]
     assert faults == []
+
+
+# Columns of result tables, the folder of Python's own caches, and a setting of PostgreSQL.
+OTHER_NAMES = re.compile(r"(age|attribute|value|low|high|start|end)_\w+|__pycache__|synchronous_commit")
+
+
+def names_in(tree, path):
+    """Identifiers and words of strings of a module, without its docstrings."""
+    found = {*path.parts, path.stem}
+    for node in ast.walk(tree):
+        found.update(str(value) for key in ("id", "attr", "arg", "name") if (value := getattr(node, key, None)))
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.update(node.module.split("."))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+            found.update(re.findall(r"\w+", node.value))
+    return found
+
+
+def unknown_references(texts, known):
+    """Names in single backticks that are in no module."""
+    named = (name for text in texts for name in re.findall(r"(?<!`)`([A-Za-z_][\w.]*)`", text))
+    return [name for name in named if not set(name.split(".")) <= known and not OTHER_NAMES.fullmatch(name)]
+
+
+def test_docstrings_refer_to_names_that_exist(trees):
+    known = set().union(*(names_in(tree, path.relative_to(PACKAGE.parent)) for path, tree in trees.items()))
+    assert unknown_references([text for tree in trees.values() for text in docstrings(tree)], known) == []
+    assert unknown_references(["See `Nonexistent.name`."], known) == ["Nonexistent.name"]
+
+
+def documented_names(text, sections):
+    """Names in numpydoc sections: the parts before " : " of lines that are not indented."""
+    found, section = [], None
+    for line, following in pairwise([*text.splitlines(), ""]):
+        if following.strip() and set(following.strip()) == {"-"}:
+            section = line.strip()
+        elif section in sections and re.match(r"[*\w][*\w, ]*( : |$)", line):
+            found += [name.strip().lstrip("*") for name in line.split(" : ")[0].split(",")]
+    return found
+
+
+def members_of(thing):
+    """Parameters, fields, methods and assigned attributes of a function, or of a class and its bases."""
+    if inspect.isfunction(thing):
+        return set(inspect.signature(thing).parameters)
+    own = [base for base in thing.__mro__ if base.__module__.startswith("dpscale")]
+    assigned = {name for base in own for name in re.findall(r"self\.(\w+)", inspect.getsource(base))}
+    annotated = {name for base in own for name in vars(base).get("__annotations__", ())}
+    created = set(inspect.signature(own[0].__init__).parameters) if own else set()
+    return assigned | annotated | created | set(dir(thing))
+
+
+def stale_sections(module):
+    """Parameters and attributes that are documented and do not exist, by function or class of a module."""
+    things = [getattr(thing, "py_func", thing) for thing in vars(module).values()]
+    things = [thing for thing in things if getattr(thing, "__module__", "") == module.__name__]
+    things += [method for thing in things if inspect.isclass(thing) for method in vars(thing).values()]
+    for thing in things:
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            names = documented_names(inspect.getdoc(thing) or "", ("Parameters", "Attributes"))
+            yield from (f"{thing.__qualname__}: {name}" for name in names if name not in members_of(thing))
+
+
+def test_documented_parameters_exist():
+    modules = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in MODULES]
+    names = [name.removesuffix(".__init__") for name in modules if not name.endswith("__main__")]
+    assert [fault for name in names for fault in stale_sections(importlib.import_module(name))] == []
+
+
+def test_a_stale_parameter_is_found():
+    text = "Add.\n\nParameters\n----------\nx, y : int\nz : int\n    Not a parameter.\n\nReturns\n-------\nint\n"
+    assert documented_names(text, ("Parameters",)) == ["x", "y", "z"]
 
 
 def test_faults_are_found():

@@ -237,7 +237,7 @@ def run(
 
     Parameters
     ----------
-    planned : MeasurementPlan
+    measurement_plan : MeasurementPlan
     counts_of : callable
         Exact counts over the cells of a set.
     secret : bytes

@@ -40,7 +40,7 @@ class MeasurementStore:
         Release id.
     snapshot : str
         Hash of the input.
-    planned : MeasurementPlan
+    measurement_plan : MeasurementPlan
     rows_per_unit : int
     secret : callable
         Returns the noise key, or None after it is destroyed; the key authenticates stored decisions.

@@ -3,7 +3,7 @@
 X ∝ C is the optimum for workloads of marginals; for other families it is a valid strategy that is not optimised. The
 bound is QuerySmasher's dual at uniform weights, exact for marginals: (tr (G/n)^½)², summed over Kronecker terms, which
 is valid because the dual function is superadditive. The largest variance of a cell of any marginal is another objective
-(`max_variance`).
+(`least_maximum`).
 """
 
 from __future__ import annotations

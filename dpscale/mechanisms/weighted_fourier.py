@@ -3,7 +3,7 @@
 X is restricted to be diagonal in the Fourier basis of the cells, that is, circulant along every axis. With U the
 unitary Fourier transform and c = diag(U G U*), the problem is min Σ c/x subject to Σ x = n, so x ∝ √c and L = (Σ
 √c)²/n: optimal for marginals and circular ranges, closed form for all. The bound is the dual at uniform weights, (tr
-(G/n)^½)², which applies to every strategy. Large sets with several terms use a product of circulants (`product_form`).
+(G/n)^½)², which applies to every strategy. Large sets with several terms use a product of circulants.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class WeightSearch:
 
 
 def unpack(stored: Floats, sizes: Sequence[int]) -> WeightSearch | None:
-    """Return the result stored by `Searched.packed`; None if the array does not fit profiles of these sizes."""
+    """Return the result stored by `WeightSearch.pack`; None if the array does not fit profiles of these sizes."""
     start = len(stored) - sum(sizes) if stored.ndim == 1 else 0
     if start < 5 or stored[0] != start:
         return None

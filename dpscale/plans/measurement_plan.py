@@ -141,7 +141,7 @@ class MeasurementPlan(Protocol):
         "gaussian" or "laplace".
     notes : sequence of str
         Remarks for the user.
-    counted : sequence of AttributeSet
+    counted_sets : sequence of AttributeSet
         Sets whose exact counts the first decision and the candidates need.
     largest : AttributeSet
         Counted set with the most cells.
@@ -149,7 +149,7 @@ class MeasurementPlan(Protocol):
         Sets that can be selected; empty for a fixed plan.
     cost : Cost
         Privacy cost of the whole release.
-    redraws : bool
+    can_simulate : bool
         Whether errors can be simulated by drawing new noise.
     """
 

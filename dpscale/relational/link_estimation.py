@@ -112,7 +112,7 @@ class Sums:
 def expected_links(u: Side, v: Side, shares: Shares, sums: Sums, links: float, known: bool = False) -> Floats:
     """Return the expected links, shape (profiles of u, profiles of v), which sum to `links`.
 
-    `known` is that of `budget_shares.Question`.
+    `known` is that of `budget_shares.LinkProblem`.
     """
     return fit_links(u, v, shares, sums, links, known).weights
 

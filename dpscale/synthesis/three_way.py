@@ -128,7 +128,7 @@ def three_way_targets(pairwise: PairwiseModel, model: LowOrder, release: str, me
 
     Parameters
     ----------
-    learnt : PairwiseModel
+    pairwise : PairwiseModel
         Model of all pairs, and prototype rows by which the triples are chosen.
     model : LowOrder
         Tables from which the estimates come, over the same groups.

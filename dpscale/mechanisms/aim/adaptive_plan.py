@@ -120,7 +120,8 @@ class AdaptivePlan:
         Kind of estimates, for the report.
     options : mapping of str to str
         Options as written to plan.json.
-    redraws : bool
+    can_simulate : bool
+        Whether errors can be simulated by drawing new noise.
     noise : str
     """
 

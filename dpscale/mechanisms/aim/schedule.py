@@ -156,7 +156,7 @@ class BatchedSchedule:
         Factor of the step after an uninformative round.
     rounds : int
     degree : int
-    fewer : str
+    fewer_candidates : str
     """
 
     ones: Fraction = Fraction(3, 10)

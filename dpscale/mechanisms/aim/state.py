@@ -45,9 +45,9 @@ class Round:
         β of one measurement with its selection.
     moved, expected_noise : tuple of float
         Change of the estimate of each selected set and its expected noise, L1 over groups; 0 for the empty set.
-    of_ones : bool
+    is_one_way : bool
         Whether the round repeated the 1-ways.
-    choosing : Fraction
+    selection_cost : Fraction
         β of one selection.
     """
 
@@ -80,7 +80,7 @@ class AimState:
     rounds : tuple of Round
     measured : int
         Number of the last measured round.
-    earlier : FittedEstimates or None
+    previous : FittedEstimates or None
         Estimates of the previous round.
     """
 

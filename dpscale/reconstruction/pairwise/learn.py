@@ -49,7 +49,7 @@ class Sweeper:
         1-way marginals, concatenated.
     rows : ndarray of int32, shape (n, d)
         Groups.
-    targets : ndarray
+    target_counts : ndarray
         Target counts of every pair's cells.
     theta : ndarray
         Logits of the pairs.

@@ -192,7 +192,7 @@ def sweep(
         Logarithms of the 1-way marginals.
     around : ndarray of uint64
         `around[i, :sets_of[i]]`: triples with attribute i (`synthesis.three_way`), if there are triples.
-    threes : ndarray of float32
+    triples : ndarray of float32
         Weights of the cells of triples, each line followed by its slopes.
     """
     most, widest = U1, U1
