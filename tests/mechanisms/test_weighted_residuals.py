@@ -20,7 +20,7 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload.residual.axes import centred, nearest_centred, profile_of, whole_weights
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 from tests.runs.small import write_job
-from tests.runs.test_run import encoded
+from tests.runs.test_run import encoded_table
 
 OURS, PLAIN = "weighted-residuals", "query-smasher"
 
@@ -348,7 +348,7 @@ def test_maxent_of_a_whole_run_agrees_and_is_near(place, plots):
     pairs = {names: release.marginal(names) for names in (("age", "sex"), ("age", "income"))}
     ages = [table.sum(axis=1) for table in pairs.values()]
     np.testing.assert_allclose(ages[0], ages[1], rtol=1e-4)
-    truth = np.bincount(encoded().age, minlength=8)
+    truth = np.bincount(encoded_table().age, minlength=8)
     assert np.abs(ages[0] - truth).sum() < 0.2 * truth.sum()
     assert min(table.min() for table in pairs.values()) >= 0
 

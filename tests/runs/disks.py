@@ -1,4 +1,4 @@
-"""Disks of a test's own: small, full, read-only."""
+"""Context managers that mount a small tmpfs, fill a disk or make it read-only."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
 
 
 @contextmanager
-def filled(disk: Path) -> Iterator[None]:
-    """Not a byte is left."""
+def fill_disk(disk: Path) -> Iterator[None]:
+    """Write a file that takes all free bytes of the disk, and delete it afterwards."""
     state, ballast = os.statvfs(disk), disk / "ballast"
     ballast.write_bytes(bytes(state.f_bavail * state.f_bsize))
     try:
@@ -35,7 +35,7 @@ def filled(disk: Path) -> Iterator[None]:
 
 
 @contextmanager
-def read_only(disk: Path) -> Iterator[None]:
+def mount_read_only(disk: Path) -> Iterator[None]:
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A small table, its domain and jobs over it, written into a folder."""
+"""A small table, its domain and jobs over it, written into a directory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_table(folder: Path, frame: pd.DataFrame, partitions: int = 3) -> Path:
 
 
 def job(**changes: Any) -> dict[str, Any]:
-    """A job as a dict; keyword arguments replace or (with None) drop its tables."""
+    """Return a job as a dict; keyword arguments replace its sections, and None drops one."""
     content: dict[str, Any] = {
         "data": {"path": "data", "domain": "domain.toml"},
         "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "small"},

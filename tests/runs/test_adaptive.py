@@ -1,4 +1,6 @@
-"""Adaptive jobs: real files, real ledger; killed anywhere, on any scheduler, the same bytes and one charge."""
+"""Adaptive jobs with Parquet files and a ledger: equal bytes and one charge after a kill at any point and on every
+scheduler.
+"""
 
 import json
 import math
@@ -37,18 +39,18 @@ SEEDED = {"scheduler": "synchronous", "seed": 5}
 either = pytest.mark.parametrize("changes", [OWN, PUBLISHED], ids=["own", "published"])
 
 
-def everything(run_dir):
-    """All that a release is: measurements, decisions, answers."""
+def release_bytes(run_dir):
+    """Return the bytes of measurements, decisions and answers by file name."""
     rounds = {path.name: path.read_bytes() for path in sorted((run_dir / "measurements").glob("*.json"))}
     return measurements(run_dir) | rounds | answers(run_dir)
 
 
-def spent(place):
+def ledger_releases(place):
     with Ledger.open(place / "ledger.sqlite") as ledger:
         return ledger.summary("small")["datasets"]["small"]["releases"]
 
 
-def exact(names):
+def exact_marginal(names):
     shape = [SIZES[name] for name in names]
     if not names:
         return np.array(len(frame()))
@@ -58,20 +60,20 @@ def exact(names):
 
 @pytest.fixture(scope="module", params=[OWN, PUBLISHED, CUMULATED], ids=["own", "published", "cumulated"])
 def reference(request, tmp_path_factory):
-    """A run of two rounds or more, synchronously, that nobody disturbed."""
+    """An uninterrupted synchronous run of at least two rounds, with its job settings and the bytes of its release."""
     place = tmp_path_factory.mktemp("adaptive")
     changes = request.param | {"privacy": {"rho": 0.5, "dataset": "small"}}
     release = dp.run(write(place, **changes), place / "whole")
-    return place, changes, everything(release.path)
+    return place, changes, release_bytes(release.path)
 
 
-def test_a_job_draws_what_the_plain_loop_draws(reference):
-    """No Dask, no files: the same marginals, bit by bit."""
+def test_adaptive_job_equals_plain_loop(reference):
+    """The job gives the same marginals, bit by bit, as the selection loop without Dask and files."""
     place, _, _ = reference
     directory = Run(place / "whole")
     manifest = directory.manifest
     head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": directory.domain.digest}
-    state = run(directory.measurement_plan, exact, seeded_secret(5), head)
+    state = run(directory.measurement_plan, exact_marginal, seeded_secret(5), head)
     released = dp.Release.open(place / "whole")
     assert len(state.rounds) >= 2
     for names in (("a", "b", "c"), ("b", "c"), ("a",)):
@@ -85,16 +87,17 @@ def test_a_job_draws_what_the_plain_loop_draws(reference):
     "settings",
     [{"scheduler": "threads"}, pytest.param({"scheduler": "processes"}, marks=pytest.mark.slow), {"memory": "40kB"}],
 )
-def test_where_it_runs_and_in_how_much_memory_changes_no_byte(reference, tmp_path, settings):
-    """In 40 kB nothing is held: candidates are counted again in every round."""
+def test_scheduler_and_memory_give_same_bytes(reference, tmp_path, settings):
+    """With 40 kB no counts are cached, and candidates are counted again in every round."""
     place, changes, expected = reference
     job = write(place, f"{next(iter(settings.values()))}.toml", **changes, engine=SEEDED | settings)
-    assert everything(dp.run(job, tmp_path / "run").path) == expected
+    assert release_bytes(dp.run(job, tmp_path / "run").path) == expected
 
 
-def test_the_charge_is_twice_rho_exactly_and_before_the_first_draw(reference):
+def test_charge_is_twice_rho_and_equals_recorded_spending(reference):
+    """The ledger row and the decisions of all rounds add up to a Gaussian cost of exactly 2 rho."""
     place, _, _ = reference
-    [row] = spent(place)
+    [row] = ledger_releases(place)
     assert (Fraction(row["cost"]["gaussian"]), row["state"]) == (1, "released")
     decisions = [json.loads(path.read_text()) for path in sorted((place / "whole/measurements").glob("*.json"))]
     chosen = sum(Fraction(one["beta"]) + bool(names) * Fraction(one["step"])
@@ -103,7 +106,7 @@ def test_the_charge_is_twice_rho_exactly_and_before_the_first_draw(reference):
 
 
 @pytest.mark.parametrize("cost", [{"epsilon": 1.0, "delta": 1e-9}, {"rho": 0.1}, {"privacy_cost": 0.2}])
-def test_a_cap_of_the_jobs_own_size_admits_it_once(tmp_path, cost):
+def test_cap_equal_to_job_cost_admits_one_run(tmp_path, cost):
     job = write(tmp_path, **OWN, privacy=cost | {"dataset": "small"}, engine={"scheduler": "synchronous"})
     mu = math.sqrt(Job.read(job).privacy.budget.amount)
     epsilon, delta = (
@@ -119,7 +122,7 @@ def test_a_cap_of_the_jobs_own_size_admits_it_once(tmp_path, cost):
 
 
 def crash_at(monkeypatch, times, module, name):
-    """Stop as a kill would, at the n-th time that a function is called."""
+    """Raise KeyboardInterrupt after the given number of calls of a function."""
     left, real = [times], getattr(module, name)
 
     def crash(*arguments, **settings):
@@ -138,7 +141,7 @@ def crash_at(monkeypatch, times, module, name):
     + [(measure, "select_candidates", 1), (measure, "publish", 0)],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkeypatch, module, name, times):
+def test_interrupted_run_resumes_with_same_bytes_and_one_charge(reference, tmp_path, monkeypatch, module, name, times):
     place, changes, expected = reference
     job = write(place, "again.toml", **changes)
     (place / "ledger.sqlite").unlink(missing_ok=True)  # the release id of a seeded run follows the job
@@ -147,20 +150,22 @@ def test_stopped_anywhere_it_goes_on_and_spends_once(reference, tmp_path, monkey
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     chosen = {path.name: path.read_bytes() for path in (tmp_path / "run/measurements").glob("round-*.json")}
-    found = everything(dp.run(job, tmp_path / "run").path)
+    found = release_bytes(dp.run(job, tmp_path / "run").path)
     assert found == expected
     assert all(found[name] == kept for name, kept in chosen.items())
-    [row] = spent(place)
+    [row] = ledger_releases(place)
     assert row["state"] == "released"
 
 
 @pytest.mark.parametrize("own", [OWN, CUMULATED], ids=["own", "cumulated"])
-def test_rounds_that_go_back_to_the_1_ways(tmp_path, monkeypatch, own):
-    """At a budget that pairs are lost in: charged once, the bytes of the plain loop, in little memory, after a kill."""
+def test_one_way_rounds_are_charged_once_and_survive_kill(tmp_path, monkeypatch, own):
+    """At a budget too small for pairs, some rounds measure 1-way marginals again: the charge is made once, and the
+    bytes equal those of the plain loop, in little memory and after a kill.
+    """
     vainly = {"mechanism": {"name": "aim-grem", "patience": 100}}  # every round is one in vain
     changes = own | vainly | {"privacy": {"rho": 0.00390625, "dataset": "small"}}
     whole = dp.run(write(tmp_path, **changes), tmp_path / "whole")
-    expected, measurement_plan = everything(whole.path), Run(whole.path).measurement_plan
+    expected, measurement_plan = release_bytes(whole.path), Run(whole.path).measurement_plan
     rounds = [json.loads(path.read_text()) for path in sorted((whole.path / "measurements").glob("round-*.json"))]
     again = [one["round"] for one in rounds if one["beta"] == "0"]
     assert again
@@ -170,7 +175,7 @@ def test_rounds_that_go_back_to_the_1_ways(tmp_path, monkeypatch, own):
     assert spent_by + measurement_plan.first_decision().spent == Fraction(1, 128)
     manifest = Run(whole.path).manifest
     head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": Run(whole.path).domain.digest}
-    state = run(measurement_plan, exact, seeded_secret(5), head)
+    state = run(measurement_plan, exact_marginal, seeded_secret(5), head)
     assert whole.marginal(("a", "b")).tobytes() == state.marginal(("a", "b")).tobytes()
     before = sum(bool(names) for one in rounds if one["round"] < again[0] for names in one["chosen"])
     (tmp_path / "ledger.sqlite").unlink()
@@ -179,13 +184,15 @@ def test_rounds_that_go_back_to_the_1_ways(tmp_path, monkeypatch, own):
         crash_at(patch, len(SIZES) + before + 1, measurement, "write_values")
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
-    assert everything(dp.run(job, tmp_path / "run").path) == expected
-    assert len(spent(tmp_path)) == 1
+    assert release_bytes(dp.run(job, tmp_path / "run").path) == expected
+    assert len(ledger_releases(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("way", ["a copy", "a decision taken out"])
-def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatch, way):
-    """A directory copied in the middle of a run, or robbed of its decision, on a machine whose floats differ."""
+def test_recorded_round_is_not_decided_again(tmp_path, monkeypatch, way):
+    """The ledger refuses another decision of a recorded round, in a copy of the run directory or after the decision
+    file was deleted. The planted decision is one of a machine with other floating-point results.
+    """
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     with monkeypatch.context() as patch:
         crash_at(patch, len(SIZES), measurement, "write_values")
@@ -207,8 +214,10 @@ def test_a_round_that_the_ledger_knows_is_not_decided_again(tmp_path, monkeypatc
     assert measurements(tmp_path / "other") == before
 
 
-def test_a_round_of_nothing_that_was_killed_before_the_ledger_knew_it(tmp_path, monkeypatch):
-    """Nothing of it is missing, since it measures nothing: the ledger is told of it, and holds others to it."""
+def test_empty_round_is_recorded_after_kill(tmp_path, monkeypatch):
+    """A round without measurements, killed before its ledger record, is recorded on resume, and the ledger then refuses
+    another decision of that round.
+    """
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     with monkeypatch.context() as patch:
         patch.setattr(measure, "select_candidates", lambda selection, *others: ((),) * selection.count)
@@ -226,7 +235,7 @@ def test_a_round_of_nothing_that_was_killed_before_the_ledger_knew_it(tmp_path, 
             dp.run(job, tmp_path / "other")
 
 
-def finer(told):
+def increase_variances(told):
     return told | {"orders": [[rank, names, m, str(int(v) + 1)] for rank, names, m, v in told["orders"]]}
 
 
@@ -237,11 +246,11 @@ def finer(told):
         lambda told: told | {"beta": "0" if told["beta"] != "0" else "1/1000"},  # of 1-ways it is 0
         lambda told: told | {"beta": "1/0"},
         lambda told: {key: value for key, value in told.items() if key != "seal"},
-        finer,
+        increase_variances,
     ],
     ids=["step", "free selections", "no number", "unsealed", "another variance"],
 )
-def test_a_decision_that_was_edited_is_refused(tmp_path, monkeypatch, edit):
+def test_edited_decision_is_refused(tmp_path, monkeypatch, edit):
     job = write(tmp_path, **OWN)
     with monkeypatch.context() as patch:
         crash_at(patch, 4, measurement, "write_values")
@@ -255,34 +264,36 @@ def test_a_decision_that_was_edited_is_refused(tmp_path, monkeypatch, edit):
     assert measurements(tmp_path / "run") == before
 
 
-def test_of_two_decisions_of_a_round_the_first_holds(tmp_path, monkeypatch):
-    """A second driver, on a machine whose floats differ, would choose otherwise: it measures what stands there."""
+def test_first_decision_of_round_wins(tmp_path, monkeypatch):
+    """A second driver, whose floating-point results would give another choice, measures the decision that is already
+    on disk.
+    """
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     first = dp.run(job, tmp_path / "first")
     (tmp_path / "ledger.sqlite").unlink()
     real = MeasurementStore.record_decision
 
-    def late(rounds, decision):
+    def record_late(rounds, decision):
         if decision.round == 1:  # the other driver was here meanwhile
             for kept in (first.path / "measurements").glob("round-001.json"):
                 shutil.copy(kept, rounds.folder)
             decision = replace(decision, chosen=(("b", "c"),))
         return real(rounds, decision)
 
-    monkeypatch.setattr(MeasurementStore, "record_decision", late)
-    assert everything(dp.run(job, tmp_path / "second").path) == everything(first.path)
+    monkeypatch.setattr(MeasurementStore, "record_decision", record_late)
+    assert release_bytes(dp.run(job, tmp_path / "second").path) == release_bytes(first.path)
 
 
-def other_groups(patch):
-    """As a machine would choose them whose floats differ."""
+def replace_value_groups(patch):
+    """Replace the grouping of values, as on a machine with other floating-point results."""
     for estimator in (EntropyEstimator, GremEstimator):
         patch.setattr(estimator, "groups", lambda own, counts, deviation: {
             name: by_mass(np.arange(1.0, 1 + len(told.values)), 4.0) for name, told in counts.items()
         })  # fmt: skip
 
 
-def test_groups_are_those_that_stand_written(reference, tmp_path, monkeypatch):
-    """A run that was begun on one machine goes on, on another that would have chosen other groups, with its own."""
+def test_resumed_run_uses_recorded_groups(reference, tmp_path, monkeypatch):
+    """A run resumed on a machine that would choose other groups uses the groups in its decision files."""
     place, changes, expected = reference
     (place / "ledger.sqlite").unlink(missing_ok=True)
     job = write(place, "again.toml", **changes)
@@ -291,31 +302,31 @@ def test_groups_are_those_that_stand_written(reference, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             dp.run(job, tmp_path / "run")
     assert (tmp_path / "run/measurements/round-001.json").exists()
-    other_groups(monkeypatch)
-    assert everything(dp.run(job, tmp_path / "run").path) == expected
+    replace_value_groups(monkeypatch)
+    assert release_bytes(dp.run(job, tmp_path / "run").path) == expected
 
 
-def test_a_decision_over_other_groups_is_not_measured_from_these_shards(tmp_path, monkeypatch):
+def test_decision_with_other_groups_is_not_measured_from_local_shards(tmp_path, monkeypatch):
     job = write(tmp_path, **OWN, privacy={"rho": 0.5, "dataset": "small"})
     first = dp.run(job, tmp_path / "first")
     (tmp_path / "ledger.sqlite").unlink()
     real = MeasurementStore.record_decision
 
-    def late(rounds, decision):
+    def record_late(rounds, decision):
         if decision.round == 1:
             shutil.copy(first.path / "measurements/round-001.json", rounds.folder)
         return real(rounds, decision)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MeasurementStore, "record_decision", late)
-        other_groups(patch)
+        patch.setattr(MeasurementStore, "record_decision", record_late)
+        replace_value_groups(patch)
         with pytest.raises(dp.TransientError, match=r"another process wrote round-001\.json"):
             dp.run(job, tmp_path / "second")
-    assert everything(dp.run(job, tmp_path / "second").path) == everything(first.path)
+    assert release_bytes(dp.run(job, tmp_path / "second").path) == release_bytes(first.path)
 
 
-def test_names_are_on_the_disk_before_the_secret_goes(tmp_path, monkeypatch):
-    """And what a killed process left half written is gone."""
+def test_directories_are_flushed_before_secret_is_destroyed(tmp_path, monkeypatch):
+    """Partial files of a killed process are deleted too."""
     run = Run.create(Job.read(write(tmp_path, **OWN)), tmp_path / "run")
     (tmp_path / "run/measurements").mkdir()
     (tmp_path / "run/measurements/.killed.parquet.0.partial").write_bytes(b"ha")
@@ -329,7 +340,7 @@ def test_names_are_on_the_disk_before_the_secret_goes(tmp_path, monkeypatch):
 
 
 @either
-def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, plots, changes):
+def test_answers_cover_all_families_and_have_no_standard_errors(tmp_path, plots, changes):
     asked = [
         {"family": "prefix", "degree": 2},
         {"family": "marginal", "attributes": [["a"], ["a", "b", "c"]], "weight": [1.0, 7.5]},
@@ -347,7 +358,7 @@ def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, plots, ch
         assert np.isnan(table["std_error"].to_numpy()).all()
         assert row["rms_error"] is None
     prefix = release.marginal(("a", "b")).cumsum(0).cumsum(1)
-    np.testing.assert_allclose(prefix, exact(("a", "b")).cumsum(0).cumsum(1), atol=20)
+    np.testing.assert_allclose(prefix, exact_marginal(("a", "b")).cumsum(0).cumsum(1), atol=20)
     estimate, error = release.answer(("a",), np.ones(4))
     assert estimate == pytest.approx(400, abs=5)
     assert math.isnan(error)
@@ -356,8 +367,8 @@ def test_answers_are_of_every_family_and_tell_no_wrong_error(tmp_path, plots, ch
     assert "Every answer is unbiased" not in page
 
 
-def test_a_run_of_an_older_version_is_not_gone_on_with(tmp_path, monkeypatch):
-    """Its 1-ways, shared otherwise, would be read as other numbers."""
+def test_run_of_older_version_is_not_resumed(tmp_path, monkeypatch):
+    """The older version divided 1-way marginals otherwise, so its values would be misread."""
     job = write(tmp_path, **OWN)
     with monkeypatch.context() as patch:
         crash_at(patch, 4, measurement, "write_values")
@@ -371,8 +382,10 @@ def test_a_run_of_an_older_version_is_not_gone_on_with(tmp_path, monkeypatch):
     assert measurements(tmp_path / "run") == before
 
 
-def test_grem_can_be_kept_from_going_below_zero(tmp_path):
-    """GReM-LNN over the asked sets, from the measurements of the published mechanism; nearer to the truth too."""
+def test_grem_non_negative_keeps_cells_above_zero(tmp_path):
+    """GReM-LNN over the workload, from the measurements of the published mechanism, is also closer to the exact
+    counts.
+    """
     asked = [{"family": "marginal", "degree": 2}]
     privacy = {"rho": 2e-6, "dataset": "small"}  # noise of thousands of records, on 400
     pairs, missed = list(combinations(SIZES, 2)), {False: 0.0, True: 0.0}
@@ -381,26 +394,28 @@ def test_grem_can_be_kept_from_going_below_zero(tmp_path):
                     engine=SEEDED | {"seed": seed}, reconstruct={"method": "grem", "non_negative": kept})  # fmt: skip
         made = dp.run(job, tmp_path / f"{seed}{kept}")
         assert (min(made.marginal(names).min() for names in pairs) > -1) == kept
-        missed[kept] += sum(np.abs(made.marginal(names) - exact(names)).sum() for names in pairs)
+        missed[kept] += sum(np.abs(made.marginal(names) - exact_marginal(names)).sum() for names in pairs)
     assert missed[True] < missed[False]
     assert made.marginal(("a", "b")).tobytes() == dp.Release.open(made.path).marginal(("a", "b")).tobytes()
 
 
-def test_maximum_entropy_from_the_measurements_of_a_plan(tmp_path):
-    """Non-negative where least squares is not, from the same measurements."""
+def test_maxent_from_planned_measurements(tmp_path):
+    """Maximum entropy gives positive cells where least squares gives negative ones, from the same measurements, with
+    smaller total error.
+    """
     least = dp.run(write(tmp_path, workload=OWN["workload"], privacy={"rho": 0.01}), tmp_path / "least")
     job = write(
         tmp_path, "maxent.toml", workload=OWN["workload"], privacy={"rho": 0.01}, reconstruct={"method": "maxent"}
     )
     most = dp.run(job, tmp_path / "maxent")
     assert least.marginal(tuple(SIZES)).min() < 0 < most.marginal(tuple(SIZES)).min()
-    errors = [np.abs(one.marginal(tuple(SIZES)) - exact(tuple(SIZES))).sum() for one in (least, most)]
+    errors = [np.abs(one.marginal(tuple(SIZES)) - exact_marginal(tuple(SIZES))).sum() for one in (least, most)]
     assert errors[1] < 0.8 * errors[0]
     assert least.answer(("a",), [1, 0, 0, 0])[1] > 0
     assert math.isnan(most.answer(("a",), [1, 0, 0, 0])[1])
 
 
-def test_simulated_errors_are_told_of_all_queries_and_labelled(tmp_path):
+def test_simulated_errors_cover_all_queries_and_are_labelled(tmp_path):
     asked = [{"family": "marginal", "degree": 2}, {"family": "prefix", "attributes": [["a", "b"]]},
              {"family": "affine", "attributes": [["b", "c"]]}]  # fmt: skip
     job = write(tmp_path, mechanism=OWN["mechanism"], workload=asked, reconstruct={"errors": "simulated"})
@@ -422,7 +437,7 @@ def test_simulated_errors_are_told_of_all_queries_and_labelled(tmp_path):
     assert again.answer(("a", "c"), np.tri(4, 5)) == release.answer(("a", "c"), np.tri(4, 5))
 
 
-def test_targets_can_be_made_to_agree(tmp_path):
+def test_agree_makes_target_marginals_consistent(tmp_path):
     asked = [{"family": "marginal", "attributes": [["a", "b"], ["b", "c"], ["a", "b", "c"], ["b"]]}]
     privacy = {"rho": 0.01, "dataset": "small"}
     loose = dp.run(write(tmp_path, workload=asked, mechanism=OWN["mechanism"], privacy=privacy), tmp_path / "loose")
@@ -436,7 +451,7 @@ def test_targets_can_be_made_to_agree(tmp_path):
     assert "Sets are estimated separately" not in (tight.path / "report.html").read_text()
 
 
-def test_one_attribute_and_a_budget_for_nothing(tmp_path):
+def test_single_attribute_and_tiny_budget(tmp_path):
     one = dp.run(
         write(tmp_path, **(OWN | {"workload": [{"family": "marginal", "attributes": [["b"]]}]})), tmp_path / "one"
     )
@@ -465,27 +480,27 @@ def test_one_attribute_and_a_budget_for_nothing(tmp_path):
         ({"workload": [{"family": "marginal", "degree": 3, "weight": 0.0}]}, ["workload.weight", "above 0"]),
     ],
 )
-def test_wrong_jobs_are_told_in_one_sentence_and_spend_nothing(tmp_path, changes, parts):
+def test_invalid_job_is_refused_without_charge(tmp_path, changes, parts):
     with pytest.raises(dp.DpscaleError) as caught:
         dp.run(write(tmp_path, **(OWN | changes)), tmp_path / "run")
     assert caught.value.exit_code == 2
     assert all(part in str(caught.value) for part in parts), str(caught.value)
     assert not measurements(tmp_path / "run")
-    assert not (tmp_path / "ledger.sqlite").exists() or not spent_any(tmp_path)
+    assert not (tmp_path / "ledger.sqlite").exists() or not ledger_datasets(tmp_path)
 
 
-def spent_any(place):
+def ledger_datasets(place):
     with Ledger.open(place / "ledger.sqlite") as ledger:
         return ledger.summary()["datasets"]
 
 
-def test_a_plan_beforehand_is_refused_with_the_way_to_go():
+def test_plan_refuses_adaptive_mechanism_and_names_run():
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=2)
     with pytest.raises(dp.JobError, match=r"selects measurements during the run.*dp\.run"):
         dp.plan(workload, mechanism="aim-grem")
 
 
-def test_a_target_of_everything_has_pairs_as_candidates():
-    """2^40 subsets are not listed."""
+def test_candidates_of_full_marginal_are_pairs():
+    """The 2^40 subsets of 40 attributes are not enumerated."""
     sizes = {f"x{i}": 3 for i in range(40)}
     assert len(Setting(sizes, (tuple(sizes),), Fraction(1)).candidates) == 780

@@ -1,4 +1,4 @@
-"""Advice on the more accurate mechanism by number of records; the share of a query by brute force."""
+"""Advice on the more accurate mechanism by number of records; the mean share of a query is checked by brute force."""
 
 import numpy as np
 import pytest
@@ -17,14 +17,15 @@ from dpscale.runs.stages.preview import (
 SIZES = {"a": 4, "b": 3, "c": 2}
 
 
-def mixed():
+def make_mixed_workload():
     workload = Workload(Domain(SIZES)).add("prefix", degree=2).add("marginal", degree=3).add("range", degree=1)
     workload.add("affine", degree=2)
     return workload.add_queries(["a", "c"], np.arange(24.0).reshape(3, 4, 2) / 24)
 
 
-def test_the_share_is_the_mean_over_all_queries_of_what_an_even_table_gives():
-    workload, held = mixed(), []
+def test_mean_share_equals_brute_force_on_uniform_table():
+    """The mean share is the mean answer of all queries on a table with equal cells of total 1."""
+    workload, held = make_mixed_workload(), []
     for part in workload.parts:
         for names in part.sets:
             shape = part.domain.shape(names)
@@ -32,7 +33,7 @@ def test_the_share_is_the_mean_over_all_queries_of_what_an_even_table_gives():
     assert mean_share(workload) == pytest.approx(np.concatenate(held).mean())
 
 
-def test_of_many_sets_some_are_enough():
+def test_mean_share_samples_large_workloads():
     workload = Workload(Domain({f"x{i}": 2 + i % 3 for i in range(60)})).add("prefix", degree=2)
     part = workload.parts[0]
     every = [np.prod([(size + 1) / (2 * size) for size in part.domain.shape(names)]) for names in part.sets]
@@ -40,7 +41,7 @@ def test_of_many_sets_some_are_enough():
 
 
 @pytest.mark.parametrize("family", ["marginal", "prefix"])
-def test_how_many_records_decide_it(family):
+def test_advice_depends_on_record_count(family):
     workload = Workload(Domain(SIZES)).add(family, degree=2)
     even, (behind, ahead) = mean_share(workload), accuracy_thresholds(workload)
     error = 900 * behind * even
@@ -53,12 +54,13 @@ def test_how_many_records_decide_it(family):
     assert compare_with_adaptive(workload, error, round(900 * behind / ahead) + 10) == []
 
 
-def test_limits_are_those_of_sums_where_nothing_else_is_asked_of_attributes_that_are_measured_so():
+def test_thresholds_depend_on_families_and_sizes():
+    """Thresholds for sums apply only if the workload has no other family and sizes are small."""
     prefixes = Workload(Domain(SIZES)).add("prefix", degree=2).add("range", degree=1)
     assert accuracy_thresholds(prefixes) == (LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS)
     assert (
         accuracy_thresholds(prefixes.add("marginal", degree=1))
-        == accuracy_thresholds(mixed())
+        == accuracy_thresholds(make_mixed_workload())
         == (LESS_ACCURATE, MORE_ACCURATE)
     )
     assert accuracy_thresholds(Workload(Domain({"a": 4, "b": 600})).add("prefix", degree=2)) == (
@@ -67,5 +69,5 @@ def test_limits_are_those_of_sums_where_nothing_else_is_asked_of_attributes_that
     )
 
 
-def test_of_single_attributes_there_is_nothing_to_choose():
+def test_no_advice_for_single_attributes():
     assert compare_with_adaptive(Workload(Domain(SIZES)).add("marginal", degree=1), 5.0, None) == []

@@ -1,4 +1,4 @@
-"""Real data: UCI Adult (48,842 rows, 14 attributes), whole jobs."""
+"""Whole jobs on UCI Adult (48,842 rows, 14 attributes)."""
 
 import json
 from itertools import combinations
@@ -17,6 +17,7 @@ pytestmark = needs_real_data
 
 @pytest.fixture(scope="module")
 def adult(tmp_path_factory):
+    """Directory with the Adult table, its data frame and its domain sizes."""
     place = tmp_path_factory.mktemp("adult")
     frame = pd.read_csv(DATA / "adult" / "adult.csv")
     sizes = json.loads((DATA / "adult" / "adult-domain.json").read_text())
@@ -26,8 +27,8 @@ def adult(tmp_path_factory):
     return place, frame, sizes
 
 
-def test_the_plan_is_hdmms_best_known(adult):
-    """0- to 3-way marginals at ε = 1, δ = 1e-6: 45.06 is the best known RMSE (notes.md, HDMM's Adult W1: 47.20)."""
+def test_plan_rmse_equals_best_known(adult):
+    """Marginals of degree 0 to 3 at ε = 1, δ = 1e-6: the best known RMSE is 45.06 (notes.md; HDMM: 47.20)."""
     _, _, sizes = adult
     workload = dp.Workload(dp.Domain(sizes))
     for degree in range(4):
@@ -36,7 +37,7 @@ def test_the_plan_is_hdmms_best_known(adult):
     assert dp.plan(workload, "residual-planner").rmse() * 4.224679 == pytest.approx(45.06, abs=0.005)
 
 
-def run(adult, name, workload, mechanism):
+def run_job(adult, name, workload, mechanism):
     place, _, _ = adult
     job = {
         "data": {"path": "data", "domain": "domain.toml"},
@@ -48,8 +49,8 @@ def run(adult, name, workload, mechanism):
     return dp.run(place / f"{name}.toml", place / name)
 
 
-def errors(adult, release, sets) -> np.ndarray:
-    """Standardised errors of all cells of the marginals on some sets."""
+def standardized_errors(adult, release, sets) -> np.ndarray:
+    """Return the standardized errors of all cells of the given marginals."""
     _, frame, sizes = adult
     found = []
     for names in sets:
@@ -64,19 +65,19 @@ def errors(adult, release, sets) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_all_3_way_marginals_by_residual_planner(adult):
-    release = run(adult, "marginals", [{"family": "marginal", "degree": 3}], "residual-planner")
+def test_residual_planner_errors_on_3_way_marginals(adult):
+    release = run_job(adult, "marginals", [{"family": "marginal", "degree": 3}], "residual-planner")
     sets = list(combinations(release.domain.names, 3))
     assert len(sets) == 364
     assert release.plan.optimality_gap < 1e-9
-    z = errors(adult, release, sets[::40])
+    z = standardized_errors(adult, release, sets[::40])
     assert abs(z.mean()) < 0.05
     assert z.std() == pytest.approx(1, abs=0.05)
     assert (z.std() * 1.3, z.std() * 0.7) != pytest.approx((1, 1), abs=0.05)
 
 
-def test_2_way_prefix_by_query_smasher(adult):
-    release = run(adult, "prefix", [{"family": "prefix", "degree": 2}], "query-smasher")
+def test_query_smasher_errors_on_2_way_prefixes(adult):
+    release = run_job(adult, "prefix", [{"family": "prefix", "degree": 2}], "query-smasher")
     assert release.plan.optimality_gap < 1e-4
     _, frame, sizes = adult
     names = ("age", "hours-per-week")

@@ -1,4 +1,6 @@
-"""Unbiased answers with true errors, over many seeded measurements of a small table, per kind of workload."""
+"""Answers are unbiased and have correct standard errors, over many seeded measurements of a small table, for each kind
+of workload.
+"""
 
 import numpy as np
 import pytest
@@ -20,16 +22,18 @@ LEVEL = 1e-4
 COUNTS = np.random.default_rng(3).poisson(40, DOMAIN.shape(DOMAIN.names))
 
 
-def asked(kind) -> Workload:
-    """Families: each has a pair of attributes to itself, so each is measured by its own strategy; or an array."""
+def make_workload(kind) -> Workload:
+    """Return a workload of families or of a query array; each family has its own pair of attributes and thus its own
+    strategy.
+    """
     if kind == "array":
         return Workload(DOMAIN).add_queries(("a", "b", "c"), np.random.default_rng(5).normal(size=(80, 5, 4, 3)))
     families = Workload(DOMAIN).add("marginal", attributes=[("a", "b")]).add("prefix", attributes=[("b", "c")])
     return families.add("range", attributes=[("a", "c")])
 
 
-def one_run(folder, settled, seed) -> np.ndarray:
-    """Answers to all queries from one seeded measurement, by the path that a job takes."""
+def run_once(folder, settled, seed) -> np.ndarray:
+    """Return the answers to all queries from one seeded measurement, by the code path of a job."""
     folder.mkdir()
     released = MeasurementStore(folder, f"seed{seed}", "snapshot", settled)
     make_secret(folder / "secret.key", seed)
@@ -47,21 +51,23 @@ def one_run(folder, settled, seed) -> np.ndarray:
 
 @pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals", "identity"])
 @pytest.mark.parametrize("kind", ["families", "array"])
-def test_answers_are_unbiased_and_their_errors_true(tmp_path, kind, mechanism):
-    """Whitened errors of 200 runs: mean 0 and variance 1. With at least 30 independent errors a run, a variance that
-    is wrong by 15 % is rejected; shown by testing it."""
-    workload = asked(kind)
+def test_answers_are_unbiased_with_correct_errors(tmp_path, kind, mechanism):
+    """The whitened errors of 200 runs have mean 0 and variance 1, and the reported variances equal the explicit
+    covariance. With at least 30 independent errors per run the test rejects a variance that is wrong by 15 %, which
+    is checked too.
+    """
+    workload = make_workload(kind)
     queries, made = explicit_workload(workload)[0], plan(workload, mechanism)
     settled = FixedPlan(made, PlanningProblem(workload, Budget("gaussian", 0.5)))
     variances = [draw.lattice_variance for draw in settled.schedule.draws]
     strategy = explicit_strategy(made, variances)
     covariance = queries @ np.linalg.pinv(strategy.T @ strategy, hermitian=True) @ queries.T
     if mechanism == "identity":  # averages residual by residual, which is not all of least squares: its own covariance
-        covariance = own_covariance(made, variances)
+        covariance = linear_map_covariance(made, variances)
     values, vectors = np.linalg.eigh(covariance)
     kept = values > values[-1] * 1e-7
     whiten = vectors[:, kept] / np.sqrt(values[kept])
-    found = np.array([one_run(tmp_path / str(seed), settled, seed) for seed in range(RUNS)])
+    found = np.array([run_once(tmp_path / str(seed), settled, seed) for seed in range(RUNS)])
     z = (found - queries @ COUNTS.reshape(-1)) @ whiten
     freedom = z.size
     assert freedom >= 30 * RUNS
@@ -82,8 +88,8 @@ def test_answers_are_unbiased_and_their_errors_true(tmp_path, kind, mechanism):
     np.testing.assert_allclose(reported, np.diag(covariance), rtol=1e-6)
 
 
-def own_covariance(made, variances) -> np.ndarray:
-    """Covariance of the estimates as a linear map of the measured values, by feeding it unit vectors."""
+def linear_map_covariance(made, variances) -> np.ndarray:
+    """Return the covariance of the estimates as a linear map of the measured values, obtained from unit vectors."""
     columns = []
     for index, block in enumerate(made.blocks):
         for row in range(int(np.prod(block.rows, dtype=int))):

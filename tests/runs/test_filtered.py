@@ -1,4 +1,4 @@
-"""The same filter on another table is other data: the snapshot, which fixes the noise, says on which."""
+"""The snapshot id, which fixes the noise, depends on the table to which a row filter applies."""
 
 import pandas as pd
 import pytest
@@ -10,8 +10,8 @@ from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
 
 
-def content(place, on):
-    """Of a run whose rows, or whose table of units, are filtered."""
+def filtered_content_hash(place, on):
+    """Return the content hash of a run with a row filter on the data, on the unit table or on neither."""
     hop = {"path": "hop.parquet", "key": "id", "unit": "person", **({"where": "a = 1"} if on == "hop" else {})}
     data = {"path": "data.parquet", "domain": "d.toml", "privacy_unit": "id", "max_rows_per_unit": 2,
             "unit_nulls": "drop", "unit_through": [hop], **({"where": "a = 1"} if on == "data" else {})}  # fmt: skip
@@ -30,5 +30,5 @@ def place(tmp_path):
     return tmp_path
 
 
-def test_a_filter_says_of_which_table_it_is(place):
-    assert len({content(place, on) for on in ("none", "data", "hop")}) == 3
+def test_content_hash_depends_on_filtered_table(place):
+    assert len({filtered_content_hash(place, on) for on in ("none", "data", "hop")}) == 3

@@ -1,4 +1,6 @@
-"""Frames as data: the counts of the same rows in files, and no draw from one that is not the same twice."""
+"""Data frames as input: counts equal those of the same rows in files, and a frame whose content changes between passes
+is refused.
+"""
 
 import hashlib
 
@@ -24,12 +26,12 @@ DOMAIN = dp.Domain(SIZES)
 SETS = [("a", "b"), ("b", "c")]
 
 
-def oracle(rows):
+def count_cells(rows):
     return [np.histogramdd(rows[list(names)].to_numpy(), [np.arange(SIZES[n] + 1) - 0.5 for n in names])[0]
             for names in SETS]  # fmt: skip
 
 
-def job(folder, **changes):
+def make_job(folder, **changes):
     domain = {"attributes": {key: {"kind": "coded", "size": size} for key, size in SIZES.items()}}
     (folder / "domain.toml").write_text(tomli_w.dumps(domain))
     return {"data": {"domain": str(folder / "domain.toml")},
@@ -39,8 +41,8 @@ def job(folder, **changes):
             "mechanism": {"name": "residual-planner"}, "engine": {"scheduler": "synchronous"}} | changes  # fmt: skip
 
 
-def kinds():
-    """The same rows in every kind of frame."""
+def frame_kinds():
+    """Yield the same rows in every supported kind of frame."""
     rows = frame()
     yield "pandas", rows
     yield "pandas, shuffled index", rows.set_axis(rows.index[::-1])
@@ -55,30 +57,30 @@ def kinds():
     yield "polars, lazy", polars.from_pandas(rows).lazy()
 
 
-KINDS = dict(kinds())
+KINDS = dict(frame_kinds())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_of_a_frame_answers_as_its_rows_are(tmp_path, kind):
-    release = dp.run(job(tmp_path), tmp_path / "run", data=KINDS[kind])
-    for names, counts in zip(SETS, oracle(frame()), strict=True):
+def test_run_on_frame_matches_counts(tmp_path, kind):
+    release = dp.run(make_job(tmp_path), tmp_path / "run", data=KINDS[kind])
+    for names, counts in zip(SETS, count_cells(frame()), strict=True):
         np.testing.assert_allclose(release.marginal(names), counts, atol=0.01)
     told = "".join(path.read_text(errors="replace") for path in (tmp_path / "run").glob("*.*") if path.is_file())
     assert 'path = "frame://"' in told
-    assert dp.run(job(tmp_path), tmp_path / "run", data=KINDS[kind]).manifest == release.manifest
+    assert dp.run(make_job(tmp_path), tmp_path / "run", data=KINDS[kind]).manifest == release.manifest
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
-def test_units_are_bounded_and_pieces_do_not_matter(tmp_path, scheduler, monkeypatch):
+def test_contribution_bound_is_independent_of_pieces(tmp_path, scheduler, monkeypatch):
     monkeypatch.setattr(engine_frames, "PIECE_ROWS", 70)
     data = {"domain": str(tmp_path / "domain.toml"), "privacy_unit": "unit", "max_rows_per_unit": 1}
-    made = job(tmp_path, data=data, engine={"scheduler": scheduler})
+    made = make_job(tmp_path, data=data, engine={"scheduler": scheduler})
     release = dp.run(made, tmp_path / "run", data=frame())
     assert abs(release.marginal(("a", "b")).sum() - frame().unit.nunique()) < 0.1
 
 
 @pytest.mark.parametrize("given", [frame(), dd.from_pandas(frame(), npartitions=3)], ids=["pandas", "dask"])
-def test_on_a_cluster(tmp_path, given):
+def test_frame_on_cluster_matches_counts(tmp_path, given):
     from distributed import Client, LocalCluster
 
     with (LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
@@ -87,19 +89,19 @@ def test_on_a_cluster(tmp_path, given):
         for one in kept:
             table = frame_table(one, DOMAIN, ["a", "b", "c"], ClusterEngine(client))
             counts = client.submit(lambda table: list(dp.count_marginals(table, SETS).values()), table).result()
-            assert all(np.array_equal(own, right) for own, right in zip(counts, oracle(frame()), strict=True))
-        release = dp.run(job(tmp_path, engine={}), tmp_path / "run", client=client, data=kept[-1])
+            assert all(np.array_equal(own, right) for own, right in zip(counts, count_cells(frame()), strict=True))
+        release = dp.run(make_job(tmp_path, engine={}), tmp_path / "run", client=client, data=kept[-1])
         data = {"domain": str(tmp_path / "domain.toml"), "where": "unit < 50"}
-        some = dp.run(job(tmp_path, engine={}, data=data), tmp_path / "some", client=client, data=kept[-1])
-    np.testing.assert_allclose(release.marginal(SETS[0]), oracle(frame())[0], atol=0.01)
-    np.testing.assert_allclose(some.marginal(SETS[0]), oracle(frame().query("unit < 50"))[0], atol=0.01)
+        some = dp.run(make_job(tmp_path, engine={}, data=data), tmp_path / "some", client=client, data=kept[-1])
+    np.testing.assert_allclose(release.marginal(SETS[0]), count_cells(frame())[0], atol=0.01)
+    np.testing.assert_allclose(some.marginal(SETS[0]), count_cells(frame().query("unit < 50"))[0], atol=0.01)
 
 
 # The same twice
 
 
-class Fickle:
-    """Partitions that are others from some reading on, as of an unseeded sample or a table that somebody writes."""
+class UnstableSource:
+    """A partition whose rows change from a given read on, as with an unseeded sample or a table being written."""
 
     def __init__(self, change):
         self.change, self.read = change, 0
@@ -109,13 +111,13 @@ class Fickle:
         return frame(seed=int(self.read >= self.change))
 
 
-def fickle(change):
-    made = Fickle(change)
+def make_unstable_frame(change):
+    made = UnstableSource(change)
     return made, dd.from_delayed([dask.delayed(made, pure=False)(0)], meta=frame().iloc[:0], verify_meta=False)
 
 
-def passes(monkeypatch):
-    """As many passes as there are sets."""
+def force_one_pass_per_set(monkeypatch):
+    """Plan one data pass for each attribute set."""
     from dpscale.runs.stages import measure
 
     whole = measure.plan_passes
@@ -124,12 +126,12 @@ def passes(monkeypatch):
 
 
 @pytest.mark.parametrize("change", [2, 3])
-def test_a_frame_that_is_another_is_refused_before_a_draw(tmp_path, monkeypatch, change):
-    """The first reading is for its name, each that follows a pass."""
-    passes(monkeypatch)
-    made, given = fickle(change)
+def test_changed_frame_is_refused_before_draw(tmp_path, monkeypatch, change):
+    """The first read computes the fingerprint, and each later read follows a pass."""
+    force_one_pass_per_set(monkeypatch)
+    made, given = make_unstable_frame(change)
     with pytest.raises(dp.DataError, match="computes to other records than before"):
-        dp.run(job(tmp_path), tmp_path / "run", data=given)
+        dp.run(make_job(tmp_path), tmp_path / "run", data=given)
     assert made.read == change
     if change == 2:  # before anything was drawn: nothing was charged, and nothing is left to go on with
         with Ledger.open(tmp_path / "ledger.sqlite") as ledger, pytest.raises(dp.BudgetError, match="is not in"):
@@ -139,87 +141,87 @@ def test_a_frame_that_is_another_is_refused_before_a_draw(tmp_path, monkeypatch,
     drawn = measurements(tmp_path / "run")
     assert drawn  # of the passes before it alone
     with pytest.raises(dp.DataError, match="changed since this release started"):
-        dp.run(job(tmp_path), tmp_path / "run", data=given)
+        dp.run(make_job(tmp_path), tmp_path / "run", data=given)
     assert measurements(tmp_path / "run") == drawn
 
 
-def test_without_the_check_it_would_have_been_drawn_from(tmp_path, monkeypatch):
-    """The planted violation: what the test above catches happens where readings are not held against the first."""
+def test_changed_frame_is_measured_without_check(tmp_path, monkeypatch):
+    """Planted fault: without the comparison with the first read, a changed frame is measured."""
     monkeypatch.setattr(frames, "content_of", lambda table: "alike")
-    release = dp.run(job(tmp_path), tmp_path / "run", data=fickle(2)[1])
-    np.testing.assert_allclose(release.marginal(SETS[0]), oracle(frame(seed=1))[0], atol=0.01)
+    release = dp.run(make_job(tmp_path), tmp_path / "run", data=make_unstable_frame(2)[1])
+    np.testing.assert_allclose(release.marginal(SETS[0]), count_cells(frame(seed=1))[0], atol=0.01)
 
 
-def test_a_frame_that_is_written_to_between_passes_is_refused(tmp_path, monkeypatch):
+def test_frame_modified_between_passes_is_refused(tmp_path, monkeypatch):
     from dpscale.runs.stages import measure
 
     columns, charge = {name: frame()[name].to_numpy().copy() for name in frame()}, measure.charge
-    passes(monkeypatch)
+    force_one_pass_per_set(monkeypatch)
 
-    def charged(*given, **more):
+    def charge_and_modify(*given, **more):
         charge(*given, **more)
         columns["b"][0] = (columns["b"][0] + 1) % 3  # pyarrow has the very same memory
 
-    monkeypatch.setattr(measure, "charge", charged)
+    monkeypatch.setattr(measure, "charge", charge_and_modify)
     with pytest.raises(dp.DataError, match="computes to other records"):
-        dp.run(job(tmp_path), tmp_path / "run", data=pa.table(columns))
+        dp.run(make_job(tmp_path), tmp_path / "run", data=pa.table(columns))
 
 
-def test_a_run_of_a_frame_goes_on_with_it_alone(tmp_path, monkeypatch):
+def test_run_on_frame_resumes_only_with_same_frame(tmp_path, monkeypatch):
     from dpscale.runs.stages import measure
 
     with monkeypatch.context() as patch:
         patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
-            dp.run(job(tmp_path), tmp_path / "run", data=frame())
+            dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     with pytest.raises(dp.DataError, match=r"data: none, but this run reads a data frame; .* pass it again"):
         measure.perform(Run(tmp_path / "run"), LocalEngine("synchronous"))
     with pytest.raises(dp.DataError, match="changed since this release started"):
-        dp.run(job(tmp_path), tmp_path / "run", data=frame(seed=1))
-    release = dp.run(job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
+        dp.run(make_job(tmp_path), tmp_path / "run", data=frame(seed=1))
+    release = dp.run(make_job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
     assert release.manifest["secret"] == "destroyed"
 
 
 # Repeated calls
 
 
-def test_another_frame_does_not_get_the_answers_of_the_first(tmp_path):
-    first = dp.run(job(tmp_path), tmp_path / "run", data=frame())
-    again = dp.run(job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
+def test_other_frame_does_not_reuse_answers(tmp_path):
+    first = dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
+    again = dp.run(make_job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
     assert again.manifest["release"] == first.manifest["release"]
     with pytest.raises(dp.DataError, match="a frame whose records differ from those measured") as caught:
-        dp.run(job(tmp_path), tmp_path / "run", data=frame().head(10))
+        dp.run(make_job(tmp_path), tmp_path / "run", data=frame().head(10))
     assert f"Release.open({str(tmp_path / 'run')!r})" in str(caught.value)
     assert "fresh=True" in str(caught.value)
-    other = dp.run(job(tmp_path), tmp_path / "run", data=frame().head(10), fresh=True)
+    other = dp.run(make_job(tmp_path), tmp_path / "run", data=frame().head(10), fresh=True)
     assert other.path == tmp_path / "run-2"
     assert dp.Release.open(tmp_path / "run").manifest["release"] == first.manifest["release"]
 
 
-def test_without_the_key_no_frame_is_taken_for_the_same(tmp_path, monkeypatch):
+def test_frame_without_fingerprint_key_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSCALE_STATE", str(tmp_path / "state"))
-    dp.run(job(tmp_path), tmp_path / "run", data=frame())
+    dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     key = tmp_path / "state" / "frames.key"
     assert key.stat().st_mode & 0o777 == 0o600
     key.chmod(0o644)  # others could test guesses with it
     with pytest.raises(dp.DataError, match="is not in the state folder"):
-        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+        dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     key.unlink()
     with pytest.raises(dp.DataError, match="is not in the state folder"):
-        dp.run(job(tmp_path), tmp_path / "run", data=frame())
-    dp.run(job(tmp_path), tmp_path / "other", data=frame())  # makes another key
+        dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
+    dp.run(make_job(tmp_path), tmp_path / "other", data=frame())  # makes another key
     with pytest.raises(dp.DataError, match="with another key"):
-        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+        dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     manifest = Run(tmp_path / "run").manifest
     Run(tmp_path / "run").update(frame=None)
     with pytest.raises(dp.DataError, match="has no fingerprint"):
-        dp.run(job(tmp_path), tmp_path / "run", data=frame())
+        dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     assert manifest["release"] == dp.Release.open(tmp_path / "run").manifest["release"]
 
 
-def test_the_fingerprint_cannot_be_tested_against_guesses(tmp_path):
-    """Two releases of one frame have unrelated tags, and no hash of the content without the key is in the run."""
-    runs = [dp.run(job(tmp_path), tmp_path / name, data=frame()) for name in ("one", "two")]
+def test_fingerprint_cannot_be_tested_against_guesses(tmp_path):
+    """Two releases of one frame have unrelated tags, and the run contains no unkeyed hash of the content."""
+    runs = [dp.run(make_job(tmp_path), tmp_path / name, data=frame()) for name in ("one", "two")]
     tags = [one.manifest["frame"]["tag"] for one in runs]
     assert tags[0] != tags[1]
     content = content_of(as_arrow(frame(), ["a", "b", "c"]))
@@ -232,7 +234,7 @@ def test_the_fingerprint_cannot_be_tested_against_guesses(tmp_path):
 # Identity
 
 
-def test_the_name_of_content_is_of_its_values_alone():
+def test_content_hash_depends_on_values_only():
     plain = pd.DataFrame({"a": [1, 2, 3], "t": ["x", None, "yy"], "f": [0.5, np.nan, 1.0], "b": [True, False, True]})
     names = list(plain)
     first = content_of(as_arrow(plain, names))
@@ -246,7 +248,7 @@ def test_the_name_of_content_is_of_its_values_alone():
     assert len({first, *(content_of(as_arrow(one, names)) for one in other)}) == 1 + len(other)
 
 
-def test_only_what_is_read_is_in_the_name():
+def test_snapshot_depends_on_read_columns_only():
     engine = LocalEngine("synchronous")
     names = [snapshot(frame_table(one, DOMAIN, ["a", "b"], engine))
              for one in (frame(), frame().assign(c=0), frame().assign(b=0))]  # fmt: skip
@@ -262,9 +264,9 @@ def test_only_what_is_read_is_in_the_name():
     ({"tables": {}}, "a frame for a job of several tables"),
     ({"privacy": {"privacy_cost": 1.0}}, "privacy.dataset: missing"),
 ])  # fmt: skip
-def test_a_job_that_has_no_use_for_a_frame(tmp_path, changes, told):
+def test_job_refuses_unexpected_frame(tmp_path, changes, told):
     with pytest.raises(dp.JobError, match=told):
-        dp.run(job(tmp_path, **changes), tmp_path / "run", data=frame())
+        dp.run(make_job(tmp_path, **changes), tmp_path / "run", data=frame())
     assert not (tmp_path / "run").exists()
 
 
@@ -275,8 +277,8 @@ def test_a_job_that_has_no_use_for_a_frame(tmp_path, changes, told):
     (frame().assign(c=[["SECRET"]] * 400), "type list"),
     (frame().assign(c=77), "a value outside the domain"),
 ])  # fmt: skip
-def test_a_frame_that_cannot_be_counted_is_one_sentence(tmp_path, given, told):
+def test_uncountable_frame_is_refused_without_leaking_values(tmp_path, given, told):
     with pytest.raises(dp.DataError, match=told) as caught:
-        dp.run(job(tmp_path), tmp_path / "run", data=given)
+        dp.run(make_job(tmp_path), tmp_path / "run", data=given)
     assert "SECRET" not in str(caught.value)
     assert "77" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a stage leaves is what the next one takes, by its hash, also where another process begins that one."""
+"""Hashes of stage outputs: a stage checks the files of the stage before it, also in another process."""
 
 import json
 
@@ -22,15 +22,15 @@ SEEDED = {"seed": 11, "memory": "1GiB", "scheduler": "synchronous"}
 FILES = {"plan": "plan/plan.json", "measure": "measurements/*.parquet", "reconstruct": "answers/index.parquet"}
 
 
-def done_before(place, stage):
-    """A run whose stages before this one are done, each as a process of its own would."""
+def run_stages_before(place, stage):
+    """Return a run whose stages before the given one are done."""
     run = Run.create(Job.read(write_job(place, engine=SEEDED)), place / "run")
     for name in STAGES[: STAGES.index(stage)]:
         run_stages(run, only=name)
     return run
 
 
-def stage_output(run, stage):
+def first_output(run, stage):
     return sorted(run.path.glob(FILES[stage]))[0]
 
 
@@ -39,9 +39,9 @@ def stage_output(run, stage):
     ("edited", "begun"),
     [("plan", "measure"), ("plan", "reconstruct"), ("measure", "reconstruct"), ("reconstruct", "report")],
 )
-def test_what_was_edited_after_its_stage_is_refused_until_it_is_restored(place, edited, begun, only):
-    run = done_before(place, begun)
-    path = stage_output(run, edited)
+def test_edited_output_is_refused_until_restored(place, edited, begun, only):
+    run = run_stages_before(place, begun)
+    path = first_output(run, edited)
     kept = path.read_bytes()
     path.write_bytes(kept + b"\n")
     command = [begun, run.path] if only else ["run", place / "job.toml", "--run-dir", run.path]
@@ -57,9 +57,9 @@ def test_what_was_edited_after_its_stage_is_refused_until_it_is_restored(place, 
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
-def test_tasks_hash_what_is_large_and_catch_a_change_wherever_it_is(place, scheduler, monkeypatch):
-    """Of every file that a stage left one byte is changed in turn; the whole hash is the one of a plain loop."""
-    run = done_before(place, "reconstruct")
+def test_parallel_hashing_detects_change_in_any_file(place, scheduler, monkeypatch):
+    """One byte of each file of a stage is changed in turn; unchanged files pass."""
+    run = run_stages_before(place, "reconstruct")
     monkeypatch.setattr(manifest, "SHARE", 1)  # a task a file
     check, entry = manifest.check_output, run.manifest["stages"]["measure"]
     engine = resolve(None, scheduler)
@@ -78,9 +78,9 @@ def test_tasks_hash_what_is_large_and_catch_a_change_wherever_it_is(place, sched
 
 
 @pytest.mark.parametrize("change", ["taken away", "put there"])
-def test_the_files_of_a_stage_are_those_that_it_left_no_less_and_no_more(place, change):
-    run = done_before(place, "reconstruct")
-    path = stage_output(run, "measure")
+def test_missing_or_added_file_is_refused(place, change):
+    run = run_stages_before(place, "reconstruct")
+    path = first_output(run, "measure")
     if change == "taken away":
         path.unlink()
     else:
@@ -89,34 +89,34 @@ def test_the_files_of_a_stage_are_those_that_it_left_no_less_and_no_more(place, 
         run_stages(run, only="reconstruct")
 
 
-def test_a_stage_cut_off_goes_on_and_a_plan_edited_meanwhile_is_refused(place, monkeypatch):
-    run = done_before(place, "measure")
+def test_interrupted_stage_resumes_and_edited_plan_is_refused(place, monkeypatch):
+    run = run_stages_before(place, "measure")
     with monkeypatch.context() as patch:
         patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             run_stages(run, only="measure")
-    path = stage_output(run, "plan")
+    path = first_output(run, "plan")
     kept = path.read_bytes()
     path.write_bytes(kept.replace(b"{", b"{ ", 1))
     with pytest.raises(dp.JobError, match="stage plan wrote in"):
         run_stages(run, only="measure")
     path.write_bytes(kept)
-    stage_output(run, "measure").unlink()
+    first_output(run, "measure").unlink()
     run_stages(run)
     assert run.done("report")
     with Ledger.open(place / "ledger.sqlite") as ledger:
         assert len(ledger.summary()["datasets"]["small"]["releases"]) == 1
 
 
-def test_what_this_process_made_and_what_is_done_is_not_read_for_its_hash_again(place, monkeypatch):
+def test_own_and_completed_outputs_are_not_hashed_again(place, monkeypatch):
     monkeypatch.setattr(manifest, "output_digest", lambda *_: pytest.fail("hashed twice"))
     path = write_job(place, engine=SEEDED)
     for _ in range(2):
         dp.run(path, place / "run")
 
 
-def test_a_manifest_without_hashes_has_nothing_to_be_held_against(place):
-    run = done_before(place, "reconstruct")
+def test_manifest_without_hashes_is_accepted(place):
+    run = run_stages_before(place, "reconstruct")
     told = run.manifest["stages"]
     run.update(stages={name: {"state": stage["state"]} for name, stage in told.items()})
     run_stages(run)

@@ -1,4 +1,6 @@
-"""Domains that say what follows and what cannot be: `aim-grem` measures none of it, estimates keep to it."""
+"""Domains with functional dependencies and structural zeros: `aim-grem` does not measure implied sets, and estimates
+satisfy the rules.
+"""
 
 import json
 from itertools import combinations
@@ -41,7 +43,7 @@ def people():
     return pd.DataFrame({"town": names, "age": age, "married": married, "work": work})
 
 
-def released(people, place, mechanism, workload=WORKLOAD, **reconstruct):
+def run_job(people, place, mechanism, workload=WORKLOAD, **reconstruct):
     people.to_parquet(place / "people.parquet", index=False)
     (place / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
     job = {"data": {"path": str(place / "people.parquet"), "domain": str(place / "domain.toml")},
@@ -55,8 +57,8 @@ def released(people, place, mechanism, workload=WORKLOAD, **reconstruct):
     ("mechanism", "reconstruct"),
     [("aim-grem", {}), ("aim-grem", {"errors": "simulated"}), ("residual-planner", {}), ("aim-grem", {"agree": True})],
 )
-def test_nobody_is_estimated_where_nobody_can_be(people, tmp_path, mechanism, reconstruct):
-    release = released(people, tmp_path, mechanism, **reconstruct)
+def test_structural_zeros_and_dependencies_hold_in_estimates(people, tmp_path, mechanism, reconstruct):
+    release = run_job(people, tmp_path, mechanism, **reconstruct)
     domain = dp.Domain.from_dict(DOMAIN)
     for asked in combinations(domain.names, 3):
         cells = release.marginal(asked)
@@ -72,7 +74,7 @@ def test_nobody_is_estimated_where_nobody_can_be(people, tmp_path, mechanism, re
         assert {"town", "region"} not in chosen
 
 
-def test_what_follows_is_no_candidate():
+def test_dependent_pairs_are_no_candidates():
     domain = dp.Domain.from_dict(DOMAIN)
     asked = PlanningProblem(dp.Workload(domain).add("marginal", degree=3), Budget(GAUSSIAN, 1.0))
     candidates = plan(asked, Options()).setting.candidates
@@ -81,15 +83,15 @@ def test_what_follows_is_no_candidate():
     assert ("town", "region") in plan(asked, Options(published=True)).setting.candidates  # as in the paper
 
 
-def test_a_workload_of_nothing_else_is_the_1_ways(people, tmp_path):
-    release = released(people, tmp_path, "aim-grem", [{"family": "marginal", "attributes": [["town", "region"]]}])
+def test_workload_of_dependent_pair_uses_1_way_marginals(people, tmp_path):
+    release = run_job(people, tmp_path, "aim-grem", [{"family": "marginal", "attributes": [["town", "region"]]}])
     cells = release.marginal(("town", "region"))
     assert not cells[~possible(dp.Domain.from_dict(DOMAIN).rules, ("town", "region"), cells.shape)].any()
     assert cells.sum(axis=1) == pytest.approx(people.town.value_counts(dropna=False).sort_index().to_numpy(), abs=60)
 
 
-def test_sets_of_which_every_pair_follows_cost_nothing_more(people, tmp_path):
-    """A town, its region, and the region's coast: no pair is left to choose, nor a triple."""
+def test_chain_of_dependencies_needs_no_selection(people, tmp_path):
+    """A town determines its region and the coast of the region: no pair or triple is left to select."""
     domain = DOMAIN["attributes"] | {"town": DOMAIN["attributes"]["town"] | {"parent": {"region": GROUPS, "coast": {
         "sea": TOWNS[:6], "land": TOWNS[6:]}}}}  # fmt: skip
     people.to_parquet(tmp_path / "people.parquet", index=False)
@@ -102,8 +104,8 @@ def test_sets_of_which_every_pair_follows_cost_nothing_more(people, tmp_path):
     assert (cells > 0).sum(axis=(1, 2)).tolist() == [1] * 12 + [1]
 
 
-def test_a_rule_may_name_its_range_first(people, tmp_path):
-    """The run keeps the domain as TOML, which writes ranges last."""
+def test_rule_may_start_with_a_range(people, tmp_path):
+    """The run stores the domain as TOML, which writes ranges last."""
     people.to_parquet(tmp_path / "people.parquet", index=False)
     table = "[[impossible]]\nage = { low = 0, high = 1 }\nmarried = [true]\n"
     plain = {"attributes": DOMAIN["attributes"]}
@@ -116,6 +118,6 @@ def test_a_rule_may_name_its_range_first(people, tmp_path):
     assert not cells[:2].any(axis=0).all()
 
 
-def test_rules_that_leave_an_attribute_nothing_are_refused():
+def test_rules_that_exclude_all_values_are_refused():
     with pytest.raises(DomainError, match="married"):
         dp.Domain.from_dict({"attributes": DOMAIN["attributes"], "impossible": [{"married": [True, False]}]})

@@ -1,4 +1,4 @@
-"""A run is opened once: how often one process reads what it works by, printed and held."""
+"""Number of reads of each input of a run in one process."""
 
 import builtins
 import io
@@ -22,16 +22,16 @@ OWN = {"name": "aim-grem"}
 
 
 @pytest.fixture
-def counted(monkeypatch):
-    """How often each file is opened for reading and each thing made, from here on."""
+def read_counts(monkeypatch):
+    """Counter of file reads and of calls of the functions that build the objects of a run."""
     counts, real = Counter(), io.open
 
-    def opened(file, mode="r", *arguments, **settings):
+    def counting_open(file, mode="r", *arguments, **settings):
         if isinstance(file, (str, Path)) and "r" in mode and "+" not in mode:
             counts[Path(file).name] += 1
         return real(file, mode, *arguments, **settings)
 
-    def counting(module, name, what):
+    def count_calls(module, name, what):
         made = getattr(module, name)
 
         def call(*arguments, **settings):
@@ -40,40 +40,41 @@ def counted(monkeypatch):
 
         monkeypatch.setattr(module, name, call)
 
-    monkeypatch.setattr(io, "open", opened)
-    monkeypatch.setattr(builtins, "open", opened)
-    counting(Job, "build_workload", "workload")
-    counting(fixed_plan, "make_schedule", "schedule")
-    counting(fixed_plan, "read_plan", "plan")
-    counting(manifest, "read_manifest", "manifest")
-    counting(Ledger, "open", "ledger")
+    monkeypatch.setattr(io, "open", counting_open)
+    monkeypatch.setattr(builtins, "open", counting_open)
+    count_calls(Job, "build_workload", "workload")
+    count_calls(fixed_plan, "make_schedule", "schedule")
+    count_calls(fixed_plan, "read_plan", "plan")
+    count_calls(manifest, "read_manifest", "manifest")
+    count_calls(Ledger, "open", "ledger")
     return counts
 
 
 @pytest.mark.parametrize("mechanism", [{"name": "query-smasher"}, OWN], ids=["query-smasher", "aim-grem"])
-def test_one_process_reads_everything_once(place, counted, mechanism, capsys):
-    """Readings of the run's own files; the user's job and domain files are read once too, to make them."""
+def test_each_input_is_read_once(place, read_counts, mechanism, capsys):
+    """The run's own files are read once; the user's job and domain files are read once more to create them."""
     path = write_job(place, mechanism=mechanism)
-    counted.clear()
+    read_counts.clear()
     release = dp.run(path, place / "run")
     release.marginal(("age", "sex"))
     with capsys.disabled():
-        print(f"\n{mechanism['name']}:", {name: counted[name] for name in (*ONCE, "manifest", "ledger")})
-    assert all(counted[name] <= 1 + (name == "domain.toml") for name in ONCE), counted  # it is hashed for the ledger
-    assert counted["manifest"] <= 10
+        print(f"\n{mechanism['name']}:", {name: read_counts[name] for name in (*ONCE, "manifest", "ledger")})
+    # the domain file is also hashed for the ledger
+    assert all(read_counts[name] <= 1 + (name == "domain.toml") for name in ONCE), read_counts
+    assert read_counts["manifest"] <= 10
 
 
-def test_a_later_process_reads_the_disk_afresh(place, counted):
-    """Nothing is known of an earlier opening: what stands there now is what is read."""
+def test_reopened_run_reads_from_disk(place, read_counts):
+    """Opening a run again reuses nothing of an earlier opening."""
     dp.run(write_job(place), place / "run")
     first = Run(place / "run").measurement_plan
-    counted.clear()
+    read_counts.clear()
     second = Run(place / "run")
     assert second.measurement_plan is not first
-    assert counted["job.toml"] == counted["domain.toml"] == counted["plan.json"] == 1
+    assert read_counts["job.toml"] == read_counts["domain.toml"] == read_counts["plan.json"] == 1
 
 
-def test_a_manifest_that_another_process_wrote_is_seen(place):
+def test_manifest_change_by_other_process_is_seen(place):
     run, other = (Run.create(Job.read(write_job(place)), place / "run") for _ in range(2))
     assert run.manifest["release"] == other.manifest["release"]
     other.update(release="f" * 32)
@@ -82,8 +83,10 @@ def test_a_manifest_that_another_process_wrote_is_seen(place):
     assert other.manifest["secret"] == "made"
 
 
-def test_a_run_is_read_again_once_it_is_locked(place, monkeypatch):
-    """A network disk tells file attributes from a cache, for seconds; a finished release must not be begun again."""
+def test_manifest_is_read_again_under_lock(place, monkeypatch):
+    """A network file system may serve cached file attributes for seconds; a finished release must not be started
+    again.
+    """
     path = write_job(place)
     run = Run.create(Job.read(path), place / "run")
     run_stages(run, only="plan")

@@ -1,4 +1,6 @@
-"""What `dpscale plan` tells is kept: told once, anew for another budget, and anew where the file was damaged."""
+"""Cache of `dpscale plan`: a repeated preview is computed once, and again for another budget, other memory or a
+damaged file.
+"""
 
 import json
 
@@ -11,33 +13,33 @@ from tests.runs.small import write_job
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
-    """How often errors were computed, and what is told of a job."""
+def preview_job(monkeypatch, tmp_path):
+    """Function that returns the number of error computations so far and the preview of a job."""
     monkeypatch.setenv("DPSCALE_STORE", str(tmp_path / "store"))
     times, expected_errors = [], preview.expected_errors
     monkeypatch.setattr(preview, "expected_errors", lambda *own: times.append(1) or expected_errors(*own))
 
-    def tell(**changes):
+    def run_preview(**changes):
         result = CliRunner().invoke(main, ["plan", str(write_job(tmp_path, **changes)), "--json", "--quiet"])
         assert result.exit_code == 0, result.output
         told = json.loads(result.stdout)
         return len(times), {key: value for key, value in told.items() if key != "planning_seconds"}
 
-    return tell
+    return run_preview
 
 
-def test_the_same_is_told_again_without_computing_it(asked, tmp_path):
-    first, second = asked(), asked()
+def test_repeated_preview_is_not_computed_again(preview_job, tmp_path):
+    first, second = preview_job(), preview_job()
     assert (first[0], second[0]) == (1, 1)
     assert first[1] == second[1]
     (kept,) = (tmp_path / "store" / "told").iterdir()
     kept.write_text(kept.read_text().replace('"tasks": ', '"tasks": 1'))
-    assert asked() == (2, first[1])
+    assert preview_job() == (2, first[1])
 
 
-def test_another_budget_or_memory_is_told_anew(asked):
-    here = asked()[1]
-    there = asked(privacy={"epsilon": 2.0, "delta": 1e-9, "dataset": "small"})
+def test_other_budget_or_memory_is_computed_again(preview_job):
+    here = preview_job()[1]
+    there = preview_job(privacy={"epsilon": 2.0, "delta": 1e-9, "dataset": "small"})
     assert there[0] == 2
     assert there[1]["families"][0]["error"] < here["families"][0]["error"]
-    assert asked(engine={"scheduler": "synchronous", "memory": "2GiB"})[0] == 3
+    assert preview_job(engine={"scheduler": "synchronous", "memory": "2GiB"})[0] == 3

@@ -1,4 +1,4 @@
-"""A refused run leaves no directory, unless it was there before, or something was charged."""
+"""A refused run leaves no directory, unless it existed before or a charge was made."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.runs.small import table, write_job, write_table
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """A job whose data have a value that their domain refuses."""
+    """A job whose data contain a value outside the domain."""
     monkeypatch.chdir(tmp_path)
     frame = table()
     frame.loc[3, "sex"] = "no such"
@@ -24,7 +24,7 @@ def job(tmp_path, monkeypatch):
     return write_job(tmp_path)
 
 
-def test_a_value_outside_leaves_no_directory(job, tmp_path):
+def test_value_outside_domain_leaves_no_directory(job, tmp_path):
     result = CliRunner().invoke(main, ["run", str(job), "--quiet"])
     assert result.exit_code == 2
     assert not (tmp_path / "runs").exists()
@@ -33,7 +33,7 @@ def test_a_value_outside_leaves_no_directory(job, tmp_path):
     assert not (tmp_path / "named").exists()
 
 
-def test_what_only_planning_finds_leaves_none(tmp_path):
+def test_planning_error_leaves_no_directory(tmp_path):
     write_table(tmp_path / "data", table())
     job = write_job(tmp_path, mechanism={"name": "residual-planner", "objective": "max"})
     result = CliRunner().invoke(main, ["plan", str(job), "--run-dir", str(tmp_path / "run")])
@@ -41,7 +41,7 @@ def test_what_only_planning_finds_leaves_none(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_was_there_stays_empty_and_other_runs_stay(job, tmp_path):
+def test_existing_directories_are_left_unchanged(job, tmp_path):
     there = Path("runs/other")
     there.mkdir(parents=True)
     with pytest.raises(DataError):
@@ -51,7 +51,7 @@ def test_a_folder_that_was_there_stays_empty_and_other_runs_stay(job, tmp_path):
     assert list(Path("runs").iterdir()) == [there]
 
 
-def test_mended_data_are_released_by_the_same_command(job, tmp_path):
+def test_corrected_data_run_with_same_command(job, tmp_path):
     with pytest.raises(DataError):
         dp.run(job, tmp_path / "run")
     for path in (tmp_path / "data").iterdir():
@@ -59,8 +59,8 @@ def test_mended_data_are_released_by_the_same_command(job, tmp_path):
     assert dp.run(job, tmp_path / "run").total().estimate > 0
 
 
-def test_what_was_charged_stays_with_its_secret(tmp_path, monkeypatch):
-    """A refusal after the charge, planted: the run goes on with the same secret, and spends nothing twice."""
+def test_charged_run_keeps_its_secret(tmp_path, monkeypatch):
+    """Planted refusal after the charge: the run resumes with the same secret."""
     write_table(tmp_path / "data", table())
     job, measure_layouts = write_job(tmp_path), measure.measure_layouts
     monkeypatch.setattr(
@@ -75,15 +75,17 @@ def test_what_was_charged_stays_with_its_secret(tmp_path, monkeypatch):
     assert dp.run(job, tmp_path / "run").total().estimate > 0
 
 
-def test_a_run_that_another_call_made_stays(job, tmp_path):
+def test_existing_run_is_left(job, tmp_path):
     CliRunner().invoke(main, ["plan", str(job), "--run-dir", str(tmp_path / "run"), "--quiet"])
     with pytest.raises(DataError):
         dp.run(job, tmp_path / "run")
     assert (tmp_path / "run" / "plan" / "plan.json").exists()
 
 
-def several(first):
-    """A job of two tables in the working directory; `first`: a value of the parent."""
+def make_two_table_job(first):
+    """Write the files of a two-table job into the working directory and return the job; `first` is a value of the
+    parent table.
+    """
     pd.DataFrame({"id": range(40), "a": [first] + [1] * 39}).to_parquet("p.parquet")
     pd.DataFrame({"id": range(40), "b": 1}).to_parquet("c.parquet")
     for name, column in (("p", "a"), ("c", "b")):
@@ -97,27 +99,27 @@ def several(first):
     return {"tables": tables, "link": [link], "privacy": privacy}
 
 
-def test_several_tables_leave_none_either(tmp_path, monkeypatch):
+def test_refused_database_run_leaves_no_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="outside the domain"):
-        dp.run(several(9), tmp_path / "run")
+        dp.run(make_two_table_job(9), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_of_several_tables_what_may_have_been_charged_stays(tmp_path, monkeypatch, gone):
-    """Refused after the charge, before the run had a note of it; a ledger that is gone cannot say there is none."""
+def test_database_run_with_possible_charge_keeps_secrets(tmp_path, monkeypatch, gone):
+    """The refusal comes after the charge and before the run records it; a deleted ledger cannot rule out a charge."""
     monkeypatch.chdir(tmp_path)
 
-    def refused(*_):
+    def refuse(*_):
         DatabaseRun(tmp_path / "run").update(privacy=None)
         for path in Path().glob("l.sqlite*" if gone else "none"):
             path.unlink()
         raise DataError("data", "a", "b", "c")
 
-    monkeypatch.setattr(measure, "measure_layouts", refused)
+    monkeypatch.setattr(measure, "measure_layouts", refuse)
     with pytest.raises(DpscaleError):
-        dp.run(several(1), tmp_path / "run")
+        dp.run(make_two_table_job(1), tmp_path / "run")
     secrets = list((tmp_path / "run").rglob("secret.key"))
     assert secrets
     assert all(len(path.read_bytes()) == 32 for path in secrets)

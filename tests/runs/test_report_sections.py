@@ -1,4 +1,4 @@
-"""A report section that fails: the answers and the other sections are written, and the exit code tells."""
+"""A failing report section: answers and the other sections are written, and the exit code is 70."""
 
 import pytest
 from click.testing import CliRunner
@@ -13,17 +13,17 @@ def fail(*_):
     raise KeyError("a text that is not shown")
 
 
-def command(*arguments):
+def run_command(*arguments):
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     return result.exit_code, result.stderr
 
 
 @pytest.mark.parametrize(("planted", "title"), [("strategies", "Measurement plan"), ("headline_tables", "Key results")])
-def test_answers_and_the_other_sections_are_written(place, monkeypatch, planted, title):
+def test_answers_and_other_sections_are_written(place, monkeypatch, planted, title):
     run = place / "run"
     with monkeypatch.context() as patch:
         patch.setattr(report, planted, fail)
-        code, said = command("run", write_job(place), "--run-dir", run, "--quiet")
+        code, said = run_command("run", write_job(place), "--run-dir", run, "--quiet")
     assert code == dp.ReportError.exit_code == 70
     assert f"section '{title}' failed with KeyError" in said
     assert said.count("\n") == 1
@@ -33,6 +33,6 @@ def test_answers_and_the_other_sections_are_written(place, monkeypatch, planted,
     assert '<h2 id="cost">Privacy cost</h2>' in page
     assert dp.Release.open(run).total()[0] > 0
     assert (run / "answers" / "index.parquet").exists()
-    assert command("status", run)[0] == command("publish", run)[0] == 0
-    assert command("report", run) == (0, "")
+    assert run_command("status", run)[0] == run_command("publish", run)[0] == 0
+    assert run_command("report", run) == (0, "")
     assert "could not be made" not in (run / "report.html").read_text()

@@ -1,4 +1,4 @@
-"""Whole jobs on real Parquet: what a run leaves, and that it is what the plan said."""
+"""Whole jobs on Parquet data: files of a run, answers near the exact counts, and reported errors against the plan."""
 
 import json
 
@@ -21,7 +21,7 @@ MIXED = [
 ]
 
 
-def encoded() -> pd.DataFrame:
+def encoded_table() -> pd.DataFrame:
     frame = table()
     income = pd.cut(frame.income.clip(0, 100), [0, 10, 20, 50, 100], labels=False, right=False)
     return pd.DataFrame(
@@ -35,10 +35,10 @@ def encoded() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_answers_are_near_the_truth_and_carry_their_errors(place, mechanism):
+def test_answers_are_near_counts_within_errors(place, mechanism):
     path = write_job(place, workload=MIXED, mechanism={"name": mechanism})
     release = dp.run(path, place / "run")
-    frame = encoded()
+    frame = encoded_table()
     truth = np.zeros((8, 2))
     np.add.at(truth, (frame.age, frame.sex), 1)
     estimate = release.marginal(("age", "sex"))
@@ -48,7 +48,7 @@ def test_answers_are_near_the_truth_and_carry_their_errors(place, mechanism):
     np.testing.assert_allclose(release.marginal(("sex", "age")), estimate.T)
 
 
-def test_what_a_run_leaves(place, plots):
+def test_files_and_manifest_of_finished_run(place, plots):
     release = dp.run(write_job(place, workload=MIXED), place / "run")
     run = place / "run"
     manifest = json.loads((run / "manifest.json").read_text())
@@ -65,7 +65,7 @@ def test_what_a_run_leaves(place, plots):
     assert sum(row["queries"] for row in index) == release.plan.query_count
 
 
-def test_answer_files_hold_the_contracts_columns(place):
+def test_answer_files_have_documented_columns(place):
     release = dp.run(write_job(place, workload=MIXED), place / "run")
     index = index_of(place / "run")
     rows = {(row["family"], tuple(row["attributes"])): row for row in index}
@@ -98,8 +98,8 @@ OTHERS = [
 
 @pytest.mark.parametrize("workload", [MIXED, OTHERS], ids=["mixed", "others"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_every_reported_error_is_that_of_its_query(place, mechanism, workload):
-    """Closed-form standard errors of whole families against one query at a time."""
+def test_family_errors_equal_single_query_errors(place, mechanism, workload):
+    """Oracle: the closed-form standard errors of whole families equal those of single queries."""
     release = dp.run(write_job(place, workload=workload, mechanism={"name": mechanism}), place / "run")
     estimates = release._estimates
     for part in release.plan.workload.parts:
@@ -115,7 +115,7 @@ def test_every_reported_error_is_that_of_its_query(place, mechanism, workload):
                 assert errors[k] == pytest.approx(error, rel=1e-9)
 
 
-def test_the_ledger_holds_one_charge(place):
+def test_ledger_has_one_charge_after_repeat(place):
     path = write_job(place)
     dp.run(path, place / "run")
     dp.run(path, place / "run")
@@ -125,12 +125,12 @@ def test_the_ledger_holds_one_charge(place):
     assert dataset["spent"]["epsilon"] <= 1.0 + 1e-9
 
 
-def test_predicates_from_a_file(place):
+def test_predicates_from_file(place):
     queries = (np.random.default_rng(0).random((6, 8, 3)) < 0.4).astype(float)
     np.save(place / "queries.npy", queries)
     part = {"family": "predicates", "attributes": [["age", "code"]], "file": "queries.npy"}
     release = dp.run(write_job(place, workload=[part]), place / "run")
-    frame = encoded()
+    frame = encoded_table()
     truth = np.zeros((8, 3))
     np.add.at(truth, (frame.age, frame.code), 1)
     for query in queries:
@@ -141,8 +141,8 @@ def test_predicates_from_a_file(place):
     assert list(found.columns) == ["attribute_1", "attribute_2", "query", "estimate", "std_error", "low", "high"]
 
 
-def test_a_marginal_that_was_not_measured_whole_is_refused(place):
-    """affine alone tells of the sums x + y, not of every cell: half an answer would be a wrong one."""
+def test_partly_measured_marginal_is_refused(place):
+    """The affine family measures only the sums x + y, so a marginal cannot be estimated."""
     release = dp.run(
         write_job(place, workload=[{"family": "affine", "attributes": [["age", "income"]]}]), place / "run"
     )
@@ -154,8 +154,8 @@ def test_a_marginal_that_was_not_measured_whole_is_refused(place):
         release.answer(("age", "income"), np.eye(8, 5))
 
 
-def test_a_weight_of_zero_asks_nothing(place):
-    """Such sets are not planned for, so no file claims to answer them; queries of an array get no number."""
+def test_zero_weight_sets_are_not_answered(place):
+    """Sets of weight 0 are not planned and have no answer file; queries of weight 0 in an array have null estimates."""
     np.save(place / "queries.npy", np.eye(8)[:3])
     workload = [
         {"family": "prefix", "attributes": [["age"], ["sex", "code"]], "weight": [1.0, 0.0]},
@@ -171,7 +171,7 @@ def test_a_weight_of_zero_asks_nothing(place):
         release.answer(("sex",), np.eye(2)[0])
 
 
-def test_a_set_with_too_many_queries_gets_no_file(place):
+def test_set_above_max_rows_has_no_file(place):
     release = dp.run(write_job(place, output={"max_rows": 30}), place / "run")
     index = index_of(place / "run")
     assert any(row["file"] is None for row in index)
@@ -180,7 +180,7 @@ def test_a_set_with_too_many_queries_gets_no_file(place):
     assert (place / "run" / "report.html").exists()
 
 
-def test_a_job_as_a_dict_with_a_budget_in_rho(place, monkeypatch):
+def test_job_as_dict_with_rho(place, monkeypatch):
     monkeypatch.chdir(place)
     write_job(place)
     release = dp.run(job(privacy={"rho": 0.25, "dataset": "d"}), place / "run")
@@ -190,7 +190,7 @@ def test_a_job_as_a_dict_with_a_budget_in_rho(place, monkeypatch):
     assert Fraction(release.manifest["privacy"]["cost"]["gaussian"]) <= Fraction(1, 2)
 
 
-def test_units_scale_the_noise(place):
+def test_contribution_bound_scales_noise(place):
     plain = dp.run(write_job(place), place / "plain")
     data = {"path": "data", "domain": "domain.toml", "privacy_unit": "person", "max_rows_per_unit": 3}
     units = dp.run(write_job(place, "units.toml", data=data), place / "units")
@@ -203,13 +203,13 @@ def test_units_scale_the_noise(place):
     assert abs(total - np.ceil(4000 / 3)) < 6 * error
 
 
-def test_a_seed_is_marked_as_not_private(place):
+def test_seeded_run_is_marked_not_private(place):
     release = dp.run(write_job(place, engine={"seed": 0}), place / "run")
     assert release.manifest["private"] is False
     assert "Not private" in (place / "run" / "report.html").read_text()
 
 
-def test_a_run_without_answer_files_has_a_report(place, plots):
+def test_run_without_answer_files_has_report(place, plots):
     release = dp.run(write_job(place, output={"max_rows": 0}), place / "run")
     assert "computes answers on demand" in (release.path / "report.html").read_text()
     assert [path.name for path in (release.path / "answers").rglob("*.parquet")] == ["index.parquet"]
@@ -217,10 +217,9 @@ def test_a_run_without_answer_files_has_a_report(place, plots):
 
 
 @pytest.mark.parametrize("edit", ["noise", "kind", "attributes"])
-def test_a_plan_edited_before_its_charge_is_refused(place, edit):
-    """What is charged is read off the plan, so a plan whose parts do not agree must not be drawn.
-
-    Its hash is taken out of the manifest, as whoever edits a run directory can do.
+def test_edited_plan_is_refused_before_charge(place, edit):
+    """The charge is computed from the plan, so a plan with inconsistent parts must not be measured.
+    The hash of the plan is removed from the manifest, as an attacker who edits the run directory could do.
     """
     import json
 
@@ -236,13 +235,13 @@ def test_a_plan_edited_before_its_charge_is_refused(place, edit):
         content["factors"] = {key: value | {"kind": "center"} for key, value in content["factors"].items()}
     path.write_text(json.dumps(content))
 
-    def edited(columns):
+    def edit_columns(columns):
         if edit == "noise":
             columns["noise"] = columns["noise"] + 1
         if edit == "attributes":
             columns["members"] = columns["members"][::-1]
 
-    edit_blocks(place / "run", edited)
+    edit_blocks(place / "run", edit_columns)
     run.update(stages={"plan": {"state": "done"}})
     with pytest.raises(dp.JobError, match=r"run directory: (?!files that stage)"):
         run_stages(Run(place / "run"), only="measure")

@@ -1,4 +1,4 @@
-"""Refusals and warnings of the budget and of the privacy unit: field, value, accepted values, remedy."""
+"""Messages about the budget and the privacy unit name the field, the value, the accepted values and the remedy."""
 
 import pytest
 
@@ -11,20 +11,20 @@ from tests.runs.small import write_job
     ({"epsilon": float("nan"), "delta": 1e-9}, "privacy.epsilon: nan: it should be a finite number"),
     ({"epsilon": float("inf"), "delta": 1e-9}, "privacy.epsilon: inf: it should be a finite number"),
 ])  # fmt: skip
-def test_a_budget_that_is_no_budget_is_refused(place, privacy, says):
+def test_invalid_budget_is_refused(place, privacy, says):
     with pytest.raises(dp.JobError) as caught:
         dp.run(write_job(place, privacy={"dataset": "small", **privacy}), place / "run")
     assert says in str(caught.value)
     assert "docs/" not in str(caught.value)
 
 
-def test_a_budget_that_hides_every_count_is_warned_of(place):
+def test_budget_below_usable_accuracy_warns(place):
     job = write_job(place, privacy={"epsilon": 1e-12, "delta": 1e-9, "dataset": "small"})
     with pytest.warns(UserWarning, match="noise of each count exceeds 1,000,000 records"):
         dp.run(job, place / "run")
 
 
-def test_a_missing_unit_column_is_named_beside_the_columns_of_the_data(place):
+def test_unknown_unit_column_lists_data_columns(place):
     data = {"path": "data", "domain": "domain.toml", "privacy_unit": "prson", "max_rows_per_unit": 2}
     with pytest.raises(dp.DataError) as caught:
         dp.run(write_job(place, data=data), place / "run")

@@ -1,4 +1,4 @@
-"""The shapes that the engine is built for still plan, at small memory, and a cluster of small workers bears them."""
+"""Large workload shapes can be planned, run in a small address space and run on a cluster of small workers."""
 
 import math
 import os
@@ -34,7 +34,7 @@ CERTIFIED = {
 LONG = ("mixed of 200", "prefixes of a million codes", "pairs of 450")  # which other tests have, but at night
 
 
-def workload(shape):
+def make_workload(shape):
     attributes, cells, families = SHAPES[shape]
     asked = dp.Workload(dp.Domain({f"x{i:03}": cells for i in range(attributes)}))
     for family, degree in families:
@@ -46,17 +46,17 @@ def workload(shape):
     "shape",
     [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SHAPES],
 )
-def test_it_plans(shape):
+def test_large_shapes_can_be_planned(shape):
     attributes, _, families = SHAPES[shape]
-    plan = dp.plan(workload(shape))
+    plan = dp.plan(make_workload(shape))
     degree = max(degree for _, degree in families)
     assert len(plan.blocks) == sum(math.comb(attributes, k) for k in range(degree + 1))
     assert plan.optimality_gap <= CERTIFIED.get(shape, 1e-6)
     assert sum(plan.blocks.share) == pytest.approx(1)
 
 
-def written(folder, shape, rows=2000):
-    """A job of a shape over a few rows."""
+def write_shape_job(folder, shape, rows=2000):
+    """Write a job of the given shape over a few rows."""
     attributes, cells, families = SHAPES[shape]
     names, rng = [f"x{i:03}" for i in range(attributes)], np.random.default_rng(1)
     (folder / "data").mkdir(parents=True)
@@ -93,10 +93,11 @@ run_stages(Run.create(Job.read(job), folder), **({"only": only} if only else {})
     pytest.param("pairs of 450", 1500, "", marks=pytest.mark.slow),
     pytest.param("prefixes of a million codes", 1800, "", marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_it_fits_a_small_address_space(tmp_path, shape, room, only):
-    """`room`: MiB that a process may map beyond what its imports do; before, a marginal of a million codes asked for
-    7 TiB."""
-    job = written(tmp_path, shape)
+def test_large_shapes_fit_small_address_space(tmp_path, shape, room, only):
+    """`room` is the address space in MiB beyond the imports. An earlier version requested 7 TiB for a marginal of a
+    million codes.
+    """
+    job = write_shape_job(tmp_path, shape)
     settings = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", WALLED, str(job), str(tmp_path / "run"), str(room), only], cwd=ROOT,
                           env=os.environ | settings, capture_output=True, text=True, timeout=300)  # fmt: skip
@@ -108,15 +109,15 @@ def test_it_fits_a_small_address_space(tmp_path, shape, room, only):
     "mixed of 40", "a million codes", "triples of 66", "pairs of 300 cells", "pairs of 450", "pairs of 1,000",
     "prefixes of a million codes",
 ])  # fmt: skip
-def test_a_cluster_of_two_gibibytes_a_worker_bears_it(tmp_path, shape, monkeypatch):
-    """No worker is killed, and nothing larger than 10 MB passes the scheduler or comes to the driver."""
+def test_large_shapes_run_on_cluster_with_2_gib_workers(tmp_path, shape, monkeypatch):
+    """No worker is killed, and no message to the scheduler or the driver exceeds 10 MB."""
     from distributed import Client, LocalCluster
 
     sizes = weigh_messages(monkeypatch)
     with (LocalCluster(n_workers=2, threads_per_worker=1, memory_limit="2GiB", dashboard_address=None) as workers,
           Client(workers) as client):  # fmt: skip
         before = client.run(os.getpid)
-        dp.run(written(tmp_path, shape), tmp_path / "run", client=client)
+        dp.run(write_shape_job(tmp_path, shape), tmp_path / "run", client=client)
         assert client.run(os.getpid) == before
     assert len(sizes) > 20
     assert max(sizes) < 10_000_000

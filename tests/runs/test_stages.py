@@ -1,4 +1,4 @@
-"""Stage by stage, on every scheduler, in any partitioning: the same bytes, and one charge."""
+"""Stages give equal bytes and one charge in separate processes, on every scheduler and for every partitioning."""
 
 import json
 import multiprocessing
@@ -24,40 +24,40 @@ from tests.runs.small import table, write_job, write_table
 SEEDED = {"seed": 11, "memory": "1GiB"}
 
 
-def bytes_of(run) -> dict[str, bytes]:
+def measurement_bytes(run) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((run / "measurements").iterdir())}
 
 
-def answers_of(run) -> dict[str, bytes]:
+def answer_bytes(run) -> dict[str, bytes]:
     return {str(p.relative_to(run)): p.read_bytes() for p in sorted((run / "answers").glob("*/*.parquet"))}
 
 
-def releases(place) -> list[dict]:
+def ledger_releases(place) -> list[dict]:
     with Ledger.open(place / "ledger.sqlite") as ledger:
         return ledger.summary()["datasets"]["small"]["releases"]
 
 
-def test_each_stage_as_its_own_process_continues_and_spends_once(place):
-    """What a DAG does: every command is a new process that knows the run directory alone."""
+def test_stages_in_separate_processes_equal_one_run(place):
+    """As in a DAG, each command is a new process that receives only the run directory."""
     path = write_job(place, engine=SEEDED)
     run = place / "run"
 
-    def command(*arguments):
+    def run_command(*arguments):
         subprocess.run([sys.executable, "-m", "dpscale", *map(str, arguments)], check=True)
 
-    command("plan", path, "--run-dir", run)
+    run_command("plan", path, "--run-dir", run)
     for stage in ("measure", "measure", "reconstruct", "report"):
-        command(stage, run)
+        run_command(stage, run)
     together = place / "together"
     dp.run(path, together)
-    assert bytes_of(run) == bytes_of(together)
-    assert answers_of(run) == answers_of(together)
-    assert len(releases(place)) == 1
+    assert measurement_bytes(run) == measurement_bytes(together)
+    assert answer_bytes(run) == answer_bytes(together)
+    assert len(ledger_releases(place)) == 1
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
-    """The folder of a job, with its run in this thread; other runs of it beside are the same release."""
+def seeded_run(tmp_path_factory):
+    """Directory of a job and its synchronous run; other runs in the directory have the same release id."""
     folder = tmp_path_factory.mktemp("one")
     write_table(folder / "data", table())
     dp.run(write_job(folder, engine=SEEDED), folder / "one", scheduler="synchronous")
@@ -65,27 +65,31 @@ def one(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes", "synchronous"])
-def test_schedulers_give_the_same_bytes(one, scheduler):
-    dp.run(one / "job.toml", one / scheduler, scheduler=scheduler)
-    assert bytes_of(one / "one") == bytes_of(one / scheduler)
-    assert answers_of(one / "one") == answers_of(one / scheduler)
+def test_schedulers_give_same_bytes(seeded_run, scheduler):
+    dp.run(seeded_run / "job.toml", seeded_run / scheduler, scheduler=scheduler)
+    assert measurement_bytes(seeded_run / "one") == measurement_bytes(seeded_run / scheduler)
+    assert answer_bytes(seeded_run / "one") == answer_bytes(seeded_run / scheduler)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_the_number_of_workers_changes_no_byte(one, workers):
-    run = Run.create(Job.read(one / "job.toml"), one / f"workers-{workers}")
+def test_worker_count_does_not_change_bytes(seeded_run, workers):
+    run = Run.create(Job.read(seeded_run / "job.toml"), seeded_run / f"workers-{workers}")
     engine = LocalEngine("threads", workers=workers)
     for name in ("plan", "measure"):
         run_stage(STAGES[name], run, engine)
-    assert bytes_of(one / "one") == bytes_of(run.path)
+    assert measurement_bytes(seeded_run / "one") == measurement_bytes(run.path)
 
 
 @pytest.mark.slow  # tests/cluster has the same of a cluster with TLS
-def test_a_real_cluster_gives_the_same_bytes(one, cluster):
-    dp.run(one / "job.toml", one / "client", client=cluster)
-    dp.run(one / "job.toml", one / "address", scheduler=cluster.scheduler.address)
-    assert bytes_of(one / "one") == bytes_of(one / "client") == bytes_of(one / "address")
-    assert answers_of(one / "one") == answers_of(one / "client")
+def test_cluster_gives_same_bytes(seeded_run, cluster):
+    dp.run(seeded_run / "job.toml", seeded_run / "client", client=cluster)
+    dp.run(seeded_run / "job.toml", seeded_run / "address", scheduler=cluster.scheduler.address)
+    assert (
+        measurement_bytes(seeded_run / "one")
+        == measurement_bytes(seeded_run / "client")
+        == measurement_bytes(seeded_run / "address")
+    )
+    assert answer_bytes(seeded_run / "one") == answer_bytes(seeded_run / "client")
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +104,8 @@ def cluster():
 
 
 @pytest.mark.parametrize("data", [{}, {"privacy_unit": "person", "max_rows_per_unit": 2}])
-def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monkeypatch, data):
-    """Identical counts and measurements for 3 or 300 partitions and shuffled rows, under one snapshot id."""
+def test_partitions_and_row_order_change_only_the_snapshot(tmp_path, monkeypatch, data):
+    """Under one snapshot id, 3, 300 and 1 partitions and shuffled rows give identical measurements."""
     monkeypatch.setattr(measure, "snapshot", lambda *_: "the same snapshot")
     found = []
     frame = table()
@@ -114,19 +118,19 @@ def test_partitions_and_row_order_change_nothing_but_the_snapshot(tmp_path, monk
         path = write_job(place, engine=SEEDED, data=settings, privacy={"rho": 0.1, "dataset": "small"})
         monkeypatch.setattr(opening, "job_digest", lambda *_: "the same job, elsewhere")
         dp.run(path, place / "run", scheduler="threads")
-        found.append(bytes_of(place / "run"))
+        found.append(measurement_bytes(place / "run"))
     assert found[0] == found[1] == found[2]
 
 
-def test_small_memory_means_more_passes_and_the_same_bytes(place):
+def test_small_memory_gives_same_bytes(place):
     workload = [{"family": "prefix", "degree": 3}]
     dp.run(write_job(place, workload=workload, engine=SEEDED), place / "one", scheduler="synchronous")
     small = write_job(place, workload=workload, engine=SEEDED | {"memory": "6kB"})
     dp.run(small, place / "two", scheduler="synchronous")
-    assert bytes_of(place / "one") == bytes_of(place / "two")
+    assert measurement_bytes(place / "one") == measurement_bytes(place / "two")
 
 
-def test_changed_data_never_meets_an_old_stream(place):
+def test_changed_data_use_other_noise(place):
     path = write_job(place, engine=SEEDED)
     dp.run(path, place / "one")
     write_table(place / "data", table().iloc[:-1])
@@ -134,10 +138,10 @@ def test_changed_data_never_meets_an_old_stream(place):
         dp.run(path, place / "refused")
     (place / "ledger.sqlite").unlink()
     dp.run(path, place / "two")
-    assert not set(bytes_of(place / "one").values()) & set(bytes_of(place / "two").values())
+    assert not set(measurement_bytes(place / "one").values()) & set(measurement_bytes(place / "two").values())
 
 
-def test_data_that_changed_in_mid_run_is_refused(place):
+def test_data_changed_during_run_are_refused(place):
     path = write_job(place)
     directory = Run.create(Job.read(path), place / "run")
     directory.update(snapshot="0" * 64)
@@ -159,56 +163,56 @@ def test_json_commands_print_one_object(place):
         assert isinstance(json.loads(result.stdout), dict)
 
 
-def test_another_run_where_one_was_answers_from_its_own_measurements(place):
-    """In one process, as in a notebook or on workers that live long."""
+def test_replaced_run_answers_from_own_measurements(place):
+    """Both runs are in one process, as in a notebook or on a long-lived worker."""
     path = write_job(place, engine=SEEDED)
     dp.run(path, place / "run")
-    before = answers_of(place / "run")
+    before = answer_bytes(place / "run")
     for left in ("run", "ledger.sqlite"):
         shutil.rmtree(place / left) if left == "run" else (place / left).unlink()
     other = write_job(place, "other.toml", engine=SEEDED | {"seed": 12})
-    found = answers_of(dp.run(other, place / "run").path)
+    found = answer_bytes(dp.run(other, place / "run").path)
     assert found.keys() == before.keys()
     assert all(found[name] != before[name] for name in found)
 
 
-def test_status_tells_a_killed_run_from_one_at_work(place):
+def test_status_distinguishes_killed_from_running(place):
     run = Run.create(Job.read(write_job(place)), place / "run")
 
-    def states():
+    def read_states():
         return json.loads(CliRunner().invoke(main, ["status", str(run.path), "--json"]).stdout)["states"]
 
     parent, child = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=hang, args=(run, child), daemon=True)
+    process = multiprocessing.get_context("fork").Process(target=hold_lock, args=(run, child), daemon=True)
     process.start()
     parent.recv()
-    assert states() == {"plan": "running"}
+    assert read_states() == {"plan": "running"}
     process.kill()
     process.join()
-    assert states() == {"plan": "stopped"}
+    assert read_states() == {"plan": "stopped"}
     assert "stopped, run the job again" in CliRunner().invoke(main, ["status", str(run.path)]).stdout
     dp.run(run.path / "job.toml", run.path)
-    assert set(states().values()) == {"done"}
+    assert set(read_states().values()) == {"done"}
 
 
-def hang(run, pipe):
+def hold_lock(run, pipe):
     with run.locked(), run.record_stage(STAGES["plan"]):
         pipe.send("begun")
         signal.pause()
 
 
-def test_what_was_removed_is_made_again(place):
+def test_deleted_answers_are_made_again(place):
     path = write_job(place, engine=SEEDED)
     dp.run(path, place / "run")
-    before = answers_of(place / "run")
+    before = answer_bytes(place / "run")
     shutil.rmtree(place / "run" / "answers")
     dp.run(path, place / "run")
-    assert answers_of(place / "run") == before
-    assert len(releases(place)) == 1
+    assert answer_bytes(place / "run") == before
+    assert len(ledger_releases(place)) == 1
 
 
-def test_the_expected_error_is_that_of_the_units(place):
-    """What plan tells before is what the answers carry after, also where a unit may hold several rows."""
+def test_planned_rmse_includes_contribution_bound(place):
+    """The error printed by `dpscale plan` equals the error in the report, also if a unit has several rows."""
     told = []
     for name, more in (("row", {}), ("unit", {"privacy_unit": "person", "max_rows_per_unit": 4})):
         path = write_job(place, f"{name}.toml", data={"path": "data", "domain": "domain.toml", **more})
@@ -219,13 +223,13 @@ def test_the_expected_error_is_that_of_the_units(place):
 
 
 @pytest.mark.slow  # tests/audit/test_empirical.py calls what the command calls
-def test_selftest_passes_here():
+def test_selftest_passes():
     result = CliRunner().invoke(main, ["selftest", "--json"])
     assert result.exit_code == 0, result.output
     assert all(row["passed"] for row in json.loads(result.stdout))
 
 
-def test_texts_for_people(place):
+def test_text_output_of_commands(place):
     path = write_job(place)
     result = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(place / "run")])
     assert "report.html" in result.stdout

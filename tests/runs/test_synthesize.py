@@ -1,4 +1,4 @@
-"""Rows of whole runs: the same bytes everywhere, of the input's shape, as often and as many as asked."""
+"""Synthetic rows of whole runs: equal bytes on every scheduler, the columns of the input, and any number of rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def frame(rows: int = 1500) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def write(folder: Path, name: str = "job.toml", data: pd.DataFrame | None = None, **changes: Any) -> Path:
+def write_job(folder: Path, name: str = "job.toml", data: pd.DataFrame | None = None, **changes: Any) -> Path:
     if not (folder / "data.parquet").exists():
         (frame() if data is None else data).to_parquet(folder / "data.parquet", index=False)
     (folder / "domain.toml").write_text(tomli_w.dumps(changes.pop("domain", DOMAIN)))
@@ -63,26 +63,29 @@ def write(folder: Path, name: str = "job.toml", data: pd.DataFrame | None = None
     return path
 
 
-def digests(run: Path) -> dict[str, str]:
+def row_digests(run: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((run / "synthetic").iterdir())}
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("rows")
-    dp.run(write(place), place / "run")
+    dp.run(write_job(place), place / "run")
     return place
 
 
-def test_few_rows_are_the_same_in_one_file_or_three(reference: Path, tmp_path: Path) -> None:
-    one = dp.run(write(reference, "one.toml", synthesize={"rows": 900, "types": "input"}), tmp_path / "run")
+def test_number_of_files_does_not_change_rows(reference: Path, tmp_path: Path) -> None:
+    one = dp.run(write_job(reference, "one.toml", synthesize={"rows": 900, "types": "input"}), tmp_path / "run")
     rows, others = (run.synthetic().compute() for run in (one, dp.Release.open(reference / "run")))
     assert (rows[["age", "sex"]].fillna("").values == others[["age", "sex"]].fillna("").values).all()
 
 
 @pytest.mark.parametrize("method", ["auto", "ancestral", "sampler"])
-def test_rows_of_a_graphical_model_are_drawn_by_the_way_that_is_nearer(tmp_path: Path, method: str) -> None:
-    job = write(tmp_path, mechanism={"name": "mst"}, reconstruct={"method": "graphical"},
+def test_auto_method_selects_smaller_error(tmp_path: Path, method: str) -> None:
+    """Automatic selection between ancestral and polished rows of a graphical model takes the smaller distance to the
+    estimates.
+    """
+    job = write_job(tmp_path, mechanism={"name": "mst"}, reconstruct={"method": "graphical"},
                 synthesize={"rows": 900, "method": method})  # fmt: skip
     release = dp.run(job, tmp_path / "run")
     told = json.loads((release.path / "synthetic/_rows.json").read_text())
@@ -101,7 +104,7 @@ def test_rows_of_a_graphical_model_are_drawn_by_the_way_that_is_nearer(tmp_path:
     [({}, "polished"), ({"polish": False}, "sampler"), ({"weights": True}, "sampler"), ({"rows": 9000}, "sampler"),
      ({"rows": 9000, "polish": True}, "polished")],
 )  # fmt: skip
-def test_rows_are_polished_where_chance_shows_or_where_it_is_asked(
+def test_polishing_depends_on_row_count_and_option(
     reference: Path, tmp_path: Path, asked: dict[str, Any], way: str
 ) -> None:
     shutil.copytree(reference / "run", tmp_path / "run")
@@ -113,7 +116,7 @@ def test_rows_are_polished_where_chance_shows_or_where_it_is_asked(
     assert told["apart"]["2"] < 0.05
 
 
-def test_rows_have_the_inputs_names_types_and_order_and_nothing_else_of_it(reference: Path) -> None:
+def test_rows_have_names_types_and_order_of_input(reference: Path) -> None:
     release = dp.Release.open(reference / "run")
     rows = release.synthetic().compute()
     assert list(rows.columns) == ["income", "città", "age", "sex"]
@@ -129,24 +132,24 @@ def test_rows_have_the_inputs_names_types_and_order_and_nothing_else_of_it(refer
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
-def test_where_it_runs_changes_no_byte(reference: Path, tmp_path: Path, scheduler: str) -> None:
-    job = write(reference, f"{scheduler}.toml", engine={"scheduler": scheduler, "seed": 7})
-    assert digests(dp.run(job, tmp_path / "run").path) == digests(reference / "run")
+def test_scheduler_does_not_change_rows(reference: Path, tmp_path: Path, scheduler: str) -> None:
+    job = write_job(reference, f"{scheduler}.toml", engine={"scheduler": scheduler, "seed": 7})
+    assert row_digests(dp.run(job, tmp_path / "run").path) == row_digests(reference / "run")
 
 
-def test_a_part_that_is_drawn_again_has_the_same_bytes(reference: Path) -> None:
+def test_redrawn_part_has_same_bytes(reference: Path) -> None:
     from dpscale.runs.estimates import model_folder
     from dpscale.runs.run import Run
     from dpscale.runs.stages.synthesize import write_part
     from dpscale.synthesis.draw import split_rows
 
-    run, before = Run(reference / "run"), digests(reference / "run")
+    run, before = Run(reference / "run"), row_digests(reference / "run")
     [part] = split_rows(900, 3)
     write_part(str(run.path), str(model_folder(run)), "polished", run.synthesis, part)
-    assert digests(reference / "run") == before
+    assert row_digests(reference / "run") == before
 
 
-def test_the_report_says_how_near_rows_are_to_the_estimates(reference: Path) -> None:
+def test_report_shows_distance_of_rows_to_estimates(reference: Path) -> None:
     told = json.loads((reference / "run/synthetic/_rows.json").read_text())["apart"]
     assert list(told) == ["1", "2", "3"]
     assert told["1"] < told["2"] < 0.05
@@ -155,8 +158,8 @@ def test_the_report_says_how_near_rows_are_to_the_estimates(reference: Path) -> 
     assert f"{100 * told['2']:.2f} %" in page
 
 
-def test_other_rows_are_asked_for_since_at_no_cost(reference: Path, tmp_path: Path) -> None:
-    job = write(tmp_path, synthesize=None)
+def test_rows_can_be_requested_again_without_charge(reference: Path, tmp_path: Path) -> None:
+    job = write_job(tmp_path, synthesize=None)
     run = dp.run(job, tmp_path / "run")
     assert "synthesize" not in run.manifest["stages"]
     with pytest.raises(dp.JobError, match=r"sample them: dpscale synthesize"):
@@ -166,16 +169,14 @@ def test_other_rows_are_asked_for_since_at_no_cost(reference: Path, tmp_path: Pa
         done = CliRunner().invoke(main, ["synthesize", str(tmp_path / "run"), "--rows", str(rows), "--quiet"])
         assert done.exit_code == 0, done.output
         assert len(dp.Release.open(tmp_path / "run").synthetic()) == rows
-    again = dp.run(write(tmp_path, "again.toml", synthesize={"rows": 30, "format": "csv"}), tmp_path / "run")
+    again = dp.run(write_job(tmp_path, "again.toml", synthesize={"rows": 30, "format": "csv"}), tmp_path / "run")
     assert len(again.synthetic()) == 30
     assert again.manifest["stages"]["measure"] == measured
     assert [path.name for path in sorted((tmp_path / "run/synthetic").glob("part*"))] == ["part-00000.csv"]
 
 
 @pytest.mark.parametrize("rows", [2 * 10**12, 10**12, 10**400])
-def test_more_rows_than_there_can_be_are_refused_and_nothing_is_changed(
-    reference: Path, tmp_path: Path, rows: int
-) -> None:
+def test_too_many_rows_are_refused_without_change(reference: Path, tmp_path: Path, rows: int) -> None:
     shutil.copytree(reference / "run", tmp_path / "run")
     before = (tmp_path / "run" / "manifest.json").read_bytes()
     result = CliRunner().invoke(main, ["synthesize", str(tmp_path / "run"), "--rows", str(rows)])
@@ -186,7 +187,7 @@ def test_more_rows_than_there_can_be_are_refused_and_nothing_is_changed(
 
 
 @pytest.mark.parametrize("asked", [{"rows": 2 * 10**12}, 5, {"row": 1}])
-def test_what_a_damaged_manifest_asks_for_is_told(reference: Path, tmp_path: Path, asked: Any) -> None:
+def test_damaged_row_request_is_refused(reference: Path, tmp_path: Path, asked: Any) -> None:
     run = shutil.copytree(reference / "run", tmp_path / "run")
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["stages"].pop("synthesize")
@@ -196,66 +197,66 @@ def test_what_a_damaged_manifest_asks_for_is_told(reference: Path, tmp_path: Pat
     assert "is damaged" in result.stderr
 
 
-def test_the_number_of_files_is_bounded() -> None:
+def test_number_of_files_is_bounded() -> None:
     for rows, parts in ((1, 1), (100_001, 2), (10**9, 10_000), (10**12, 10_000)):
         assert dp_sections.SynthesizeTable().parts_of(rows) == parts
     assert dp_sections.SynthesizeTable(parts=7).parts_of(10**12) == 7
 
 
-def test_a_job_of_more_rows_than_memory_allows_spends_nothing(tmp_path: Path) -> None:
-    job = write(tmp_path, synthesize={"rows": 10**9, "parts": 1})
+def test_rows_beyond_memory_are_refused_without_charge(tmp_path: Path) -> None:
+    job = write_job(tmp_path, synthesize={"rows": 10**9, "parts": 1})
     with pytest.raises(dp.JobError, match=r"synthesize\.rows: 1000000000 in 1 files: drawing one needs 59\.6 GiB"):
         dp.run(job, tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
-def test_a_directory_made_again_in_one_process_has_what_is_asked_for_now(tmp_path: Path) -> None:
-    """The same release by its seed, in the same place, with other rows."""
-    dp.run(write(tmp_path, synthesize={"rows": 40}), tmp_path / "run")
+def test_recreated_directory_uses_new_request(tmp_path: Path) -> None:
+    """The seed gives the same release in the same directory, with another format of rows."""
+    dp.run(write_job(tmp_path, synthesize={"rows": 40}), tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
-    again = dp.run(write(tmp_path, synthesize={"rows": 40, "format": "csv"}), tmp_path / "run")
+    again = dp.run(write_job(tmp_path, synthesize={"rows": 40, "format": "csv"}), tmp_path / "run")
     assert [path.name for path in sorted((again.path / "synthetic").glob("part*"))] == ["part-00000.csv"]
 
 
-def test_pairs_that_do_not_fit_the_memory_are_told(tmp_path: Path) -> None:
-    job = write(tmp_path, engine={"scheduler": "synchronous", "seed": 7, "memory": "150kB"}, synthesize={"rows": 40},
-                reconstruct={"method": "maxent", "implied": "chains"})  # fmt: skip
+def test_report_counts_pairs_beyond_memory(tmp_path: Path) -> None:
+    job = write_job(tmp_path, engine={"scheduler": "synchronous", "seed": 7, "memory": "150kB"},
+                    synthesize={"rows": 40}, reconstruct={"method": "maxent", "implied": "chains"})  # fmt: skip
     run = dp.run(job, tmp_path / "run")
     told = json.loads((run.path / "synthetic/_rows.json").read_text())["pairs"]
     assert 0 < told["held"] < told["of"] == 6
     assert f"Only {told['held']} of 6 pairs" in (run.path / "report.html").read_text()
 
 
-def test_about_as_many_rows_as_records_where_no_number_is_given(tmp_path: Path) -> None:
-    release = dp.run(write(tmp_path, synthesize={}), tmp_path / "run")
+def test_default_row_count_is_estimated_total(tmp_path: Path) -> None:
+    release = dp.run(write_job(tmp_path, synthesize={}), tmp_path / "run")
     assert len(release.synthetic()) == pytest.approx(1500, abs=30)
 
 
-def test_rows_with_weights_stand_for_all_records(tmp_path: Path) -> None:
-    release = dp.run(write(tmp_path, synthesize={"rows": 200, "weights": True}), tmp_path / "run")
+def test_weighted_rows_sum_to_total(tmp_path: Path) -> None:
+    release = dp.run(write_job(tmp_path, synthesize={"rows": 200, "weights": True}), tmp_path / "run")
     rows = release.synthetic().compute()
     assert rows["weight"].sum() == pytest.approx(1500, abs=40)
     assert rows["weight"].min() > 0
 
 
 @pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals", "residual-planner"])
-def test_rows_of_other_mechanisms(tmp_path: Path, mechanism: str) -> None:
-    release = dp.run(write(tmp_path, mechanism={"name": mechanism}), tmp_path / "run")
+def test_rows_of_fixed_plan_mechanisms(tmp_path: Path, mechanism: str) -> None:
+    release = dp.run(write_job(tmp_path, mechanism={"name": mechanism}), tmp_path / "run")
     assert len(release.synthetic()) == 900
 
 
-def test_rules_of_the_domain_hold_in_rows(tmp_path: Path) -> None:
+def test_rows_satisfy_domain_rules(tmp_path: Path) -> None:
     domain = DOMAIN | {
         "impossible": [{"age": {"high": 10}, "sex": ["F"]}, {"città": ["東京"], "income": {"low": 1000}}]
     }
-    rows = dp.run(write(tmp_path, domain=domain), tmp_path / "run").synthetic().compute()
+    rows = dp.run(write_job(tmp_path, domain=domain), tmp_path / "run").synthetic().compute()
     assert not ((rows.age <= 10) & (rows.sex == "F")).any()
     assert not ((rows["città"] == "東京") & (rows.income >= 1000)).any()
 
 
-def test_tiny_and_one_valued_tables(tmp_path: Path) -> None:
+def test_rows_of_tiny_constant_table(tmp_path: Path) -> None:
     data = pd.DataFrame({"income": [5.0] * 3, "città": ["東京"] * 3, "age": [7] * 3, "sex": ["F"] * 3})
-    release = dp.run(write(tmp_path, data=data, synthesize={"rows": 3}), tmp_path / "run")
+    release = dp.run(write_job(tmp_path, data=data, synthesize={"rows": 3}), tmp_path / "run")
     assert len(release.synthetic().compute()) == 3
 
 
@@ -274,18 +275,16 @@ def test_tiny_and_one_valued_tables(tmp_path: Path) -> None:
         ({"mechanism": {"name": "query-smasher"}, "workload": ONE_QUERY}, "maxent for a plan"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_refused_before_anything_is_spent(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+def test_invalid_synthesis_is_refused_without_charge(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     np.save(tmp_path / "query.npy", np.eye(41, 3)[None])
     with pytest.raises(dp.DpscaleError) as refused:
-        dp.run(write(tmp_path, **changes), tmp_path / "run")
+        dp.run(write_job(tmp_path, **changes), tmp_path / "run")
     assert said in str(refused.value)
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
-def test_types_that_follow_from_records_are_not_told_unless_they_are_public(tmp_path: Path) -> None:
-    """A table and one with a row more, which is dropped: pandas writes its whole numbers as real ones."""
+def test_data_dependent_types_are_not_released(tmp_path: Path) -> None:
+    """One table has an extra row with a null, which is dropped: pandas then stores the integers as floats."""
     more = pd.concat(
         [frame(), pd.DataFrame({"income": [5.0], "città": ["Ærø"], "age": [None], "id": [1], "sex": ["F"]})]
     )
@@ -293,7 +292,7 @@ def test_types_that_follow_from_records_are_not_told_unless_they_are_public(tmp_
     schemas = {}
     for name, data in (("one", frame()), ("other", more)):
         (tmp_path / name).mkdir()
-        asked = write(tmp_path / name, data=data, domain=domain, synthesize={"rows": 50})
+        asked = write_job(tmp_path / name, data=data, domain=domain, synthesize={"rows": 50})
         run = dp.run(asked, tmp_path / name / "run")
         schemas[name] = pq.read_schema(run.path / "synthetic/part-00000.parquet")
         assert set(run.manifest["columns"].values()) == {""}

@@ -1,4 +1,4 @@
-"""Attributes of thousands of codes, from the table to its answers: true errors, files and bundles that hold."""
+"""Attributes with thousands of codes: standard errors against the exact counts, plan files and audit bundles."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ def table():
     return pd.DataFrame({"code": (rng.beta(2, 5, ROWS) * CODES).astype(int), "sex": rng.integers(0, 2, ROWS)})
 
 
-def a_run(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
+def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
     table().to_parquet(folder / "data.parquet")
     sizes = {"code": CODES, "sex": 2}
     attributes = {name: {"kind": "coded", "size": size} for name, size in sizes.items()}
@@ -42,11 +42,11 @@ def a_run(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    return a_run(tmp_path_factory.mktemp("wide"), seed=7)
+    return run_job(tmp_path_factory.mktemp("wide"), seed=7)
 
 
-def scores(release):
-    """(estimate − truth)/error of every query, by part and set."""
+def standardized_errors(release):
+    """Yield (estimate − truth)/error of every query, by part and set."""
     data, estimates = table(), release._estimates
     for part in release.plan.workload.parts:
         for names in part.sets:
@@ -57,16 +57,16 @@ def scores(release):
 
 
 @pytest.mark.slow
-def test_answers_have_the_errors_that_are_told(release):
+def test_answers_have_reported_errors(release):
     assert any(factor.kind == "nested" for block in release.plan.blocks for factor in block.factors)
-    for name, found in scores(release):
+    for name, found in standardized_errors(release):
         if name == "marginal":  # nearly independent; sums of the first codes all have the same blocks' noise in them
             assert stats.kstest(found.reshape(-1), "norm").pvalue > 1e-6
         assert 0.05 < float((found**2).mean()) < 6
         assert np.abs(found).max() < 8
 
 
-def test_a_plan_comes_back_from_its_file(release, tmp_path):
+def test_plan_file_round_trip(release, tmp_path):
     plan = release.plan
     write_plan(tmp_path, plan)
     again = read_plan(tmp_path, plan.workload)
@@ -75,7 +75,7 @@ def test_a_plan_comes_back_from_its_file(release, tmp_path):
     assert again.accuracy.total_error(plan.workload) == pytest.approx(plan.error, rel=1e-9)
 
 
-def test_what_a_bundle_says_of_a_strategy_has_its_norms_and_its_digest(release):
+def test_bundle_factor_gives_norms_and_digest(release):
     for block in release.plan.blocks:
         for factor in block.factors:
             said = _factor_fields(factor)
@@ -86,8 +86,8 @@ def test_what_a_bundle_says_of_a_strategy_has_its_norms_and_its_digest(release):
                     norms(said | {"counts": [number - 1 for number in said["counts"]]})
 
 
-def test_pure_noise_on_codes(tmp_path):
-    release = a_run(tmp_path, "query-smasher", {"epsilon": 1.0})
-    for name, found in scores(release):
+def test_pure_noise_errors(tmp_path):
+    release = run_job(tmp_path, "query-smasher", {"epsilon": 1.0})
+    for name, found in standardized_errors(release):
         low, high = (0.8, 1.25) if name == "marginal" else (0.05, 6)
         assert low < float((found**2).mean()) < high
