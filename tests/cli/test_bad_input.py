@@ -1,5 +1,4 @@
-"""Bad input, as a user meets it on the command line: one sentence, exit code 2 (3 where the budget refuses), nothing
-lost and nothing spent."""
+"""Invalid input on the command line: one sentence, exit code 2 (3 for a refused budget) and no charge."""
 
 import numpy as np
 import pandas as pd
@@ -14,14 +13,16 @@ from dpscale.runs.stages import measure
 from tests.runs.small import DOMAIN, job, table, write_job, write_table
 
 
-def call(*arguments):
+def run_command(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-def refused(place, path, *says, code=2, command="run"):
-    """The command fails with one sentence that says these things; the ledger knows of nothing."""
+def assert_refused(place, path, *says, code=2, command="run"):
+    """Check that the command fails with one sentence containing `says` and that the ledger has no dataset; return
+    stderr.
+    """
     extra = {"run": ["--run-dir", place / "run", "--quiet"], "plan": ["--quiet"]}.get(command, [])
-    result = call(command, path, *extra)
+    result = run_command(command, path, *extra)
     assert result.exit_code == code, result.output
     sentences = [line for line in result.stderr.splitlines() if not line.startswith("dpscale: warning: ")]
     assert len(sentences) == 1
@@ -94,13 +95,13 @@ MARGINAL = {"family": "marginal", "degree": 2}
         ({"data": DATA | {"privacy_unit": "persn", "max_rows_per_unit": 1}}, ["persn", "one of person, age"]),
     ],
 )
-def test_a_wrong_job(place, changes, says):
-    refused(place, write_job(place, **changes), *says)
+def test_invalid_job_is_refused(place, changes, says):
+    assert_refused(place, write_job(place, **changes), *says)
 
 
 @pytest.mark.parametrize("where", ["data.path", "data.domain", "privacy.ledger", "privacy.dataset", "engine.scheduler"])
 @pytest.mark.parametrize("text", ["\ud800", "a\0"])
-def test_a_text_that_no_file_holds(tmp_path, where, text):
+def test_text_that_cannot_be_stored_is_refused(tmp_path, where, text):
     table, name = where.split(".")
     content = job(data=dict(DATA))
     content[table] = content[table] | {name: text}
@@ -109,7 +110,7 @@ def test_a_text_that_no_file_holds(tmp_path, where, text):
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\ud800", 123, b"run", ["run"], ("run",)])
-def test_what_is_no_path(place, path):
+def test_invalid_path_is_refused(place, path):
     for act in (lambda: dp.run(write_job(place), path), lambda: dp.Release.open(path), lambda: dp.run(path)):
         with pytest.raises(dp.JobError) as refused:
             act()
@@ -118,39 +119,39 @@ def test_what_is_no_path(place, path):
         dp.Domain.read(path)
 
 
-def test_nothing_is_no_run_directory_and_a_thousand_folders_are_too_many(place):
+def test_run_directory_none_or_too_deep_is_refused(place):
     with pytest.raises(dp.JobError, match="run directory: None; expected a path"):
         dp.Release.open(None)
     with pytest.raises(dp.JobError, match="cannot create"):
         dp.run(write_job(place), "a/" * 2000)
 
 
-def test_figures_that_are_no_cap(place):
+def test_invalid_cap_is_refused(place):
     cap = ["ledger", "cap", place / "l.sqlite", "--dataset", "d", "--epsilon", 1, "--delta", 1e-9]
     wrong = ([*cap[:5], "--epsilon", "nan", "--delta", 0], [*cap[:7], "--delta", 2], [*cap[:6], 1e308, *cap[7:]],
              [*cap, "--unit", ""], [*cap[:4], "a\nb", *cap[5:]])  # fmt: skip
     for arguments in wrong:
-        result = call(*arguments)
+        result = run_command(*arguments)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), (arguments, result.output, result.exception)
-    assert call("ledger", "show", place / "nowhere.sqlite").exit_code == 2
+    assert run_command("ledger", "show", place / "nowhere.sqlite").exit_code == 2
 
 
 @pytest.mark.parametrize("value", [True, [], 5, {}])
 @pytest.mark.parametrize("key", ["attribute", "by"])
-def test_what_determines_is_named(key, value):
+def test_determined_rule_requires_attribute_names(key, value):
     rule = {"attribute": "sex", "by": "code", "map": {"0": "F"}} | {key: value}
     with pytest.raises(dp.DomainError, match=rf"determined\.{key}: .* expected the name of an attribute"):
         dp.Domain.from_dict(DOMAIN | {"determined": [rule]})
 
 
-def test_a_run_of_an_older_version_is_told_to_stand(place):
-    """Not that a new one is needed, which would spend again."""
+def test_run_of_older_version_is_refused_without_suggesting_new_run(place):
+    """A new run would spend the budget again; the message points to the answer files instead."""
     import json
 
     release = dp.run(write_job(place), place / "run")
     manifest = release.manifest | {"version": 1}
     (release.path / "manifest.json").write_text(json.dumps(manifest))
-    result = call("evidence", place / "run")
+    result = run_command("evidence", place / "run")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
     with pytest.raises(dp.JobError) as refused:
         dp.Release.open(place / "run")
@@ -160,10 +161,10 @@ def test_a_run_of_an_older_version_is_told_to_stand(place):
         assert "new run" not in said
 
 
-def test_not_toml_and_not_there(place):
+def test_missing_or_invalid_job_file_is_refused(place):
     (place / "job.toml").write_text("[data\npath = 1")
-    refused(place, place / "job.toml", "job.toml", "not TOML")
-    refused(place, place / "other.toml", "other.toml")
+    assert_refused(place, place / "job.toml", "job.toml", "not TOML")
+    assert_refused(place, place / "other.toml", "other.toml")
 
 
 @pytest.mark.parametrize(
@@ -179,131 +180,135 @@ def test_not_toml_and_not_there(place):
         ({"kind": "categories", "values": ["a", "b"], "outside": "clip"}, ["attributes.age.outside"]),
     ],
 )
-def test_a_wrong_domain_file(place, attribute, says):
+def test_invalid_domain_file_is_refused(place, attribute, says):
     path = write_job(place)
     (place / "domain.toml").write_text(tomli_w.dumps({"attributes": DOMAIN["attributes"] | {"age": attribute}}))
-    refused(place, path, *says)
+    assert_refused(place, path, *says)
 
 
-def spoiled(place, change):
+def write_changed_job(place, change):
     frame = table()
     write_table(place / "data", change(frame))
     return write_job(place)
 
 
-def test_a_missing_column(place):
-    """The file's own names are not told: they may be a record."""
-    text = refused(place, spoiled(place, lambda f: f.rename(columns={"sex": "sexx"})), "'sex'", "it has age, income")
+def test_missing_column_is_refused(place):
+    """The column names of the file are not printed because they may be a record."""
+    text = assert_refused(
+        place, write_changed_job(place, lambda f: f.rename(columns={"sex": "sexx"})), "'sex'", "it has age, income"
+    )
     assert "sexx" not in text
     assert "person" not in text
 
 
-def test_values_outside_the_domain_are_refused_without_telling_them(place):
-    path = spoiled(place, lambda f: f.assign(code=np.where(f.index == 77, 987654, f.code)))
-    text = refused(place, path, "'code'", "outside the domain", "clip")
+def test_value_outside_domain_is_refused_without_printing_it(place):
+    path = write_changed_job(place, lambda f: f.assign(code=np.where(f.index == 77, 987654, f.code)))
+    text = assert_refused(place, path, "'code'", "outside the domain", "clip")
     assert "987654" not in text
     assert "77" not in text
 
 
 def test_nulls_are_refused(place):
-    path = spoiled(place, lambda f: f.assign(sex=f.sex.where(f.index != 5)))
-    refused(place, path, "'sex'", "null", 'nulls = "category"')
+    path = write_changed_job(place, lambda f: f.assign(sex=f.sex.where(f.index != 5)))
+    assert_refused(place, path, "'sex'", "null", 'nulls = "category"')
 
 
-def test_an_empty_table_is_answered_by_noise(place):
-    """Whether there are rows is private too."""
-    path = spoiled(place, lambda f: f.iloc[:0])
-    result = call("run", path, "--run-dir", place / "run")
+def test_empty_table_is_answered_with_noise(place):
+    """The number of rows is private too."""
+    path = write_changed_job(place, lambda f: f.iloc[:0])
+    result = run_command("run", path, "--run-dir", place / "run")
     assert result.exit_code == 0, result.output
 
 
-def test_an_unreadable_file_is_named(place):
+def test_unreadable_file_is_named(place):
     path = write_job(place)
     (place / "data" / "part-0001.parquet").write_bytes(b"PAR1 this is not Parquet PAR1")
-    refused(place, path, "part-0001.parquet")
+    assert_refused(place, path, "part-0001.parquet")
 
 
-def test_too_large_a_set_is_told_before_anything_is_read(place):
+def test_too_large_set_is_refused_before_reading(place):
     path = write_job(place, engine={"memory": "1kB"}, data=DATA | {"path": "not-there"})
-    refused(place, path, "engine.memory", command="plan")
+    assert_refused(place, path, "engine.memory", command="plan")
 
 
-def test_a_run_directory_of_another_job(place):
-    assert call("run", write_job(place), "--run-dir", place / "run").exit_code == 0
+def test_run_directory_of_other_job_is_refused(place):
+    assert run_command("run", write_job(place), "--run-dir", place / "run").exit_code == 0
     other = write_job(place, "other.toml", privacy={"epsilon": 2.0, "delta": 1e-9})
-    result = call("run", other, "--run-dir", place / "run")
+    result = run_command("run", other, "--run-dir", place / "run")
     assert result.exit_code == 2
     assert "another job" in result.stderr
 
 
-def test_a_folder_that_is_no_run_directory(place):
+def test_directory_without_run_is_refused(place):
     path = write_job(place)
-    result = call("run", path, "--run-dir", place / "data")
+    result = run_command("run", path, "--run-dir", place / "data")
     assert result.exit_code == 2
     assert "not a run directory" in result.stderr
-    assert call("measure", place / "data").exit_code == 2
+    assert run_command("measure", place / "data").exit_code == 2
 
 
-def test_a_stop_from_the_keyboard_says_how_to_go_on(place, monkeypatch):
-    def stopped(*_, **__):
+def test_keyboard_interrupt_explains_how_to_resume(place, monkeypatch):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "run_pass", stopped)
-        result = call("run", write_job(place), "--run-dir", place / "run")
+        patch.setattr(measure, "run_pass", interrupt)
+        result = run_command("run", write_job(place), "--run-dir", place / "run")
     assert result.exit_code == 75
     assert "(without --fresh) resumes" in result.stderr
-    assert call("run", place / "job.toml", "--run-dir", place / "run").exit_code == 0
+    assert run_command("run", place / "job.toml", "--run-dir", place / "run").exit_code == 0
 
 
-def test_a_place_where_no_run_directory_can_be(place):
-    result = call("run", write_job(place), "--run-dir", "/proc/nowhere/run")
+def test_impossible_run_directory_is_refused(place):
+    result = run_command("run", write_job(place), "--run-dir", "/proc/nowhere/run")
     assert result.exit_code == 2
     assert "cannot create" in result.stderr
 
 
-def test_a_job_edited_inside_its_run_directory(place):
+def test_job_edited_in_run_directory_is_refused(place):
     path = write_job(place)
-    assert call("plan", path, "--run-dir", place / "run").exit_code == 0
+    assert run_command("plan", path, "--run-dir", place / "run").exit_code == 0
     inside = place / "run" / "job.toml"
     inside.write_text(inside.read_text().replace("epsilon = 1.0", "epsilon = 5.0"))
     for arguments in (["measure", place / "run"], ["run", path, "--run-dir", place / "run"]):
-        result = call(*arguments)
+        result = run_command(*arguments)
         assert result.exit_code == 2
         assert "was edited" in result.stderr
     assert not (place / "ledger.sqlite").exists()
 
 
-def test_a_stage_before_its_time(place):
-    assert call("plan", write_job(place), "--run-dir", place / "run").exit_code == 0
-    result = call("reconstruct", place / "run")
+def test_stage_before_its_predecessor_is_refused(place):
+    assert run_command("plan", write_job(place), "--run-dir", place / "run").exit_code == 0
+    result = run_command("reconstruct", place / "run")
     assert result.exit_code == 2
     assert "dpscale measure" in result.stderr
 
 
-def test_the_budget_refuses_with_exit_code_3(place):
+def test_refused_budget_gives_exit_code_3(place):
     path = write_job(place)
-    assert call("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
-    text = refused(place, path, "0.5", code=3)
+    assert run_command(
+        "ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9
+    )
+    text = assert_refused(place, path, "0.5", code=3)
     assert "epsilon" in text
 
 
-def test_a_refused_job_reads_no_data(place, monkeypatch):
+def test_refused_budget_reads_no_data(place, monkeypatch):
     path = write_job(place)
-    call("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
+    run_command("ledger", "cap", place / "ledger.sqlite", "--dataset", "small", "--epsilon", 0.5, "--delta", 1e-9)
     monkeypatch.setattr(measure, "run_pass", None)
-    refused(place, path, "0.5", code=3)
+    assert_refused(place, path, "0.5", code=3)
 
 
-def test_no_scheduler_there_is_a_transient_failure(place, monkeypatch):
+def test_missing_scheduler_is_transient_failure(place, monkeypatch):
     monkeypatch.setattr(connect, "CONNECT_SECONDS", 1)
     path = write_job(place)
-    result = call("run", path, "--run-dir", place / "run", "--scheduler", "tcp://127.0.0.1:1")
+    result = run_command("run", path, "--run-dir", place / "run", "--scheduler", "tcp://127.0.0.1:1")
     assert result.exit_code == 75
     assert "127.0.0.1:1" in result.stderr
 
 
-def test_mixed_files_name_the_one_that_lacks_a_column(place):
+def test_file_without_column_is_named(place):
     frame = pd.read_parquet(place / "data" / "part-0002.parquet").drop(columns="code")
     frame.to_parquet(place / "data" / "part-0002.parquet")
-    refused(place, write_job(place), "'code'", "part-0002.parquet")
+    assert_refused(place, write_job(place), "'code'", "part-0002.parquet")

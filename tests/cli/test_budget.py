@@ -1,4 +1,4 @@
-"""The budget on the command line: caps with their terms, seeds, budgets without meaningful protection."""
+"""The budget on the command line: caps, seeds and budgets without meaningful protection."""
 
 import json
 
@@ -12,7 +12,7 @@ from dpscale.runs.run import job_digest
 from tests.audit.small import write
 
 
-def command(*arguments):
+def run_command(*arguments):
     return CliRunner().invoke(main, [str(one) for one in arguments], standalone_mode=True)
 
 
@@ -27,7 +27,7 @@ def command(*arguments):
         ({"epsilon": 1.0, "delta": 1e-4, "public_rows": 48842}, "at most 1 / public_rows, 2.05e-05"),
     ],
 )
-def test_a_budget_that_gives_no_meaningful_protection_has_to_be_allowed(tmp_path, privacy, said):
+def test_weak_budget_needs_permission(tmp_path, privacy, said):
     job = write(tmp_path, privacy=privacy | {"dataset": "small"})
     with pytest.raises(dp.JobError) as refused:
         Job.read(job)
@@ -46,64 +46,64 @@ def test_a_budget_that_gives_no_meaningful_protection_has_to_be_allowed(tmp_path
         {"epsilon": 1.0, "delta": 1e-6, "public_rows": 48842},
     ],
 )
-def test_a_budget_that_protects_is_taken(tmp_path, privacy):
+def test_strong_budget_is_accepted(tmp_path, privacy):
     assert Job.read(write(tmp_path, privacy=privacy | {"dataset": "small"}))
 
 
-def test_a_cap_in_pure_admits_laplace_noise_alone(tmp_path):
+def test_pure_cap_admits_only_laplace_noise(tmp_path):
     ledger = tmp_path / "ledger.sqlite"
     cap = ("ledger", "cap", ledger, "--dataset", "small", "--epsilon", "1", "--delta", "1e-9", "--currency", "pure")
-    done = command(*cap, "--unit", "row")
+    done = run_command(*cap, "--unit", "row")
     assert done.exit_code == 0
     assert "in pure" in done.output
     pure = write(tmp_path, "pure.toml", privacy={"epsilon": 0.5, "dataset": "small"}, engine={})
     privacy = {"epsilon": 0.1, "delta": 1e-9, "dataset": "small"}
     gaussian = write(tmp_path, "gaussian.toml", privacy=privacy, engine={})
-    assert command("run", pure, "--run-dir", tmp_path / "pure", "--quiet").exit_code == 0
-    refused = command("run", gaussian, "--run-dir", tmp_path / "gaussian", "--quiet")
+    assert run_command("run", pure, "--run-dir", tmp_path / "pure", "--quiet").exit_code == 0
+    refused = run_command("run", gaussian, "--run-dir", tmp_path / "gaussian", "--quiet")
     assert refused.exit_code == 3
     assert "a pure cap admits nothing else" in refused.stderr
-    told = command("ledger", "show", ledger).output
+    told = run_command("ledger", "show", ledger).output
     assert "protects  one row (add/remove)" in told
     assert "left      epsilon 0.5" in told
 
 
-def test_a_seed_is_refused_under_a_cap_and_marked_without(tmp_path):
+def test_seed_is_refused_under_cap_and_shown_without(tmp_path):
     ledger = tmp_path / "ledger.sqlite"
     seeded = write(tmp_path, privacy={"epsilon": 0.1, "delta": 1e-9, "dataset": "small"}, engine={"seed": 1})
     other = write(
         tmp_path, "other.toml", privacy={"epsilon": 0.1, "delta": 1e-9, "dataset": "small"}, engine={"seed": 2}
     )
-    assert command("run", seeded, "--run-dir", tmp_path / "one", "--quiet").exit_code == 0
-    assert "epsilon infinite" in command("ledger", "show", ledger).output
-    told = json.loads(command("ledger", "show", ledger, "--json").output)["datasets"]["small"]
+    assert run_command("run", seeded, "--run-dir", tmp_path / "one", "--quiet").exit_code == 0
+    assert "epsilon infinite" in run_command("ledger", "show", ledger).output
+    told = json.loads(run_command("ledger", "show", ledger, "--json").output)["datasets"]["small"]
     assert told["spent"]["epsilon"] is None
-    command("ledger", "cap", ledger, "--dataset", "small", "--epsilon", "5", "--delta", "1e-6")
-    refused = command("run", other, "--run-dir", tmp_path / "two", "--quiet")
+    run_command("ledger", "cap", ledger, "--dataset", "small", "--epsilon", "5", "--delta", "1e-6")
+    refused = run_command("run", other, "--run-dir", tmp_path / "two", "--quiet")
     assert refused.exit_code == 3
     assert "engine.seed: noise that anyone can compute" in refused.stderr
     assert not list((tmp_path / "two" / "measurements").glob("*.parquet"))
 
 
-def test_a_unit_is_not_mixed_with_rows(tmp_path):
+def test_row_release_is_refused_under_unit_cap(tmp_path):
     rows = write(tmp_path, "rows.toml", privacy={"epsilon": 0.1, "delta": 1e-9, "dataset": "small"})
-    command("ledger", "cap", tmp_path / "ledger.sqlite", "--dataset", "small", "--epsilon", "5", "--delta", "1e-6",
+    run_command("ledger", "cap", tmp_path / "ledger.sqlite", "--dataset", "small", "--epsilon", "5", "--delta", "1e-6",
             "--unit", "person")  # fmt: skip
-    refused = command("run", rows, "--run-dir", tmp_path / "run", "--quiet")
+    refused = run_command("run", rows, "--run-dir", tmp_path / "run", "--quiet")
     assert refused.exit_code == 3
     assert "a release that protects one row (add/remove) on dataset 'small'" in refused.stderr
 
 
 @pytest.mark.parametrize("mechanism", ["aim-grem", "aim-pgm", "mst"])
-def test_pure_privacy_is_refused_for_adaptive_mechanisms_in_the_jobs_own_words(tmp_path, mechanism):
+def test_pure_budget_is_refused_for_adaptive_mechanisms(tmp_path, mechanism):
     job = write(tmp_path, mechanism={"name": mechanism}, privacy={"epsilon": 1.0, "dataset": "small"}, engine={})
-    refused = command("plan", job)
+    refused = run_command("plan", job)
     assert refused.exit_code == 2
     assert "expected epsilon with delta, rho or privacy_cost; add delta" in refused.stderr
 
 
-def test_the_old_name_of_weak_privacy_works_with_a_warning(tmp_path):
-    """Both names are the same job; a command prints the warning on stderr as one sentence."""
+def test_deprecated_name_of_weak_privacy_warns(tmp_path):
+    """Both names give the same job digest; a command prints the warning on stderr as one sentence."""
     budget = {"epsilon": 25.0, "delta": 1e-9, "dataset": "small"}
     with pytest.warns(DeprecationWarning, match="privacy.careless is now privacy.allow_weak_privacy"):
         old = Job.read(write(tmp_path, privacy=budget | {"careless": True}))

@@ -1,4 +1,4 @@
-"""`domain check FILE DATA` lists every fault; a run names all columns that it refuses, without values."""
+"""`domain check FILE DATA` lists every fault; a run names all refused columns without values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.runs.small import DOMAIN, job, table, write_job
 SECRETS = ("918273", "pl4nted")
 
 
-def call(*arguments):
+def run_command(*arguments):
     return CliRunner().invoke(main, [str(one) for one in arguments])
 
 
-def spoil(frame):
-    """Three bad columns in different rows: numbers and texts outside the domain, and nulls."""
+def spoil_table(frame):
+    """Plant faults in three columns and different rows: numbers and texts outside the domain, and nulls."""
     frame = frame.astype({"sex": object, "code": "Int64"})
     frame.loc[frame.index % 1000 == 7, "code"] = 918273
     frame.loc[3900, "code"] = None
@@ -32,8 +32,8 @@ def spoil(frame):
     return frame
 
 
-def write(folder, frame, kind, partitions=5, order=1):
-    """Partitions of a table, in Parquet or CSV."""
+def write_partitions(folder, frame, kind, partitions=5, order=1):
+    """Write a table as partitions in Parquet or CSV."""
     folder.mkdir(exist_ok=True)
     for number, rows in enumerate(np.array_split(np.arange(len(frame)), partitions)):
         part, path = frame.iloc[rows], folder / f"{order * number % partitions}.{kind}"
@@ -42,16 +42,16 @@ def write(folder, frame, kind, partitions=5, order=1):
 
 
 @pytest.fixture
-def domain(tmp_path):
+def domain_file(tmp_path):
     (tmp_path / "d.toml").write_text(tomli_w.dumps(DOMAIN))
     return tmp_path / "d.toml"
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
-def test_every_fault_is_listed_in_one_pass(tmp_path, domain, kind, scheduler):
-    data = write(tmp_path / "data", spoil(table()), kind)
-    result = call("domain", "check", domain, data, "--scheduler", scheduler)
+def test_all_faults_are_listed_in_one_pass(tmp_path, domain_file, kind, scheduler):
+    data = write_partitions(tmp_path / "data", spoil_table(table()), kind)
+    result = run_command("domain", "check", domain_file, data, "--scheduler", scheduler)
     assert result.exit_code == 2
     assert "PRIVATE" in result.stderr
     assert result.stdout.splitlines() == [
@@ -64,11 +64,11 @@ def test_every_fault_is_listed_in_one_pass(tmp_path, domain, kind, scheduler):
     ]
 
 
-def test_missing_columns_and_types_are_listed_beside_values(tmp_path, domain):
-    frame = spoil(table())
-    data = write(tmp_path / "data", frame.assign(sex=frame.index), "parquet", 2)
+def test_missing_columns_and_wrong_types_are_listed(tmp_path, domain_file):
+    frame = spoil_table(table())
+    data = write_partitions(tmp_path / "data", frame.assign(sex=frame.index), "parquet", 2)
     frame.drop(columns=["age", "income"]).to_parquet(data / "x.parquet", index=False)
-    result = call("domain", "check", domain, data, "--json")
+    result = run_command("domain", "check", domain_file, data, "--json")
     told = json.loads(result.stdout)
     assert result.exit_code == 2
     assert (told["private"], told["rows"], told["columns"], told["columns_affected"]) == (True, 8000, 4, 4)
@@ -79,30 +79,30 @@ def test_missing_columns_and_types_are_listed_beside_values(tmp_path, domain):
     assert found["code", "values outside the domain"]["examples"] == ["918273"]
 
 
-def test_examples_are_few_and_the_same_wherever_they_are(tmp_path):
+def test_examples_are_few_and_independent_of_partitions(tmp_path):
     (tmp_path / "d.toml").write_text("[attributes.a]\nkind = 'coded'\nsize = 2\n")
     frame, told = pd.DataFrame({"a": ["x" * 99, *map(str, range(2, 40)), "1"]}), []
     for partitions in (1, 7):
-        data = write(tmp_path / str(partitions), frame, "csv", partitions)
-        told.append(json.loads(call("domain", "check", tmp_path / "d.toml", data, "--json").stdout)["faults"])
+        data = write_partitions(tmp_path / str(partitions), frame, "csv", partitions)
+        told.append(json.loads(run_command("domain", "check", tmp_path / "d.toml", data, "--json").stdout)["faults"])
     assert told[0] == told[1]
     assert told[0][0]["fault"] == "texts that are no number"
     assert told[0][0]["examples"] == ["x" * 40]
     assert (told[0][1]["rows"], len(told[0][1]["examples"])) == (38, 5)
 
 
-def test_data_without_faults_pass(tmp_path, domain):
-    data = write(tmp_path / "data", table(), "csv")
-    result = call("domain", "check", domain, data)
+def test_data_without_faults_pass(tmp_path, domain_file):
+    data = write_partitions(tmp_path / "data", table(), "csv")
+    result = run_command("domain", "check", domain_file, data)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == "0 of 4 columns have faults, in 4,000 rows"
     assert "age: integer, 8 cells" in result.stdout
-    assert json.loads(call("domain", "check", domain, data, "--json").stdout)["faults"] == []
+    assert json.loads(run_command("domain", "check", domain_file, data, "--json").stdout)["faults"] == []
 
 
-def test_data_without_any_column_of_the_domain_are_refused_in_a_sentence(tmp_path, domain):
-    data = write(tmp_path / "data", pd.DataFrame({"x;y": [1]}), "csv", 1)
-    result = call("domain", "check", domain, data)
+def test_data_without_domain_columns_are_refused(tmp_path, domain_file):
+    data = write_partitions(tmp_path / "data", pd.DataFrame({"x;y": [1]}), "csv", 1)
+    result = run_command("domain", "check", domain_file, data)
     assert result.exit_code == 2
     assert "delimiter" in result.stderr
 
@@ -117,30 +117,30 @@ ENGINES = [("threads", "1GiB"), ("synchronous", "1MiB"), ("processes", "1GiB")]
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("unit", [{}, {"privacy_unit": "person", "max_rows_per_unit": 3}])
-def test_a_run_names_all_columns_whichever_way_the_work_is_cut(place, kind, unit):
+def test_run_names_all_refused_columns_on_every_engine(place, kind, unit):
     said = set()
     for number, (scheduler, memory) in enumerate(ENGINES):
-        write(place / f"data{number}", spoil(table()), kind, 3 + 2 * number, order=2)
+        write_partitions(place / f"data{number}", spoil_table(table()), kind, 3 + 2 * number, order=2)
         data = {"path": f"data{number}", "domain": "domain.toml", **unit}
         path = write_job(place, data=data, engine={"scheduler": scheduler, "memory": memory})
-        result = call("run", path, "--run-dir", place / f"run{number}", "--quiet")
+        result = run_command("run", path, "--run-dir", place / f"run{number}", "--quiet")
         assert result.exit_code == 2, result.output
         assert not any(secret in result.output for secret in SECRETS)
         said.add(result.stderr)
     assert said == {f"dpscale: {WANTED}\n"}
 
 
-def test_columns_that_are_not_measured_are_not_named(place):
-    write(place / "data2", spoil(table()), "csv")
+def test_columns_outside_workload_are_not_named(place):
+    write_partitions(place / "data2", spoil_table(table()), "csv")
     data = {"path": "data2", "domain": "domain.toml"}
     path = write_job(place, data=data, workload=[{"family": "marginal", "attributes": [["sex", "income"]]}])
-    result = call("run", path, "--run-dir", place / "run", "--quiet")
+    result = run_command("run", path, "--run-dir", place / "run", "--quiet")
     assert result.stderr.startswith("dpscale: data column 'sex': a null; expected no nulls")
 
 
-def test_counts_and_frames_name_all_columns_too(place):
-    frame = spoil(table()).dropna()
-    data = write(place / "data2", frame, "parquet")
+def test_counts_and_frames_name_all_refused_columns(place):
+    frame = spoil_table(table()).dropna()
+    data = write_partitions(place / "data2", frame, "parquet")
     names = [("code",), ("sex",)]
     with pytest.raises(RefusedValue) as caught:
         dp.count_marginals(dp.Table.open(data, dp.Domain.from_dict(DOMAIN)), names)

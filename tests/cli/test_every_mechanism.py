@@ -1,4 +1,4 @@
-"""Every family by every mechanism through the whole command; a refusal comes before a charge, in one sentence."""
+"""Every family with every mechanism through all commands; a refusal comes before the charge, in one sentence."""
 
 import json
 from itertools import product
@@ -30,8 +30,8 @@ ARRAYS = {  # of `predicates`: the attributes, and the queries
 FOUR = {"a0": 6, "a1": 3, "a2": 5, "a3": 5}
 
 
-def write(folder, sizes):
-    """A table of linked columns, its domain, arrays of queries, and the result of a self-test."""
+def write_inputs(folder, sizes):
+    """Write a table of correlated columns, its domain, query arrays and a self-test result."""
     random = np.random.default_rng(1)
     frame = pd.DataFrame({name: random.integers(0, size, 400) for name, size in sizes.items()})
     frame["a1"] = np.minimum(frame.a0 // 2, 2)
@@ -47,97 +47,99 @@ def write(folder, sizes):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("every"), SIZES)
+    return write_inputs(tmp_path_factory.mktemp("every"), SIZES)
 
 
-def workload(family, degree):
-    """The only part of a job's workload; `family` may name one of the arrays."""
+def make_workload_part(family, degree):
+    """Return the only part of a workload; `family` may be the name of a query array."""
     if family in ARRAYS:
         return {"family": "predicates", "attributes": [list(ARRAYS[family][0])], "file": f"{family}.npy"}
     return {"family": family, "degree": degree} | ({"numeric": ["a0", "a2"]} if family == "hybrid" else {})
 
 
-def refused(family, degree, mechanism):
-    """Whether a mechanism does not take a workload: strategies along single axes take products alone."""
+def is_refused(family, degree, mechanism):
+    """Return whether a mechanism refuses a workload: strategies along single axes accept products only."""
     attributes = len(ARRAYS[family][0]) if family in ARRAYS else degree
     return mechanism == "baseline" and family not in PRODUCTS and attributes > 1
 
 
-def command(*arguments):
+def run_command(*arguments):
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exception)
     return result.exit_code, result.stderr
 
 
-def charged(ledger):
+def charged_releases(ledger):
     if not ledger.exists():
         return []
     with Ledger.open(ledger) as opened:
         return [one for dataset in opened.summary()["datasets"].values() for one in dataset["releases"]]
 
 
-def check(folder, family, degree, mechanism, compared=False, pure=False):
-    """One combination through all commands, or refused by `run` with nothing charged and nothing left behind."""
+def check_combination(folder, family, degree, mechanism, compared=False, pure=False):
+    """Run one combination through all commands, or check that `run` refuses it without charge or leftovers."""
     name = f"{family}-{degree}-{mechanism}-{compared}-{pure}".replace(" ", "-")
     run, ledger = folder / "runs" / name, folder / f"{name}.sqlite"
     job = {
         "data": {"path": "data", "domain": "domain.toml"},
         "privacy": {"epsilon": 1.0, "dataset": "d", "ledger": ledger.name} | ({} if pure else {"delta": 1e-6}),
-        "workload": [workload(family, degree)],
+        "workload": [make_workload_part(family, degree)],
         "mechanism": {"name": mechanism},
         "engine": {"scheduler": "synchronous", "memory": "1GiB"},
     } | ({"synthesize": {"rows": 300}} if compared else {})
     (folder / f"{name}.toml").write_text(tomli_w.dumps(job))
     if run.exists():
         return
-    code, said = command("run", folder / f"{name}.toml", "--run-dir", run, "--quiet")
-    if refused(family, degree, mechanism) or (pure and code):
+    code, said = run_command("run", folder / f"{name}.toml", "--run-dir", run, "--quiet")
+    if is_refused(family, degree, mechanism) or (pure and code):
         assert (code, said[:9], said.count("\n")) == (2, "dpscale: ", 1), (name, said)
-        assert (charged(ledger), run.exists()) == ([], False), name
+        assert (charged_releases(ledger), run.exists()) == ([], False), name
         return
     assert code == 0, (name, said)
-    assert len(charged(ledger)) == 1, name
+    assert len(charged_releases(ledger)) == 1, name
     selftest = ["evidence", run, "--selftest", folder / "selftest.json"]
-    published = command("publish", run)
+    published = run_command("publish", run)
     unknown = family in ARRAYS and published[0] == 2 and "it needs the total" in published[1]  # no row asks for it
     assert published == (0, "") or (unknown and published[1].count("\n") == 1), (name, published)
     commands = [["status", run], ["report", run], selftest, ["evidence", "--check", run / "evidence"]]
     if compared:
         commands.append(["compare", run, folder / "data", "--out", folder / "compared" / name])
-    assert [(one[0], *command(*one)) for one in commands] == [(one[0], 0, "") for one in commands], name
+    assert [(one[0], *run_command(*one)) for one in commands] == [(one[0], 0, "") for one in commands], name
 
 
 def degree_of(family, mechanism):
-    """A degree for every pair of a family and a mechanism, so that every pair of two of the three is met."""
+    """Return a degree for a family and a mechanism; every pair of family, mechanism and degree occurs."""
     if family in PAIRS_ONLY:
         return 2
     return DEGREES[(list(NAMES).index(family) + list(MECHANISMS).index(mechanism)) % len(DEGREES)]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_every_family_goes_through_the_whole_command(folder, mechanism):
-    """A third of the families for each mechanism, so that every family meets four; `test_all_combinations` has all."""
+def test_families_pass_all_commands(folder, mechanism):
+    """Each mechanism runs a third of the families, so each family meets four mechanisms; `test_all_combinations` has
+    all.
+    """
     first = list(MECHANISMS).index(mechanism) % 3
     for family in list(NAMES)[first::3]:
-        check(folder, family, degree_of(family, mechanism), mechanism)
+        check_combination(folder, family, degree_of(family, mechanism), mechanism)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_arrays_of_queries_go_through_the_whole_command(folder, mechanism):
+def test_query_arrays_pass_all_commands(folder, mechanism):
     number = list(MECHANISMS).index(mechanism)
     for family in ["the total", *list(ARRAYS)[number % 3 :: 3]]:
-        check(folder, family, None, mechanism)
+        check_combination(folder, family, None, mechanism)
 
 
 @pytest.mark.parametrize("family", PAIRS_ONLY)
 def test_sums_and_differences_of_four_attributes(tmp_path, family):
-    """Cells of some pairs and not of others follow from these queries."""
-    check(write(tmp_path, FOUR), family, 2, "weighted-residuals")
+    """These queries determine the cells of some pairs only."""
+    check_combination(write_inputs(tmp_path, FOUR), family, 2, "weighted-residuals")
 
 
 @pytest.mark.parametrize("mechanism", ["mst", "query-smasher"])
-def test_rows_are_compared_with_the_data(folder, mechanism):
-    check(folder, "marginal", 2, mechanism, compared=True)
+def test_synthetic_rows_are_compared_with_data(folder, mechanism):
+    check_combination(folder, "marginal", 2, mechanism, compared=True)
 
 
 @pytest.mark.slow
@@ -146,4 +148,4 @@ def test_rows_are_compared_with_the_data(folder, mechanism):
 def test_all_combinations(folder, mechanism, pure):
     families = [(family, degree) for family, degree in product(NAMES, DEGREES) if family not in PAIRS_ONLY]
     for family, degree in [*families, *((one, 2) for one in PAIRS_ONLY), *((one, None) for one in ARRAYS)]:
-        check(folder, family, degree, mechanism, compared=mechanism in ADAPTIVE and not pure, pure=pure)
+        check_combination(folder, family, degree, mechanism, compared=mechanism in ADAPTIVE and not pure, pure=pure)

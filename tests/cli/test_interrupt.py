@@ -1,4 +1,6 @@
-"""Ctrl-C is a stop and no failure: exit code 75, `stopped` in manifest and status, and the same command goes on."""
+"""Ctrl-C stops a run without failure: exit code 75, state `stopped` in manifest and status, and the same command
+resumes.
+"""
 
 import json
 import signal
@@ -14,14 +16,14 @@ from tests.cluster.waiting import eventually
 SLOWLY = "import tests.cluster.slow_store; from dpscale.__main__ import main; main()"
 
 
-def begun(*arguments):
-    """The command line as a process of its own, with slow measurements; SIGINT is as a shell leaves it."""
+def start_command(*arguments):
+    """Start a command in its own process with slow measurements and the default SIGINT handler."""
     command = [sys.executable, "-c", SLOWLY, *map(str, arguments)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
 
 
-def command(*arguments):
+def run_command(*arguments):
     found = subprocess.run(
         [sys.executable, "-m", "dpscale", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True
     )
@@ -29,10 +31,10 @@ def command(*arguments):
 
 
 @pytest.mark.parametrize("scheduler", [pytest.param("synchronous", marks=pytest.mark.slow), "threads"])
-def test_a_run_stopped_from_the_keyboard_says_so_and_goes_on(tmp_path, scheduler):
+def test_interrupted_run_is_stopped_and_resumes(tmp_path, scheduler):
     sets = [{"family": "prefix", "degree": 2}, {"family": "range", "degree": 1}]
     job, run = write(tmp_path, workload=sets, mechanism={"name": "identity"}), tmp_path / "run"
-    process = begun("run", job, "--run-dir", run, "--scheduler", scheduler)
+    process = start_command("run", job, "--run-dir", run, "--scheduler", scheduler)
     try:
         assert eventually(lambda: list((run / "measurements").glob("*.parquet")))
         process.send_signal(signal.SIGINT)
@@ -43,12 +45,12 @@ def test_a_run_stopped_from_the_keyboard_says_so_and_goes_on(tmp_path, scheduler
     assert told.startswith("dpscale: stopped; ")
     assert told.count("\n") == 1
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "stopped"
-    assert "measure: stopped, run the job again to resume" in command("status", run)[1]
+    assert "measure: stopped, run the job again to resume" in run_command("status", run)[1]
     left = measurements(run)
     assert left
-    assert command("run", job, "--run-dir", run)[0] == 0
+    assert run_command("run", job, "--run-dir", run)[0] == 0
     assert left.items() <= measurements(run).items()
     (tmp_path / "ledger.sqlite").unlink()
-    assert command("run", job, "--run-dir", tmp_path / "whole")[0] == 0
+    assert run_command("run", job, "--run-dir", tmp_path / "whole")[0] == 0
     assert measurements(run) == measurements(tmp_path / "whole")
     assert answers(run) == answers(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""What is refused is refused in one sentence, before anything is spent."""
+"""Invalid settings are refused in one sentence, before any charge."""
 
 import pytest
 
@@ -15,15 +15,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize("changes", WRONG)
-def test_a_wrong_setting_is_refused_before_anything_is_spent(tmp_path, changes):
-    """These five went wrong before the house was rebuilt as well."""
+def test_invalid_setting_is_refused_without_charge(tmp_path, changes):
+    """Regression test of five settings that failed late in earlier versions."""
     with pytest.raises(dp.DpscaleError):
         dp.run(write(tmp_path, **changes), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
 @pytest.mark.parametrize("other", [{"ones": 0.3}, {"degree": 2}])
-def test_options_beside_published_are_refused_by_their_own_name(tmp_path, other):
+def test_option_together_with_published_is_refused_by_name(tmp_path, other):
     [name] = other
     said = (
         rf"^mechanism\.{name}: given together with published = true; expected the paper's own settings; leave it out$"

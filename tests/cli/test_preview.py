@@ -1,4 +1,4 @@
-"""`dpscale plan`: errors in records against plans and closed forms, the epsilon that an error needs, and kept plans."""
+"""`dpscale plan`: errors against plans and closed forms, the epsilon for a target error, and cached plans."""
 
 import json
 import math
@@ -22,8 +22,8 @@ DOMAIN = "".join(
 
 
 @pytest.fixture
-def job(tmp_path):
-    def written(mechanism="weighted-residuals", privacy="epsilon = 1.0\ndelta = 1e-9", more=""):
+def write_job(tmp_path):
+    def write(mechanism="weighted-residuals", privacy="epsilon = 1.0\ndelta = 1e-9", more=""):
         (tmp_path / "d.toml").write_text(DOMAIN)
         (tmp_path / "job.toml").write_text(
             f"[data]\npath = 'none.csv'\ndomain = 'd.toml'\n[privacy]\n{privacy}\n[mechanism]\nname = '{mechanism}'\n"
@@ -31,19 +31,19 @@ def job(tmp_path):
         )
         return str(tmp_path / "job.toml")  # fmt: skip
 
-    return written
+    return write
 
 
-def told(*arguments, code=0):
+def run_plan(*arguments, code=0):
     result = CliRunner().invoke(main, ["plan", *arguments, "--json"])
     assert result.exit_code == code, result.output
     return json.loads(result.stdout) if not code else result.stderr
 
 
 @pytest.mark.parametrize("privacy", ["epsilon = 1.0\ndelta = 1e-9", "epsilon = 1.0", "rho = 0.1"])
-def test_errors_by_family_are_the_variances_of_the_plan(job, privacy):
-    read = Job.read(job(privacy=privacy))
-    found = told(job(privacy=privacy))
+def test_family_errors_equal_plan_variances(write_job, privacy):
+    read = Job.read(write_job(privacy=privacy))
+    found = run_plan(write_job(privacy=privacy))
     measurement_plan = make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), LocalEngine())
     cost = read.privacy.budget.privacy_cost
     for part, family in zip(measurement_plan.workload.parts, found["families"], strict=True):
@@ -59,50 +59,52 @@ def test_errors_by_family_are_the_variances_of_the_plan(job, privacy):
 
 
 @pytest.mark.parametrize("privacy", ["epsilon = {}\ndelta = 1e-9", "epsilon = {}"])
-def test_the_epsilon_that_is_told_gives_the_error_that_was_wanted(job, privacy):
-    needed = told(job(privacy=privacy.format(1.0)), "--error", "7.5")["needed"]["epsilon"]
-    assert told(job(privacy=privacy.format(needed)))["rmse"] == pytest.approx(7.5, rel=1e-4)
+def test_needed_epsilon_gives_target_error(write_job, privacy):
+    needed = run_plan(write_job(privacy=privacy.format(1.0)), "--error", "7.5")["needed"]["epsilon"]
+    assert run_plan(write_job(privacy=privacy.format(needed)))["rmse"] == pytest.approx(7.5, rel=1e-4)
 
 
-def test_mechanisms_are_compared_in_records(job):
-    lines = {line["mechanism"]: line for line in told(job(), "--compare")["compared"]}
+def test_compare_lists_errors_of_mechanisms(write_job):
+    lines = {line["mechanism"]: line for line in run_plan(write_job(), "--compare")["compared"]}
     assert set(lines) == set(MECHANISMS) - {"auto"}
     for name in ("identity", "query-smasher"):
-        assert lines[name]["error"] == pytest.approx(told(job(mechanism=name))["rmse"])
+        assert lines[name]["error"] == pytest.approx(run_plan(write_job(mechanism=name))["rmse"])
     assert lines["aim-grem"]["error"] is None
     errors = [line["error"] for line in lines.values() if line["error"] is not None]
     assert errors == sorted(errors)
 
 
-def test_what_chooses_as_it_goes_promises_no_errors(job):
-    found = told(job(mechanism="mst"))
+def test_adaptive_mechanism_reports_no_errors(write_job):
+    found = run_plan(write_job(mechanism="mst"))
     assert found["families"] == []
     assert "not known in advance" in found["advice"][0]
-    assert "leave it out" in told(job(mechanism="mst"), "--error", "5", code=2)
+    assert "leave it out" in run_plan(write_job(mechanism="mst"), "--error", "5", code=2)
 
 
-def test_the_words_tell_errors_and_a_remedy(job):
-    text = CliRunner().invoke(main, ["plan", job(privacy="epsilon = 1.0\ndelta = 1e-9\npublic_rows = 2400"),
+def test_text_output_has_errors_and_advice(write_job):
+    text = CliRunner().invoke(main, ["plan", write_job(privacy="epsilon = 1.0\ndelta = 1e-9\npublic_rows = 2400"),
                                      "--error", "5"]).stdout  # fmt: skip
     for words in ("marginal-2", "prefix-1", "error by epsilon", "an error of 5 records needs epsilon", "Half the error",
                   "of the public_rows on average"):  # fmt: skip
         assert words in text
 
 
-def test_where_an_adaptive_mechanism_is_nearer_is_said_before_anything_is_spent(job):
+def test_advice_names_adaptive_mechanism_for_few_records(write_job):
     said = "`aim-grem` is usually more accurate"
-    assert said in " ".join(told(job())["advice"])
+    assert said in " ".join(run_plan(write_job())["advice"])
     few, many = (f"epsilon = 1.0\ndelta = 1e-9\npublic_rows = {rows}" for rows in (40, 10**8))
-    assert said in " ".join(told(job(privacy=few))["advice"])
-    assert "aim-grem" not in " ".join(told(job(privacy=many))["advice"] + told(job(privacy="epsilon = 1.0"))["advice"])
+    assert said in " ".join(run_plan(write_job(privacy=few))["advice"])
+    assert "aim-grem" not in " ".join(
+        run_plan(write_job(privacy=many))["advice"] + run_plan(write_job(privacy="epsilon = 1.0"))["advice"]
+    )
 
 
 @pytest.mark.parametrize("wanted", ["0", "-3", "nan", "inf"])
-def test_an_error_that_is_none_is_refused(job, wanted):
-    assert "a number of records above 0" in told(job(), "--error", wanted, code=2)
+def test_invalid_target_error_is_refused(write_job, wanted):
+    assert "a number of records above 0" in run_plan(write_job(), "--error", wanted, code=2)
 
 
-def test_a_plan_is_made_once_and_made_anew_where_its_file_is_damaged(job, monkeypatch, tmp_path):
+def test_plan_is_cached_and_remade_if_damaged(write_job, monkeypatch, tmp_path):
     monkeypatch.setenv("DPSCALE_STORE", str(tmp_path / "store"))
     monkeypatch.setattr(plan, "WORTH_SECONDS", 0.0)
     made = []
@@ -110,11 +112,11 @@ def test_a_plan_is_made_once_and_made_anew_where_its_file_is_damaged(job, monkey
     monkeypatch.setattr(
         plan, "_store_plan", lambda folder, measurement_plan: (made.append(folder), real(folder, measurement_plan))
     )
-    first, second = told(job()), told(job())
+    first, second = run_plan(write_job()), run_plan(write_job())
     assert len(made) == 1
     del first["planning_seconds"], second["planning_seconds"]
     assert first == second
-    read, engine = Job.read(job()), LocalEngine()
+    read, engine = Job.read(write_job()), LocalEngine()
     digest = make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine).digest
     (Path(made[0]) / "blocks.npz").write_bytes(b"damaged")
     assert make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine).digest == digest
@@ -122,11 +124,11 @@ def test_a_plan_is_made_once_and_made_anew_where_its_file_is_damaged(job, monkey
     (Path(made[0]) / "digest.txt").write_text("of another plan")
     assert make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine).digest == digest
     assert len(made) == 3
-    told(job(more="weight = 2.0\n"))
+    run_plan(write_job(more="weight = 2.0\n"))
     assert len(made) == 4
 
 
-def test_a_log_has_a_line_every_ten_seconds_and_how_long_is_left(capsys, monkeypatch):
+def test_progress_log_has_interval_and_remaining_time(capsys, monkeypatch):
     monkeypatch.setenv("DPSCALE_PROGRESS", "10")
     clock = iter([0.0, 0.0, 4.0, 11.0, 12.0, 22.0, 23.0])
     lines = Lines(lambda: next(clock))

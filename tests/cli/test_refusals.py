@@ -1,6 +1,6 @@
-"""Every wrong input that a user has met, in one table: what was given, the exit code, and what is said.
+"""Table of invalid inputs: the input, the exit code and a part of the message.
 
-A refusal is one sentence, tells nothing of a record, and what can be known beforehand leaves no run directory behind.
+A refusal is one sentence and reveals no record; a refusal that is known in advance leaves no run directory.
 """
 
 import gzip
@@ -22,7 +22,7 @@ DATA, PRIVACY, ASKED = (
 ATTRIBUTE = "[attributes.x]\n"
 
 
-def written(
+def write_job(
     place, data=DATA, privacy=PRIVACY, asked=ASKED, more="", domain=DOMAIN, csv=b"a,b\n1,2\n0,1\n", name="x.csv"
 ):
     (place / "d.toml").write_text(domain)
@@ -137,9 +137,9 @@ AFTERWARDS = ("more or fewer", "outside", "a null", "no number", "bytes set", "t
 
 
 @pytest.mark.parametrize(("changes", "says"), JOBS + FILES)
-def test_a_wrong_job_or_file_is_one_sentence(changes, says, tmp_path):
+def test_invalid_job_or_file_is_refused_in_one_sentence(changes, says, tmp_path):
     result = CliRunner().invoke(
-        main, ["run", str(written(tmp_path, **changes)), "--run-dir", str(tmp_path / "run"), "--quiet"]
+        main, ["run", str(write_job(tmp_path, **changes)), "--run-dir", str(tmp_path / "run"), "--quiet"]
     )
     assert (result.exit_code, says in result.stderr) == (2, True), result.stderr
     assert result.stderr.startswith("dpscale: ")
@@ -206,7 +206,7 @@ DOMAINS = [  # what is wrong in a domain file (an attribute's table, but for the
 
 
 @pytest.mark.parametrize(("text", "says"), DOMAINS)
-def test_a_wrong_domain_is_one_sentence(text, says):
+def test_invalid_domain_is_refused_in_one_sentence(text, says):
     with pytest.raises(dp.DomainError) as refused:
         dp.Domain.from_dict(tomllib.loads(text))
     assert says in str(refused.value)
@@ -229,7 +229,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "says"), COMMANDS)
-def test_a_wrong_command_says_why(arguments, code, says, tmp_path, monkeypatch):
+def test_invalid_command_is_refused(arguments, code, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, arguments)
     assert (result.exit_code, says in result.stderr) == (code, True), result.stderr
@@ -275,19 +275,19 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_wrong_call_says_what_to_write(name):
+def test_invalid_call_is_refused_with_remedy(name):
     call, says = CALLS[name]
     with pytest.raises(dp.DpscaleError) as refused:
         call()
     assert says in str(refused.value)
 
 
-def test_there_are_many():
+def test_table_has_at_least_150_cases():
     assert len(JOBS) + len(FILES) + len(DOMAINS) + len(COMMANDS) + len(CALLS) >= 150
 
 
-def test_a_release_says_how_it_is_asked(tmp_path):
-    release = dp.run(written(tmp_path, more="[engine]\nscheduler = 'synchronous'"), tmp_path / "run")
+def test_release_refuses_invalid_queries(tmp_path):
+    release = dp.run(write_job(tmp_path, more="[engine]\nscheduler = 'synchronous'"), tmp_path / "run")
     for call, says in ((lambda: release.marginal("ab"), "write ('ab',)"), (release.synthetic, "dpscale synthesize"),
                        (lambda: release.answer(("a",), "abc"), "finite numbers"),
                        (lambda: release.answer(("a",), [np.nan, 0, 0]), "not finite")):  # fmt: skip
@@ -296,8 +296,8 @@ def test_a_release_says_how_it_is_asked(tmp_path):
         assert says in str(refused.value)
 
 
-def test_a_cap_that_is_used_up_says_so_before_anything_is_made(tmp_path):
-    job = written(tmp_path, privacy=PRIVACY + "\nledger = 'l.sqlite'\ndataset = 'd'")
+def test_exhausted_cap_refuses_before_creating_run(tmp_path):
+    job = write_job(tmp_path, privacy=PRIVACY + "\nledger = 'l.sqlite'\ndataset = 'd'")
     invoke = CliRunner().invoke
     invoke(main, ["ledger", "cap", str(tmp_path / "l.sqlite"), "--dataset", "d", "--epsilon", "1", "--delta", "1e-9"])
     assert invoke(main, ["run", str(job), "--run-dir", str(tmp_path / "one")]).exit_code == 0

@@ -1,4 +1,4 @@
-"""The JSON Schema of a job takes what a job takes, and the documents' table is made from the same models."""
+"""The JSON Schema of a job against the job parser, and the option table of the documents against the commands."""
 
 import json
 import tomllib
@@ -41,36 +41,36 @@ WRONG = [
 
 
 @pytest.fixture(scope="module")
-def schema():
+def schema_validator():
     content = json.loads(CliRunner().invoke(main, ["job", "schema"]).stdout)
     jsonschema.Draft202012Validator.check_schema(content)
     return jsonschema.Draft202012Validator(content)
 
 
 @pytest.mark.parametrize("changes", RIGHT)
-def test_what_is_right_is_taken_by_both(schema, changes):
-    schema.validate(JOB | changes)
+def test_valid_job_fits_schema_and_parser(schema_validator, changes):
+    schema_validator.validate(JOB | changes)
     Job.parse(JOB | changes, Path("/"))
 
 
 @pytest.mark.parametrize("changes", WRONG)
-def test_what_is_wrong_is_refused_by_both(schema, changes):
-    assert list(schema.iter_errors(JOB | changes))
+def test_invalid_job_is_refused_by_schema_and_parser(schema_validator, changes):
+    assert list(schema_validator.iter_errors(JOB | changes))
     with pytest.raises(dp.JobError):
         Job.parse(JOB | changes, Path("/"))
 
 
 @pytest.mark.parametrize("name", ["main", "adaptive", "census"])
-def test_the_pipelines_jobs_fit_it(schema, name):
-    schema.validate(tomllib.loads((ROOT / "pipelines" / f"{name}.toml").read_text()))
+def test_pipeline_jobs_fit_schema(schema_validator, name):
+    schema_validator.validate(tomllib.loads((ROOT / "pipelines" / f"{name}.toml").read_text()))
 
 
-def test_the_documents_table_of_options_is_the_commands():
+def test_documented_options_equal_command_output():
     printed = CliRunner().invoke(main, ["job", "options"]).stdout.strip()
     assert printed in (ROOT / "docs" / "jobs.md").read_text(), "put what `dpscale job options` prints into docs/jobs.md"
 
 
-def test_the_stages_are_listed_for_schedulers():
+def test_stages_are_listed_for_schedulers():
     listed = json.loads(CliRunner().invoke(main, ["stages", "--json"]).stdout)["stages"]
     assert [stage["name"] for stage in listed] == ["plan", "measure", "reconstruct", "synthesize", "report"]
     assert [stage["name"] for stage in listed if stage["spends"]] == ["measure"]

@@ -1,7 +1,8 @@
-"""A run whose cluster and driver are killed at random: `dpscale run`, or `submit` and `wait`, again until it is done.
+"""Runs whose cluster and driver are killed at random: `dpscale run`, or `submit` and `wait`, is repeated until the run
+is done.
 
-The work of its tasks is mostly sleep, so that many kills fall into tasks, while files, ledger, scheduler, nannies and
-workers are real processes. Kills are drawn from a seed; when they fall in the run is the machine's affair.
+Tasks mostly sleep, so that many kills hit a task, while files, ledger, scheduler, nannies and workers are real
+processes. The kills are drawn from a seed; their position within the run depends on the machine.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ PLAN = {"mechanism": {"name": "residual-planner"}, "workload": [{"family": "marg
 ADAPTIVE = {"mechanism": {"name": "aim-grem"}, "workload": [{"family": "marginal", "degree": 2}]}
 
 
-def write(folder: Path, changes: dict[str, object]) -> Path:
-    """Data in four files, domain and job."""
+def write_job(folder: Path, changes: dict[str, object]) -> Path:
+    """Write data in four files, a domain and a job."""
     random, data = np.random.default_rng(1), folder / "data"
     data.mkdir(parents=True)
     for number in range(4):
@@ -48,7 +49,7 @@ def write(folder: Path, changes: dict[str, object]) -> Path:
 
 
 class Chaos:
-    """One run on a cluster of its own, and who was killed in it."""
+    """One run on its own cluster, with a counter of the killed processes."""
 
     def __init__(self, job: Path, run: Path, logs: Path, seed: int, slow: tuple[float, float], submitted: bool) -> None:
         storing, counting = map(str, slow)
@@ -60,16 +61,16 @@ class Chaos:
         self._driver: subprocess.Popen[bytes] | None = None
         self._silent: tuple[object, float] = (None, 0.0)
 
-    def to_the_end(self, kills: int, pause: tuple[float, float], seconds: float) -> Counter[str]:
-        """Kill so many times, with pauses, then let it end; AssertionError where it does not within so many seconds."""
+    def run_until_done(self, kills: int, pause: tuple[float, float], seconds: float) -> Counter[str]:
+        """Kill processes the given number of times, then let the run end; raise AssertionError after `seconds`."""
         end, left, next_kill = time.monotonic() + seconds, kills, time.monotonic() + self.random.uniform(3, 8)
         try:
-            self._begin()
-            while (code := self._ended()) != 0:
+            self._start()
+            while (code := self._exit_code()) != 0:
                 assert code in (None, AGAIN), (code, self._log())
                 assert time.monotonic() < end, ("not done", self.killed, self._log())
                 if code == AGAIN:
-                    self._drive()
+                    self._start_driver()
                 elif left and time.monotonic() > next_kill:
                     self._kill(self.random.choice(["worker", "nanny", "driver", "scheduler"]))
                     left, next_kill = left - 1, time.monotonic() + self.random.uniform(*pause)
@@ -80,23 +81,23 @@ class Chaos:
             self.made.stop()
         return self.killed
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._scheduler = self.made.scheduler()
         self._workers = [self._worker() for _ in range(2)]
-        self._drive()
+        self._start_driver()
 
     def _worker(self) -> subprocess.Popen[bytes]:
         return self.made.worker("--preload", "tests.cluster.slow_store", "--death-timeout", 20)
 
-    def _drive(self) -> None:
+    def _start_driver(self) -> None:
         command = [sys.executable, "-m", "dpscale", "submit" if self.submitted else "run", self.job, "--run-dir",
                    self.run, "--scheduler", self.made.address]  # fmt: skip
         with open(self.made.folder / "driver.log", "ab") as log:
             self._driver = subprocess.Popen(list(map(str, command)), env=self.made._environment, cwd=ROOT, stdout=log,
                                             stderr=log, start_new_session=True)  # fmt: skip
 
-    def _ended(self) -> int | None:
-        """The exit code of a run that ended by itself or was killed; None while it goes on."""
+    def _exit_code(self) -> int | None:
+        """Return the exit code of a run that ended or was killed, or None while it runs."""
         assert self._driver
         code = self._driver.poll()
         if code is None or code not in (0, AGAIN):
@@ -104,10 +105,10 @@ class Chaos:
         if not self.submitted or code:
             return code
         found = driver_status.read(self.run)
-        return found["exit_code"] if found["state"] not in driver_status.AT_WORK else self._listened(found["at"])
+        return found["exit_code"] if found["state"] not in driver_status.AT_WORK else self._check_heartbeat(found["at"])
 
-    def _listened(self, at: float) -> int | None:
-        """What `wait` says of a driver that is silent, sooner: a client of the test's kind submits again."""
+    def _check_heartbeat(self, at: float) -> int | None:
+        """Return the exit code for a silent driver, sooner than `wait` does, so that the test submits the run again."""
         if at != self._silent[0]:
             self._silent = (at, time.monotonic())
         if time.monotonic() - self._silent[1] < 8:
@@ -120,7 +121,7 @@ class Chaos:
             self.killed[whom] += 1
 
     def _kill_worker(self) -> bool:
-        """A worker under its nanny, which starts another."""
+        """Kill a worker under its nanny, which starts another one."""
         try:
             children = psutil.Process(self.random.choice(self._workers).pid).children(recursive=True)
             os.kill(next(one.pid for one in children if "spawn_main" in " ".join(one.cmdline())), signal.SIGKILL)
@@ -129,7 +130,7 @@ class Chaos:
         return True
 
     def _kill_nanny(self) -> bool:
-        """A worker and its nanny, as a machine goes; another machine comes."""
+        """Kill a worker and its nanny, like the loss of a machine, and start another worker."""
         place = self.random.randrange(len(self._workers))
         kill(self._workers[place])
         self._workers[place] = self._worker()
@@ -147,7 +148,7 @@ class Chaos:
         return True
 
     def _kill_scheduler(self) -> bool:
-        """The scheduler; somebody starts it again, and the workers."""
+        """Kill the scheduler and the workers, and start them again."""
         kill(self._scheduler)
         for worker in self._workers:
             kill(worker)

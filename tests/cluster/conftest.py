@@ -1,6 +1,7 @@
-"""A real cluster, shared by the room: two worker processes with nannies, over TLS with certificates made for it.
+"""A real cluster shared by the tests of this package: two worker processes with nannies, over TLS with test
+certificates.
 
-No mock of Dask stands anywhere here. What must break breaks in processes.
+Dask is not mocked; faults are produced in processes.
 """
 
 from __future__ import annotations
@@ -13,60 +14,60 @@ import distributed
 import pytest
 import yaml
 
-from tests.cluster.troubles import leave_if_changed, slow_down
+from tests.cluster.troubles import exit_if_changed, slow_down
 from tests.cluster.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = {"distributed.deploy.lost-worker-timeout": "1h"}
 
 
-def certificates_script():
-    """cluster/certificates.py as a module."""
+def load_certificates_script():
+    """Import cluster/certificates.py as a module."""
     spec = importlib.util.spec_from_file_location("certificates", ROOT / "cluster" / "certificates.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def configured(folder):
-    """Dask's configuration with that of a folder of certificates on top."""
+def use_certificates(folder):
+    """Add the Dask configuration of a certificate directory."""
     own = yaml.safe_load((folder / "dask.yaml").read_text())
-    return dask.config.set(dict(flat(own)))
+    return dask.config.set(dict(flatten_settings(own)))
 
 
-def flat(tree, prefix=""):
-    """Settings by their dotted names: `dask.config.set` would replace whole branches."""
+def flatten_settings(tree, prefix=""):
+    """Yield settings by dotted name, because `dask.config.set` would replace whole branches."""
     for name, value in tree.items():
-        yield from flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, value)]
+        yield from flatten_settings(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, value)]
 
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """A folder of certificates for this machine."""
+    """Directory of certificates for this machine."""
     folder = tmp_path_factory.mktemp("certificates") / "own"
-    certificates_script().make_certificates(folder, ["localhost", "127.0.0.1"], 2)
+    load_certificates_script().make_certificates(folder, ["localhost", "127.0.0.1"], 2)
     return folder
 
 
 @pytest.fixture(scope="module")
 def secured(certificates):
-    """Dask configured as dask.yaml of the certificates says: that file."""
-    with configured(certificates):
+    """Path of the dask.yaml of the certificates, which is the active Dask configuration."""
+    with use_certificates(certificates):
         yield certificates / "dask.yaml"
 
 
 @pytest.fixture(scope="package")
-def shared(certificates):
-    """Two workers of a thread each, over TLS."""
+def shared_cluster(certificates):
+    """Two workers of one thread each, over TLS."""
 
     class LocalCluster(distributed.LocalCluster):
-        """Dask's own ends in a KeyError when a worker it was never told of is gone: one killed while it registers."""
+        """LocalCluster without the KeyError for a worker that was killed during its registration."""
 
         def _update_worker_status(self, op, msg):
             if op == "add" or msg in self.scheduler_info["workers"]:
                 super()._update_worker_status(op, msg)
 
-    with configured(certificates):
+    with use_certificates(certificates):
         made = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
                             protocol="tls://", security=distributed.Security(), host="127.0.0.1")  # fmt: skip
     with made:
@@ -74,21 +75,21 @@ def shared(certificates):
 
 
 @pytest.fixture(scope="module")
-def cluster(secured, shared):
-    """The room's cluster, which a module leaves as it found it: workers that its tests changed are replaced."""
+def cluster(secured, shared_cluster):
+    """The shared cluster; workers that the tests of a module changed are replaced afterwards."""
     from distributed import Client
 
-    yield shared
-    with dask.config.set(PATIENCE), Client(shared, set_as_default=False) as client:
-        before = {nanny.pid for nanny in shared.workers.values()}
-        gone = before - set(client.run(leave_if_changed, on_error="ignore").values())
-        assert eventually(lambda: not gone & {nanny.pid for nanny in shared.workers.values()})
+    yield shared_cluster
+    with dask.config.set(PATIENCE), Client(shared_cluster, set_as_default=False) as client:
+        before = {nanny.pid for nanny in shared_cluster.workers.values()}
+        gone = before - set(client.run(exit_if_changed, on_error="ignore").values())
+        assert eventually(lambda: not gone & {nanny.pid for nanny in shared_cluster.workers.values()})
         client.wait_for_workers(2, timeout=500)
 
 
 @pytest.fixture
 def client(cluster):
-    """A client of the cluster that is nobody's default, with all workers up."""
+    """A non-default client of the cluster, with all workers connected."""
     from distributed import Client
 
     with Client(cluster, set_as_default=False) as made:
@@ -98,15 +99,15 @@ def client(cluster):
 
 @pytest.fixture
 def slow(client):
-    """A second for each file of measurements, on the workers that are up now."""
+    """Delay each measurement file by one second on the current workers."""
     client.run(slow_down)
 
 
 @pytest.fixture(autouse=True)
-def impatient():
-    """No test waits two minutes for a worker, or half of one for a scheduler.
+def short_timeouts():
+    """Shorten the waits for workers and schedulers.
 
-    And a LocalCluster does not give up a worker that is killed again when the last kill was 15 s ago: it would.
+    The long lost-worker timeout prevents a LocalCluster from giving up a worker that is killed twice within 15 s.
     """
     changed = {"dpscale.worker-wait": 60, "distributed.comm.timeouts.connect": "5s"}
     with dask.config.set(changed | PATIENCE):

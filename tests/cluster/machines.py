@@ -1,4 +1,4 @@
-"""Schedulers and workers as processes of their own, as a user starts them by hand."""
+"""Schedulers and workers as separate processes, as a user starts them by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 class Machines:
-    """A scheduler on a port and workers of it; `configuration` is a file for DASK_CONFIG."""
+    """A scheduler on a port and its workers; `configuration` is a file for DASK_CONFIG."""
 
     def __init__(self, folder: Path, configuration: Path | None = None, **environment: str) -> None:
         self.protocol = "tcp" if configuration is None else "tls"
@@ -36,7 +36,7 @@ class Machines:
         return self._start("scheduler", *own, *arguments)
 
     def worker(self, *arguments: object, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        """A worker; `within` is a command that starts the command given to it."""
+        """Start a worker; `within` is a command that runs the command passed to it."""
         threads = [] if "--nthreads" in arguments else ["--nthreads", 1]
         return self._start("worker", self.address, "--no-dashboard", *threads, *arguments, within=within)
 
@@ -55,7 +55,7 @@ class Machines:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its children (a nanny's worker is one) at once."""
+    """Kill a process and its children at once (the worker of a nanny is a child)."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

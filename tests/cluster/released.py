@@ -1,4 +1,4 @@
-"""What has to be true of a run at its end: the bytes of a run that nobody disturbed, and one charge."""
+"""Checks of a finished run: the bytes of an uninterrupted run, and one charge."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from tests.audit.small import answers, measurements
 
 
-def everything(run: Path) -> dict[str, object]:
-    """All that a release is: measurements, an adaptive run's decisions, answers."""
+def release_bytes(run: Path) -> dict[str, object]:
+    """Return measurements, decisions of an adaptive run and answers by file name."""
     rounds = {path.name: path.read_bytes() for path in run.glob("measurements/round-*.json")}
     return {**measurements(run), **rounds, **answers(run)}
 
 
-def charges(folder: Path) -> list[str]:
-    """The state of every release on the ledger: one for each charge."""
+def charge_states(folder: Path) -> list[str]:
+    """Return the state of each release in the ledger; each release has one charge."""
     with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
         return [state for (state,) in db.execute("SELECT state FROM releases")]
 
 
-def check(run: Path, expected: Path) -> None:
-    """The same bytes as expected, one charge on the ledger beside what is expected, and no secret left."""
-    assert everything(run) == everything(expected)
+def assert_same_release(run: Path, expected: Path) -> None:
+    """Check for the same bytes as expected, one released charge in the ledger and no secret."""
+    assert release_bytes(run) == release_bytes(expected)
     assert not (run / "secret.key").exists()
-    assert charges(expected.parent) == ["released"]
+    assert charge_states(expected.parent) == ["released"]

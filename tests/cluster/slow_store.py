@@ -1,4 +1,6 @@
-"""A worker's preload: every measurement, and every count if asked, takes a while: a test can act between two."""
+"""Preload module of a worker that delays each measurement, and on request each count, so that a test can act in
+between.
+"""
 
 import os
 import time
@@ -12,15 +14,15 @@ COUNTING = float(os.environ.get("DPSCALE_TEST_COUNTING", "0"))
 write_values, count = measurement.write_values, counting.count_by
 
 
-def slowly(*arguments: object) -> None:
+def write_slowly(*arguments: object) -> None:
     time.sleep(DRAWN)
     write_values(*arguments)
     time.sleep(STORING)
 
 
-def counted(*arguments: object) -> object:
+def count_slowly(*arguments: object) -> object:
     time.sleep(COUNTING)
     return count(*arguments)
 
 
-measurement.write_values, counting.count_by = slowly, counted
+measurement.write_values, counting.count_by = write_slowly, count_slowly

@@ -1,4 +1,4 @@
-"""The adaptive job on a cluster: rounds draw the same, whoever dies in which part of one; one charge."""
+"""Adaptive jobs on a cluster: the bytes of a threaded run and one charge, whichever part of a round is killed."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import write
 from tests.cluster.conftest import ROOT
-from tests.cluster.released import check, everything
-from tests.cluster.troubles import ROUNDS, arm
+from tests.cluster.released import assert_same_release, release_bytes
+from tests.cluster.troubles import ROUNDS, kill_at_stage
 from tests.cluster.waiting import eventually
 
 JOB = {
@@ -26,7 +26,7 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """A run on threads, of two rounds or more."""
+    """Directory of a threaded run with at least two rounds."""
     job = write(tmp_path_factory.mktemp("adaptive"), **JOB)
     found = run(job, "expected", scheduler="threads")
     assert len(list(found.glob("measurements/round-*.json"))) >= 2
@@ -42,54 +42,54 @@ def job(expected):
 
 
 def run(job, name, client=None, scheduler=None):
-    """All stages but the report, which has no tasks."""
+    """Run all stages except the report, which has no tasks."""
     directory = Run.create(Job.read(job), job.parent / name)
     for stage in ("plan", "measure", "reconstruct"):
         run_stages(directory, client, scheduler, only=stage)
     return directory.path
 
 
-def test_a_cluster_gives_the_bytes_of_threads(client, job, expected):
-    check(run(job, "cluster", client), expected)
+def test_cluster_gives_bytes_of_threads(client, job, expected):
+    assert_same_release(run(job, "cluster", client), expected)
 
 
 @pytest.mark.parametrize("place", ROUNDS)
-def test_workers_killed_in_a_part_of_a_round_are_made_good(cluster, client, job, expected, place):
+def test_killed_workers_in_round_do_not_change_release(cluster, client, job, expected, place):
     before = {worker.pid for worker in cluster.workers.values()}
-    client.run(arm, place)
+    client.run(kill_at_stage, place)
     found = run(job, place, client)
     assert {worker.pid for worker in cluster.workers.values()} != before, "the test's kill hit"
-    check(found, expected)
+    assert_same_release(found, expected)
 
 
-def test_held_counts_that_die_between_rounds_are_counted_again(cluster, client, job, expected):
-    """All workers die as the second round is decided: nothing of the first is left in any memory but the driver's."""
+def test_cached_counts_lost_between_rounds_are_counted_again(cluster, client, job, expected):
+    """All workers are killed when the second round is decided, so only the driver still has data of the first round."""
     pids = set(client.run(os.getpid).values())
 
-    def kill_them(label, done, total):
+    def kill_workers(label, done, total):
         if (job.parent / "held/measurements/round-001.json").exists():
             while pids:
                 with suppress(ProcessLookupError):  # one that an earlier test has armed
                     os.kill(pids.pop(), signal.SIGKILL)
 
     directory = Run.create(Job.read(job), job.parent / "held")
-    run_stages(directory, client, progress=kill_them, only="plan")
-    run_stages(directory, client, progress=kill_them, only="measure")
+    run_stages(directory, client, progress=kill_workers, only="plan")
+    run_stages(directory, client, progress=kill_workers, only="measure")
     run_stages(directory, client, only="reconstruct")
     assert not pids
-    check(directory.path, expected)
+    assert_same_release(directory.path, expected)
 
 
-def test_a_driver_killed_in_a_round_goes_on_on_threads(cluster, client, slow, secured, job, expected):
+def test_driver_killed_in_round_resumes_on_threads(cluster, client, slow, secured, job, expected):
     place, environment = job.parent / "resumed", os.environ | {"DASK_CONFIG": str(secured), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "dpscale", "run", str(job), "--run-dir", str(place), "--quiet", "--scheduler"]
     begun = subprocess.Popen([*command, cluster.scheduler_address], env=environment, cwd=ROOT)
     assert eventually(lambda: (place / "measurements/round-001.json").exists())
     begun.kill()
     begun.wait()
-    kept = everything(place)
-    assert len(kept) < len(everything(expected))
+    kept = release_bytes(place)
+    assert len(kept) < len(release_bytes(expected))
     assert (place / "secret.key").exists()
     run(job, "resumed", scheduler="threads")
-    assert everything(place).items() >= kept.items()
-    check(place, expected)
+    assert release_bytes(place).items() >= kept.items()
+    assert_same_release(place, expected)

@@ -1,4 +1,6 @@
-"""Whole runs whose workers, driver and scheduler are killed at random times: the same bytes, and one charge each."""
+"""Whole runs whose workers, driver and scheduler are killed at random times: the bytes of an uninterrupted run and one
+charge.
+"""
 
 import pytest
 
@@ -6,8 +8,8 @@ from dpscale.job import Job
 from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import measurements
-from tests.cluster.chaos import ADAPTIVE, PLAN, Chaos, write
-from tests.cluster.released import check
+from tests.cluster.chaos import ADAPTIVE, PLAN, Chaos, write_job
+from tests.cluster.released import assert_same_release
 
 KINDS = {"plan": PLAN, "adaptive": ADAPTIVE}
 RUNS = 50
@@ -15,24 +17,24 @@ RUNS = 50
 
 @pytest.fixture(scope="module", params=KINDS)
 def expected(request, tmp_path_factory):
-    """The run of a job that nobody disturbed, in this process."""
-    return undisturbed(tmp_path_factory.mktemp(request.param), request.param)
+    """Directory of an uninterrupted run of the job in this process."""
+    return run_uninterrupted(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def undisturbed(folder, kind):
-    directory = Run.create(Job.read(write(folder / "job", KINDS[kind])), folder / "job/expected")
+def run_uninterrupted(folder, kind):
+    directory = Run.create(Job.read(write_job(folder / "job", KINDS[kind])), folder / "job/expected")
     run_stages(directory)
     return directory.path
 
 
-def killed(expected, logs, seed, slow, submitted, kills, pause, seconds=600):
-    """One run under kills; who was killed."""
+def run_under_kills(expected, logs, seed, slow, submitted, kills, pause, seconds=600):
+    """Run one job under kills, check its release and return the number of kills by kind of process."""
     for path in expected.parent.glob("ledger.sqlite*"):
         path.unlink()
     run = expected.parent / f"run-{seed}"
     hits = Chaos(expected.parent / "job.toml", run, logs, seed, slow, submitted).to_the_end(kills, pause, seconds)
     assert len(measurements(run)) == len(measurements(expected)) > 10
-    check(run, expected)
+    assert_same_release(run, expected)
     print(f"run {seed}: {dict(hits)}")
     return hits
 
@@ -44,14 +46,16 @@ def killed(expected, logs, seed, slow, submitted, kills, pause, seconds=600):
         *(pytest.param(*own, marks=pytest.mark.slow) for own in (("plan", False, 1), ("plan", True, 5))),
     ],
 )
-def test_a_short_run_under_kills(tmp_path, kind, submitted, seed):
-    hits = killed(undisturbed(tmp_path, kind), tmp_path / "logs", seed, (0.1, 0.2), submitted, 2, (2, 4), 120)
+def test_short_run_under_kills(tmp_path, kind, submitted, seed):
+    hits = run_under_kills(
+        run_uninterrupted(tmp_path, kind), tmp_path / "logs", seed, (0.1, 0.2), submitted, 2, (2, 4), 120
+    )
     assert sum(hits.values()) <= 2
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(RUNS // 2))
-def test_runs_of_half_a_minute_under_kills(expected, tmp_path, seed):
-    """Every fifth is driven on the cluster."""
-    killed(expected, tmp_path / "logs", seed, (2.0, 2.0), seed % 5 == 4, 2 + seed % 4, (2, 12))
+def test_half_minute_runs_under_kills(expected, tmp_path, seed):
+    """Every fifth run is driven on the cluster."""
+    run_under_kills(expected, tmp_path / "logs", seed, (2.0, 2.0), seed % 5 == 4, 2 + seed % 4, (2, 12))

@@ -1,4 +1,4 @@
-"""What becomes of a map or a reduction when a part of the cluster is lost."""
+"""Maps and reductions when a part of the cluster is lost."""
 
 import signal
 
@@ -9,38 +9,38 @@ import pytest
 from dpscale import TransientError
 from dpscale.engine import connect, resolve
 from tests.cluster.machines import kill, machines
-from tests.cluster.troubles import die, die_once, grow, slowly, squared, stop_for_a_while
+from tests.cluster.troubles import consume_memory, die, die_once, return_slowly, square, suspend_for_a_while
 from tests.cluster.waiting import eventually
 
 
-def twice(value):
+def make_arrays(value):
     return [np.full(3, value), np.full(3, 2 * value)]
 
 
-def total(array):
+def sum_array(array):
     return int(np.sum(array))
 
 
-def test_a_worker_that_dies_in_a_map_is_made_good(client, tmp_path):
+def test_map_survives_killed_worker(client, tmp_path):
     assert resolve(client).map(die_once, [(str(tmp_path / "m"), i) for i in range(40)]) == list(range(40))
     assert (tmp_path / "m").exists()
 
 
-def test_handles_that_died_with_their_worker_are_computed_again(cluster, client):
+def test_lost_handles_are_computed_again(cluster, client):
     engine = resolve(client)
-    handles = engine.reduce(twice, [(i,) for i in range(20)], 2)
+    handles = engine.reduce(make_arrays, [(i,) for i in range(20)], 2)
     before = {worker.pid for worker in cluster.workers.values()}
     client.run(die, on_error="ignore")
     assert eventually(lambda: not before & {worker.pid for worker in cluster.workers.values()})
-    assert engine.map(total, handles) == [3 * 190, 6 * 190]
+    assert engine.map(sum_array, handles) == [3 * 190, 6 * 190]
 
 
-def test_results_that_died_before_they_were_gathered_are_computed_again(cluster, client):
-    """A worker that dies after its task ended and before the driver has the result."""
+def test_lost_results_are_computed_again(cluster, client):
+    """The worker is killed after its task has finished and before the driver has fetched the result."""
     from dpscale.engine.watch import Watch
 
     watch = Watch(client)
-    future = client.submit(squared, 7, pure=False)
+    future = client.submit(square, 7, pure=False)
     watch.add([future])
     [ended] = watch.next()
     client.run(die, on_error="ignore")
@@ -48,13 +48,13 @@ def test_results_that_died_before_they_were_gathered_are_computed_again(cluster,
     assert watch.gather([ended]) == [49]
 
 
-def test_a_worker_that_hangs_for_a_while_is_waited_for(client):
+def test_map_waits_for_suspended_worker(client):
     engine = resolve(client)
-    client.run(stop_for_a_while, wait=False, workers=list(client.nthreads())[:1])
-    assert engine.map(slowly, range(10)) == list(range(10))
+    client.run(suspend_for_a_while, wait=False, workers=list(client.nthreads())[:1])
+    assert engine.map(return_slowly, range(10)) == list(range(10))
 
 
-def test_a_task_that_kills_every_worker_is_a_failure_that_speaks_of_memory(cluster, client, monkeypatch):
+def test_task_that_kills_workers_fails_with_memory_message(cluster, client, monkeypatch):
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
         allowed = client.cluster.scheduler.allowed_failures
         client.cluster.scheduler.allowed_failures = 0
@@ -68,8 +68,8 @@ def test_a_task_that_kills_every_worker_is_a_failure_that_speaks_of_memory(clust
 
 
 @pytest.mark.slow
-def test_workers_out_of_memory_are_a_failure_that_speaks_of_memory(tmp_path, secured):
-    """Nannies end workers at 95 % of their limit; the same task ends each."""
+def test_workers_out_of_memory_fail_with_memory_message(tmp_path, secured):
+    """Nannies kill workers at 95 % of their limit, and the same task kills each of them."""
     with machines(tmp_path, secured, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as made:
         made.scheduler()
         made.worker("--nworkers", 2, "--memory-limit", "600MB")
@@ -78,42 +78,42 @@ def test_workers_out_of_memory_are_a_failure_that_speaks_of_memory(tmp_path, sec
             with pytest.raises(
                 TransientError, match=r"engine.memory: 2 workers died one after the other at task growth"
             ):
-                engine.map(grow, [1], "growth")
+                engine.map(consume_memory, [1], "growth")
             engine.close()
 
 
-def test_all_workers_gone_is_not_waited_for_for_ever(tmp_path, secured):
+def test_loss_of_all_workers_times_out(tmp_path, secured):
     with machines(tmp_path, secured) as made:
         made.scheduler()
         worker = made.worker("--no-nanny")
         with dask.config.set({"dpscale.worker-wait": 60}):
             engine = resolve(scheduler=made.address)
-        assert engine.map(slowly, [1]) == [1]
+        assert engine.map(return_slowly, [1]) == [1]
 
-        def gone(*_):
+        def kill_worker(*_):
             kill(worker)
 
-        engine.progress = gone
+        engine.progress = kill_worker
         with dask.config.set({"dpscale.worker-wait": 1}), pytest.raises(TransientError, match="had no worker in 1 s"):
-            engine.map(slowly, range(200))
+            engine.map(return_slowly, range(200))
         engine.close()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_a_scheduler_that_dies_under_a_map(tmp_path, secured, monkeypatch, how):
+def test_map_fails_if_scheduler_is_killed(tmp_path, secured, monkeypatch, how):
     monkeypatch.setattr(connect, "CONNECT_SECONDS", 5)
     with machines(tmp_path, secured) as made:
         scheduler = made.scheduler()
         made.worker("--no-nanny")
         with dask.config.set({"dpscale.worker-wait": 60}):
             engine = resolve(scheduler=made.address)
-        handles = engine.reduce(twice, [(1,)], 2)
+        handles = engine.reduce(make_arrays, [(1,)], 2)
         engine.progress = lambda *_: scheduler.send_signal(how)
         with pytest.raises(TransientError, match="connection to the Dask scheduler was lost"):
-            engine.map(slowly, range(200))
-        for again in (lambda: engine.map(squared, [1]), lambda: engine.reduce(twice, [(1,)], 2)):
+            engine.map(return_slowly, range(200))
+        for again in (lambda: engine.map(square, [1]), lambda: engine.reduce(make_arrays, [(1,)], 2)):
             with pytest.raises(TransientError):
                 again()
         with pytest.raises(TransientError):
-            engine.map(total, handles)
+            engine.map(sum_array, handles)
         engine.close()

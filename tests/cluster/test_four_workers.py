@@ -1,4 +1,4 @@
-"""Four worker processes with nannies, over TLS: the size that the other tests halve for time."""
+"""Four worker processes with nannies over TLS; the other tests use two to save time."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ from tests.audit.small import answers, measurements, write
 
 
 @pytest.mark.parametrize("mechanism", [pytest.param("residual-planner", marks=pytest.mark.slow), "aim-grem"])
-def test_four_workers_give_the_bytes_of_threads(secured, tmp_path, mechanism):
-    """One of them is killed before it begins."""
+def test_four_workers_give_bytes_of_threads(secured, tmp_path, mechanism):
+    """One worker is killed before the run starts."""
     from distributed import Client, LocalCluster, Security
 
     job = write(tmp_path, mechanism={"name": mechanism}, engine={"seed": 5})

@@ -1,4 +1,4 @@
-"""Whole jobs on a cluster: the bytes of one process, whoever dies meanwhile; one charge, one draw."""
+"""Whole jobs on a cluster: the bytes of a run in one process after the loss of any process, one charge and one draw."""
 
 import json
 import sqlite3
@@ -17,13 +17,13 @@ from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import answers, measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
-from tests.cluster.troubles import PLACES, arm
+from tests.cluster.troubles import PLACES, kill_at_stage
 from tests.cluster.waiting import eventually
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """A folder with the job's data, and its run in this process."""
+    """Directory with the data of the job and its run in this process."""
     place = tmp_path_factory.mktemp("expected")
     run(write(place), "run")
     return place
@@ -31,49 +31,51 @@ def expected(tmp_path_factory):
 
 @pytest.fixture
 def job(expected):
-    """The same job with a new ledger: the release id of a seeded run follows the job, so every run is one release."""
+    """The same job with a new ledger; the release id of a seeded run depends on the job, so each run is the same
+    release.
+    """
     for path in expected.glob("ledger.sqlite*"):
         path.unlink()
     return expected / "job.toml"
 
 
 def run(job, name, client=None):
-    """All stages but the report, which has no tasks."""
+    """Run all stages except the report, which has no tasks."""
     directory = Run.create(Job.read(job), job.parent / name)
     for stage in ("plan", "measure", "reconstruct"):
         run_stages(directory, client, only=stage)
 
 
-def check(run, expected):
-    """The bytes of a run in one process, and one charge."""
+def assert_same_release(run, expected):
+    """Check for the bytes of the run in one process and for one charge."""
     assert measurements(run) == measurements(expected / "run")
     assert answers(run) == answers(expected / "run")
     assert not (run / "secret.key").exists()
-    assert charges(run.parent) == ["released"]
+    assert charge_states(run.parent) == ["released"]
 
 
-def charges(folder):
-    """The state of every release on the ledger: one for each charge."""
+def charge_states(folder):
+    """Return the state of each release in the ledger; each release has one charge."""
     with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
         return [state for (state,) in db.execute("SELECT state FROM releases")]
 
 
-def test_a_cluster_gives_the_bytes_of_one_process(client, job, expected):
+def test_cluster_gives_bytes_of_one_process(client, job, expected):
     run(job, "cluster", client)
-    check(job.parent / "cluster", expected)
+    assert_same_release(job.parent / "cluster", expected)
 
 
 @pytest.mark.parametrize("stage", PLACES)
-def test_workers_killed_in_a_stage_are_made_good(cluster, client, job, expected, stage):
+def test_killed_workers_in_stage_do_not_change_release(cluster, client, job, expected, stage):
     before = {worker.pid for worker in cluster.workers.values()}
-    client.run(arm, stage)
+    client.run(kill_at_stage, stage)
     run(job, stage, client)
     assert {worker.pid for worker in cluster.workers.values()} != before, "the test's kill hit"
-    check(job.parent / stage, expected)
+    assert_same_release(job.parent / stage, expected)
 
 
-def test_an_engine_says_that_the_scheduler_is_gone_and_the_run_goes_on_elsewhere(tmp_path, certificates, job, expected):
-    """The scheduler is killed at the first measurement on disk; the command ends with 75, and with 0 elsewhere."""
+def test_lost_scheduler_is_reported_and_run_resumes_elsewhere(tmp_path, certificates, job, expected):
+    """The scheduler is killed after the first measurement: the command exits with 75, and with 0 on another engine."""
     run = job.parent / "resumed"
     with machines(tmp_path, certificates / "dask.yaml") as made:
         scheduler = made.scheduler()
@@ -92,10 +94,10 @@ def test_an_engine_says_that_the_scheduler_is_gone_and_the_run_goes_on_elsewhere
     assert 0 < len(left) < len(measurements(expected / "run"))
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "failed"
     assert subprocess.run([*command, "synchronous"], cwd=ROOT, check=False).returncode == 0
-    check(run, expected)
+    assert_same_release(run, expected)
 
 
-def test_two_jobs_at_once_on_one_cluster_and_one_ledger(client, job, expected):
+def test_two_jobs_share_cluster_and_ledger(client, job, expected):
     other = write(job.parent, "other.toml", workload=[{"family": "prefix", "degree": 1}])
     runs = [Run.create(Job.read(path), job.parent / name) for path, name in ((job, "one"), (other, "two"))]
     threads = [threading.Thread(target=run_stages, args=(run, client)) for run in runs]
@@ -104,10 +106,10 @@ def test_two_jobs_at_once_on_one_cluster_and_one_ledger(client, job, expected):
     for thread in threads:
         thread.join()
     assert measurements(runs[0].path) == measurements(expected / "run")
-    assert charges(job.parent) == ["released"] * 2
+    assert charge_states(job.parent) == ["released"] * 2
 
 
-def test_a_closed_client_ends_a_run_with_a_sentence(client):
+def test_closed_client_is_reported(client):
     engine = ClusterEngine(client)
     client.close()
     with pytest.raises(TransientError, match="connection to the Dask scheduler was lost"):

@@ -1,7 +1,7 @@
-"""The files in cluster/: certificates as they should be, manifests held against their readers' schemas.
+"""The files in cluster/: certificates, and manifests against the schemas of their readers.
 
-The schemas come with dask-kubernetes and dask-jobqueue, which dpscale does not need: DPSCALE_DEPLOY_PYTHON names a
-Python that has them (and jsonschema), else this one is tried.
+The schemas come with dask-kubernetes and dask-jobqueue, which dpscale does not require. DPSCALE_DEPLOY_PYTHON names
+a Python that has them and jsonschema; the default is this one.
 """
 
 import os
@@ -14,13 +14,13 @@ import pytest
 import yaml
 from cryptography import x509
 
-from tests.cluster.conftest import ROOT, certificates_script
+from tests.cluster.conftest import ROOT, load_certificates_script
 
 CLUSTER = ROOT / "cluster"
 
 
 @pytest.mark.parametrize("what", ["kubernetes.yaml", "compose.yaml", "slurm.py"])
-def test_a_manifest_is_what_its_reader_takes(what):
+def test_manifest_fits_schema_of_its_reader(what):
     python = os.environ.get("DPSCALE_DEPLOY_PYTHON", sys.executable)
     done = subprocess.run([python, CLUSTER / "check.py"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
@@ -29,13 +29,13 @@ def test_a_manifest_is_what_its_reader_takes(what):
         pytest.skip(told)
 
 
-def test_every_machine_has_one_image_no_spilling_and_certificates():
+def test_manifests_share_image_and_disable_spilling():
     compose = yaml.safe_load((CLUSTER / "compose.yaml").read_text())
     cluster = yaml.safe_load((CLUSTER / "kubernetes.yaml").read_text())["spec"]
     pods = [cluster["worker"]["spec"], cluster["scheduler"]["spec"]]
     containers = [*compose["services"].values(), *(pod["containers"][0] for pod in pods)]
     assert len({one["image"] for one in containers}) == 1
-    assert "spill: false" in certificates_script().CONFIGURATION
+    assert "spill: false" in load_certificates_script().CONFIGURATION
     for service in compose["services"].values():
         assert service["environment"]["DASK_CONFIG"].removeprefix("/run/secrets/") in service["secrets"]
         assert "ports" not in service
@@ -49,7 +49,7 @@ FREEZE = "python -m pip freeze --exclude-editable --exclude dpscale > cluster/co
 
 
 @pytest.mark.parametrize("page", ["README.md", "Dockerfile", "compose.yaml"])
-def test_every_page_names_the_constraints_that_the_image_is_built_with(page):
+def test_documents_name_constraints_of_the_image(page):
     text = (CLUSTER / page).read_text()
     assert FREEZE in text
     assert text.count("> constraints.txt") == 0
@@ -57,8 +57,8 @@ def test_every_page_names_the_constraints_that_the_image_is_built_with(page):
 
 
 @pytest.mark.parametrize("constraints", [None, "", "numpy==1.26.4\n"])
-def test_no_image_is_built_unpinned(tmp_path, constraints):
-    """The line of the Dockerfile that looks for the constraints, in a shell as the build has it."""
+def test_image_build_requires_constraints(tmp_path, constraints):
+    """The Dockerfile line that checks the constraints is run in a shell."""
     if constraints is not None:
         (tmp_path / "constraints.txt").write_text(constraints)
     text = (CLUSTER / "Dockerfile").read_text().replace("\\\n", "")
@@ -69,8 +69,8 @@ def test_no_image_is_built_unpinned(tmp_path, constraints):
     assert done.stderr == "" if constraints else "cluster/constraints.txt is missing or empty" in done.stderr
 
 
-def test_certificates_name_hosts_end_and_are_their_owners_alone(tmp_path):
-    certificates_script().make_certificates(tmp_path / "c", ["dask.example.org", "10.0.0.5"], 30, "/tls")
+def test_certificates_have_hosts_expiry_and_private_mode(tmp_path):
+    load_certificates_script().make_certificates(tmp_path / "c", ["dask.example.org", "10.0.0.5"], 30, "/tls")
     folder = tmp_path / "c"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(key.stat().st_mode) for key in folder.glob("*.key")} == {0o600}
@@ -92,7 +92,7 @@ def _names(certificate):
     return [str(name.value) for name in names]
 
 
-def test_certificates_are_never_written_over(tmp_path):
+def test_certificates_are_not_overwritten(tmp_path):
     command = [sys.executable, CLUSTER / "certificates.py", tmp_path / "c"]
     first = subprocess.run(command, capture_output=True, text=True)
     assert first.stdout == f"export DASK_CONFIG={tmp_path}/c/dask.yaml\n"

@@ -1,4 +1,4 @@
-"""What a scheduler serves as plain HTTP to anybody: with the configuration of certificates.py, that it is alive."""
+"""HTTP pages of a scheduler with the configuration of certificates.py: only the health page is served."""
 
 import urllib.error
 import urllib.request
@@ -11,8 +11,8 @@ from tests.cluster.waiting import eventually
 TELLING = ["info/main/workers.html", "info/main/logs.html", "json/identity.json", "metrics", "status"]
 
 
-def status(port, page):
-    """The answer's code; None where nobody answers."""
+def http_status(port, page):
+    """Return the status code of a page, or None if nothing answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10) as answer:
             return answer.status
@@ -23,11 +23,11 @@ def status(port, page):
 
 
 @pytest.mark.parametrize("configured", [True, False])
-def test_pages_of_tasks_and_logs_are_off(tmp_path, certificates, configured):
-    """Without the configuration they are there, with --no-dashboard too."""
+def test_task_and_log_pages_are_disabled(tmp_path, certificates, configured):
+    """Without the configuration these pages exist, also with --no-dashboard."""
     port = free_port()
     with machines(tmp_path, certificates / "dask.yaml" if configured else None) as made:
         made.scheduler("--dashboard-address", f"127.0.0.1:{port}")
-        assert eventually(lambda: status(port, "health") == 200)
-        found = {page: status(port, page) for page in TELLING}
+        assert eventually(lambda: http_status(port, "health") == 200)
+        found = {page: http_status(port, page) for page in TELLING}
     assert set(found.values()) == {404} if configured else found["info/main/logs.html"] == 200

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster is said before anything is read, in one sentence, with the exit code that fits."""
+"""Cluster problems are reported before any data are read, in one sentence with the fitting exit code."""
 
 import os
 
@@ -13,7 +13,7 @@ from dpscale import JobError, PlanError, TransientError
 from dpscale.__main__ import main
 from dpscale.engine import connect, resolve
 from tests.audit.small import write
-from tests.cluster.conftest import certificates_script, configured
+from tests.cluster.conftest import load_certificates_script, use_certificates
 from tests.cluster.machines import free_port
 
 TLS = "distributed.comm.tls"
@@ -21,12 +21,12 @@ BASE_AND_SOME = connect.BASE + 100_000_000
 
 
 @pytest.fixture(autouse=True)
-def hurried(monkeypatch):
+def short_connect_timeout(monkeypatch):
     monkeypatch.setattr(connect, "CONNECT_SECONDS", 1)
 
 
-def refused(kind, *says, **given):
-    """The one sentence of an error."""
+def assert_refused(kind, *says, **given):
+    """Check that an engine is refused with a one-line error and return its text."""
     with pytest.raises(kind) as caught:
         resolve(**given).close()
     text = str(caught.value)
@@ -43,18 +43,18 @@ NO_IPV6 = ["tcp://[::1:18788", "tcp://::1:18788", "tcp://[::g]:18788", "tls://[]
 
 
 @pytest.mark.parametrize("address", [*NO_SCHEME, *NO_HOST, *NO_PORT, *NO_IPV6])
-def test_a_wrong_address(address, monkeypatch):
+def test_invalid_address_is_refused(address, monkeypatch):
     monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("Dask was asked to try it"))
-    refused(JobError, repr(address), "threads", "tcp://HOST:PORT", scheduler=address)
+    assert_refused(JobError, repr(address), "threads", "tcp://HOST:PORT", scheduler=address)
 
 
 @pytest.mark.parametrize("address", ["tcp://[::1]:1", "tcp://a_host.invalid:65535"])
-def test_an_address_that_may_be_one_is_tried(address):
-    refused(TransientError, f"no answer from {address}", scheduler=address)
+def test_plausible_address_is_tried(address):
+    assert_refused(TransientError, f"no answer from {address}", scheduler=address)
 
 
 @pytest.mark.parametrize("address", ["threads", "tcp://nowhere"])
-def test_submit_takes_addresses_and_says_no_more_than_that(tmp_path, address):
+def test_submit_accepts_only_addresses(tmp_path, address):
     result = CliRunner().invoke(main, ["submit", str(write(tmp_path)), "--scheduler", address,
                                        "--run-dir", str(tmp_path / "run")])  # fmt: skip
     assert result.exit_code == 2
@@ -62,11 +62,11 @@ def test_submit_takes_addresses_and_says_no_more_than_that(tmp_path, address):
                              "fix it\n")  # fmt: skip
 
 
-def test_nobody_there():
-    refused(TransientError, "no answer from tcp://127.0.0.1:1", "start it", scheduler="tcp://127.0.0.1:1")
+def test_missing_scheduler_is_reported():
+    assert_refused(TransientError, "no answer from tcp://127.0.0.1:1", "start it", scheduler="tcp://127.0.0.1:1")
 
 
-def test_the_command_line_ends_with_the_code_of_the_error(tmp_path):
+def test_command_exits_with_code_of_error(tmp_path):
     job = str(write(tmp_path))
     for address, code in (("tcp://127.0.0.1:1", 75), ("tcp://nowhere", 2)):
         result = CliRunner().invoke(main, ["run", job, "--run-dir", str(tmp_path / "r"), "--scheduler", address])
@@ -74,47 +74,49 @@ def test_the_command_line_ends_with_the_code_of_the_error(tmp_path):
         assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_tcp_where_dask_is_told_to_encrypt():
+def test_tcp_is_refused_if_encryption_is_required():
     with dask.config.set({"distributed.comm.require-encryption": True}):
-        refused(JobError, "tcp://", "requires encryption", "tls://HOST:PORT", scheduler="tcp://127.0.0.1:1")
+        assert_refused(JobError, "tcp://", "requires encryption", "tls://HOST:PORT", scheduler="tcp://127.0.0.1:1")
 
 
-def test_tls_without_certificates():
+def test_tls_without_certificates_is_refused():
     with dask.config.set({f"{TLS}.{name}": None for name in ("ca-file", "client.cert", "client.key")}):
-        refused(JobError, f"{TLS}.ca-file", f"{TLS}.client.cert", "certificates.py", scheduler="tls://127.0.0.1:1")
+        assert_refused(
+            JobError, f"{TLS}.ca-file", f"{TLS}.client.cert", "certificates.py", scheduler="tls://127.0.0.1:1"
+        )
 
 
 @pytest.mark.parametrize("fault", ["absent", "garbled", "strangers"])
-def test_certificates_that_cannot_be_used(tmp_path, certificates, fault):
-    certificates_script().make_certificates(tmp_path / "c", ["localhost"], 1)
+def test_unusable_certificates_are_refused(tmp_path, certificates, fault):
+    load_certificates_script().make_certificates(tmp_path / "c", ["localhost"], 1)
     key = tmp_path / "c" / "client.key"
     key.unlink()
     if fault == "garbled":
         key.write_text("no key")
     elif fault == "strangers":
         key.write_bytes((certificates / "client.key").read_bytes())
-    with configured(tmp_path / "c"):
+    with use_certificates(tmp_path / "c"):
         says = "No such file" if fault == "absent" else "unreadable or not a matching pair"
-        refused(JobError, says, "certificates.py", scheduler="tls://127.0.0.1:1")
+        assert_refused(JobError, says, "certificates.py", scheduler="tls://127.0.0.1:1")
 
 
-def test_certificates_of_another_authority(cluster, tmp_path):
-    certificates_script().make_certificates(tmp_path / "c", ["localhost", "127.0.0.1"], 1)
-    with configured(tmp_path / "c"):
-        refused(JobError, "do not accept each other's certificates", scheduler=cluster.scheduler_address)
+def test_certificates_of_other_authority_are_refused(cluster, tmp_path):
+    load_certificates_script().make_certificates(tmp_path / "c", ["localhost", "127.0.0.1"], 1)
+    with use_certificates(tmp_path / "c"):
+        assert_refused(JobError, "do not accept each other's certificates", scheduler=cluster.scheduler_address)
 
 
-def test_a_client_that_accepts_anybody_is_not_accepted(cluster, tmp_path):
-    """The scheduler asks for a certificate of its authority: encryption alone opens nothing."""
+def test_scheduler_rejects_client_without_its_certificate(cluster, tmp_path):
+    """The scheduler requires a certificate of its authority; encryption alone is not accepted."""
     import asyncio
     import ssl
 
-    certificates_script().make_certificates(tmp_path / "c", ["127.0.0.1"], 1)
+    load_certificates_script().make_certificates(tmp_path / "c", ["127.0.0.1"], 1)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, port = cluster.scheduler_address.removeprefix("tls://").split(":")
 
-    async def greeted(own):
+    async def read_greeting(own):
         if own:
             context.load_cert_chain(tmp_path / "c" / "client.pem", tmp_path / "c" / "client.key")
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
@@ -125,17 +127,17 @@ def test_a_client_that_accepts_anybody_is_not_accepted(cluster, tmp_path):
         finally:
             writer.close()
 
-    assert asyncio.run(greeted(False)) == b""
-    assert asyncio.run(greeted(True)) == b""
+    assert asyncio.run(read_greeting(False)) == b""
+    assert asyncio.run(read_greeting(True)) == b""
 
 
-def test_tcp_to_a_scheduler_that_speaks_tls(cluster):
+def test_tcp_to_tls_scheduler_is_reported(cluster):
     with dask.config.set({"distributed.comm.require-encryption": False}):
         address = cluster.scheduler_address.replace("tls", "tcp")
-        refused(TransientError, "no answer", "try tls://", scheduler=address)
+        assert_refused(TransientError, "no answer", "try tls://", scheduler=address)
 
 
-def test_a_folder_that_workers_do_not_see(client, tmp_path):
+def test_unreadable_file_on_worker_is_refused(client, tmp_path):
     engine = resolve(client)
     engine.check_file_access(tmp_path, [tmp_path])
     with pytest.raises(JobError, match=r"data.path: worker tls://\S+ cannot read the file \S+/x.parquet and worker"):
@@ -143,8 +145,8 @@ def test_a_folder_that_workers_do_not_see(client, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_another_for_workers(client, tmp_path, monkeypatch):
-    """The driver's folder is reached by a path that leads elsewhere for workers: /proc/self."""
+def test_different_directory_on_worker_is_refused(client, tmp_path, monkeypatch):
+    """The path of the run directory, in /proc/self, leads elsewhere on workers."""
     monkeypatch.chdir(tmp_path)
     engine = resolve(client)
     with pytest.raises(JobError, match=r"run directory: worker \S+ cannot see /proc/self/cwd.*shared file system"):
@@ -153,7 +155,7 @@ def test_a_folder_that_is_another_for_workers(client, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("there", "seen"), [(b"one more", False), (b"the same", True)])
-def test_data_that_are_others_for_workers(client, tmp_path, monkeypatch, there, seen):
+def test_different_data_on_worker_are_refused(client, tmp_path, monkeypatch, there, seen):
     for name, content in (("here", b"the same"), ("there", there)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.parquet").write_bytes(content)
@@ -170,7 +172,7 @@ def test_data_that_are_others_for_workers(client, tmp_path, monkeypatch, there, 
         client.run(os.chdir, next(iter(before.values())))
 
 
-def test_a_task_that_no_worker_has_room_for(cluster, client):
+def test_task_larger_than_worker_memory_is_refused(cluster, client):
     engine = resolve(client)
     limit = min(told["memory_limit"] for told in cluster.scheduler.identity()["workers"].values()) - connect.BASE
     engine.check_worker_memory(limit, "age, sex")
@@ -178,15 +180,15 @@ def test_a_task_that_no_worker_has_room_for(cluster, client):
         engine.check_worker_memory(limit + 1, "age, sex")
 
 
-def test_ports_are_looked_at_before_anything_is_opened():
+def test_address_without_port_is_refused():
     assert free_port() > 0
     with pytest.raises(JobError):
         connect.connect("tls://127.0.0.1", 1)
 
 
 @pytest.mark.parametrize(("rows", "stage"), [(10**7, "answers"), (0, "measuring")])
-def test_a_set_that_is_counted_in_little_room_and_not_measured_or_answered(tmp_path, rows, stage):
-    """2.2 million cells are counted in 95 MB, measured in 140 and answered in 560; nothing is spent."""
+def test_set_too_large_to_measure_or_answer_is_refused(tmp_path, rows, stage):
+    """2.2 million cells take 95 MB to count, 140 MB to measure and 560 MB to answer; no budget is spent."""
     job = write(
         tmp_path,
         workload=[{"family": "marginal", "attributes": [["a", "b", "c"]]}],

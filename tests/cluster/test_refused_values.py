@@ -1,4 +1,6 @@
-"""A refused value leaves its task as a value: nothing that a cluster logs or shows tells which file it is in."""
+"""A refused value is returned from its task as a value, so that cluster logs and pages do not reveal which file has
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from tests.audit.small import SIZES, frame
 FILES = 4
 
 
-def write(place, refused, **policies):
-    """A job over four files, one of which holds a value outside the domain."""
+def write_job(place, refused, **policies):
+    """Write a job over four files, one of which has a value outside the domain."""
     (place / "data").mkdir(parents=True)
     whole = frame()
     for number, rows in enumerate(np.array_split(np.arange(len(whole)), FILES)):
@@ -41,42 +43,42 @@ def write(place, refused, **policies):
     return place / "job.toml"
 
 
-def shown(dask_scheduler):
-    """What the scheduler knows of tasks: their states by name, and errors."""
+def scheduler_log(dask_scheduler):
+    """Return the task transitions and exception texts known to the scheduler."""
     transitions = [(str(entry[0]), *entry[1:3], entry[5]) for entry in dask_scheduler.transition_log]
     return transitions, [text for task in dask_scheduler.tasks.values() if (text := task.exception_text)]
 
 
-def traces(client, place, refused, **policies):
-    """What a refused run leaves in logs, on the scheduler and in its error, keys without their random part."""
-    job = write(place, refused, **policies)
+def collect_traces(client, place, refused, **policies):
+    """Return the traces of a refused run in its error, on the scheduler and in worker logs, without random tokens."""
+    job = write_job(place, refused, **policies)
     run = Run.create(Job.read(job), place / "run")
     run_stages(run, only="plan")
     before = client.run_on_scheduler(time.time)  # its log forgets what is old
     with pytest.raises(DataError) as caught:
         run_stages(run, client=client)
-    transitions, errors = client.run_on_scheduler(shown)
-    erred = sorted(plain(key) for key, *states, at in transitions if at > before and "erred" in states)
+    transitions, errors = client.run_on_scheduler(scheduler_log)
+    erred = sorted(mask_tokens(key) for key, *states, at in transitions if at > before and "erred" in states)
     assert any(at > before and "memory" in states for _, *states, at in transitions)
-    logs = [plain(line) for lines in client.get_worker_logs().values() for _, line in lines if "Failed" in line]
+    logs = [mask_tokens(line) for lines in client.get_worker_logs().values() for _, line in lines if "Failed" in line]
     return str(caught.value), erred, sorted(set(errors)), sorted(logs)
 
 
-def plain(text):
+def mask_tokens(text):
     return re.sub(r"[0-9a-f]{16,}", "TOKEN", text)
 
 
 @pytest.mark.parametrize("unit", [{}, {"privacy_unit": "unit", "max_rows_per_unit": 2}])
-def test_the_traces_of_a_refused_value_are_the_same_wherever_it_is(client, tmp_path, unit):
-    found = [traces(client, tmp_path / str(number), number, **unit) for number in range(FILES)]
+def test_traces_do_not_depend_on_refused_file(client, tmp_path, unit):
+    found = [collect_traces(client, tmp_path / str(number), number, **unit) for number in range(FILES)]
     assert found == [found[0]] * FILES
     text, erred, _, logs = found[0]
     assert "outside the domain" in text
     assert erred == logs == []
 
 
-def test_all_columns_are_named_on_a_cluster_as_anywhere(client, tmp_path):
-    job = write(tmp_path, None)
+def test_all_refused_columns_are_named_on_a_cluster(client, tmp_path):
+    job = write_job(tmp_path, None)
     for number, column in ((0, 2), (2, 0), (3, 1)):
         part = pd.read_csv(tmp_path / "data" / f"{number}.csv")
         part.iloc[5, column] = 9
@@ -93,10 +95,10 @@ def test_all_columns_are_named_on_a_cluster_as_anywhere(client, tmp_path):
     assert text.count("(a value outside the domain)") == 3
 
 
-def test_the_planted_way_by_exceptions_is_seen(client, tmp_path, monkeypatch):
-    """As it was: the key of the task that failed says which file."""
+def test_planted_exceptions_reveal_the_file(client, tmp_path, monkeypatch):
+    """Planted fault: if the task raises, its key reveals the file."""
 
-    class Plain:
+    class RaisingCall:
         def __init__(self, function):
             self.function, self.__name__ = function, "plain"
 
@@ -107,7 +109,7 @@ def test_the_planted_way_by_exceptions_is_seen(client, tmp_path, monkeypatch):
             return result
 
     redacted_call = graphs.RedactedCall
-    monkeypatch.setattr(graphs, "RedactedCall", lambda function: Plain(redacted_call(function)))
-    found = [traces(client, tmp_path / str(number), number) for number in range(FILES)]
+    monkeypatch.setattr(graphs, "RedactedCall", lambda function: RaisingCall(redacted_call(function)))
+    found = [collect_traces(client, tmp_path / str(number), number) for number in range(FILES)]
     assert all(erred for _, erred, _, _ in found), found
     assert len({str(erred) for _, erred, _, _ in found}) > 1, found

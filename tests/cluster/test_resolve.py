@@ -1,4 +1,6 @@
-"""client= before scheduler= before the ambient client before threads; and inside a task of a cluster."""
+"""Choice of the engine: client= before scheduler= before the ambient client before threads; also inside a task of a
+cluster.
+"""
 
 import asyncio
 
@@ -8,10 +10,10 @@ import dpscale as dp
 from dpscale import JobError
 from dpscale.engine import ClusterEngine, LocalEngine, resolve
 from tests.audit.small import write
-from tests.cluster.troubles import squared
+from tests.cluster.troubles import square
 
 
-def test_the_order_of_what_is_given(cluster, client):
+def test_resolve_order(cluster, client):
     from distributed import Client
 
     assert isinstance(resolve(), LocalEngine)
@@ -29,7 +31,7 @@ def test_the_order_of_what_is_given(cluster, client):
     assert isinstance(resolve(), LocalEngine), "a closed ambient client does not count"
 
 
-def test_an_ambient_client_that_is_closed_within_its_block(cluster):
+def test_closed_ambient_client_is_ignored(cluster):
     from distributed import Client
 
     with Client(cluster, set_as_default=False) as one, one.as_current():
@@ -39,7 +41,7 @@ def test_an_ambient_client_that_is_closed_within_its_block(cluster):
 
 
 def ambient_squares(count):
-    return resolve().map(squared, range(count)), type(resolve()).__name__
+    return resolve().map(square, range(count)), type(resolve()).__name__
 
 
 def worker_client_squares(count):
@@ -50,12 +52,12 @@ def worker_client_squares(count):
 
 
 @pytest.mark.parametrize("function", [ambient_squares, worker_client_squares])
-def test_inside_a_task_its_own_cluster_is_ambient_and_no_thread_waits_for_itself(client, function):
+def test_resolve_inside_task_uses_own_cluster_without_deadlock(client, function):
     futures = [client.submit(function, 5, pure=False) for _ in range(4)]  # more than there are threads
     assert client.gather(futures) == [([0, 1, 4, 9, 16], "ClusterEngine")] * 4
 
 
-def test_what_is_no_open_client_is_refused(cluster):
+def test_closed_client_is_refused(cluster):
     from distributed import Client
 
     with Client(cluster, set_as_default=False) as closed:
@@ -66,17 +68,17 @@ def test_what_is_no_open_client_is_refused(cluster):
         resolve(cluster)
 
 
-def test_an_asynchronous_ambient_client_is_refused_in_its_loop_and_taken_in_a_thread(cluster, tmp_path):
-    """In its own loop nothing can wait for it; where another thread asks, it answers as any other."""
+def test_asynchronous_client_is_refused_in_its_loop_only(cluster, tmp_path):
+    """Within its event loop no call can wait for the client; from another thread it works like any client."""
     from distributed import Client
 
     job = write(tmp_path, engine={"seed": 5})
 
-    async def tried():
+    async def run_in_loop():
         async with Client(cluster.scheduler_address, asynchronous=True):
             with pytest.raises(JobError, match=r"client: an asynchronous client; .*in a thread"):
                 dp.run(job, tmp_path / "in the loop")
             return await asyncio.to_thread(dp.run, job, tmp_path / "in a thread")
 
-    assert (asyncio.run(tried()).path / "report.html").exists()
+    assert (asyncio.run(run_in_loop()).path / "report.html").exists()
     assert not list((tmp_path / "in the loop").glob("measurements/*"))

@@ -1,4 +1,4 @@
-"""Rows drawn on a cluster: the bytes of one process, also where every worker dies in the middle of a part."""
+"""Synthetic rows drawn on a cluster: the bytes of one process, also if every worker is killed within a part."""
 
 import hashlib
 import shutil
@@ -9,7 +9,7 @@ from dpscale.job.sections import SynthesizeTable
 from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import write
-from tests.cluster.troubles import arm
+from tests.cluster.troubles import kill_at_stage
 
 JOB = {
     "mechanism": {"name": "mst"},
@@ -22,7 +22,7 @@ ASKED["polished"] = SynthesizeTable(rows=160_000, parts=3, method="sampler", pol
 
 @pytest.fixture(scope="module", params=ASKED)
 def expected(request, tmp_path_factory):
-    """A run on threads whose rows are three tasks."""
+    """A threaded run whose rows are three tasks."""
     from dpscale.job import Job
 
     folder = tmp_path_factory.mktemp("rows")
@@ -31,30 +31,30 @@ def expected(request, tmp_path_factory):
     run.request_rows(ASKED[request.param])
     for stage in ("plan", "measure", "reconstruct", "synthesize"):
         run_stages(run, scheduler="threads", only=stage)
-    assert len(digests(run.path)) == 4
+    assert len(row_digests(run.path)) == 4
     return run
 
 
-def digests(path):
+def row_digests(path):
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in (path / "synthetic").iterdir()}
 
 
-def drawn_again(expected, client, tmp_path):
-    """The bytes of the same release's rows, drawn on the cluster."""
+def redraw_on_cluster(expected, client, tmp_path):
+    """Return the digests of the rows of the same release, drawn on the cluster."""
     shutil.copytree(expected.path, tmp_path / "run")
     run = Run(tmp_path / "run")
     shutil.rmtree(run.path / "synthetic")
     run.request_rows(run.synthesis)
     run_stages(run, client, only="synthesize")
-    return digests(run.path)
+    return row_digests(run.path)
 
 
-def test_a_cluster_gives_the_bytes_of_threads(client, expected, tmp_path):
-    assert drawn_again(expected, client, tmp_path) == digests(expected.path)
+def test_cluster_gives_rows_of_threads(client, expected, tmp_path):
+    assert redraw_on_cluster(expected, client, tmp_path) == row_digests(expected.path)
 
 
-def test_workers_that_die_in_a_part_are_made_good(cluster, client, expected, tmp_path):
+def test_killed_workers_in_part_do_not_change_rows(cluster, client, expected, tmp_path):
     before = {worker.pid for worker in cluster.workers.values()}
-    client.run(arm, "rows")
-    assert drawn_again(expected, client, tmp_path) == digests(expected.path)
+    client.run(kill_at_stage, "rows")
+    assert redraw_on_cluster(expected, client, tmp_path) == row_digests(expected.path)
     assert {worker.pid for worker in cluster.workers.values()} != before, "the test's kill hit"

@@ -1,7 +1,7 @@
-"""cluster/slurm.py on a SLURM that is there: skipped where `sbatch` or dask-jobqueue is not.
+"""cluster/slurm.py on an installed SLURM; skipped without `sbatch` or dask-jobqueue.
 
-DPSCALE_SLURM names the partition (default: normal); the nodes share the folder for temporary files of the machine that
-runs the tests.
+DPSCALE_SLURM names the partition (default: normal); the nodes share the directory for temporary files of the test
+machine.
 """
 
 import os
@@ -23,31 +23,31 @@ pytestmark = [
 QUEUE = os.environ.get("DPSCALE_SLURM", "normal")
 
 
-def running():
-    """Jobs of workers that run now."""
+def running_jobs():
+    """Return the ids of running worker jobs."""
     told = subprocess.run(["squeue", "-h", "-t", "R", "-n", "dask-worker", "-o", "%A"], capture_output=True, text=True,
                           check=True).stdout  # fmt: skip
     return set(told.split())
 
 
-def test_a_cancelled_job_is_queued_again_and_the_bytes_are_those_of_threads(tmp_path, certificates):
+def test_cancelled_slurm_job_is_requeued_and_bytes_equal_threads(tmp_path, certificates):
     pytest.importorskip("dask_jobqueue")
     job = write(tmp_path, engine={"seed": 5})
     expected = dp.run(job, tmp_path / "expected", scheduler="threads")
     (tmp_path / "ledger.sqlite").unlink()
-    before = running()
+    before = running_jobs()
     command = [sys.executable, ROOT / "cluster/slurm.py", job, "--run-dir", tmp_path / "run", "--queue", QUEUE,
                "--jobs", "1", "--cores", "1", "--memory", "2GB"]  # fmt: skip
     begun = subprocess.Popen(list(map(str, command)), cwd=tmp_path,
                              env=os.environ | {"DASK_CONFIG": str(certificates / "dask.yaml")})  # fmt: skip
     try:
         assert eventually(lambda: (tmp_path / "run/plan/plan.json").exists()), "its worker is known"
-        first = running() - before
+        first = running_jobs() - before
         subprocess.run(["scancel", *first], check=True)
-        assert eventually(lambda: running() - before - first or begun.poll() is not None, 120)
+        assert eventually(lambda: running_jobs() - before - first or begun.poll() is not None, 120)
         assert begun.wait(180) == 0
     finally:
         begun.terminate()
-    assert eventually(lambda: running() <= before)
+    assert eventually(lambda: running_jobs() <= before)
     assert measurements(tmp_path / "run") == measurements(expected.path)
     assert answers(tmp_path / "run") == answers(expected.path)

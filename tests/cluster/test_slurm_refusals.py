@@ -1,4 +1,4 @@
-"""What cluster/slurm.py refuses, and how it ends: needs no SLURM, only a `sbatch` that notes what it is given."""
+"""Refusals and exit codes of cluster/slurm.py, with a fake `sbatch` that records its calls."""
 
 import importlib.util
 import os
@@ -15,8 +15,8 @@ SCRIPT = ROOT / "cluster/slurm.py"
 
 
 @pytest.fixture
-def called(tmp_path, certificates):
-    """A function that runs the script: its exit code, its sentence, and how many jobs were queued."""
+def call_script(tmp_path, certificates):
+    """Function that runs the script and returns its exit code, stderr and the number of queued jobs."""
     queued, bin = tmp_path / "queued", tmp_path / "bin"
     bin.mkdir()
     for name, text in (("sbatch", f"echo >> {queued}; echo Submitted batch job 7"), ("scancel", "true")):
@@ -34,7 +34,7 @@ def called(tmp_path, certificates):
 
 
 @pytest.mark.parametrize("fault", ["no file", "no job", "no domain"])
-def test_a_wrong_job_is_refused_before_anything_is_queued(tmp_path, called, fault):
+def test_invalid_job_is_refused_before_queueing(tmp_path, call_script, fault):
     job = write(tmp_path)
     if fault == "no file":
         job.unlink()
@@ -42,22 +42,22 @@ def test_a_wrong_job_is_refused_before_anything_is_queued(tmp_path, called, faul
         (tmp_path / "domain.toml").unlink()
     else:
         job.write_text(job.read_text().replace('path = "data"', 'pth = "data"'))
-    code, told, queued = called(job)
+    code, told, queued = call_script(job)
     assert (code, queued) == (2, 0), told
     assert told.startswith("slurm.py: ")
     assert told.count("\n") == 1
 
 
-def test_without_certificates_it_says_so(tmp_path, called):
+def test_missing_certificates_are_reported(tmp_path, call_script):
     pytest.importorskip("dask_jobqueue")
-    code, told, queued = called(write(tmp_path), DASK_CONFIG=str(tmp_path / "none"))
+    code, told, queued = call_script(write(tmp_path), DASK_CONFIG=str(tmp_path / "none"))
     assert (code, queued) == (2, 0), told
     assert "certificates.py" in told.splitlines()[-1]
     assert "Traceback" not in told
 
 
-def test_it_ends_with_the_code_of_an_error_in_mid_run(tmp_path, cluster, monkeypatch, capsys):
-    """On a cluster that stands for SLURM's: the budget refuses."""
+def test_exit_code_of_error_during_run(tmp_path, cluster, monkeypatch, capsys):
+    """A local cluster stands in for SLURM, and the budget refuses the run."""
     spec = importlib.util.spec_from_file_location("slurm", SCRIPT)
     slurm = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(slurm)

@@ -1,4 +1,6 @@
-"""Whole jobs in need: a full disk, workers without memory, a slow worker. A sentence, and the run goes on."""
+"""Whole jobs under lack of resources (full disk, workers without memory, suspended worker): an error message, then a
+resumed run.
+"""
 
 import os
 
@@ -12,14 +14,14 @@ from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import run_stages
 from tests.audit.small import measurements, write
 from tests.cluster.machines import machines
-from tests.cluster.released import charges, check
-from tests.cluster.troubles import hungry, stop_for_a_while
+from tests.cluster.released import assert_same_release, charge_states
+from tests.cluster.troubles import exhaust_memory_in_counting, suspend_for_a_while
 from tests.runs.disks import needs_mounts, small_disk
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """A run in this process."""
+    """Directory of a run in this process."""
     place = tmp_path_factory.mktemp("straits")
     run(Run.create(Job.read(write(place)), place / "expected"))
     return place / "expected"
@@ -34,15 +36,15 @@ def job(expected):
 
 
 def run(directory, client=None):
-    """All stages but the report, which has no tasks."""
+    """Run all stages except the report, which has no tasks."""
     for stage in ("plan", "measure", "reconstruct"):
         run_stages(directory, client, only=stage)
 
 
 @needs_mounts
 @pytest.mark.parametrize("left", [2, 4, 6])
-def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(client, job, expected, left):
-    """Pages of 4 KiB are left: for some files of the measure stage, not for all."""
+def test_full_disk_is_reported_and_run_resumes(client, job, expected, left):
+    """`left` pages of 4 KiB are free, which is enough for some files of the measure stage only."""
     place = job.parent / f"disk-{left}"
     with small_disk(place, "1m"):
         directory = Run.create(Job.read(job), place / "run")
@@ -56,29 +58,29 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(client, job, expected,
         (place / "ballast").unlink()
         run(directory, client)
         assert measurements(directory.path).items() >= kept.items()
-        check(directory.path, expected)
+        assert_same_release(directory.path, expected)
 
 
 @pytest.mark.slow
-def test_workers_without_memory_are_told_and_others_go_on(tmp_path, client, secured, job, expected):
+def test_workers_out_of_memory_are_reported_and_run_resumes(tmp_path, client, secured, job, expected):
     directory = Run.create(Job.read(job), job.parent / "hungry")
     with machines(tmp_path, secured, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as made:
         made.scheduler()
         made.worker("--nworkers", 2, "--memory-limit", "600MB")
         with dask.config.set({"dpscale.worker-wait": 60}):
             engine = resolve(scheduler=made.address)
-            engine.client.run(hungry)
+            engine.client.run(exhaust_memory_in_counting)
             with pytest.raises(TransientError, match=r"engine.memory: 1 workers? died .*probably because of memory"):
                 run(directory, engine.client)
             engine.close()
     assert not measurements(directory.path)
-    assert not charges(job.parent)
+    assert not charge_states(job.parent)
     run(directory, client)
-    check(directory.path, expected)
+    assert_same_release(directory.path, expected)
 
 
-def test_a_worker_that_hangs_in_a_job_is_waited_for(client, job, expected):
+def test_job_waits_for_suspended_worker(client, job, expected):
     directory = Run.create(Job.read(job), job.parent / "slow")
-    client.run(stop_for_a_while, wait=False, workers=list(client.nthreads())[:1])
+    client.run(suspend_for_a_while, wait=False, workers=list(client.nthreads())[:1])
     run(directory, client)
-    check(directory.path, expected)
+    assert_same_release(directory.path, expected)

@@ -1,4 +1,6 @@
-"""Rows dealt by their unit, from worker to worker: the rows of before, also where a worker and its disk are lost."""
+"""Contribution bounds with rows exchanged between workers by unit: the rows of the old implementation, also after the
+loss of a worker and its disk.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from dpscale.counting import count_marginals
 from dpscale.engine import contribution_bounds, resolve
 from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
-from tests.cluster.troubles import UNITS, arm
+from tests.cluster.troubles import UNITS, kill_at_stage
 from tests.engine import old_units
 
 DOMAIN = dp.Domain({"a": 3, "b": 3})
@@ -25,7 +27,7 @@ ROWS, MEMORY = 120_000, 1 << 22
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """Eight files; many units of few rows, one with a third of all."""
+    """Eight files with many units of few rows, and one unit with a third of all rows."""
     folder, rng = tmp_path_factory.mktemp("units"), np.random.default_rng(1)
     for number in range(8):
         unit = np.where(rng.random(ROWS // 8) < 0.3, 7, rng.integers(0, ROWS // 4, ROWS // 8))
@@ -40,63 +42,65 @@ def groups(table):
 
 
 @pytest.fixture(scope="module")
-def wanted(groups):
+def expected_rows(groups):
     return old_units.rows_beyond(DOMAIN, groups, "unit", 3, ROWS, 1 << 30)
 
 
-def held(dask_worker):
-    """Files without a name that this process has open in its own folder."""
+def open_scratch_files(dask_worker):
+    """Return the unnamed files that a worker has open in its local directory."""
     links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     return [os.readlink(one) for one in links if one.exists() or one.is_symlink()
             if str(dask_worker.local_directory) in os.readlink(one) and "deleted" in os.readlink(one)]  # fmt: skip
 
 
-def same(found, wanted):
-    return {part: rows.places.tolist() for part, rows in found.items()} == {p: r.tolist() for p, r in wanted.items()}
+def equal_rows(found, expected_rows):
+    return {part: rows.places.tolist() for part, rows in found.items()} == {
+        p: r.tolist() for p, r in expected_rows.items()
+    }
 
 
 @pytest.mark.parametrize("lost", [None, *UNITS])
-def test_the_same_rows_whichever_worker_is_lost_and_nothing_is_left(cluster, client, groups, wanted, lost):
+def test_dropped_rows_do_not_depend_on_lost_worker(cluster, client, groups, expected_rows, lost):
     if lost:
-        client.run(arm, lost, workers=list(client.nthreads())[:1])
+        client.run(kill_at_stage, lost, workers=list(client.nthreads())[:1])
     before = {worker.pid for worker in cluster.workers.values()}
-    assert same(rows_beyond(resolve(client), DOMAIN, groups, "unit", 3, ROWS, MEMORY), wanted)
+    assert equal_rows(rows_beyond(resolve(client), DOMAIN, groups, "unit", 3, ROWS, MEMORY), expected_rows)
     after = {worker.pid for worker in cluster.workers.values()}
     assert (before != after) == bool(lost)
     client.wait_for_workers(2, timeout=500)
-    assert not any(client.run(held).values())
+    assert not any(client.run(open_scratch_files).values())
 
 
-def test_what_a_worker_holds_is_seen(client, table):
+def test_open_scratch_files_are_detected(client, table):
     dealing = Dealing(DOMAIN, "unit", DOMAIN.names, False, None, 3, 2, 1, 1000)
     engine = resolve(client)
     with engine.scratch() as use:
         shards = engine.persist(contribution_bounds._assign_shard, [(dealing, table.partitions, False, use)])
-        assert any(client.run(held).values())
+        assert any(client.run(open_scratch_files).values())
     assert shards
-    assert not any(client.run(held).values())
+    assert not any(client.run(open_scratch_files).values())
 
 
-def test_counts_leave_out_what_was_sent_once(client, table, groups, wanted, monkeypatch):
+def test_counts_exclude_dropped_rows(client, table, groups, expected_rows, monkeypatch):
     monkeypatch.setattr(contribution_bounds, "SMALL", 10)
     engine = resolve(client)
     dropped = send_dropped_rows(engine, rows_beyond(engine, DOMAIN, groups, "unit", 3, ROWS, MEMORY))
     [one] = plan_passes(DOMAIN, [("a", "b")], 1 << 20, 2)
     found = sum(int(counts.sum()) for counts in client.gather(run_pass(engine, one, groups, (), dropped)))
-    assert found == count_marginals(table, [("a", "b")])["a", "b"].sum() - sum(map(len, wanted.values()))
+    assert found == count_marginals(table, [("a", "b")])["a", "b"].sum() - sum(map(len, expected_rows.values()))
 
 
-def test_no_row_passes_the_scheduler(client, groups, wanted, monkeypatch):
-    """All messages of this process, the scheduler's and the client's, are far smaller than the rows' hashes."""
+def test_rows_do_not_pass_the_scheduler(client, groups, expected_rows, monkeypatch):
+    """All messages of this process (scheduler and client) are much smaller than the row hashes."""
     from distributed.comm import tcp
 
     sizes, from_frames = [], tcp.from_frames
 
-    async def weighed(frames, *arguments, **options):
+    async def record_size(frames, *arguments, **options):
         sizes.append(sum(memoryview(frame).nbytes for frame in frames))
         return await from_frames(frames, *arguments, **options)
 
-    monkeypatch.setattr(tcp, "from_frames", weighed)
-    assert same(rows_beyond(resolve(client), DOMAIN, groups, "unit", 3, ROWS, MEMORY), wanted)
+    monkeypatch.setattr(tcp, "from_frames", record_size)
+    assert equal_rows(rows_beyond(resolve(client), DOMAIN, groups, "unit", 3, ROWS, MEMORY), expected_rows)
     assert len(sizes) > 20
     assert max(sizes) < ROWS

@@ -1,4 +1,4 @@
-"""What goes wrong on workers: functions that tests run there."""
+"""Faults on workers: functions that tests run there."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ ROWS = {"rows": ("dpscale.runs.stages.synthesize", "count_sampled_sets")}  # whe
 changes: list[str] = []  # what tests did to this worker
 
 
-def leave_if_changed() -> int:
-    """On a worker: make room for a new one where a test did something to this; else its process id."""
+def exit_if_changed() -> int:
+    """Kill this worker if a test changed it, and return its process id otherwise."""
     if changes:
         die()
     return os.getpid()
 
 
-def arm(stage: str) -> None:
-    """This process dies when it gets to a stage; the one that the nanny starts in its place does not."""
+def kill_at_stage(stage: str) -> None:
+    """Make this process die at the given stage; its replacement from the nanny does not."""
     import importlib
 
     changes.append(stage)
@@ -54,15 +54,17 @@ def arm(stage: str) -> None:
     setattr(place, name, die)
 
 
-def leave_plots_out() -> None:
-    """On a worker: reports are plain, as they are in the tests' own process."""
+def disable_plots() -> None:
+    """Write reports without plots on this worker, as in the test process."""
     from dpscale.runs.stages import report
 
     report.error_plot = report.share_plot = report.trace_plot = lambda *_: ""
 
 
 def slow_down(drawn: float = 0.0) -> None:
-    """On a worker: a second after each file of measurements, and so long before it, until it is killed."""
+    """Sleep a second after each measurement file of this worker and `drawn` seconds before it, until the worker is
+    killed.
+    """
     import tests.cluster.slow_store
 
     tests.cluster.slow_store.DRAWN = drawn
@@ -70,7 +72,7 @@ def slow_down(drawn: float = 0.0) -> None:
 
 
 def die_once(marker: str, value: int) -> int:
-    """The first to come dies, all others pass."""
+    """Kill the first process that calls this; later calls return the value."""
     try:
         Path(marker).touch(exist_ok=False)
     except FileExistsError:
@@ -79,8 +81,8 @@ def die_once(marker: str, value: int) -> int:
     raise AssertionError
 
 
-def grow(*_: object) -> int:
-    """Take more memory than any worker of the tests has, slowly enough for its nanny to see."""
+def consume_memory(*_: object) -> int:
+    """Take more memory than any test worker has, slowly enough for its nanny to notice."""
     held = []
     for _ in range(400):
         held.append(bytearray(os.urandom(1 << 20)) * 8)
@@ -88,25 +90,25 @@ def grow(*_: object) -> int:
     return len(held)
 
 
-def hungry() -> None:
-    """On a worker: counting takes more memory than there is."""
+def exhaust_memory_in_counting() -> None:
+    """Make counting on this worker take more memory than available."""
     from dpscale.engine import counting
 
-    counting.count_by = grow
+    counting.count_by = consume_memory
     changes.append("hungry")
 
 
-def squared(value: int) -> int:
+def square(value: int) -> int:
     return value * value
 
 
-def slowly(value: int) -> int:
+def return_slowly(value: int) -> int:
     time.sleep(0.2)
     return value
 
 
-async def stop_for_a_while() -> None:
-    """This worker hangs for some seconds, as one that swaps does."""
+async def suspend_for_a_while() -> None:
+    """Suspend this worker for three seconds, like a swapping machine."""
     pid = os.getpid()
     if os.fork() == 0:
         time.sleep(3)

@@ -1,4 +1,4 @@
-"""Waiting in tests: until something holds, with a deadline that only a fault reaches."""
+"""Wait in tests until a condition is true, with a deadline that only a fault reaches."""
 
 from __future__ import annotations
 

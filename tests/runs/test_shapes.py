@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 
 import dpscale as dp
-from tests.cluster.weighing import weigh_messages
+from tests.cluster.weighing import record_message_sizes
 
 ROOT = Path(__file__).parents[2]
 SHAPES = {  # attributes, cells of each, families with their degrees
@@ -113,7 +113,7 @@ def test_large_shapes_run_on_cluster_with_2_gib_workers(tmp_path, shape, monkeyp
     """No worker is killed, and no message to the scheduler or the driver exceeds 10 MB."""
     from distributed import Client, LocalCluster
 
-    sizes = weigh_messages(monkeypatch)
+    sizes = record_message_sizes(monkeypatch)
     with (LocalCluster(n_workers=2, threads_per_worker=1, memory_limit="2GiB", dashboard_address=None) as workers,
           Client(workers) as client):  # fmt: skip
         before = client.run(os.getpid)
