@@ -1,7 +1,7 @@
-"""A job on a cluster of two workers, in a process of its own: python -m tests.audit.cluster_run JOB RUN_DIR HOW.
+"""A job on a cluster of two workers in a separate process: python -m tests.audit.cluster_run JOB RUN_DIR HOW.
 
-Everything that the cluster would show (worker logs, task names, tasks, errors, what the dashboard has) goes to stdout,
-and all logging, at its most talkative, to stderr. HOW: done, disk (workers cannot write files), killed, memory.
+All texts of the cluster (worker logs, task names, tasks, errors, dashboard content) go to stdout, and debug logging
+goes to stderr. HOW is done, disk (workers cannot write files), killed or memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def kill_at_measuring() -> None:
 
 
 def run_out_of_memory() -> None:
-    """Counting fails as NumPy fails when there is no room for all rows."""
+    """Make counting fail as NumPy does when there is no memory for all rows."""
     from dpscale.engine import counting
 
     def fail(*arguments: object, **settings: object) -> None:
@@ -38,8 +38,8 @@ def run_out_of_memory() -> None:
 TROUBLES = {"disk": limit_files, "killed": kill_at_measuring, "memory": run_out_of_memory}
 
 
-def shown(dask_scheduler: object) -> list[str]:
-    """Texts of the scheduler and the dashboard."""
+def scheduler_texts(dask_scheduler: object) -> list[str]:
+    """Return the texts of the scheduler and the dashboard."""
     tasks = dask_scheduler.tasks.values()  # type: ignore[attr-defined]
     texts = [f"{task.key} {task!r} {task.run_spec!r} {task.exception_text} {task.traceback_text}" for task in tasks]
     return [*texts, repr(dask_scheduler.transition_log)]  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ def main(job: str, run_dir: str, how: str) -> None:
             traceback.print_exc()
         print("worker logs", client.get_worker_logs())
         print("scheduler logs", client.get_scheduler_logs(), client.get_events())
-        print(*client.run_on_scheduler(shown), sep="\n")
+        print(*client.run_on_scheduler(scheduler_texts), sep="\n")
 
 
 if __name__ == "__main__":

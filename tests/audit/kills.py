@@ -1,8 +1,8 @@
-"""Runs that are killed: a fork server that has everything imported, so that hundreds of kills are cheap.
+"""Killed runs: a fork server with all imports done, so that hundreds of kills are cheap.
 
-A child is forked, arms itself (it kills itself by SIGKILL at its n-th step, or its parent does after a delay), and runs
-the command line. Steps are file openings for writing, flushes, renames, removals and SQL statements of the ledger: all
-that a run leaves behind is made by one of them.
+A forked child runs the command line and kills itself by SIGKILL before its n-th step, or its parent kills it after
+a delay. Steps are file openings for writing, flushes, renames, removals and SQL statements of the ledger; a run
+writes only by these.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from unittest import mock
 KILLED = -signal.SIGKILL
 
 
-def warm(job: Path, place: Path) -> int:
-    """Run the job once here, so that children inherit what is imported and compiled; how many steps it has."""
+def warm_up(job: Path, place: Path) -> int:
+    """Run the job once in this process, so that children inherit imports and compiled code, and return its number of
+    steps.
+    """
     steps = Steps(None)
     with steps:
-        assert command("run", job, "--run-dir", place, "--quiet") == 0
+        assert run_command("run", job, "--run-dir", place, "--quiet") == 0
     return steps.taken
 
 
-def command(*arguments: object) -> int:
-    """The command line in this process: its exit code. Plots are left out: they are most of a small run's time."""
+def run_command(*arguments: object) -> int:
+    """Run a command in this process and return its exit code. Plots, the slowest part of a small run, are left out."""
     from dpscale.__main__ import main
 
     plots = dict.fromkeys(("error_plot", "share_plot", "trace_plot"), lambda *_: "")
@@ -42,7 +44,7 @@ def command(*arguments: object) -> int:
 
 
 class Steps:
-    """Counts the steps of a run; kills this process at the n-th, before it is taken."""
+    """Counter of the steps of a run, which kills this process before the n-th step."""
 
     def __init__(self, last: int | None) -> None:
         self.taken, self.last = 0, last
@@ -53,7 +55,7 @@ class Steps:
         if self.taken == self.last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _counted(self, function):
+    def _count_calls(self, function):
         def counted(*arguments, **settings):
             self.step()
             return function(*arguments, **settings)
@@ -71,7 +73,7 @@ class Steps:
         return db
 
     def __enter__(self) -> Steps:
-        os.replace, os.fsync, os.unlink, os.link = (self._counted(one) for one in self._kept[:4])
+        os.replace, os.fsync, os.unlink, os.link = (self._count_calls(one) for one in self._kept[:4])
         builtins.open = io.open = self._open
         sqlite3.connect = self._connect
         return self
@@ -82,7 +84,7 @@ class Steps:
 
 
 def start(*arguments: object, last: int | None = None, log: Path | None = None) -> int:
-    """Fork a child, a process group of its own, that runs the command line; its process id."""
+    """Fork a child in its own process group that runs a command, and return its process id."""
     child = os.fork()
     if child:
         return child
@@ -94,10 +96,10 @@ def start(*arguments: object, last: int | None = None, log: Path | None = None) 
         os.dup2(output, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         if last is None:
-            code = command(*arguments)
+            code = run_command(*arguments)
         else:
             with Steps(last):
-                code = command(*arguments)
+                code = run_command(*arguments)
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
@@ -109,16 +111,16 @@ def start(*arguments: object, last: int | None = None, log: Path | None = None) 
         os._exit(code)
 
 
-def end(child: int) -> int:
-    """Wait for a child: its exit code, or minus the signal that killed it."""
+def wait_for_exit(child: int) -> int:
+    """Wait for a child and return its exit code, or minus the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def kill_after(child: int, seconds: float) -> int:
-    """Kill a child and its workers after a delay, if it still runs; how it ended."""
+    """Kill a child and its workers after a delay, if it still runs, and return its exit code."""
     time.sleep(seconds)
     try:
         os.killpg(child, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         os.kill(child, signal.SIGKILL)
-    return end(child)
+    return wait_for_exit(child)

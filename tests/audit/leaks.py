@@ -1,9 +1,9 @@
-"""What a run leaves behind, held against the exact figures of a planted table.
+"""Search of files and output for the exact counts and values of a planted table.
 
-Looked for: counts of 6 digits as decimal text that stands alone (also with commas or underlines between
-thousands, or as a float that ends in .0), and as 8 raw bytes, little-endian, int64 or float64; and texts and numbers
-that stand in records only. A noisy value may by chance begin with the digits of a count: a decimal point and digits
-other than 0 after them, or digits beside them, make it another number.
+The search finds counts of 6 digits as separate decimal text (also with commas or underscores between thousands, or
+as a float that ends in .0) and as 8 raw little-endian bytes of an int64 or float64, and texts and numbers that
+occur in records only. A noisy value may begin with the digits of a count by chance: a decimal point followed by a
+digit other than 0, or adjacent digits, make it another number.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ SECRETS = (str(BAD_NUMBER), BAD_TEXT, str(UNIT))
 
 
 def planted_frame() -> pd.DataFrame:
-    """Rows whose every marginal count is distinctive."""
+    """Return rows whose marginal counts are all distinctive."""
     cells = [(a, city) for (a, city), count in CELLS.items() for _ in range(count)]
     frame = pd.DataFrame(cells, columns=["a", "city"])
     return frame.assign(unit=np.arange(len(frame)) + UNIT).sample(frac=1, random_state=0)
 
 
 def leaks_in(content: bytes) -> list[str]:
-    """The planted figures that some bytes tell."""
-    return [str(count) for count in COUNTS if _tells(content, count)] + [s for s in SECRETS if s.encode() in content]
+    """Return the planted counts and values that occur in some bytes."""
+    return [str(count) for count in COUNTS if _contains_count(content, count)] + [
+        s for s in SECRETS if s.encode() in content
+    ]
 
 
-def _tells(content: bytes, count: int) -> bool:
+def _contains_count(content: bytes, count: int) -> bool:
     text = str(count)
     shapes = rf"{text}|{text[:-3]}[,_]{text[-3:]}".encode()
     alone = rb"(?<![0-9A-Za-z.,])(?:" + shapes + rb")(?![0-9A-Za-z]|[,_][0-9]|\.[0-9]*[1-9])"
@@ -43,7 +45,7 @@ def _tells(content: bytes, count: int) -> bool:
 
 
 def leaks_under(folders: Iterable[Path]) -> dict[str, list[str]]:
-    """Every file under some folders that tells a planted figure."""
+    """Return the planted counts and values by file, for every file in the directories that contains one."""
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     found = {str(path): leaks_in(path.name.encode() + b"\0" + path.read_bytes()) for path in files}
     return {name: told for name, told in found.items() if told}

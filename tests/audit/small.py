@@ -1,4 +1,4 @@
-"""One small job, as the audits run it: 3 attributes, 2 files, 4 rows a unit at most."""
+"""A small job for the audits: 3 attributes, 2 files, at most 4 rows per unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def frame(rows: int = 400, seed: int = 0) -> pd.DataFrame:
 
 
 def write(folder: Path, name: str = "job.toml", **changes: Any) -> Path:
-    """Data, domain and job file in a folder; keyword arguments replace tables of the job."""
+    """Write data, domain and job file into a directory; keyword arguments replace sections of the job."""
     data = folder / "data"
     if not data.exists():
         data.mkdir(parents=True)

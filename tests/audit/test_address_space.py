@@ -1,6 +1,6 @@
-"""A driver that runs out of address space says so in words that no record decides.
+"""A driver without address space fails with a text that depends on no record.
 
-Where memory ends follows from the data, so whether a stage fails at a limit is not for us to hide. What it says is.
+The memory use depends on the data, so the limit at which a stage fails is not hidden; only the text is tested.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ ALLOWED = re.compile("|".join(["", re.escape(SENTENCE), *LIBRARIES]))
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Planned runs on a table and on its neighbour of a hundred rows more, each row a person of its own."""
-    return [measurement_plan(tmp_path_factory.mktemp("rows"), rows) for rows in (ROWS, ROWS + 100)]
+    """Planned runs on a table and on a neighbouring table with a hundred more rows, one row per unit."""
+    return [make_planned_run(tmp_path_factory.mktemp("rows"), rows) for rows in (ROWS, ROWS + 100)]
 
 
-def measurement_plan(place, rows):
+def make_planned_run(place, rows):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.integers(0, 4, rows), "b": rng.integers(0, 3, rows), "unit": np.arange(rows)})
     (place / "data").mkdir()
@@ -64,8 +64,8 @@ def measurement_plan(place, rows):
     return place / "run"
 
 
-def told(limits, runs, planted=""):
-    """Of every limit exit code and stderr of each run."""
+def run_under_limits(limits, runs, planted=""):
+    """Return the exit code and stderr of each run for each limit."""
     command = [sys.executable, "-m", "tests.audit.short_of_memory", str(limits), planted or "no", *map(str, runs)]
     settings = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, timeout=550, check=True)
@@ -73,8 +73,8 @@ def told(limits, runs, planted=""):
 
 
 @pytest.mark.parametrize("limits", [10, pytest.param(100, marks=pytest.mark.slow)])
-def test_at_every_limit_neighbouring_tables_are_told_of_alike(runs, limits):
-    found = told(limits, runs)
+def test_out_of_memory_texts_equal_on_neighbouring_tables(runs, limits):
+    found = run_under_limits(limits, runs)
     outcomes = [outcome for both in found for outcome in both]
     assert [text for _, text in outcomes if not ALLOWED.fullmatch(text)] == []
     assert [code for code, _ in outcomes if code not in (0, 3, 75, 127) and code > 0] == []
@@ -82,8 +82,8 @@ def test_at_every_limit_neighbouring_tables_are_told_of_alike(runs, limits):
     assert {text for code, text in outcomes if code == 0} == {""}
 
 
-def test_a_planted_text_of_an_error_is_seen(runs):
-    texts = [text for both in told(20, runs, "planted") for _, text in both]
+def test_planted_error_text_is_detected(runs):
+    texts = [text for both in run_under_limits(20, runs, "planted") for _, text in both]
     assert any(not ALLOWED.fullmatch(text) for text in texts)
     numbers = [set(re.findall(r"\((\d+)[,)]", text)) for text in texts]
     assert any(one ^ other for one, other in zip(numbers[::2], numbers[1::2], strict=True)), texts

@@ -1,4 +1,6 @@
-"""The ledger covers what a run drew, recomputed from the run's files by code that shares nothing with the run."""
+"""Charges against draws: the cost of a run is recomputed from its files by independent code and compared with the
+ledger.
+"""
 
 import json
 from fractions import Fraction
@@ -19,7 +21,7 @@ UNIT = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_ro
 ROW = {"path": "data", "domain": "domain.toml"}
 
 
-def a_run(place, mechanism="identity", data=ROW, **settings):
+def run_job(place, mechanism="identity", data=ROW, **settings):
     path = write(place, mechanism={"name": mechanism}, data=data, **settings,
                  workload=[{"family": "prefix", "degree": 2}, {"family": "marginal", "degree": 1}])  # fmt: skip
     dp.run(path, place / "run")
@@ -28,16 +30,16 @@ def a_run(place, mechanism="identity", data=ROW, **settings):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("data", [ROW, UNIT], ids=["rows", "units"])
-def test_the_ledger_covers_what_was_drawn(tmp_path, mechanism, data):
-    found = audit_run(*a_run(tmp_path, mechanism, data))
+def test_ledger_covers_draws(tmp_path, mechanism, data):
+    found = audit_run(*run_job(tmp_path, mechanism, data))
     assert found.sound
     assert found.drawn > found.paid * 999 / 1000
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("data", [ROW, UNIT], ids=["rows", "units"])
-def test_the_ledger_covers_laplace_noise_as_pure_epsilon(tmp_path, mechanism, data):
-    run, ledger = a_run(tmp_path, mechanism, data, privacy={"epsilon": 0.7, "dataset": "pure"})
+def test_ledger_covers_laplace_noise_as_pure_epsilon(tmp_path, mechanism, data):
+    run, ledger = run_job(tmp_path, mechanism, data, privacy={"epsilon": 0.7, "dataset": "pure"})
     found = audit_run(run, ledger)
     assert found.sound
     assert 0.7 * 999 / 1000 < found.drawn <= 0.7
@@ -50,7 +52,7 @@ def test_the_ledger_covers_laplace_noise_as_pure_epsilon(tmp_path, mechanism, da
 
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("data", [ROW, UNIT], ids=["rows", "units"])
-def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, published, data):
+def test_ledger_covers_draws_and_selections_of_adaptive_run(tmp_path, published, data):
     privacy = {"epsilon": 1.0, "delta": 1e-9, "dataset": "adaptive"}
     run = dp.run(write(tmp_path, mechanism={"name": "aim-grem", "published": published}, data=data, privacy=privacy,
                        workload=[{"family": "prefix", "degree": 2}]), tmp_path / "run").path  # fmt: skip
@@ -71,8 +73,8 @@ def test_the_ledger_covers_what_an_adaptive_run_drew_and_chose(tmp_path, publish
     assert absent in audit_run(run, tmp_path / "ledger.sqlite").faults
 
 
-def test_a_draw_by_a_strategy_is_held_against_the_strategys_own_columns(tmp_path):
-    """Planted: the noise of cells by themselves under a strategy that moves further, and a strategy of nobody."""
+def test_draw_with_strategy_is_checked_against_its_columns(tmp_path):
+    """Planted faults: noise scaled for single cells under a strategy of larger sensitivity, and an unknown strategy."""
     privacy = {"epsilon": 1.0, "delta": 1e-9, "dataset": "adaptive"}
     run = dp.run(write(tmp_path, mechanism={"name": "aim-grem"}, privacy=privacy,
                        workload=[{"family": "prefix", "degree": 2}]), tmp_path / "run").path  # fmt: skip
@@ -88,16 +90,16 @@ def test_a_draw_by_a_strategy_is_held_against_the_strategys_own_columns(tmp_path
     assert any("an unknown strategy" in fault for fault in audit_run(run, tmp_path / "ledger.sqlite").faults)
 
 
-def first_drawn(run):
-    """The record of a run's first measurement, and its value."""
+def first_measurement(run):
+    """Return the record and the value of the first measurement of a run."""
     released = Run(run).measurements
     first = released.measurement_plan.first_decision()
     return released.record(first.requests[0]), released.values(first)[0]
 
 
-def test_a_planted_uncharged_draw_is_found(tmp_path):
-    run, ledger = a_run(tmp_path)
-    record, value = first_drawn(run)
+def test_planted_uncharged_draw_is_detected(tmp_path):
+    run, ledger = run_job(tmp_path)
+    record, value = first_measurement(run)
     for change, fault in (({"release": "another"}, "not charged"), ({"strategy": "0" * 64}, "not in the plan")):
         changed = record | change
         path = run / "measurements" / STRAY
@@ -107,10 +109,10 @@ def test_a_planted_uncharged_draw_is_found(tmp_path):
     assert audit_run(run, ledger).sound
 
 
-def test_a_planted_second_draw_is_found(tmp_path):
-    """The same measurement once more under another noise: in the plan and of this release, but paid for once."""
-    run, ledger = a_run(tmp_path)
-    record, value = first_drawn(run)
+def test_planted_second_draw_is_detected(tmp_path):
+    """The same measurement with other noise is in the plan and of this release, but paid for once."""
+    run, ledger = run_job(tmp_path)
+    record, value = first_measurement(run)
     record |= {"round": 1}
     plant(run / "measurements" / STRAY, record, value)
     assert not audit_run(run, ledger).sound

@@ -1,4 +1,4 @@
-"""Errors of our own code are not taken for damage of a file; only DPSCALE_DEBUG=1 shows their cause."""
+"""Unexpected errors of dpscale are not reported as damaged files, and only DPSCALE_DEBUG=1 shows their cause."""
 
 import csv
 import errno
@@ -31,11 +31,11 @@ OF_ANOTHER_PLACE = [pa.ArrowInvalid, OSError, csv.Error]
 HINT = "set DPSCALE_DEBUG=1 to see the cause (its output is private)"
 
 
-def fail(kind):
-    def planted(*_, **__):
+def make_failing(kind):
+    def fail(*_, **__):
         raise kind(SECRET)
 
-    return planted
+    return fail
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def debug(monkeypatch):
     monkeypatch.setenv("DPSCALE_DEBUG", "1")
 
 
-def count(file):
+def count_file(file):
     domain = dp.Domain.from_dict({"attributes": {"a": {"kind": "categories", "values": ["0", "1"]}}})
     return dp.count_marginals(dp.Table.open(file, domain), [("a",)])
 
 
-def check_unexpected(error, kind, place):
+def assert_redacted(error, kind, place):
     assert type(error) is dp.TransientError
     assert f"failed with {kind.__name__} at dpscale/{place}:" in str(error)
     assert str(error).endswith(HINT)
@@ -64,25 +64,25 @@ def check_unexpected(error, kind, place):
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_misuse_of_pyarrow_in_a_reader_is_not_damage(file, monkeypatch, kind):
-    monkeypatch.setattr(file_readers, "small", fail(kind))
+def test_pyarrow_misuse_in_reader_is_not_reported_as_damage(file, monkeypatch, kind):
+    monkeypatch.setattr(file_readers, "small", make_failing(kind))
     with pytest.raises(dp.DpscaleError) as caught:
         dp.Table.open(file, dp.Domain({"a": 2})).partitions[0].columns()
-    check_unexpected(caught.value, kind, "records/file_readers.py")
+    assert_redacted(caught.value, kind, "records/file_readers.py")
     with pytest.raises(dp.DpscaleError) as caught:
-        count(file)
-    check_unexpected(caught.value, kind, "records/file_readers.py")
+        count_file(file)
+    assert_redacted(caught.value, kind, "records/file_readers.py")
 
 
 @pytest.mark.parametrize("kind", OURS + OF_ANOTHER_PLACE)
-def test_an_error_of_code_that_decodes_no_file_is_not_damage(file, monkeypatch, kind):
-    monkeypatch.setattr(encode, "_places", fail(kind))
+def test_error_outside_decoding_is_not_reported_as_damage(file, monkeypatch, kind):
+    monkeypatch.setattr(encode, "_places", make_failing(kind))
     with pytest.raises(dp.DpscaleError) as caught:
-        count(file)
-    check_unexpected(caught.value, kind, "records/encode.py")
+        count_file(file)
+    assert_redacted(caught.value, kind, "records/encode.py")
 
 
-def test_what_the_system_refuses_is_told_by_its_reason():
+def test_system_error_is_reported_by_reason():
     with pytest.raises(dp.DataError) as caught, reading("x.parquet"):
         raise OSError(errno.EMFILE, SECRET)
     assert "x.parquet cannot be read (Too many open files)" in str(caught.value)
@@ -96,7 +96,7 @@ def test_what_the_system_refuses_is_told_by_its_reason():
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.csv"])
-def test_damage_is_still_damage(tmp_path, name, debug):
+def test_damaged_file_is_reported_as_damage(tmp_path, name, debug):
     frame, file = pd.DataFrame({"a": ["0", "1"] * 999}), tmp_path / name
     if name == "x.csv":
         file.write_text("a,b\n0,1\n0,1,1\n")
@@ -104,14 +104,14 @@ def test_damage_is_still_damage(tmp_path, name, debug):
         frame.to_parquet(file) if name == "x.parquet" else feather.write_feather(frame, file)
         file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(dp.DataError, match=r"cannot be read|is damaged") as caught:
-        count(file)
+        count_file(file)
     assert caught.value.__cause__ is not None
 
 
-def test_the_cause_is_chained_where_the_user_asks_for_it(file, monkeypatch, debug):
-    monkeypatch.setattr(file_readers, "small", fail(pa.ArrowTypeError))
+def test_cause_is_chained_in_debug_mode(file, monkeypatch, debug):
+    monkeypatch.setattr(file_readers, "small", make_failing(pa.ArrowTypeError))
     with pytest.raises(dp.TransientError, match="ArrowTypeError at dpscale") as caught:
-        count(file)
+        count_file(file)
     assert isinstance(caught.value.__cause__, pa.ArrowTypeError)
     shown = "".join(traceback.format_exception(caught.value))
     assert SECRET in shown
@@ -120,31 +120,31 @@ def test_the_cause_is_chained_where_the_user_asks_for_it(file, monkeypatch, debu
 
 
 @pytest.mark.parametrize("value", ["", "0", "yes"])
-def test_other_values_of_the_variable_show_nothing(monkeypatch, value):
+def test_other_values_of_debug_variable_hide_cause(monkeypatch, value):
     monkeypatch.setenv("DPSCALE_DEBUG", value)
-    for call in (RedactedCall(fail(ValueError)), lambda: discreetly("work", fail(ValueError))):
+    for call in (RedactedCall(make_failing(ValueError)), lambda: discreetly("work", make_failing(ValueError))):
         with pytest.raises(dp.TransientError) as caught:
             call()
         assert (caught.value.__cause__, caught.value.__context__) == (None, None)
         assert str(caught.value).endswith(HINT)
 
 
-def fail_in_a_process(_):
+def raise_in_process(_):
     raise ValueError(SECRET)
 
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
 @pytest.mark.parametrize("asked", [True, False])
-def test_the_cause_travels_from_workers_only_where_the_user_asks_for_it(scheduler, asked, monkeypatch):
+def test_workers_send_cause_only_in_debug_mode(scheduler, asked, monkeypatch):
     monkeypatch.setenv("DPSCALE_DEBUG", "1" if asked else "0")
     with pytest.raises(dp.TransientError) as caught:
-        resolve(scheduler=scheduler).map(fail_in_a_process, ["x"])
+        resolve(scheduler=scheduler).map(raise_in_process, ["x"])
     assert (SECRET in "".join(traceback.format_exception(caught.value))) == asked
     assert (caught.value.__cause__ is not None) == asked
 
 
-def test_the_command_shows_the_cause_and_warns(place, monkeypatch):
-    monkeypatch.setattr(file_readers, "small", fail(pa.ArrowTypeError))
+def test_command_shows_cause_and_warns_in_debug_mode(place, monkeypatch):
+    monkeypatch.setattr(file_readers, "small", make_failing(pa.ArrowTypeError))
     call = ["run", str(write_job(place)), "--run-dir", str(place / "run"), "--quiet"]
     result = CliRunner().invoke(main, call)
     assert result.exit_code == 75

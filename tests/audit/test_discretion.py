@@ -1,4 +1,4 @@
-"""What other libraries say of an error may hold counts and values of records: only its kind leaves a task."""
+"""Redaction of errors: texts of other libraries may contain counts and values, so only the error type leaves a task."""
 
 import errno
 import pickle
@@ -35,7 +35,7 @@ def refuse(name):
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
 @pytest.mark.parametrize("name", ERRORS)
-def test_a_strange_error_keeps_its_kind_and_place_and_loses_its_text(name, scheduler):
+def test_foreign_error_keeps_type_and_place_without_text(name, scheduler):
     with pytest.raises(KINDS[name]) as caught:
         resolve(scheduler=scheduler).map(fail, [name], "map")
     told = "".join(traceback.format_exception(caught.value))
@@ -44,7 +44,7 @@ def test_a_strange_error_keeps_its_kind_and_place_and_loses_its_text(name, sched
     assert caught.value.__context__ is None
 
 
-def test_our_own_errors_pass_as_they_are():
+def test_own_errors_keep_their_text():
     with pytest.raises(DataError, match="outside the domain"):
         resolve(scheduler="synchronous").map(refuse, ["x"], "map")
 
@@ -61,26 +61,26 @@ def refuse_some(number):
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
 @pytest.mark.parametrize("numbers", [[1, 4, 0, 2], [2, 4, 0, 1], [0] * 20 + [4] + [3] * 20 + [1]])
 @pytest.mark.parametrize("way", ["map", *WAYS])
-def test_of_several_refusals_the_same_one_is_told_wherever_they_are(scheduler, numbers, way):
+def test_first_refusal_in_order_is_reported_on_every_scheduler(scheduler, numbers, way):
     engine = resolve(scheduler=scheduler)
     items = [(number,) for number in numbers]
     with pytest.raises(DataError, match="data column 1: a value outside the domain"):
         engine.map(refuse_some, items) if way == "map" else engine.reduce(refuse_some, items, 2, pieces=WAYS[way])
 
 
-def test_a_refusal_is_a_result_that_shows_nothing_and_goes_through_later_tasks():
+def test_refusal_is_returned_as_opaque_result():
     refused = RedactedCall(refuse_some)(1)
     assert repr(refused) == "result"
     assert refused.error.__traceback__ is None
     assert RedactedCall(len)(pickle.loads(pickle.dumps(refused))).error.field == "data column 1"
 
 
-def test_a_file_that_the_system_does_not_give_is_a_failure_that_is_tried_again():
-    def unreadable():
+def test_unreadable_file_error_passes_redaction():
+    def raise_unreadable():
         raise Unreadable("data.path", "x.parquet cannot be read")
 
     with pytest.raises(Unreadable):
-        RedactedCall(unreadable)()
+        RedactedCall(raise_unreadable)()
 
 
 SHORT_OF_MEMORY = [
@@ -93,26 +93,26 @@ SHORT_OF_MEMORY = [
 
 
 @pytest.mark.parametrize("error", SHORT_OF_MEMORY)
-def test_want_of_memory_has_the_same_words_in_a_task_and_on_the_driver(error):
-    def fail_so():
+def test_out_of_memory_text_is_equal_in_task_and_driver(error):
+    def raise_error():
         raise error
 
-    for call in (RedactedCall(fail_so), lambda: discreetly("stage measure", fail_so)):
+    for call in (RedactedCall(raise_error), lambda: discreetly("stage measure", raise_error)):
         with pytest.raises(TransientError) as caught:
             call()
         assert str(caught.value) == str(no_memory())
         assert caught.value.__context__ is None
 
 
-def test_what_the_driver_fails_with_is_its_kind_and_place():
-    def fail_so():
+def test_driver_error_is_reported_by_type_and_place():
+    def raise_type_error():
         return nearest("age", [31337, "sex"])
 
     with pytest.raises(TransientError) as caught:
-        discreetly("stage measure", fail_so)
+        discreetly("stage measure", raise_type_error)
     assert str(caught.value).startswith("engine: stage measure failed with TypeError at dpscale/base/display.py:")
     assert "31337" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_discreet_function_travels_and_keeps_its_name():
+def test_redacted_call_can_be_pickled_and_keeps_name():
     assert repr(pickle.loads(pickle.dumps(RedactedCall(refuse)))) == "refuse"

@@ -1,8 +1,8 @@
-"""The noise of whole runs has the scheduled law.
+"""Noise of whole runs against the scheduled distribution.
 
-Power: every run here draws 1,000 numbers or more, so the scale test rejects 0.7 and 1.3 with p < 1e-9. Draws follow
-the release's id, which follows where the test runs; so a fault is one that two runs have, and another law has to be
-seen in one of two.
+Every run here draws at least 1,000 numbers, so the scale test rejects a factor of 0.7 or 1.3 with p < 1e-9. Draws
+depend on the release id, which depends on the path of the test; therefore a fault must occur in two runs, and a
+wrong distribution must be detected in one of two.
 """
 
 import math
@@ -34,7 +34,9 @@ def place(tmp_path_factory):
 
 
 def noise_of_run(place, mechanism, noise, seed):
-    """Measured minus exact, block by block, from the files of a whole run, and the scheduled deviations."""
+    """Return measured minus exact values by block, from the files of a whole run, and the scheduled standard
+    deviations.
+    """
     import tomli_w
 
     budget = {"privacy_cost": 0.5} if noise == "gaussian" else {"epsilon": 0.5}
@@ -57,7 +59,7 @@ def noise_of_run(place, mechanism, noise, seed):
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_run_has_the_law_it_was_charged_for(place, mechanism, noise):
+def test_noise_of_run_has_charged_distribution(place, mechanism, noise):
     pure = noise == "laplace"
     runs = [noise_of_run(place, mechanism, noise, seed) for seed in (1, 2)]
     assert set.intersection(*(set(faults(*run, pure)) for run in runs)) == set()
@@ -72,12 +74,12 @@ def test_a_run_has_the_law_it_was_charged_for(place, mechanism, noise):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("factor", [0.7, 1.3])
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_planted_scales_are_found(mechanism, factor, noise):
+def test_planted_noise_scale_is_detected(mechanism, factor, noise):
     case = noise_scaled(case_of(mechanism, (30, 40), noise=noise), factor)
     assert "scale" in faults(*noise_of(case), case.pure)
 
 
-def test_planted_float_noise_is_found():
+def test_planted_float_noise_is_detected():
     assert "not on the integer lattice" in faults(*noise_of(noise_on_floats(case_of("identity", (30, 40)))))
     rng = np.random.default_rng(0)
     deviation = 5000.0
@@ -88,12 +90,12 @@ def test_planted_float_noise_is_found():
     assert low_bits_p(coarse) < 1e-9
 
 
-def test_another_shape_is_found():
+def test_other_noise_shape_is_detected():
     laplace = np.rint(np.random.default_rng(0).laplace(0, 5000 / math.sqrt(2), 2000))
     assert shape_p(laplace, np.full(2000, 5000.0)) < 1e-3
 
 
-def test_a_planted_shared_stream_is_found():
+def test_planted_shared_stream_is_detected():
     from dpscale.audit.selftest import key_reused
 
     assert "shared by two measurements" in faults(*noise_of(key_reused(case_of("residual-planner", (30, 40)))))
@@ -102,7 +104,7 @@ def test_a_planted_shared_stream_is_found():
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_p_values_of_many_secrets_are_uniform(mechanism):
-    """300 releases: a bias too small for one release would bend the law of the p values."""
+    """Over 300 releases, a bias too small for one release changes the distribution of p values."""
     case = case_of(mechanism, (10, 12))
     counts = np.zeros((10, 12), dtype=np.int64)
     p_values = [scale_p(case.release(counts, seed), case.deviations) for seed in range(300)]

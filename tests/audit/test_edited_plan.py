@@ -1,4 +1,4 @@
-"""The ledger knows the plan that is drawn, not the file that stands there by the time it is charged."""
+"""The ledger is charged for the plan that is measured, not for the plan file at the time of the charge."""
 
 import hashlib
 import json
@@ -22,19 +22,19 @@ from tests.audit.small import write
 JOB = {"workload": [{"family": "marginal", "attributes": [["a", "b"]]}], "engine": {"scheduler": "synchronous"}}
 
 
-def drawn(run):
+def measured_sets(run):
     paths = (run / "measurements").glob("*.parquet")
     return {tuple(record["attributes"]) for path in paths for record in records_of(path)}
 
 
-def other_attribute(run):
-    """The plan of a, b as one of a, c, at the same noise; plan.json is made to agree."""
+def replace_attribute(run):
+    """Turn the plan of (a, b) into one of (a, c) with the same noise, and update plan.json."""
 
-    def edited(columns):
+    def edit_columns(columns):
         for name in ("members", "counted"):
             columns[name] = np.where(columns[name] == 1, 2, columns[name]).astype(np.int32)
 
-    edit_blocks(run, edited)
+    edit_blocks(run, edit_columns)
     with np.load(run / "plan" / "blocks.npz") as columns:
         sets = AttributeSets((), columns["members"], columns["ends"])
         blocks = Blocks(sets, (), *(columns[name] for name in ("strategy", "share", "whole", "noise")))
@@ -43,15 +43,15 @@ def other_attribute(run):
     path.write_text(json.dumps(content | {"blocks": content["blocks"] | {"sha256": blocks.digest}}))
 
 
-def agreed(run):
+def update_plan_hash(run):
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["stages"]["plan"]["sha256"] = output_digest(run, run / "plan")
     manifest["stages"]["measure"]["state"] = "running"
     (run / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_a_plan_edited_while_its_process_runs_buys_no_second_draw(tmp_path, monkeypatch):
-    """Between planning and measuring plan.json is edited; a copy, taken while the secret lived, is measured as well."""
+def test_plan_edited_during_run_gives_no_second_draw(tmp_path, monkeypatch):
+    """plan.json is edited between planning and measuring; a copy of the run with its secret is measured as well."""
     import tomli_w
 
     job, run, copy = write(tmp_path, **JOB), tmp_path / "run", tmp_path / "copy"
@@ -60,32 +60,32 @@ def test_a_plan_edited_while_its_process_runs_buys_no_second_draw(tmp_path, monk
     )
     real_stage, real_destroy = runner.run_stage, budget.destroy_secret
 
-    def staged(stage, *arguments, **settings):
+    def run_stage_with_edit(stage, *arguments, **settings):
         if stage.name == "measure":
-            other_attribute(run)
+            replace_attribute(run)
         return real_stage(stage, *arguments, **settings)
 
-    def destroyed(path):
+    def copy_and_destroy(path):
         if not copy.exists():
             shutil.copytree(run, copy)
         return real_destroy(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(runner, "run_stage", staged)
-        patched.setattr(budget, "destroy_secret", destroyed)
+        patched.setattr(runner, "run_stage", run_stage_with_edit)
+        patched.setattr(budget, "destroy_secret", copy_and_destroy)
         with suppress(dp.DpscaleError):  # to refuse the edit is right as well
             dp.run(job, run)
     if not copy.exists():
         return
-    agreed(copy)
+    update_plan_hash(copy)
     shutil.rmtree(copy / "measurements")
     with suppress(dp.DpscaleError):
         dp.run(job, copy)
-    both = drawn(run) | (drawn(copy) if (copy / "measurements").exists() else set())
+    both = measured_sets(run) | (measured_sets(copy) if (copy / "measurements").exists() else set())
     assert not {("a", "b"), ("a", "c")} <= both  # one charge, two plans drawn
 
 
-def test_the_digest_of_a_plan_is_of_what_was_written(tmp_path):
+def test_plan_digest_is_of_written_plan(tmp_path):
     run = Run.create(Job.read(write(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
     runner.run_stages(run, only="plan")
     path = run.path / "plan" / "plan.json"
@@ -94,8 +94,8 @@ def test_the_digest_of_a_plan_is_of_what_was_written(tmp_path):
     assert run.measurement_plan.digest == written
 
 
-def test_the_digest_of_a_plan_is_of_what_was_read(tmp_path):
-    """A later process: read at its beginning, edited before it is charged."""
+def test_plan_digest_is_of_read_plan(tmp_path):
+    """A later process reads the plan, which is then edited before the charge."""
     job = write(tmp_path, engine={"scheduler": "synchronous"})
     runner.run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
     run = Run(tmp_path / "run")
@@ -107,8 +107,8 @@ def test_the_digest_of_a_plan_is_of_what_was_read(tmp_path):
 
 
 @pytest.mark.parametrize("mechanism", [{"name": "aim-grem"}, {"name": "aim-grem", "published": True}])
-def test_an_adaptive_run_that_was_charged_goes_on(tmp_path, monkeypatch, mechanism):
-    """Its ledger entry holds the law as it was: mechanism, cost and rows. What was paid for must not be lost."""
+def test_charged_adaptive_run_resumes(tmp_path, monkeypatch, mechanism):
+    """The ledger records mechanism, cost and rows per unit, which stay the same on resume."""
     job = write(tmp_path, mechanism=mechanism, privacy={"rho": 0.5, "dataset": "small"},
                 engine={"scheduler": "synchronous"})  # fmt: skip
     with monkeypatch.context() as patched:

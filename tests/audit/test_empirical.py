@@ -1,9 +1,10 @@
-"""Empirical lower bounds of mu and epsilon on two neighbouring tables: never above the claim, unless planted.
+"""Empirical lower bounds of mu and epsilon on two neighbouring tables never exceed the claim, unless a violation is
+planted.
 
-Power (3,000 releases of either table under keys of their own, mu = 1 claimed): the bound lies 0.2 ± 0.04 below the true
-mu, and scale x 0.7 has a true mu of 1.43, sensitivity off by sqrt 2 of 1.41. So a planted violation is missed with a
-chance below 1e-5, and an honest mechanism refuted with one below 1e-4, by Clopper & Pearson. The seeds are fixed.
-The long form has 30,000 releases and sees a scale x 0.9 too.
+Power (3,000 releases of either table with separate keys, claimed mu = 1): the bound is 0.2 ± 0.04 below the true
+mu; noise scaled by 0.7 has a true mu of 1.43, and a sensitivity wrong by sqrt 2 one of 1.41. So a planted violation
+is missed with probability below 1e-5, and a correct mechanism is refuted with probability below 1e-4 (Clopper &
+Pearson). The seeds are fixed. The long form has 30,000 releases and also detects noise scaled by 0.9.
 """
 
 import numpy as np
@@ -16,7 +17,7 @@ from dpscale.audit.selftest import NEEDED, PLANTED, PURE, WEAKER, noise_scaled, 
 DELTA = 1e-3
 
 
-def refuted(case, tables, **settings) -> bool:
+def is_refuted(case, tables, **settings) -> bool:
     found = attack(case, *tables, delta=DELTA, **settings)
     return found.mu > case.claimed**0.5 or found.epsilon > case_epsilon(case)
 
@@ -28,7 +29,7 @@ def case_epsilon(case) -> float:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_an_honest_release_is_not_refuted(mechanism):
+def test_correct_release_is_not_refuted(mechanism):
     case = case_of(mechanism)
     found = attack(case, *worst_pair(case), releases=2000, delta=DELTA)
     assert 0.5 < found.mu <= case.claimed**0.5
@@ -36,7 +37,7 @@ def test_an_honest_release_is_not_refuted(mechanism):
 
 
 @pytest.mark.parametrize(("mechanism", "sizes"), [*((name, (2, 3)) for name in MECHANISMS), ("identity", (2,))])
-def test_an_honest_pure_release_is_not_refuted(mechanism, sizes):
+def test_correct_pure_release_is_not_refuted(mechanism, sizes):
     case = case_of(mechanism, sizes, noise="laplace")
     found = attack(case, *worst_pair(case), releases=2000, delta=0.0)
     assert 0 < found.epsilon <= case.claimed
@@ -44,7 +45,7 @@ def test_an_honest_pure_release_is_not_refuted(mechanism, sizes):
 
 
 @pytest.mark.parametrize("name", WEAKER)
-def test_a_planted_violation_of_pure_epsilon_is_refuted(name):
+def test_planted_violation_of_pure_epsilon_is_refuted(name):
     case = case_of("identity", (2,), noise="laplace")
     found = attack(PLANTED[name](case), *worst_pair(case), releases=PURE, delta=0.0)
     assert found.epsilon > case.claimed
@@ -52,24 +53,24 @@ def test_a_planted_violation_of_pure_epsilon_is_refuted(name):
 
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.parametrize("mechanism", ["residual-planner", pytest.param("query-smasher", marks=pytest.mark.slow)])
-def test_a_planted_violation_is_refuted(name, mechanism):
+def test_planted_violation_is_refuted(name, mechanism):
     case = case_of(mechanism)
     tables = worst_pair(case)
     if name == "a data-dependent domain":
         empty = tables[0] * 0
         tables = empty, empty + np.eye(*empty.shape, dtype=np.int64) * np.array([1, 0, 0])
-    assert refuted(PLANTED[name](case), tables, releases=NEEDED[name])
+    assert is_refuted(PLANTED[name](case), tables, releases=NEEDED[name])
 
 
 @pytest.mark.slow  # its parts are tested one by one
-def test_selftest_passes_and_says_so():
+def test_selftest_passes():
     checks = selftest()
     assert len(checks) >= 3 * 3 + len(PLANTED)
     assert [name for name, passed, _ in checks if not passed] == []
 
 
-def test_clopper_and_pearson_cover():
-    """5,000 binomial samples at error 5 %: each side misses at most so often (and not never)."""
+def test_clopper_pearson_bounds_have_coverage():
+    """With 5,000 binomial samples at error 5 %, each side misses at most 5.5 % and at least 0.5 % of the time."""
     hits = np.random.default_rng(0).binomial(50, 0.3, 5000)
     bounds = {int(h): clopper_pearson(int(h), 50, 0.05) for h in set(hits)}
     low = np.mean([bounds[int(h)][0] > 0.3 for h in hits])
@@ -80,8 +81,8 @@ def test_clopper_and_pearson_cover():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_long_form(mechanism):
+def test_long_attack_detects_noise_scale_of_90_percent(mechanism):
     case = case_of(mechanism)
     tables = worst_pair(case)
-    assert not refuted(case, tables, releases=30_000)
-    assert refuted(noise_scaled(case, 0.9), tables, releases=30_000)
+    assert not is_refuted(case, tables, releases=30_000)
+    assert is_refuted(noise_scaled(case, 0.9), tables, releases=30_000)

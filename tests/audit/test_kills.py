@@ -1,8 +1,8 @@
-"""Runs killed anywhere: the ledger holds each release once, every file is the one draw, and no torn file is read.
+"""Killed runs: the ledger has each release once, each file has the same draw, and no partial file is read.
 
-Kills are at a given step (before the n-th write, flush, rename, removal or SQL statement: mid-write and
-mid-transaction) and at a random time. After a few kills the run is done by the same command, and compared with the
-bytes of a run that nobody killed. The slow form makes 1,000 kills.
+Kills come before the n-th write, flush, rename, removal or SQL statement, or at a random time. After a few kills
+the same command finishes the run, whose bytes are compared with those of an uninterrupted run. The slow form makes
+1,000 kills.
 """
 
 import json
@@ -34,98 +34,100 @@ def job(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def unkilled(job):
+def uninterrupted_run(job):
     run = job.parent / "unkilled"
-    return run, kills.warm(job, run)
+    return run, kills.warm_up(job, run)
 
 
-def rounds(run):
+def decision_files(run):
     return {path.name: path.read_bytes() for path in run.glob("measurements/round-*.json")}
 
 
-def charges(ledger):
+def ledger_rows(ledger):
     with closing(sqlite3.connect(ledger)) as db:
         return db.execute("SELECT release, cost, state FROM releases").fetchall()
 
 
-def check(run, unkilled, ledger):
-    """One charge of the one release, in the last state; the same bytes as unkilled; nothing half made is left over."""
+def assert_single_release(run, uninterrupted_run, ledger):
+    """Check for one charge in the released state, the bytes of the uninterrupted run and no leftovers."""
     release = json.loads((run / "manifest.json").read_text())["release"]
-    [(charged, cost, state)] = charges(ledger)
+    [(charged, cost, state)] = ledger_rows(ledger)
     assert (charged, state) == (release, "released")
-    assert measurements(run) == measurements(unkilled)
-    assert answers(run) == answers(unkilled)
-    assert rounds(run) == rounds(unkilled)
+    assert measurements(run) == measurements(uninterrupted_run)
+    assert answers(run) == answers(uninterrupted_run)
+    assert decision_files(run) == decision_files(uninterrupted_run)
     assert not (run / "secret.key").exists()
     found = audit_run(run, ledger)
     assert found.sound
     assert found.paid == max(Fraction(part) for part in json.loads(cost).values())
 
 
-def killed_run(job, place, unkilled, draws):
-    """Kill a run of its own ledger as `draws` says, then let it end; how many kills hit."""
+def run_under_kills(job, place, uninterrupted_run, kill_actions):
+    """Kill a run with a new ledger by each action, let it finish, check it and return the number of kills that hit."""
     place.mkdir(exist_ok=True)
-    run, log, ledger = place / "run", place / "log", fresh_ledger(job)
-    hits = sum(draw(job, run) == kills.KILLED for draw in draws)
-    assert kills.end(kills.start("run", job, "--run-dir", run, "--quiet", log=log)) == 0, log.read_text()
-    check(run, unkilled, ledger)
+    run, log, ledger = place / "run", place / "log", remove_ledger(job)
+    hits = sum(action(job, run) == kills.KILLED for action in kill_actions)
+    assert kills.wait_for_exit(kills.start("run", job, "--run-dir", run, "--quiet", log=log)) == 0, log.read_text()
+    assert_single_release(run, uninterrupted_run, ledger)
     return hits
 
 
-def fresh_ledger(job):
-    """The job's ledger, removed: the release id of a seeded run follows the job, so every run is the same release."""
+def remove_ledger(job):
+    """Remove the ledger of the job; the release id of a seeded run depends on the job, so each run is the same
+    release.
+    """
     ledger = job.parent / "ledger.sqlite"
     for name in (ledger, ledger.with_name("ledger.sqlite-wal"), ledger.with_name("ledger.sqlite-shm")):
         name.unlink(missing_ok=True)
     return ledger
 
 
-def at_step(step):
-    return lambda job, run: kills.end(kills.start("run", job, "--run-dir", run, "--quiet", last=step))
+def kill_at_step(step):
+    return lambda job, run: kills.wait_for_exit(kills.start("run", job, "--run-dir", run, "--quiet", last=step))
 
 
-def at_time(seconds, *settings):
+def kill_at_time(seconds, *settings):
     return lambda job, run: kills.kill_after(kills.start("run", job, "--run-dir", run, "--quiet", *settings), seconds)
 
 
-def campaign(job, tmp_path, unkilled, count, seed):
-    """Kill at `count` points: two in three at a step, the others at a random time; up to 5 in one run's life."""
+def run_kill_campaign(job, tmp_path, uninterrupted_run, count, seed):
+    """Make `count` kills, two thirds at a step and the others at a random time, with up to 5 kills per run."""
     rng = random.Random(seed)
-    run, steps = unkilled
+    run, steps = uninterrupted_run
     hits, number = 0, 0
     while hits < count:
-        draws = [
-            at_step(rng.randint(1, steps)) if rng.random() < 0.67 else at_time(rng.uniform(0.0, 0.08))
+        kill_actions = [
+            kill_at_step(rng.randint(1, steps)) if rng.random() < 0.67 else kill_at_time(rng.uniform(0.0, 0.08))
             for _ in range(min(5, count - hits))
         ]
-        hits += killed_run(job, tmp_path / f"{number}", run, draws)
+        hits += run_under_kills(job, tmp_path / f"{number}", run, kill_actions)
         number += 1
     return hits
 
 
-def test_killed_runs_spend_once_and_draw_once(job, tmp_path, unkilled):
-    assert campaign(job, tmp_path, unkilled, KILLS, seed=0) >= KILLS
+def test_killed_runs_charge_and_draw_once(job, tmp_path, uninterrupted_run):
+    assert run_kill_campaign(job, tmp_path, uninterrupted_run, KILLS, seed=0) >= KILLS
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_a_thousand_kills(job, tmp_path, unkilled, seed):
-    assert campaign(job, tmp_path, unkilled, 100, seed) >= 100
+def test_thousand_kills(job, tmp_path, uninterrupted_run, seed):
+    assert run_kill_campaign(job, tmp_path, uninterrupted_run, 100, seed) >= 100
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_kill_before_every_step(job, tmp_path, unkilled):
-    run, steps = unkilled
-    hits = sum(killed_run(job, tmp_path / f"{step}", run, [at_step(step)]) for step in range(1, steps + 1))
+def test_kill_before_every_step(job, tmp_path, uninterrupted_run):
+    run, steps = uninterrupted_run
+    hits = sum(run_under_kills(job, tmp_path / f"{step}", run, [kill_at_step(step)]) for step in range(1, steps + 1))
     assert hits > 0.7 * steps  # the first run has steps of its own: compiled code and its plan are kept for the others
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", ["secret.key", "measurements/*.parquet"])
-def test_a_killed_worker_process_spends_once(job, tmp_path, unkilled, sign):
-    """One of the processes of `--scheduler processes` is killed when the sign is there; then the run is made again."""
+def test_killed_worker_process_charges_once(job, tmp_path, uninterrupted_run, sign):
+    """A process of `--scheduler processes` is killed when the sign file exists; then the run is repeated."""
 
     def kill_worker(job, run):
         child = subprocess.Popen(
@@ -146,7 +148,7 @@ def test_a_killed_worker_process_spends_once(job, tmp_path, unkilled, sign):
             child.wait()
         return kills.KILLED
 
-    killed_run(job, tmp_path / "w", unkilled[0], [kill_worker])
+    run_under_kills(job, tmp_path / "w", uninterrupted_run[0], [kill_worker])
 
 
 def children_of(parent):
@@ -159,8 +161,8 @@ def children_of(parent):
         return []
 
 
-def test_torn_files_are_never_read(tmp_path):
-    """A measurement cut short at every length is refused, not read."""
+def test_truncated_measurement_is_refused(tmp_path):
+    """A measurement file truncated at any length is refused."""
     import numpy as np
 
     from dpscale import JobError
@@ -175,8 +177,8 @@ def test_torn_files_are_never_read(tmp_path):
             ValueReader(head).read(path, 0, 20, "{}")
 
 
-def test_eight_processes_race_for_the_last_budget(tmp_path):
-    """Each asks for a third of what the cap leaves: three are admitted, five exit with 3, and the cap holds."""
+def test_concurrent_runs_do_not_exceed_cap(tmp_path):
+    """Each of eight processes requests a third of the cap: three are admitted and five exit with 3."""
     from dpscale.ledger import Ledger
     from dpscale.privacy.accounting import Cost
 
@@ -187,9 +189,9 @@ def test_eight_processes_race_for_the_last_budget(tmp_path):
     ]  # fmt: skip
     with Ledger.open(tmp_path / "race.sqlite") as ledger:
         ledger.set_cap("capped", Cost(gaussian=Fraction(32, 100)).epsilon(1e-9), 1e-9)
-    kills.warm(write(tmp_path, "warm.toml"), tmp_path / "warm")
+    kills.warm_up(write(tmp_path, "warm.toml"), tmp_path / "warm")
     children = [kills.start("run", job, "--run-dir", tmp_path / f"r{i}", "--quiet") for i, job in enumerate(jobs)]
-    codes = [kills.end(child) for child in children]
+    codes = [kills.wait_for_exit(child) for child in children]
     assert sorted(codes) == [0, 0, 0, 3, 3, 3, 3, 3]
     with Ledger.open(tmp_path / "race.sqlite") as ledger:
         spent = ledger.summary("capped")["datasets"]["capped"]["spent"]["squared_mu"]

@@ -1,8 +1,8 @@
-"""Exact counts and values of records appear in nothing that a run leaves behind, also when it fails.
+"""Exact counts and values of records appear in no file and no output of a run, also if it fails.
 
-Each case runs in a process of its own with its own working and temporary folder; then every file under them (run
-directory, ledger, Dask's scratch space) and all that it printed is searched. The noise is large, so that no noisy value
-is near a count.
+Each case runs in its own process with its own working and temporary directory; then all files in them (run
+directory, ledger, scratch space of Dask) and all output are searched. The noise is large, so that no noisy value is
+near a count.
 """
 
 import os
@@ -31,7 +31,7 @@ HEARTBEAT = re.compile(rb"Failed to communicate with scheduler during heartbeat.
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The planted table, and it again with a bad number and a bad text; kept away from what is searched."""
+    """The planted table, also with a bad number and with a bad text, outside the searched directories."""
     place = tmp_path_factory.mktemp("planted")
     frame = planted_frame()
     tables = {"good": frame, "number": frame.assign(a=frame.a.where(frame.index != 5, BAD_NUMBER)),
@@ -43,8 +43,8 @@ def data(tmp_path_factory):
     return place
 
 
-def as_csv(place, name):
-    """One of the tables again as a text file."""
+def write_csv(place, name):
+    """Write one of the tables as a CSV file."""
     path = place / f"{name}.csv"
     pd.concat([pd.read_parquet(part) for part in sorted((place / name).glob("*.parquet"))]).to_csv(path, index=False)
 
@@ -64,63 +64,65 @@ def write_job(place, table, mechanism="query-smasher", **privacy):
     return path
 
 
-def spoken(place, *command, limit=None):
-    """Run a command in `place`; its exit code, and leaks in what it printed."""
+def run_in_process(place, *command, limit=None):
+    """Run a command in `place` and return its exit code and output."""
     (place / "tmp").mkdir(exist_ok=True)
     environment = os.environ | {"TMPDIR": str(place / "tmp"), "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
 
-    def limited():
+    def set_file_limit():
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     result = subprocess.run([sys.executable, "-m", *map(str, command)], cwd=place, env=environment, timeout=120,
-                            capture_output=True, preexec_fn=limited)  # fmt: skip
+                            capture_output=True, preexec_fn=set_file_limit)  # fmt: skip
     return result.returncode, result.stdout + result.stderr
 
 
-def assert_silent(place, output):
+def assert_no_leaks(place, output):
     assert leaks_in(output) == [], output.decode(errors="replace")[-3000:]
     assert leaks_under([place]) == {}
 
 
-def long(*values):
-    """A case of the long form only."""
+def slow_case(*values):
+    """Return a case of the long form only."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("mechanism", ["query-smasher", "aim-grem", long("residual-planner"), long("identity")])
-def test_a_whole_run_tells_nothing(tmp_path, data, mechanism):
+@pytest.mark.parametrize(
+    "mechanism", ["query-smasher", "aim-grem", slow_case("residual-planner"), slow_case("identity")]
+)
+def test_whole_run_leaks_nothing(tmp_path, data, mechanism):
     job = write_job(tmp_path, data / "good", mechanism)
-    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run", "--json")
+    code, output = run_in_process(tmp_path, "dpscale", "run", job, "--run-dir", "run", "--json")
     assert code == 0, output
-    assert_silent(tmp_path, output)
+    assert_no_leaks(tmp_path, output)
 
 
 @pytest.mark.parametrize(
     ("table", "scheduler"),
-    [("number", "threads"), ("text.csv", "threads"), ("text", "processes"), long("number", "processes"),
-     long("text", "threads"), long("number.csv", "threads"), long("number.csv", "processes")],
+    [("number", "threads"), ("text.csv", "threads"), ("text", "processes"), slow_case("number", "processes"),
+     slow_case("text", "threads"), slow_case("number.csv", "threads"), slow_case("number.csv", "processes")],
 )  # fmt: skip
-def test_a_bad_value_tells_nothing(tmp_path, data, table, scheduler):
+def test_bad_value_leaks_nothing(tmp_path, data, table, scheduler):
     if table.endswith(".csv"):
-        as_csv(data, table.removesuffix(".csv"))
+        write_csv(data, table.removesuffix(".csv"))
     job = write_job(tmp_path, data / table)
-    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run", "--scheduler", scheduler)
+    code, output = run_in_process(tmp_path, "dpscale", "run", job, "--run-dir", "run", "--scheduler", scheduler)
     assert code == 2, output
-    assert_silent(tmp_path, output)
+    assert_no_leaks(tmp_path, output)
 
 
-@pytest.mark.parametrize("limit", [long(300), 900, long(1500), 3000, long(20_000)])
-def test_a_full_disk_tells_nothing(tmp_path, data, limit):
+@pytest.mark.parametrize("limit", [slow_case(300), 900, slow_case(1500), 3000, slow_case(20_000)])
+def test_full_disk_leaks_nothing(tmp_path, data, limit):
     job = write_job(tmp_path, data / "good")
-    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run", limit=limit)
+    code, output = run_in_process(tmp_path, "dpscale", "run", job, "--run-dir", "run", limit=limit)
     assert code != 0, output
-    assert_silent(tmp_path, output)
+    assert_no_leaks(tmp_path, output)
 
 
-@pytest.mark.parametrize("name", ["measurements", long("answers"), long("report.html"), "secret.partial"])
-def test_a_place_that_cannot_be_written_tells_nothing(tmp_path, data, name):
-    """Root writes everywhere, so the place is taken by a file or a folder instead."""
+@pytest.mark.parametrize("name", ["measurements", slow_case("answers"), slow_case("report.html"), "secret.partial"])
+def test_unwritable_path_leaks_nothing(tmp_path, data, name):
+    """Root can write everywhere, so a file or a directory occupies the path instead."""
     job = write_job(tmp_path, data / "good")
     run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
     taken = tmp_path / "run" / name
@@ -128,33 +130,33 @@ def test_a_place_that_cannot_be_written_tells_nothing(tmp_path, data, name):
         taken.mkdir()
     else:
         taken.write_text("")
-    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run")
+    code, output = run_in_process(tmp_path, "dpscale", "run", job, "--run-dir", "run")
     assert code != 0, output
-    assert_silent(tmp_path, output)
+    assert_no_leaks(tmp_path, output)
 
 
-def test_a_refused_budget_tells_nothing(tmp_path, data):
+def test_refused_budget_leaks_nothing(tmp_path, data):
     job = write_job(tmp_path, data / "good")
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.set_cap("planted", 1e-6, 1e-9)
-    code, output = spoken(tmp_path, "dpscale", "run", job, "--run-dir", "run")
+    code, output = run_in_process(tmp_path, "dpscale", "run", job, "--run-dir", "run")
     assert code == 3, output
-    assert_silent(tmp_path, output)
+    assert_no_leaks(tmp_path, output)
 
 
 @pytest.mark.parametrize(
     ("mechanism", "how"),
-    [long("query-smasher", "done"), long("query-smasher", "disk"), long("query-smasher", "killed"),
-     ("query-smasher", "memory"), ("aim-grem", "done"), long("aim-grem", "disk")],
+    [slow_case("query-smasher", "done"), slow_case("query-smasher", "disk"), slow_case("query-smasher", "killed"),
+     ("query-smasher", "memory"), ("aim-grem", "done"), slow_case("aim-grem", "disk")],
 )  # fmt: skip
-def test_a_cluster_tells_nothing(tmp_path, data, mechanism, how):
+def test_cluster_run_leaks_nothing(tmp_path, data, mechanism, how):
     job = write_job(tmp_path, data / "good", mechanism)
-    code, output = spoken(tmp_path, "tests.audit.cluster_run", job, "run", how)
+    code, output = run_in_process(tmp_path, "tests.audit.cluster_run", job, "run", how)
     assert code == 0, output.decode()[-3000:]
     assert b"worker logs" in output
     own = HEARTBEAT.sub(b"", output)
     assert (b"Traceback" in own) == (how in ("disk", "memory"))  # tasks of lost workers run again
-    assert_silent(tmp_path, output)
+    assert_no_leaks(tmp_path, output)
 
 
 # ---- the checker itself ----------------------------------------------------------------------------------------------
@@ -166,19 +168,19 @@ def test_a_cluster_tells_nothing(tmp_path, data, mechanism, how):
      b"=313378\n", b"x" + np.int64(313378).tobytes(), np.float64(313378).tobytes() + b"y",
      b"value 987654321 is outside", BAD_TEXT.encode(), np.array([1, 313378], dtype="<i8").tobytes()],
 )  # fmt: skip
-def test_the_checker_sees_a_leak(leak):
+def test_search_finds_leak(leak):
     assert leaks_in(b"some text; " + leak)
 
 
 @pytest.mark.parametrize(
     "noise", [b"313378.25", b"1313378", b"3133780", b"0.313378", b"a313378f", b"313,378.5", b"1,313378"]
 )
-def test_the_checker_lets_noise_pass(noise):
+def test_search_ignores_noisy_values(noise):
     assert leaks_in(noise) == []
 
 
-def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
-    """An error of ours that told a count would pass every guard: the checker has to see it."""
+def test_planted_leak_in_error_is_detected(tmp_path, data):
+    """An error of dpscale with a count passes redaction, so the search must find it."""
     job = write_job(tmp_path, data / "good")
     (tmp_path / "leaky.py").write_text(
         "from dpscale import __main__ as commands\n"
@@ -191,10 +193,10 @@ def test_a_planted_leak_in_an_error_is_seen(tmp_path, data):
         "measure.Reader.first = first\n"
         f"commands.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
     )
-    _, output = spoken(tmp_path, "leaky")
+    _, output = run_in_process(tmp_path, "leaky")
     assert {"719718", "200111"} & set(leaks_in(output)), output
 
 
-def test_a_planted_leak_in_a_file_is_seen(tmp_path):
+def test_planted_leak_in_file_is_detected(tmp_path):
     (tmp_path / "spilled").write_bytes(np.array(COUNTS, dtype=np.int64).tobytes())
     assert leaks_under([tmp_path])

@@ -1,4 +1,4 @@
-"""The formulas of a bundle's script, which are its own, against brute force and against those of the package."""
+"""Formulas of the bundle script, which are independent of the package, against brute force and against the package."""
 
 import itertools
 import math
@@ -17,7 +17,9 @@ ALPHAS = np.concatenate([np.geomspace(1e-12, 0.5, 400), 1 - np.geomspace(1e-12, 
 
 
 def trade_off(losses, alpha):
-    """Of two laws on two outcomes with these log likelihood ratios: the least error of the second kind."""
+    """Return the least type II error at level alpha for two distributions on two outcomes with these log likelihood
+    ratios.
+    """
     (high, low) = (max(losses), min(losses))
     p = (1 - math.exp(low)) / (math.exp(high) - math.exp(low))  # of the outcome with the high loss, under the null
     q = p * math.exp(high)
@@ -25,7 +27,8 @@ def trade_off(losses, alpha):
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 3.0, 8.0])
-def test_a_pure_mechanism_is_no_worse_than_the_gaussian_one_that_it_enters_as_and_touches_it(epsilon):
+def test_pure_mechanism_is_dominated_by_its_gaussian_equivalent(epsilon):
+    """The trade-off curve of the pure mechanism touches the Gaussian one: a μ smaller by 3 % would not dominate it."""
     mu = recompute.mu_of_pure(epsilon)
     gaussian = stats.norm.cdf(stats.norm.isf(ALPHAS) - mu)
     gap = trade_off((epsilon, -epsilon), ALPHAS) - gaussian
@@ -35,7 +38,8 @@ def test_a_pure_mechanism_is_no_worse_than_the_gaussian_one_that_it_enters_as_an
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0])
-def test_a_selection_is_no_worse_wherever_its_interval_of_losses_lies(epsilon):
+def test_selection_is_dominated_by_its_gaussian_equivalent(epsilon):
+    """The bound holds for every position of the interval of losses."""
     gaussian = stats.norm.cdf(stats.norm.isf(ALPHAS) - recompute.mu_of_pure(epsilon / 2))
     for part in np.linspace(0.001, 0.999, 199):
         assert (trade_off((part * epsilon, (part - 1) * epsilon), ALPHAS) - gaussian).min() >= -1e-9
@@ -45,7 +49,7 @@ def test_a_selection_is_no_worse_wherever_its_interval_of_losses_lies(epsilon):
 
 @pytest.mark.parametrize("mu", [0.01, 0.2, 1.0, 6.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
-def test_epsilons_are_those_of_the_package(mu, delta):
+def test_epsilons_equal_those_of_the_package(mu, delta):
     mine = recompute.bounds(Counter({("gaussian", Fraction(mu) ** 2): 1}), delta)
     assert mine["Gaussian DP"] == pytest.approx(privacy.epsilon_of_mu(mu, delta), rel=1e-7, abs=1e-9)
     assert mine["zCDP"] == pytest.approx(privacy.epsilon_of_rho(mu**2 / 2, delta), rel=1e-5)
@@ -53,21 +57,24 @@ def test_epsilons_are_those_of_the_package(mu, delta):
 
 
 @pytest.mark.parametrize(("mu", "pure", "epsilon"), [(0.5, 0.3, 0.4), (1.0, 1.0, 2.0), (0.1, 2.0, 1.5)])
-def test_gaussian_and_pure_together_by_quadrature(mu, pure, epsilon):
-    """δ = E[(1 − e^{ε − L})₊], L the sum of a normal loss and of one of ±pure."""
+def test_gaussian_and_pure_composition_by_quadrature(mu, pure, epsilon):
+    """Oracle: δ = E[(1 − e^{ε − L})₊], where L is the sum of a normal loss and a loss of ±pure."""
     law = stats.norm(mu**2 / 2, mu)
     high = math.exp(pure) / (1 + math.exp(pure))
     exact = 0.0
     for weight, shift in ((high, pure), (1 - high, -pure)):
 
-        def lost(loss, shift=shift):
+        def weighted_loss(loss, shift=shift):
             return law.pdf(loss) * -math.expm1(epsilon - loss - shift)
 
-        exact += weight * integrate.quad(lost, epsilon - shift, epsilon - shift + 60 * mu, epsabs=1e-13, limit=400)[0]
+        exact += (
+            weight
+            * integrate.quad(weighted_loss, epsilon - shift, epsilon - shift + 60 * mu, epsabs=1e-13, limit=400)[0]
+        )
     assert recompute.delta_of_mu_and_pure(mu, pure, epsilon) == pytest.approx(exact, rel=1e-6, abs=1e-12)
 
 
-def test_norms_and_digests_are_those_of_the_factors():
+def test_norms_and_digests_equal_those_of_factors():
     rng = np.random.default_rng(0)
     matrix = rng.integers(-(1 << 40), 1 << 40, (5, 6))
     full = {"kind": "full", "shape": [2, 3], "matrix": matrix.tolist()}
@@ -80,25 +87,25 @@ def test_norms_and_digests_are_those_of_the_factors():
         assert sensitivities.digest(said) == factor.digest
 
 
-def test_what_a_mix_owes_is_in_the_currency_of_its_charge():
+def test_due_cost_of_mixed_events_is_in_charged_currency():
     gaussian, laplace = ("gaussian", Fraction(1, 3)), ("laplace", Fraction(1, 5))
     selection = ("selection", Fraction(1, 2))
 
-    def owed(cost, events):
+    def compute_costs(cost, events):
         return recompute.charged_and_due(cost, Counter(events))
 
-    assert owed({"gaussian": "1"}, {gaussian: 3}) == (1, 1)
-    assert owed({"pure": "1"}, {laplace: 5}) == (1, 1)
-    paid, due = owed({"pure": "1"}, {laplace: 1, gaussian: 1})
+    assert compute_costs({"gaussian": "1"}, {gaussian: 3}) == (1, 1)
+    assert compute_costs({"pure": "1"}, {laplace: 5}) == (1, 1)
+    paid, due = compute_costs({"pure": "1"}, {laplace: 1, gaussian: 1})
     assert due > paid, "nothing Gaussian is pure"
-    assert owed({"zcdp": "1"}, {gaussian: 3, selection: 4}) == (1, Fraction(1, 2) + Fraction(1, 8))
-    _, due = owed({"gaussian": "1"}, {gaussian: 1, selection: 1, laplace: 1})
+    assert compute_costs({"zcdp": "1"}, {gaussian: 3, selection: 4}) == (1, Fraction(1, 2) + Fraction(1, 8))
+    _, due = compute_costs({"gaussian": "1"}, {gaussian: 1, selection: 1, laplace: 1})
     expected = 1 / 3 + recompute.mu_of_pure(0.25) ** 2 + recompute.mu_of_pure(0.2) ** 2
     assert float(due) == pytest.approx(expected, rel=1e-8)
 
 
 @pytest.mark.parametrize(("epsilon", "mu"), list(itertools.product([0.3, 1.0], [None, 0.7])))
-def test_dp_accounting_takes_a_pure_release_as_its_worst_case(epsilon, mu):
+def test_dp_accounting_treats_pure_release_as_worst_case(epsilon, mu):
     pytest.importorskip("dp_accounting")
     events = Counter({("pure", Fraction(epsilon)): 1} | ({("gaussian", Fraction(mu) ** 2): 1} if mu else {}))
     found = recompute.dp_accounting_bounds(events, 1e-6)["dp-accounting, PLD"]

@@ -1,4 +1,4 @@
-"""Retries, resumption, copies and edits: never a second draw, on any scheduler, and never a second charge."""
+"""Retries, resumed runs, copies and edits give no second draw and no second charge, on any scheduler."""
 
 import os
 import shutil
@@ -28,8 +28,8 @@ from tests.audit.small import frame, measurements, write
 PRIVATE = {"scheduler": "synchronous"}
 
 
-def begun(place, name="run", **changes):
-    """A planned run directory."""
+def make_planned_run(place, name="run", **changes):
+    """Return a planned run."""
     run = Run.create(Job.read(write(place, **changes)), place / name)
     run_stage(STAGES["plan"], run, resolve(scheduler="synchronous"))
     return run
@@ -39,13 +39,13 @@ def measure(run, scheduler="synchronous"):
     run_stage(STAGES["measure"], run, resolve(scheduler=scheduler))
 
 
-def charges(place):
+def ledger_releases(place):
     with Ledger.open(place / "ledger.sqlite") as ledger:
         return ledger.summary("small")["datasets"]["small"]["releases"]
 
 
-def crashing(monkeypatch, module, name):
-    """Make a function of the stages fail, as a crash there would."""
+def make_crash(monkeypatch, module, name):
+    """Make a function of the stages raise, like a crash."""
 
     def crash(*arguments, **settings):
         raise KeyboardInterrupt(name)
@@ -53,37 +53,37 @@ def crashing(monkeypatch, module, name):
     monkeypatch.setattr(module, name, crash)
 
 
-def every_measurement(released):
-    """All of the first decision, whether there is a file or not."""
+def all_requests(released):
+    """Return all measurements of the first decision, with and without a file."""
     elsewhere = replace(released, folder=released.folder / "none")
     return [
         replace(one, folder=released.folder) for one in elsewhere.missing(released.measurement_plan.first_decision())
     ]
 
 
-def test_a_task_run_again_changes_no_file(tmp_path):
-    run = begun(tmp_path)
+def test_repeated_task_changes_no_file(tmp_path):
+    run = make_planned_run(tmp_path)
     measure(run)
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
     make_secret(run.secret_path, run.job.engine.seed)
     released = run.measurements
-    orders = every_measurement(released)
+    orders = all_requests(released)
     table = Table.open(run.job.data.path, run.domain)
     layout = Layout(run.domain, released.measurement_plan.counted_sets)
     flat = count(layout, table.partitions)
     for one in orders:
         measure_layouts([layout], one, run.secret, flat)
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.measurements_path.iterdir()}
-    assert len(charges(tmp_path)) == 1
+    assert len(ledger_releases(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
     "where", [(measuring, "publish"), (budget, "destroy_secret")], ids=["publish", "destroy_secret"]
 )
-def test_lost_files_are_drawn_again_byte_by_byte_while_the_secret_lives(tmp_path, monkeypatch, where):
-    run = begun(tmp_path, engine=PRIVATE)
+def test_lost_files_are_drawn_again_with_same_bytes_before_publishing(tmp_path, monkeypatch, where):
+    run = make_planned_run(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, *where)
+        make_crash(patch, *where)
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     whole = measurements(run.path)
@@ -91,12 +91,12 @@ def test_lost_files_are_drawn_again_byte_by_byte_while_the_secret_lives(tmp_path
         (run.measurements_path / name).unlink()
     measure(run)
     assert measurements(run.path) == whole
-    assert [row["state"] for row in charges(tmp_path)] == ["released"]
+    assert [row["state"] for row in ledger_releases(tmp_path)] == ["released"]
     assert not run.secret_path.exists()
 
 
-def test_after_its_destruction_nothing_is_drawn(tmp_path, monkeypatch):
-    run = begun(tmp_path, engine=PRIVATE)
+def test_nothing_is_drawn_after_secret_is_destroyed(tmp_path, monkeypatch):
+    run = make_planned_run(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
@@ -108,15 +108,15 @@ def test_after_its_destruction_nothing_is_drawn(tmp_path, monkeypatch):
     assert name not in measurements(run.path)
     (run.measurements_path / name).write_bytes(kept)
     measure(run)
-    assert [row["state"] for row in charges(tmp_path)] == ["released"]
+    assert [row["state"] for row in ledger_releases(tmp_path)] == ["released"]
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
-    """Killed between the overwriting and the removal of the secret, 32 zeros are left: a key that anyone knows."""
-    run = begun(tmp_path, engine=PRIVATE)
+def test_overwritten_secret_draws_nothing(tmp_path, monkeypatch, lost):
+    """A kill between overwriting and removing the secret leaves 32 zeros, which is a known key."""
+    run = make_planned_run(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, budget, "destroy_secret")
+        make_crash(patch, budget, "destroy_secret")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     run.secret_path.write_bytes(bytes(32))
@@ -130,9 +130,9 @@ def test_a_half_destroyed_secret_draws_nothing(tmp_path, monkeypatch, lost):
 
 
 def test_changed_data_are_refused(tmp_path, monkeypatch):
-    run = begun(tmp_path, engine=PRIVATE)
+    run = make_planned_run(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, measuring, "measure_layouts")
+        make_crash(patch, measuring, "measure_layouts")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     frame(seed=9).to_parquet(tmp_path / "data/0.parquet", index=False)
@@ -141,39 +141,39 @@ def test_changed_data_are_refused(tmp_path, monkeypatch):
     assert measurements(run.path) == {}
 
 
-def test_a_copied_run_directory_draws_once(tmp_path):
-    """A planned directory copied before its first draw would draw twice under one release id and one charge."""
-    run = begun(tmp_path, engine=PRIVATE)
+def test_copied_planned_run_draws_once(tmp_path):
+    """Without the ledger a planned directory and its copy would draw twice under one release id and one charge."""
+    run = make_planned_run(tmp_path, engine=PRIVATE)
     shutil.copytree(run.path, tmp_path / "copy")
     measure(run)
     with pytest.raises(BudgetError, match="on the ledger with another plan"):
         measure(Run(tmp_path / "copy"))
     assert measurements(tmp_path / "copy") == {}
-    assert len(charges(tmp_path)) == 1
+    assert len(ledger_releases(tmp_path)) == 1
 
 
-def test_a_directory_copied_in_mid_run_draws_the_same(tmp_path, monkeypatch):
-    run = begun(tmp_path, engine=PRIVATE)
+def test_directory_copied_during_run_draws_the_same(tmp_path, monkeypatch):
+    run = make_planned_run(tmp_path, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, measuring, "measure_layouts")
+        make_crash(patch, measuring, "measure_layouts")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
     measure(run)
     measure(Run(tmp_path / "copy"))
     assert measurements(run.path) == measurements(tmp_path / "copy")
-    assert len(charges(tmp_path)) == 1
+    assert len(ledger_releases(tmp_path)) == 1
 
 
 UNITS = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 1}
 
 
 @pytest.mark.parametrize("change", ["bound", "secret", "domain"])
-def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change):
-    """Four rows a unit instead of one cost the same and draw other noise: a second draw, were it not refused."""
-    run = begun(tmp_path, data=UNITS, engine=PRIVATE)
+def test_run_edited_after_charge_is_refused(tmp_path, monkeypatch, change):
+    """Four rows per unit instead of one cost the same with other noise, which would be a second draw."""
+    run = make_planned_run(tmp_path, data=UNITS, engine=PRIVATE)
     with monkeypatch.context() as patch:
-        crashing(patch, measuring, "publish")
+        make_crash(patch, measuring, "publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     before = measurements(run.path)
@@ -192,11 +192,11 @@ def test_a_run_edited_after_its_charge_is_refused(tmp_path, monkeypatch, change)
     assert set(measurements(run.path)) <= set(before)
 
 
-def test_a_copy_that_meets_other_data_is_refused(tmp_path):
-    """Stopped while its data were hashed, copied, and finished twice, with a record more the second time."""
-    run = begun(tmp_path)
+def test_copy_with_other_data_is_refused(tmp_path):
+    """The run is stopped while its data are hashed, copied and finished twice, with one more record the second time."""
+    run = make_planned_run(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        crashing(patch, measuring, "snapshot_of")
+        make_crash(patch, measuring, "snapshot_of")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
@@ -211,11 +211,11 @@ def test_a_copy_that_meets_other_data_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["gone", "another"])
-def test_a_run_keeps_to_the_ledger_that_it_was_begun_with(tmp_path, way):
-    """As where its driver is started again on another machine."""
-    run = begun(tmp_path, engine=PRIVATE)
+def test_resume_requires_ledger_of_first_start(tmp_path, way):
+    """For example, the driver is restarted on another machine."""
+    run = make_planned_run(tmp_path, engine=PRIVATE)
     with pytest.MonkeyPatch.context() as patch:
-        crashing(patch, measuring, "publish")
+        make_crash(patch, measuring, "publish")
         with pytest.raises(KeyboardInterrupt):
             measure(run)
     next(run.measurements_path.iterdir()).unlink()
@@ -228,42 +228,42 @@ def test_a_run_keeps_to_the_ledger_that_it_was_begun_with(tmp_path, way):
     assert way == "another" or not (tmp_path / "ledger.sqlite").exists()
 
 
-def test_a_manifest_written_over_is_another_release(tmp_path, monkeypatch):
-    """Two processes that create one directory at once: the later manifest wins. Every draw is still paid for."""
-    run = begun(tmp_path, engine=PRIVATE)
+def test_overwritten_manifest_is_another_charged_release(tmp_path, monkeypatch):
+    """Two processes create one directory at once and the later manifest wins; every draw is still charged."""
+    run = make_planned_run(tmp_path, engine=PRIVATE)
 
-    def overtaken(*arguments):
+    def replace_release(*arguments):
         run.update(release="f" * 32)
 
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "check_noise_key", overtaken)
+        patch.setattr(measuring, "check_noise_key", replace_release)
         measure(run)
     drawn = {record["release"] for path in run.measurements_path.iterdir() for record in records_of(path)}
-    assert drawn <= {row["release"] for row in charges(tmp_path)}
+    assert drawn <= {row["release"] for row in ledger_releases(tmp_path)}
 
 
-def test_the_manifest_and_the_files_tell_no_hash_of_the_data(tmp_path, monkeypatch):
-    """A plain hash is an exact function of all records: whoever knows all but one of them could try both."""
+def test_run_files_contain_no_plain_hash_of_data(tmp_path, monkeypatch):
+    """A plain hash is an exact function of all records, against which guesses of the last record could be tested."""
     from dpscale.records.origin import snapshot
 
-    run = begun(tmp_path)
+    run = make_planned_run(tmp_path)
     measure(run)
     plain = snapshot(Table.open(run.job.data.path, run.domain).split())
     for path in run.path.rglob("*"):
         assert path.is_dir() or plain.encode() not in path.read_bytes()
 
 
-def test_files_rewritten_between_two_readings_are_refused(tmp_path, monkeypatch):
-    """Rows beyond a unit's bound are found in one reading and left out by place in the next."""
-    run = begun(tmp_path, data=UNITS, engine=PRIVATE)
+def test_files_rewritten_between_readings_are_refused(tmp_path, monkeypatch):
+    """Rows beyond the contribution bound are found in one reading and left out by position in the next."""
+    run = make_planned_run(tmp_path, data=UNITS, engine=PRIVATE)
     found = measuring.rows_beyond
 
-    def meanwhile(*arguments):
+    def find_and_rewrite(*arguments):
         dropped = found(*arguments)
         frame().iloc[:200][::-1].to_parquet(tmp_path / "data/0.parquet", index=False)
         return dropped
 
-    monkeypatch.setattr(measuring, "rows_beyond", meanwhile)
+    monkeypatch.setattr(measuring, "rows_beyond", find_and_rewrite)
     with pytest.raises(DataError):
         measure(run)
 
@@ -280,11 +280,11 @@ def test_schedulers_draw_the_same(reference, scheduler):
     place, expected = reference
     dp.run(write(place), place / scheduler, scheduler=scheduler)
     assert measurements(place / scheduler) == expected
-    assert len(charges(place)) == 1
+    assert len(ledger_releases(place)) == 1
 
 
-def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference):
-    """Two worker processes; the first that has written a measurement is killed before it has said so."""
+def test_cluster_that_loses_a_worker_draws_the_same(reference):
+    """The first of two worker processes to write a measurement is killed before it reports the result."""
     from distributed import Client, LocalCluster
 
     place, expected = reference
@@ -294,41 +294,41 @@ def test_a_cluster_that_loses_a_worker_while_measuring_draws_the_same(reference)
         Client(workers) as client,
     ):
         run_stages(run, client=client, only="plan")
-        client.run(die_once, place / "victim")
+        client.run(kill_first_writer, place / "victim")
         run_stages(run, client=client, only="measure")
         assert int((place / "victim").read_text()) not in client.run(os.getpid).values()
     assert measurements(run.path) == expected
-    assert len(charges(place)) == 1
+    assert len(ledger_releases(place)) == 1
     assert audit_run(run.path, place / "ledger.sqlite").sound
 
 
-def die_once(victim):
-    """On a worker: whoever writes a measurement first writes its process id into `victim` and kills itself."""
+def kill_first_writer(victim):
+    """Make the first worker that writes a measurement write its process id into `victim` and kill itself."""
     from dpscale.measurement import measurement
 
     write_values = measurement.write_values
 
-    def deadly(*arguments):
+    def write_and_exit(*arguments):
         write_values(*arguments)
         with suppress(FileExistsError), open(victim, "x") as file:
             print(os.getpid(), file=file, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    measurement.write_values = deadly
+    measurement.write_values = write_and_exit
 
 
-def test_two_writers_of_one_measurement_leave_a_whole_file(tmp_path, monkeypatch):
-    """Workers in containers may share a process id: neither may write into the other's half made file."""
+def test_concurrent_writers_leave_a_complete_file(tmp_path, monkeypatch):
+    """Workers in containers may share a process id, so a partial file must not be shared by process id."""
     from dpscale.measurement import value_files
 
     path, head, rows, replace = tmp_path / "m.parquet", {"release": "r"}, [("{}", np.arange(3.0))], os.replace
 
-    def meanwhile(one, other):
+    def write_then_replace(one, other):
         monkeypatch.setattr(os, "replace", replace)
         value_files.write_values(path, head, rows)
         replace(one, other)
 
-    monkeypatch.setattr(os, "replace", meanwhile)
+    monkeypatch.setattr(os, "replace", write_then_replace)
     value_files.write_values(path, head, rows)
     np.testing.assert_array_equal(value_files.ValueReader(head).read(path, 0, 3, "{}"), np.arange(3.0))
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.parquet"]

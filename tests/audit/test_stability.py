@@ -1,7 +1,8 @@
-"""How far neighbouring data move what is measured, by brute force over records and units: never above the claim.
+"""Sensitivity by brute force over records and units: neighbouring data never change the measurements by more than the
+claim.
 
-The oracle is exact arithmetic on the difference of two releases under one key. With units, the counts come from the
-real counting code over real files, with each unit taken out in turn.
+The oracle is exact arithmetic on the difference of two releases with one key. For units, the counts come from the
+product's counting code over files, with each unit removed in turn.
 """
 
 import numpy as np
@@ -29,11 +30,11 @@ ROWS = np.array([[0, 0], [0, 0], [0, 0], [1, 2], [1, 2], [0, 1], [1, 0], [0, 2],
 UNITS = [7, 7, 7, 8, 9, 8, 9, 9, 9, 10]
 
 
-def bounded_counts(folder, bound):
-    """A counting function by the real code: rows of units in two files, at most `bound` rows of each counted."""
+def make_bounded_counter(folder, bound):
+    """Return a function that counts with the product's code: rows in two files, at most `bound` per unit."""
     made = iter(range(10**6))
 
-    def counted(rows, units):
+    def count_bounded(rows, units):
         place = folder / str(next(made))
         place.mkdir()
         table = pd.DataFrame({"x0": rows[:, 0], "x1": rows[:, 1], "unit": units})
@@ -43,13 +44,13 @@ def bounded_counts(folder, bound):
         out = rows_beyond(resolve(scheduler="synchronous"), DOMAIN, [partitions], "unit", bound, 100, 1 << 20)
         return count(Layout(DOMAIN, (DOMAIN.names,)), partitions, dropped=out).reshape(SIZES)
 
-    return counted
+    return count_bounded
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("sizes", [(2, 3), (5, 4), (2, 2, 2)])
 @pytest.mark.parametrize("cost", [0.01, 1.0, 30.0])
-def test_no_record_moves_more_than_the_claim(mechanism, sizes, cost):
+def test_record_changes_release_by_at_most_the_claim(mechanism, sizes, cost):
     case = case_of(mechanism, sizes, cost)
     worst = worst_record(case, small_table(case.plan.domain))
     assert worst <= case.schedule.cost
@@ -57,16 +58,16 @@ def test_no_record_moves_more_than_the_claim(mechanism, sizes, cost):
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_planted_sensitivity_is_found(mechanism):
+def test_planted_sensitivity_is_detected(mechanism):
     case = case_of(mechanism)
     assert worst_record(sensitivity_off(case), small_table(case.plan.domain)) > case.schedule.cost
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("bound", [1, 2, 3])
-def test_no_unit_moves_more_than_the_claim(tmp_path, mechanism, bound):
+def test_unit_changes_release_by_at_most_the_claim(tmp_path, mechanism, bound):
     case = case_of(mechanism, SIZES, rows_per_unit=bound)
-    counted = bounded_counts(tmp_path, bound)
+    counted = make_bounded_counter(tmp_path, bound)
     worst = worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted))
     assert worst <= case.schedule.cost
     # a unit of `bound` equal rows uses the whole claim of a marginal: three rows of unit 7 fall into one cell
@@ -74,18 +75,18 @@ def test_no_unit_moves_more_than_the_claim(tmp_path, mechanism, bound):
 
 
 @pytest.mark.parametrize("bound", [1, 2])
-def test_row_order_changes_no_count(tmp_path, bound):
-    counted = bounded_counts(tmp_path, bound)
+def test_row_order_does_not_change_counts(tmp_path, bound):
+    counted = make_bounded_counter(tmp_path, bound)
     first = counted(ROWS, UNITS)
     for seed in range(5):
         order = np.random.default_rng(seed).permutation(len(UNITS))
         np.testing.assert_array_equal(first, counted(ROWS[order], [UNITS[i] for i in order]))
 
 
-def by_place(bound):
-    """A planted bound: which rows of a unit stay depends on where they stand in the whole table."""
+def make_position_counter(bound):
+    """Plant a fault: the rows of a unit that are counted depend on their positions in the whole table."""
 
-    def counted(rows, units):
+    def count_by_position(rows, units):
         counts = np.zeros(SIZES, dtype=np.int64)
         for unit in dict.fromkeys(units):
             mine = [i for i, other in enumerate(units) if other == unit]
@@ -93,22 +94,22 @@ def by_place(bound):
                 counts[tuple(rows[i])] += 1
         return counts
 
-    return counted
+    return count_by_position
 
 
-def test_a_planted_bound_by_row_order_is_found():
+def test_planted_row_order_bound_is_detected():
     case = case_of("identity", SIZES, rows_per_unit=1)
-    counted = by_place(1)
+    counted = make_position_counter(1)
     assert worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted)) > case.schedule.cost
 
 
-def test_no_bound_at_all_is_found():
+def test_missing_bound_is_detected():
     case = case_of("identity", SIZES, rows_per_unit=1)
-    counted = by_place(10)
+    counted = make_position_counter(10)
     assert worst_neighbour(case, counted(ROWS, UNITS), without_each(ROWS, UNITS, counted)) > case.schedule.cost
 
 
-def test_a_planted_domain_of_the_data_is_found():
+def test_planted_data_dependent_domain_is_detected():
     case = case_of("identity", SIZES)
     counts = np.array([[1, 4, 4], [4, 4, 4]])
     fewer = counts[:, 1:]
@@ -120,8 +121,8 @@ def test_a_planted_domain_of_the_data_is_found():
 
 
 @pytest.mark.parametrize("kinds", [("int64", "int32"), ("int64", "float64"), ("int64", "uint8"), ("object", "string")])
-def test_a_unit_is_one_unit_in_files_of_several_types(tmp_path, kinds):
-    """Two files that write the same unit in other types: still at most one row of it is counted."""
+def test_unit_is_the_same_in_files_of_different_types(tmp_path, kinds):
+    """At most one row is counted of a unit that two files store with different types."""
     for number, kind in enumerate(kinds):
         units = pd.Series([7, 7]).astype(str if kind in ("object", "string") else kind).astype(kind)
         pd.DataFrame({"x0": [0, 0], "x1": [0, 0], "unit": units}).to_parquet(tmp_path / f"{number}.parquet")
@@ -130,7 +131,7 @@ def test_a_unit_is_one_unit_in_files_of_several_types(tmp_path, kinds):
     assert count(Layout(DOMAIN, (DOMAIN.names,)), partitions, dropped=out).sum() == 1
 
 
-def test_exact_fractions_and_not_floats_decide():
+def test_distance_of_equal_tables_is_exactly_zero():
     case = case_of("identity", SIZES)
     counts = small_table(case.plan.domain)
     assert distance(case, counts, counts) == 0

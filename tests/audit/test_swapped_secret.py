@@ -1,4 +1,6 @@
-"""A secret that is replaced while its stage runs draws nothing: what it drew could be drawn again under the first."""
+"""A secret that is replaced during its stage draws nothing, because its draws could be repeated under the first
+secret.
+"""
 
 import json
 import shutil
@@ -12,8 +14,8 @@ from tests.audit.small import measurements, write
 
 
 @pytest.mark.parametrize("name", ["residual-planner", "aim-grem"])
-def test_another_secret_draws_nothing_for_a_release(tmp_path, monkeypatch, name):
-    """Drawn under another secret, thrown away, drawn again under the first: two noises, one charge."""
+def test_replaced_secret_draws_nothing(tmp_path, monkeypatch, name):
+    """Noise drawn under another secret, deleted and drawn again under the first would be two draws for one charge."""
     job = write(tmp_path, mechanism={"name": name}, engine={"scheduler": "synchronous"})
     key, real, first = tmp_path / "run" / "secret.key", measure.charge, []
 

@@ -13,7 +13,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import ledger_dataset
 from tests.audit.small import write
-from tests.audit.test_bundle import GAUSSIAN, UNSEEDED, command
+from tests.audit.test_bundle import GAUSSIAN, UNSEEDED, run_command
 from tests.runs.disks import needs_mounts
 
 
@@ -37,7 +37,7 @@ def test_a_cut_log_is_noticed_by_the_run_whose_entry_it_held(tmp_path, monkeypat
         ledger_dataset(run)
     assert (refused.value.exit_code, str(refused.value).count("\n")) == (3, 0)
     (selftest := tmp_path / "selftest.json").write_text('[{"name": "a", "passed": true, "detail": ""}]')
-    code, _, told = command("evidence", run.path, "--selftest", selftest)
+    code, _, told = run_command("evidence", run.path, "--selftest", selftest)
     assert (code, told.count("\n")) == (3, 1)
 
 
@@ -64,7 +64,7 @@ def test_releases_are_shown_at_their_own_delta_and_totals_at_a_named_one(tmp_pat
     """A release of epsilon 1 at delta 1e-6 was shown as epsilon 1.31767 at delta 1e-09."""
     job = write(tmp_path, privacy={"epsilon": 1.0, "delta": 1e-6, "dataset": "small"}, engine=UNSEEDED)
     dp.run(job, tmp_path / "run")
-    lines = command("ledger", "show", tmp_path / "ledger.sqlite")[1].splitlines()
+    lines = run_command("ledger", "show", tmp_path / "ledger.sqlite")[1].splitlines()
     assert next(line for line in lines if "spent" in line).split()[1:6] == ["epsilon", "1", "at", "delta", "1e-06"]
     assert "epsilon 1 at delta 1e-06" in next(line for line in lines if line.startswith("  - "))
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:

@@ -6,7 +6,7 @@ from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
-from tests.audit.test_bundle import command
+from tests.audit.test_bundle import run_command
 
 COST, DIGEST = Cost(gaussian="1/50"), "ab" * 32
 CUSTOMER, ORDER, COLUMN = Protection("id", table="customers"), Protection("id", table="orders"), Protection("id")
@@ -65,8 +65,8 @@ def test_a_unit_of_a_table_counts_at_two_steps_where_rows_are_protected(ledger):
 
 def test_the_command_takes_a_table_with_a_unit_alone(tmp_path):
     cap = ("ledger", "cap", tmp_path / "l.sqlite", "--dataset", "shop", "--epsilon", "1", "--delta", "1e-9")
-    assert command(*cap, "--table", "customers")[0] == 2
-    assert command(*cap, "--unit", "id", "--table", "customers")[0] == 0
-    assert "customers.id" in command("ledger", "show", tmp_path / "l.sqlite")[1]
+    assert run_command(*cap, "--table", "customers")[0] == 2
+    assert run_command(*cap, "--unit", "id", "--table", "customers")[0] == 0
+    assert "customers.id" in run_command("ledger", "show", tmp_path / "l.sqlite")[1]
     with pytest.raises(BudgetError):
         Protection(None, table="customers")
