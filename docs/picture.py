@@ -12,14 +12,14 @@ from PIL import Image
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.answers.chromium import looked_at  # noqa: E402
+from tests.answers.chromium import render_page  # noqa: E402
 
 HEIGHT = 1150
 
 
 def main(report: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        looked_at(Path(report).resolve(), "document.title", ("desktop",), Path(folder))
+        render_page(Path(report).resolve(), "document.title", ("desktop",), Path(folder))
         picture = Image.open(Path(folder) / "desktop.png").convert("RGB")
     top = picture.crop((0, 0, picture.width, min(HEIGHT, picture.height)))
     top.quantize(64).save(ROOT / "docs" / "report.png", optimize=True)

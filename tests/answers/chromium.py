@@ -1,4 +1,4 @@
-"""A page in headless Chromium, driven over its debugging protocol: what a script in it returns, console, pictures."""
+"""A page in headless Chromium, driven over the debugging protocol: script results, console messages, screenshots."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ WAYS = {
 }
 
 
-def looked_at(page: Path, script: str, ways=tuple(WAYS), pictures: Path | None = None) -> dict[str, dict]:
-    """Of each way what `script` returns, what the console said, and, where a folder is given, a picture NAME.png."""
-    return asyncio.run(asyncio.wait_for(_looked_at(page, script, ways, pictures), SECONDS))
+def render_page(page: Path, script: str, ways=tuple(WAYS), pictures: Path | None = None) -> dict[str, dict]:
+    """Return, for every display mode, the result of `script` and the console messages.
+    / With a folder `pictures`, a screenshot MODE.png of every mode is written there.
+    """
+    return asyncio.run(asyncio.wait_for(_render_page(page, script, ways, pictures), SECONDS))
 
 
-async def _looked_at(page, script, ways, pictures):
+async def _render_page(page, script, ways, pictures):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # children of the browser may still write
         options = [
             "--headless=new",
@@ -46,49 +48,49 @@ async def _looked_at(page, script, ways, pictures):
             port = next(m[1] for line in process.stderr if (m := re.search(r"ws://[^:]+:(\d+)/", line)))
             listed = json.loads((await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/json/list")).body)
             target = next(one for one in listed if one["type"] == "page")
-            talk = Talk(await websocket_connect(target["webSocketDebuggerUrl"], max_message_size=1 << 28))
-            return {way: await _way(talk, page, script, way, pictures) for way in ways}
+            talk = DevToolsSession(await websocket_connect(target["webSocketDebuggerUrl"], max_message_size=1 << 28))
+            return {way: await _render_mode(talk, page, script, way, pictures) for way in ways}
         finally:
             process.terminate()
             process.wait()
 
 
-class Talk:
-    """Commands and their answers; `said`: what the console wrote since."""
+class DevToolsSession:
+    """A connection to the debugging protocol; `console` collects the console messages."""
 
     def __init__(self, socket):
-        self.socket, self.number, self.said = socket, 0, []
+        self.socket, self.number, self.console = socket, 0, []
 
-    async def ask(self, method, **params):
+    async def send(self, method, **params):
         self.number += 1
         await self.socket.write_message(json.dumps({"id": self.number, "method": method, "params": params}))
         while (message := json.loads(await self.socket.read_message())).get("id") != self.number:
-            self._heard(message)
+            self._record_message(message)
         assert "error" not in message, message
         return message["result"]
 
-    async def until(self, event):
+    async def wait_for_event(self, event):
         while (message := json.loads(await self.socket.read_message())).get("method") != event:
-            self._heard(message)
+            self._record_message(message)
 
-    def _heard(self, message):
+    def _record_message(self, message):
         if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"):
-            self.said.append(message["params"])
+            self.console.append(message["params"])
 
 
-async def _way(talk, page, script, way, pictures):
-    told, talk.said = WAYS[way], []
+async def _render_mode(talk, page, script, way, pictures):
+    display, talk.console = WAYS[way], []
     for domain in ("Page", "Runtime", "Log"):
-        await talk.ask(f"{domain}.enable")
-    await talk.ask("Emulation.setDeviceMetricsOverride", width=told["width"], height=told["height"],
+        await talk.send(f"{domain}.enable")
+    await talk.send("Emulation.setDeviceMetricsOverride", width=display["width"], height=display["height"],
                    deviceScaleFactor=1, mobile=False)  # fmt: skip
-    scheme = [{"name": "prefers-color-scheme", "value": told["scheme"]}]
-    await talk.ask("Emulation.setEmulatedMedia", media=told["media"], features=scheme)
-    await talk.ask("Page.navigate", url=page.resolve().as_uri())
-    await talk.until("Page.loadEventFired")
-    result = await talk.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+    scheme = [{"name": "prefers-color-scheme", "value": display["scheme"]}]
+    await talk.send("Emulation.setEmulatedMedia", media=display["media"], features=scheme)
+    await talk.send("Page.navigate", url=page.resolve().as_uri())
+    await talk.wait_for_event("Page.loadEventFired")
+    result = await talk.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
     assert "exceptionDetails" not in result, result["exceptionDetails"]
     if pictures is not None:
-        shot = await talk.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        shot = await talk.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         (pictures / f"{way}.png").write_bytes(base64.b64decode(shot["data"]))
-    return {"found": result["result"].get("value"), "console": list(talk.said)}
+    return {"found": result["result"].get("value"), "console": list(talk.console)}

@@ -1,4 +1,6 @@
-"""Answers of a model beyond the row space of the measurements are marked, and have no error of a linear estimate."""
+"""Answers of a model outside the row space of the measurements: marked `extrapolated`, without a linear standard
+error.
+"""
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,7 +12,7 @@ from tests.runs.small import write_job
 TRIPLE = [{"family": "marginal", "degree": 3}]
 
 
-def test_least_squares_has_no_mark(place):
+def test_least_squares_never_extrapolates(place):
     release = dp.run(write_job(place), place / "run")
     assert not release.extrapolates(("age", "sex"))
     assert "extrapolated" not in release.table(("age", "sex")).columns
@@ -23,7 +25,7 @@ def test_least_squares_has_no_mark(place):
     {"mechanism": {"name": "mst"}},
     {"mechanism": {"name": "mst"}, "reconstruct": {"method": "graphical"}},
 ])  # fmt: skip
-def test_a_model_marks_the_sets_that_were_not_measured_cell_by_cell(place, change):
+def test_model_marks_sets_without_cell_measurement_as_extrapolated(place, change):
     release = dp.run(write_job(place, workload=TRIPLE, **change), place / "run")
     decisions = release._run.measurements.decisions()
     # A selection of nothing measures the empty set, which has no factor.
@@ -44,7 +46,7 @@ def test_a_model_marks_the_sets_that_were_not_measured_cell_by_cell(place, chang
     assert f"{sum(row['extrapolated'] for row in index)} of {len(index)} sets are extrapolated" in report
 
 
-def test_maximum_entropy_of_a_plan_marks_what_the_plan_does_not_span(place):
+def test_maxent_marks_sets_outside_plan_span_as_extrapolated(place):
     pairs = [{"family": "marginal", "attributes": [["age", "sex"], ["income", "code"]]}]
     job = write_job(place, workload=pairs, reconstruct={"method": "maxent"})
     release = dp.run(job, place / "run")

@@ -1,4 +1,4 @@
-"""Answer files with intervals of the level that the job names, each by itself or all of a set at once."""
+"""Intervals in answer files: level of the job file, pointwise or simultaneous over an attribute set."""
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -11,16 +11,16 @@ from tests.runs.small import table, write_job, write_table
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory):
-    """The same noise with three kinds of intervals."""
+    """Three releases with the same noise and different interval settings."""
     place = tmp_path_factory.mktemp("intervals")
     write_table(place / "data", table())
-    asked = {"plain": {}, "level": {"level": 0.5}, "joint": {"level": 0.9, "joint": True}}
+    outputs = {"plain": {}, "level": {"level": 0.5}, "joint": {"level": 0.9, "joint": True}}
     return {
-        name: dp.run(write_job(place, f"{name}.toml", output=output), place / name) for name, output in asked.items()
+        name: dp.run(write_job(place, f"{name}.toml", output=output), place / name) for name, output in outputs.items()
     }
 
 
-def read(release, names):
+def read_answers(release, names):
     answers = pd.read_parquet(release.path / "answers" / f"marginal-{len(names)}")
     mine = [answers[f"attribute_{axis}"] == name for axis, name in enumerate(names, 1)]
     return answers[pd.concat(mine, axis=1).all(axis=1)].reset_index(drop=True)
@@ -29,21 +29,21 @@ def read(release, names):
 @pytest.mark.parametrize(
     ("name", "level", "joint"), [("plain", 0.95, False), ("level", 0.5, False), ("joint", 0.9, True)]
 )
-def test_files_hold_the_intervals_of_the_release_s_own_table(releases, name, level, joint):
-    found = read(releases[name], ("age", "sex"))
-    told = releases[name].table(("age", "sex"), level=level, joint=joint)
+def test_file_intervals_equal_release_table(releases, name, level, joint):
+    found = read_answers(releases[name], ("age", "sex"))
+    expected = releases[name].table(("age", "sex"), level=level, joint=joint)
     for column in ("estimate", "low", "high"):
-        assert found[column].to_numpy() == pytest.approx(told[column].to_numpy())
+        assert found[column].to_numpy() == pytest.approx(expected[column].to_numpy())
 
 
-def test_widths_follow_the_level(releases):
-    found = {name: read(release, ("age", "sex")).iloc[0] for name, release in releases.items()}
+def test_interval_width_follows_level(releases):
+    found = {name: read_answers(release, ("age", "sex")).iloc[0] for name, release in releases.items()}
     widths = {name: (row["high"] - row["low"]) / row["std_error"] for name, row in found.items()}
     assert widths["level"] == pytest.approx(2 * 0.67449, rel=1e-4)
     assert widths["joint"] > widths["plain"] > widths["level"]
 
 
-def test_the_schema_says_which_intervals_they_are(releases):
+def test_parquet_schema_describes_intervals(releases):
     schemas = {name: pq.read_schema(next(release.path.glob("answers/marginal-2/*.parquet")))
                for name, release in releases.items()}  # fmt: skip
     assert b"intervals" not in schemas["plain"].metadata
@@ -54,24 +54,24 @@ def test_the_schema_says_which_intervals_they_are(releases):
 
 
 @pytest.mark.parametrize("change", [{"mechanism": {"name": "aim-grem"}}, {"reconstruct": {"method": "maxent"}}])
-def test_joint_intervals_need_errors_that_follow_from_noise(tmp_path, change):
+def test_joint_intervals_need_linear_or_simulated_errors(tmp_path, change):
     with pytest.raises(JobError, match=r"output.joint: .* estimates; expected least squares, or simulated errors"):
         dp.run(write_job(tmp_path, output={"joint": True}, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_simulated_errors_hold_at_once_by_their_number(tmp_path):
+def test_joint_intervals_from_simulated_errors(tmp_path):
     change = {"mechanism": {"name": "aim-grem"}, "reconstruct": {"errors": "simulated"}}
     write_table(tmp_path / "data", table())
     release = dp.run(write_job(tmp_path, output={"joint": True, "level": 0.9}, **change), tmp_path / "run")
-    found, told = read(release, ("age", "sex")), release.table(("age", "sex"), joint=True, level=0.9)
-    assert found["low"].to_numpy() == pytest.approx(told["low"].to_numpy())
+    found, expected = read_answers(release, ("age", "sex")), release.table(("age", "sex"), joint=True, level=0.9)
+    assert found["low"].to_numpy() == pytest.approx(expected["low"].to_numpy())
     schema = pq.read_schema(next(release.path.glob("answers/marginal-2/*.parquet")))
     assert b"probability about 0.9, all of" in schema.metadata[b"intervals"]
-    assert ((told["high"] - told["low"]) / told["std_error"]).min() > 2 * 1.645
+    assert ((expected["high"] - expected["low"]) / expected["std_error"]).min() > 2 * 1.645
 
 
-def test_sets_of_too_many_queries_are_refused_before_anything_is_made(tmp_path):
+def test_joint_intervals_of_too_many_queries_are_refused_before_run(tmp_path):
     job = write_job(tmp_path, output={"joint": True})
     (tmp_path / "domain.toml").write_text(
         'attributes.age = {kind = "coded", size = 400}\nattributes.sex = {kind = "coded", size = 300}\n'

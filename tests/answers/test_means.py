@@ -1,4 +1,4 @@
-"""Intervals of means cover the true mean of the records, wherever these lie inside their bins."""
+"""Intervals of means cover the true mean of the records for every distribution inside the bins."""
 
 from contextlib import suppress
 
@@ -18,14 +18,14 @@ RECORDS, SIGMA = 20_000, 60.0
 LEVEL = 0.95
 
 
-def domain_of(bins: int) -> Domain:
+def make_domain(bins: int) -> Domain:
     edges = np.round(np.linspace(0, 50, bins + 1), 6).tolist()
     attributes = {"fare": {"kind": "bins", "edges": edges, "outside": "clip"}, "kind": {"kind": "coded", "size": 2}}
     return Domain.from_dict({"attributes": attributes})
 
 
-def answered(counts: np.ndarray, domain: Domain, rng: np.random.Generator) -> Answered:
-    """Least squares of the cells of fare by kind with Gaussian noise of SIGMA."""
+def release_answers(counts: np.ndarray, domain: Domain, rng: np.random.Generator) -> Answered:
+    """Return least-squares answers for the cells of fare by kind, with Gaussian noise of standard deviation SIGMA."""
     workload = Workload(domain).add("marginal", attributes=[("fare", "kind")])
     plan = dp.plan(workload, "identity")
     [block] = plan.blocks
@@ -36,8 +36,8 @@ def answered(counts: np.ndarray, domain: Domain, rng: np.random.Generator) -> An
     return Answered(LeastSquaresEstimates(plan, [(SIGMA * scale) ** 2], lambda _: values), "means")
 
 
-def fares(kind: str, rng: np.random.Generator) -> np.ndarray:
-    """Skewed, even, and all records at the lower edge of their bin."""
+def draw_fares(kind: str, rng: np.random.Generator) -> np.ndarray:
+    """Draw records that are skewed, uniform, or all at the lower edge of their bins."""
     drawn = {"skewed": rng.gamma(1.2, 8, RECORDS), "even": rng.uniform(0, 50, RECORDS),
              "at edges": 10.0 * rng.integers(0, 5, RECORDS)}[kind]  # fmt: skip
     return np.clip(drawn, 0, 49.999)
@@ -45,17 +45,17 @@ def fares(kind: str, rng: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.parametrize("bins", [5, 20, 100])
 @pytest.mark.parametrize("kind", ["skewed", "even", "at edges"])
-def test_the_interval_covers_the_true_mean(bins, kind):
-    rng, domain, held, widths = np.random.default_rng(bins), domain_of(bins), 0, []
+def test_mean_interval_covers_true_mean(bins, kind):
+    rng, domain, covered, widths = np.random.default_rng(bins), make_domain(bins), 0, []
     edges = np.linspace(0, 50, bins + 1)
     for _ in range(200):
-        values = fares(kind, rng)
+        values = draw_fares(kind, rng)
         cells = np.searchsorted(edges, values, side="right") - 1
         counts = np.zeros((bins, 2))
         np.add.at(counts, (cells, 0), 1)
-        one = answered(counts, domain, rng)
+        one = release_answers(counts, domain, rng)
         found = mean(one, "fare", LEVEL)
-        held += found.low <= values.mean() <= found.high
+        covered += found.low <= values.mean() <= found.high
         assert found.low <= found.estimate <= found.high
         assert found.low >= 0
         assert found.high <= 50
@@ -63,32 +63,32 @@ def test_the_interval_covers_the_true_mean(bins, kind):
         _, [query_cells] = one.linear(("fare",), (middles - found.estimate)[None])
         sampling = 2 * 1.96 * query_cells / one.linear(("fare",), np.ones((1, bins)))[0][0]
         widths.append((found.high - found.low) / (50 / bins + sampling))
-    assert held / 200 >= 0.91
+    assert covered / 200 >= 0.91
     assert max(widths) <= 1.05
 
 
-def test_a_mean_of_middles_alone_misses_skewed_records():
-    """The planted fault: the interval of the noise around the bins' middles."""
-    rng, domain, held = np.random.default_rng(0), domain_of(5), 0
+def test_interval_around_bin_middles_misses_skewed_records():
+    """Planted fault: an interval that counts only the noise around the middles of the bins."""
+    rng, domain, covered = np.random.default_rng(0), make_domain(5), 0
     for _ in range(20):
-        values = fares("at edges", rng)
+        values = draw_fares("at edges", rng)
         counts = np.zeros((5, 2))
         np.add.at(counts, (np.searchsorted(np.linspace(0, 50, 6), values, side="right") - 1, 0), 1)
-        one = answered(counts, domain, rng)
+        one = release_answers(counts, domain, rng)
         middles = np.arange(5, 50, 10.0)
         (records, summed), _ = one.linear(("fare",), np.stack([np.ones(5), middles]))
         _, [query_cells] = one.linear(("fare",), (middles - summed / records)[None])
-        held += abs(summed / records - values.mean()) <= 1.96 * query_cells / records
-    assert held == 0
+        covered += abs(summed / records - values.mean()) <= 1.96 * query_cells / records
+    assert covered == 0
 
 
-def test_a_group_that_may_be_empty_has_no_mean():
-    rng, domain = np.random.default_rng(1), domain_of(8)
+def test_mean_of_possibly_empty_group_is_refused():
+    rng, domain = np.random.default_rng(1), make_domain(8)
     counts = np.zeros((8, 2))
     counts[:, 0], counts[3, 1] = 2_000, 3
     answers = 0
     for _ in range(50):
-        one = answered(counts, domain, rng)
+        one = release_answers(counts, domain, rng)
         assert mean(one, "fare", LEVEL, ("kind", 0)).estimate == pytest.approx(25, abs=2)
         with suppress(TooFewRecords):
             found = mean(one, "fare", LEVEL, ("kind", 1))
@@ -97,10 +97,10 @@ def test_a_group_that_may_be_empty_has_no_mean():
     assert answers < 10  # once in forty runs the noise alone looks like records
 
 
-def test_a_table_of_means_says_why_a_group_has_none(tmp_path):
+def test_table_of_means_gives_reason_for_refused_group(tmp_path):
     rng = np.random.default_rng(2)
     frame = pd.DataFrame({"fare": rng.gamma(1.2, 8, 5000).clip(0, 49), "kind": 0})
-    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain_of(8).to_dict()))
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(make_domain(8).to_dict()))
     frame.to_parquet(tmp_path / "data.parquet")
     release = dp.run({"data": {"path": str(tmp_path / "data.parquet"), "domain": str(tmp_path / "domain.toml")},
                       "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": "means",

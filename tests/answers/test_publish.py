@@ -1,4 +1,6 @@
-"""Published tables are whole, not negative, and add up, whatever the noise did; what cannot add up is left out."""
+"""Published tables have nonnegative integer counts and consistent margins; a table that cannot be consistent is left
+out.
+"""
 
 from itertools import combinations
 
@@ -19,18 +21,18 @@ SIZES = {"a": 3, "b": 4, "c": 2, "d": 3}
 PAIRS = list(combinations(SIZES, 2))
 
 
-def answered(counts, sets, seed=None, rules=None):
+def make_answers(counts, sets, seed=None, rules=None):
     domain = Domain(SIZES) if rules is None else Domain(Domain(SIZES).attributes, rules)
     plan = measurement_plan(domain, [("marginal", names) for names in sets], "residual-planner")
     return Answered(estimates(plan, counts, None if seed is None else np.random.default_rng(seed)), "release")
 
 
-def margin(table, names, own):
+def marginalize(table, names, own):
     return table.sum(axis=tuple(axis for axis, name in enumerate(names) if name not in own))
 
 
-def faults(published):
-    """What is wrong with published tables: a list of sentences."""
+def list_faults(published):
+    """Return the faults of published tables as a list of sentences."""
     tables, found = published.tables, []
     for names, table in tables.items():
         if table.dtype != np.int64 or table.min() < 0:
@@ -39,17 +41,17 @@ def faults(published):
             found.append(f"{names} has another total")
     for one, other in combinations(tables, 2):
         shared = [name for name in one if name in other]
-        if not np.array_equal(margin(tables[one], one, shared), margin(tables[other], other, shared)):
+        if not np.array_equal(marginalize(tables[one], one, shared), marginalize(tables[other], other, shared)):
             found.append(f"{one} and {other} differ on {shared}")
     return found
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.floats(0, 30), st.booleans())
-def test_pairs_always_add_up(seed, mean, rules):
+def test_published_pairs_are_consistent(seed, mean, rules):
     counts = np.random.default_rng(seed).poisson(mean, tuple(SIZES.values())).astype(float)
-    published = publish(answered(counts, PAIRS, seed, RULES if rules else None), PAIRS)
-    assert faults(published) == []
+    published = publish(make_answers(counts, PAIRS, seed, RULES if rules else None), PAIRS)
+    assert list_faults(published) == []
     if not rules:
         assert published.left_out == {}
     elif ("a", "b") in published.tables:
@@ -58,64 +60,66 @@ def test_pairs_always_add_up(seed, mean, rules):
 
 @settings(max_examples=10)
 @given(st.integers(0, 2**32))
-def test_threes_add_up_where_they_are_published(seed):
+def test_published_triples_are_consistent(seed):
     counts = np.random.default_rng(seed).poisson(20, tuple(SIZES.values())).astype(float)
     threes = list(combinations(SIZES, 3))
-    published = publish(answered(counts, threes, seed), [*threes, *PAIRS])
-    assert faults(published) == []
+    published = publish(make_answers(counts, threes, seed), [*threes, *PAIRS])
+    assert list_faults(published) == []
     assert set(PAIRS) <= set(published.tables)
     assert len(published.tables) + len(published.left_out) == len(threes) + len(PAIRS)
 
 
-def test_without_noise_the_tables_are_the_true_ones():
+def test_publication_without_noise_equals_true_tables():
     counts = np.random.default_rng(1).poisson(4, tuple(SIZES.values())).astype(float)
     sets = [("a", "b", "c"), ("b", "d")]
-    published = publish(answered(counts, sets), sets)
+    published = publish(make_answers(counts, sets), sets)
     for names in sets:
-        np.testing.assert_array_equal(published.tables[names], margin(counts, tuple(SIZES), names))
+        np.testing.assert_array_equal(published.tables[names], marginalize(counts, tuple(SIZES), names))
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.integers(0, 200))
-def test_every_cell_is_its_fitted_value_rounded_down_or_up(seed, total):
+def test_published_cells_are_fitted_values_rounded_down_or_up(seed, total):
     rng = np.random.default_rng(seed)
-    names, estimate, held = ("a", "b"), rng.normal(3, 4, (3, 4)), np.ones((3, 4), bool)
+    names, estimate, allowed = ("a", "b"), rng.normal(3, 4, (3, 4)), np.ones((3, 4), bool)
     rows = rng.multinomial(total, np.full(3, 1 / 3))
     columns = rng.multinomial(total, np.full(4, 1 / 4))
-    found = publishing.adjust_to_constraints(estimate, names, {("a",): rows, ("b",): columns}, held)
+    found = publishing.adjust_to_constraints(estimate, names, {("a",): rows, ("b",): columns}, allowed)
     margins = [(np.repeat(np.arange(3), 4), rows), (np.tile(np.arange(4), 3), columns)]
-    fitted = publishing.proportional(estimate, margins, held)
+    fitted = publishing.proportional(estimate, margins, allowed)
     there = max(np.abs(fitted.sum(axis=1) - rows).max(), np.abs(fitted.sum(axis=0) - columns).max()) < 1e-6
     assert np.abs(found - fitted).max() < (1 if there else 2)
     assert found.sum(axis=1).tolist() == rows.tolist()
     assert found.sum(axis=0).tolist() == columns.tolist()
 
 
-def test_tables_rounded_one_by_one_would_be_seen():
+def test_tables_rounded_separately_are_detected():
     counts = np.random.default_rng(1).poisson(9, tuple(SIZES.values())).astype(float)
-    source = answered(counts, PAIRS, 2)
+    source = make_answers(counts, PAIRS, 2)
     published = publish(source, PAIRS)
     for names in PAIRS:
         published.tables[names][...] = np.rint(source.estimates.marginal(names)).astype(int)
-    assert len(faults(published)) > 3
+    assert len(list_faults(published)) > 3
 
 
-def test_margins_that_no_table_has_leave_it_out():
-    held = np.array([[True, False], [True, True]])
+def test_infeasible_margins_leave_table_out():
+    allowed = np.array([[True, False], [True, True]])
     rows, columns = np.array([5, 0]), np.array([0, 5])  # all would have to be in the cell that may hold nobody
-    assert publishing.adjust_to_constraints(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, held) is None
+    assert (
+        publishing.adjust_to_constraints(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, allowed) is None
+    )
 
 
-def test_rules_of_other_attributes_say_nothing():
+def test_structural_zeros_of_other_attributes_have_no_effect():
     domain = Domain(Domain(SIZES).attributes, RULES)
     assert possible(domain.rules, ("a", "c"), domain.shape(("a", "c"))).all()
-    held = possible(domain.rules, ("a", "b", "d"), domain.shape(("a", "b", "d")))
-    assert held.sum() == 3 * 4 * 3 - 2 * 3
-    assert not held[0, 1:3].any()
+    allowed = possible(domain.rules, ("a", "b", "d"), domain.shape(("a", "b", "d")))
+    assert allowed.sum() == 3 * 4 * 3 - 2 * 3
+    assert not allowed[0, 1:3].any()
 
 
-def test_the_margins_of_a_fit_are_those_of_matrices():
-    """Groups against explicit summing matrices."""
+def test_margin_groups_equal_summing_matrices():
+    """The oracle is the Kronecker product of explicit summing matrices."""
     table = np.random.default_rng(0).random((3, 4, 2))
     for own in (("a",), ("b", "c"), ("a", "c"), ()):
         sums = [np.eye(n) if name in own else np.ones((1, n)) for name, n in zip("abc", table.shape, strict=True)]
@@ -123,17 +127,17 @@ def test_the_margins_of_a_fit_are_those_of_matrices():
         np.testing.assert_allclose(np.bincount(group, table.reshape(-1)), kron(sums) @ table.reshape(-1))
 
 
-def test_sets_are_those_asked_or_named():
-    source = answered(np.ones(tuple(SIZES.values())), PAIRS)
+def test_published_sets_default_to_workload_or_selection():
+    source = make_answers(np.ones(tuple(SIZES.values())), PAIRS)
     assert chosen(source, [], None) == PAIRS
     assert chosen(source, [["b", "a"]], None) == [("a", "b")]
     with pytest.raises(Exception, match="select some with --set"):
         chosen(source, [], 3)
 
 
-def test_a_set_of_too_many_cells_is_named_and_not_dropped(monkeypatch):
+def test_set_of_too_many_cells_is_listed_as_left_out(monkeypatch):
     monkeypatch.setattr("dpscale.answers.publish.MOST_CELLS", 6)
-    source = answered(np.ones(tuple(SIZES.values())), PAIRS)
+    source = make_answers(np.ones(tuple(SIZES.values())), PAIRS)
     published = publish(source, chosen(source, [], None))
     assert set(published.tables) == {("a", "c"), ("c", "d")}
     assert set(published.left_out) == set(PAIRS) - set(published.tables)

@@ -1,4 +1,4 @@
-"""`dpscale publish`: files that add up, say what they are, and stand in no one's way."""
+"""The command `dpscale publish`: consistent files with README and codebook, written only to its own directory."""
 
 import json
 
@@ -24,11 +24,11 @@ def publish(run, *more):
     return CliRunner().invoke(main, ["publish", str(run), *map(str, more)])
 
 
-def test_a_run_becomes_tables_with_readme_and_codebook(run, tmp_path):
+def test_publish_writes_tables_readme_and_codebook(run, tmp_path):
     out = tmp_path / "out"
-    told = publish(run, "--out", out, "--format", "csv", "--format", "parquet", "--format", "xlsx", "--json")
-    assert told.exit_code == 0, told.output
-    summary = json.loads(told.stdout)
+    result = publish(run, "--out", out, "--format", "csv", "--format", "parquet", "--format", "xlsx", "--json")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
     assert summary["left_out"] == 0
     assert {"README.txt", "codebook.csv", "tables.xlsx", "csv/001-age-sex.csv"} <= set(summary["files"])
     ages, incomes = (pd.read_csv(out / "csv" / name) for name in ("001-age-sex.csv", "002-age-income.csv"))
@@ -43,41 +43,41 @@ def test_a_run_becomes_tables_with_readme_and_codebook(run, tmp_path):
     assert sheet["count"].tolist() == ages["count"].tolist()
 
 
-def test_large_relative_errors_are_flagged(run, tmp_path):
+def test_publish_flags_large_relative_errors(run, tmp_path):
     assert publish(run, "--out", tmp_path / "out", "--set", "sex,age", "--limit", 0.06).exit_code == 0
     found = pd.read_csv(tmp_path / "out/csv/001-age-sex.csv", keep_default_na=False)
     assert ((found["std_error"].astype(float) > 0.06 * found["count"]) == (found["flag"] == "unreliable")).all()
     assert {"", "unreliable"} == set(found["flag"])
 
 
-def test_a_publication_is_replaced_and_nothing_else_is(run, tmp_path):
+def test_publish_replaces_own_files_and_refuses_other_directories(run, tmp_path):
     out = tmp_path / "out"
     assert publish(run, "--out", out).exit_code == 0
     assert publish(run, "--out", out, "--degree", 1).exit_code == 0
     assert [path.name for path in (out / "csv").iterdir()] == ["001-age.csv"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    told = publish(run, "--out", tmp_path / "mine")
-    assert told.exit_code == 2
-    assert "contains other files" in told.output
+    result = publish(run, "--out", tmp_path / "mine")
+    assert result.exit_code == 2
+    assert "contains other files" in result.output
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 
-def test_the_run_itself_stays_what_it_was(run):
+def test_publish_leaves_run_files_unchanged(run):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    told = publish(run)
-    assert told.exit_code == 0
-    assert f"published: {run / 'published'}" in told.output
+    result = publish(run)
+    assert result.exit_code == 0
+    assert f"published: {run / 'published'}" in result.output
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def test_what_is_not_there_is_refused_in_a_sentence(run, tmp_path):
+def test_publish_refuses_unknown_attribute_degree_and_directory(run, tmp_path):
     assert "did you mean 'age'" in publish(run, "--set", "aeg", "--out", tmp_path / "a").output
     assert "select some with --set" in publish(run, "--degree", 7, "--out", tmp_path / "b").output
     assert publish(tmp_path).exit_code == 2
 
 
-def test_headers_and_labels_that_look_like_formulas_are_escaped_and_numbers_are_not():
+def test_formula_like_headers_and_labels_are_escaped():
     import pyarrow as pa
 
     from dpscale.answers.publish import _escaped
@@ -90,7 +90,7 @@ def test_headers_and_labels_that_look_like_formulas_are_escaped_and_numbers_are_
     assert found.column(1).to_pylist() == list(range(-5, 5))
 
 
-def test_no_formula_is_live_in_files_of_a_publication(tmp_path):
+def test_published_files_have_no_live_formulas(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     from dpscale.answers.publish import Published, write_published
     from dpscale.domain import Domain

@@ -1,19 +1,19 @@
-"""What a plot holds does not grow with the cells of an attribute."""
+"""Plots of the report: the number of plotted points is bounded for attributes with many cells."""
 
 import numpy as np
 
 from dpscale.answers.report import figures
 
 
-def test_weights_of_very_many_cells_are_drawn_by_some(monkeypatch):
+def test_weight_plot_samples_large_attributes(monkeypatch):
     drawn = []
 
-    def told(figure):
+    def record_line(figure):
         line = figure.axes[0].lines[0]
         drawn.append((line.get_xdata(), line.get_ydata()))
         return "drawn"
 
-    monkeypatch.setattr(figures, "svg", told)
+    monkeypatch.setattr(figures, "svg", record_line)
     for cells in (7, 1000, 1_000_000):
         profile = np.linspace(1, 3, cells) / (2 * cells)
         assert figures.weight_plot({"a": profile, "b": profile}) == "drawn"

@@ -1,4 +1,4 @@
-"""Reports as a browser shows them: readable in light and dark, on a phone and on paper, with nothing of elsewhere."""
+"""Reports in a browser: light, dark, phone and print modes, without external resources or private paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import dpscale as dp
 from dpscale.answers.report.page import HIDDEN, public_name, redacted
 from dpscale.mechanisms import MECHANISMS
-from tests.answers.chromium import BROWSER, looked_at
+from tests.answers.chromium import BROWSER, render_page
 from tests.multitable.small import write as write_shop
 from tests.runs.small import table, write_job, write_table
 
@@ -28,7 +28,7 @@ browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    """A report of each kind, by name."""
+    """Paths of one report of each kind, by name."""
     from dpscale.answers import report as drawing
     from dpscale.runs.stages import report
 
@@ -47,10 +47,10 @@ def reports(tmp_path_factory):
 
 @browser
 @pytest.mark.parametrize("name", [*JOBS, "tables"])
-def test_a_browser_shows_it_well_in_every_way(reports, name):
-    for way, told in looked_at(reports[name], LOOK).items():
-        assert told["console"] == [], way
-        found = told["found"]
+def test_report_renders_in_every_mode(reports, name):
+    for way, result in render_page(reports[name], LOOK).items():
+        assert result["console"] == [], way
+        found = result["found"]
         assert found["faint"] == [], way
         assert found["anchors"] == [], way
         assert found["wider"] <= 0, way
@@ -63,42 +63,42 @@ def test_a_browser_shows_it_well_in_every_way(reports, name):
 @browser
 @pytest.mark.slow  # what differs by mechanism is looked at above
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
-def test_every_mechanism_s_report_is_shown_well(tmp_path, name):
+def test_report_of_every_mechanism_renders(tmp_path, name):
     write_table(tmp_path / "data", table())
     job = write_job(tmp_path, mechanism={"name": name}, workload=PAIRS)
-    told = looked_at(dp.run(job, tmp_path / "run").path / "report.html", LOOK)
+    result = render_page(dp.run(job, tmp_path / "run").path / "report.html", LOOK)
     assert [
-        way for way, one in told.items() if one["console"] or one["found"]["faint"] or one["found"]["wider"] > 0
+        way for way, one in result.items() if one["console"] or one["found"]["faint"] or one["found"]["wider"] > 0
     ] == []
 
 
 @browser
-def test_planted_faults_are_seen(reports, tmp_path):
+def test_planted_page_faults_are_detected(reports, tmp_path):
     page = reports["laplace"].read_text()
     wide = "<div style='width:2000px'>.</div></main><script>nothing.here()</script>"
     for old, new in (("--soft: #565b62", "--soft: #bbbbbb"), ('id="sure"', 'id="other"'), ("</main>", wide)):
         assert old in page
         page = page.replace(old, new)
     (tmp_path / "page.html").write_text(page)
-    told = looked_at(tmp_path / "page.html", LOOK, ("desktop",))["desktop"]
-    assert told["console"]
-    assert told["found"]["faint"]
-    assert told["found"]["anchors"] == ["#sure"]
-    assert told["found"]["wider"] > 0
+    result = render_page(tmp_path / "page.html", LOOK, ("desktop",))["desktop"]
+    assert result["console"]
+    assert result["found"]["faint"]
+    assert result["found"]["anchors"] == ["#sure"]
+    assert result["found"]["wider"] > 0
 
 
 @browser
-def test_a_head_sorts_its_table(reports):
+def test_header_click_sorts_table(reports):
     script = """(() => { const button = document.querySelectorAll("table.sortable th button")[3]; button.click();
         const rows = () => [...document.querySelectorAll("table.sortable tbody tr")];
         const told = () => rows().map((row) => Number(row.cells[3].dataset.key));
         const down = told(); button.click(); return [down, told()]; })()"""
-    down, up = looked_at(reports["least-squares"], script, ("desktop",))["desktop"]["found"]
+    down, up = render_page(reports["least-squares"], script, ("desktop",))["desktop"]["found"]
     assert down == sorted(down, reverse=True)
     assert up == sorted(up)
 
 
-def test_the_first_screen_answers(reports):
+def test_first_screen_shows_total_and_labels(reports):
     page = reports["least-squares"].read_text()
     release = dp.Release.open(reports["least-squares"].parent)
     assert f"{round(release.total().estimate):,} ±" in page
@@ -110,7 +110,7 @@ def test_the_first_screen_answers(reports):
     assert "e-0" not in page.split("<h2")[0]
 
 
-def test_nothing_tells_where_things_are(reports):
+def test_report_hides_paths_and_data_hash(reports):
     for name, path in reports.items():
         page = path.read_text()
         assert str(path.parent.parent) not in page, name
@@ -119,34 +119,34 @@ def test_nothing_tells_where_things_are(reports):
     assert manifest["snapshot"] not in reports["laplace"].read_text(), "a hash of the records would confirm a guess"
 
 
-def test_what_it_says_of_reading_the_answers_works(reports, monkeypatch):
+def test_report_code_snippets_run(reports, monkeypatch):
     from dpscale.runs.answers import read_index
     from dpscale.runs.run import Run
     from dpscale.runs.stages.report import snippets
 
     run = reports["laplace"].parent
-    told = dict(snippets(Run(run), read_index(run / "answers")))
-    *before, table, total = told["Python"].replace("RUN_DIRECTORY", str(run)).splitlines()
+    result = dict(snippets(Run(run), read_index(run / "answers")))
+    *before, table, total = result["Python"].replace("RUN_DIRECTORY", str(run)).splitlines()
     names = {}
     exec("\n".join(before), names)
     found = eval(table, names)
     assert len(eval(total, names)) == 3
     duckdb = pytest.importorskip("duckdb")
     monkeypatch.chdir(run)
-    assert duckdb.sql(told["DuckDB"]).df()["estimate"].tolist() == pytest.approx(found["estimate"].tolist())
+    assert duckdb.sql(result["DuckDB"]).df()["estimate"].tolist() == pytest.approx(found["estimate"].tolist())
 
 
-def test_places_are_left_out_and_questions_stay():
-    told = redacted({"data": {"path": "a/b.csv", "where": "year = 2025"}, "engine": {"scheduler": "tcp://10.0.0.1:1"},
+def test_redaction_hides_paths_and_preserves_queries():
+    result = redacted({"data": {"path": "a/b.csv", "where": "year = 2025"}, "engine": {"scheduler": "tcp://10.0.0.1:1"},
                      "workload": [{"family": "marginal", "file": "q.npy"}], "x": ["/home/me", "age"]})  # fmt: skip
-    assert told == {"data": {"path": HIDDEN, "where": "year = 2025"}, "engine": {"scheduler": HIDDEN},
+    assert result == {"data": {"path": HIDDEN, "where": "year = 2025"}, "engine": {"scheduler": HIDDEN},
                     "workload": [{"family": "marginal", "file": HIDDEN}], "x": [HIDDEN, "age"]}  # fmt: skip
     assert redacted({"engine": {"scheduler": "threads"}}) == {"engine": {"scheduler": "threads"}}
     assert public_name("/srv/data/hiv") == "the dataset"
     assert public_name("survey-2025") == "survey-2025"
 
 
-def test_what_is_left_under_a_cap_is_told(tmp_path):
+def test_report_shows_budget_left_under_cap(tmp_path):
     from dpscale.ledger import Ledger
 
     write_table(tmp_path / "data", table())

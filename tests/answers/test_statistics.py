@@ -1,4 +1,4 @@
-"""Totals, quantiles and means: without noise those of the records, with noise inside their intervals."""
+"""Totals, quantiles and means: exact without noise; with noise their intervals have the nominal coverage."""
 
 import numpy as np
 import pytest
@@ -20,51 +20,51 @@ RNG = np.random.default_rng(3)
 COUNTS = RNG.integers(0, 40, (22, 4, 2)).astype(float)
 
 
-def answered(noise=None):
+def make_answers(noise=None):
     return Answered(estimates(PLAN, COUNTS, noise), "release")
 
 
-def records(axes):
-    """The ages of the records that have one, as a list."""
+def list_ages(axes):
+    """Return the ages of the records with a known age, for everyone or, with `axes=None`, for the first sex."""
     counts = COUNTS.sum(axis=axes)[:20] if axes else COUNTS[:20, :, 0].sum(axis=1)
     return np.repeat(np.arange(20, 40), counts.astype(int))
 
 
-def test_the_total_is_that_of_the_records():
-    assert total(answered(), 0.95).estimate == pytest.approx(COUNTS.sum())
+def test_noiseless_total_equals_record_count():
+    assert total(make_answers(), 0.95).estimate == pytest.approx(COUNTS.sum())
 
 
 @pytest.mark.parametrize("q", [0, 0.01, 0.25, 0.5, 0.9, 1])
-def test_a_quantile_without_noise_is_the_sorted_list_s(q):
-    ages = records((1, 2))
-    told = quantile(answered(), "age", q + 1e-9 * (q == 0), 0.95)
-    assert told.estimate == np.quantile(ages, q, method="inverted_cdf")
-    assert told.low <= told.estimate <= told.high
+def test_noiseless_quantile_equals_numpy(q):
+    ages = list_ages((1, 2))
+    result = quantile(make_answers(), "age", q + 1e-9 * (q == 0), 0.95)
+    assert result.estimate == np.quantile(ages, q, method="inverted_cdf")
+    assert result.low <= result.estimate <= result.high
 
 
-def test_a_quantile_of_bins_lies_in_its_bin_by_the_share_of_records():
+def test_quantile_of_bins_is_interpolated_within_bin():
     counts = COUNTS.sum(axis=(0, 2))
     ends = np.concatenate([[0], np.cumsum(counts)])
     wanted = np.interp(0.5 * ends[-1], ends, INCOME.edges)
-    assert quantile(answered(), "income", 0.5, 0.95).estimate == pytest.approx(wanted)
+    assert quantile(make_answers(), "income", 0.5, 0.95).estimate == pytest.approx(wanted)
 
 
-def test_a_mean_is_that_of_the_records_and_of_a_group_alone():
-    assert mean(answered(), "age", 0.95).estimate == pytest.approx(records((1, 2)).mean())
-    assert mean(answered(), "age", 0.95, ("sex", 0)).estimate == pytest.approx(records(None).mean())
-    assert quantile(answered(), "age", 0.5, 0.95, ("sex", 0)).estimate == np.median(records(None))
+def test_noiseless_mean_and_group_statistics_equal_records():
+    assert mean(make_answers(), "age", 0.95).estimate == pytest.approx(list_ages((1, 2)).mean())
+    assert mean(make_answers(), "age", 0.95, ("sex", 0)).estimate == pytest.approx(list_ages(None).mean())
+    assert quantile(make_answers(), "age", 0.5, 0.95, ("sex", 0)).estimate == np.median(list_ages(None))
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say():
-    ages, rng, times = records((1, 2)), np.random.default_rng(5), 300
+def test_statistic_intervals_have_nominal_coverage():
+    ages, rng, times = list_ages((1, 2)), np.random.default_rng(5), 300
     truth = [COUNTS.sum(), np.quantile(ages, 0.3, method="inverted_cdf"), ages.mean()]
-    held = np.zeros(3)
+    covered = np.zeros(3)
     for _ in range(times):
-        one = answered(rng)
-        told = total(one, 0.9), quantile(one, "age", 0.3, 0.9), mean(one, "age", 0.9)
-        held += [low <= true <= high for true, (_, low, high) in zip(truth, told, strict=True)]
-        assert told[1].high - told[1].low <= 1  # of this noise: an interval of another quantile reaches further
-    sums, median, means = held / times
+        one = make_answers(rng)
+        result = total(one, 0.9), quantile(one, "age", 0.3, 0.9), mean(one, "age", 0.9)
+        covered += [low <= true <= high for true, (_, low, high) in zip(truth, result, strict=True)]
+        assert result[1].high - result[1].low <= 1  # of this noise: an interval of another quantile reaches further
+    sums, median, means = covered / times
     assert 0.84 < sums < 0.95
     assert 0.84 < means < 0.95
     assert median > 0.87  # conservative: values are whole numbers
@@ -73,23 +73,23 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: quantile(answered(), "sex", 0.5, 0.95), "an attribute of numbers"),
-        (lambda: quantile(answered(), "age", 1.5, 0.95), "between 0 and 1"),
-        (lambda: quantile(answered(), "age", 0.5, 95), "such as 0.95"),
-        (lambda: mean(answered(), "aeg", 0.95), "did you mean 'age'"),
-        (lambda: mean(answered(), "income", 0.95, ("sex", 0)), "was not measured"),
-        (lambda: answered().table("age", None, 0.95, False), "write ['age']"),
-        (lambda: answered().table(("age",), "prefex", 0.95, False), "did you mean 'prefix'"),
+        (lambda: quantile(make_answers(), "sex", 0.5, 0.95), "an attribute of numbers"),
+        (lambda: quantile(make_answers(), "age", 1.5, 0.95), "between 0 and 1"),
+        (lambda: quantile(make_answers(), "age", 0.5, 95), "such as 0.95"),
+        (lambda: mean(make_answers(), "aeg", 0.95), "did you mean 'age'"),
+        (lambda: mean(make_answers(), "income", 0.95, ("sex", 0)), "was not measured"),
+        (lambda: make_answers().table("age", None, 0.95, False), "write ['age']"),
+        (lambda: make_answers().table(("age",), "prefex", 0.95, False), "did you mean 'prefix'"),
     ],
 )
-def test_what_cannot_be_told_is_refused_in_a_sentence(wrong, says):
+def test_statistics_refuse_invalid_requests(wrong, says):
     with pytest.raises((JobError, DomainError, PlanError)) as caught:
         wrong()
     assert isinstance(caught.value, DpscaleError)
     assert says in str(caught.value)
 
 
-def test_of_many_cells_a_few_errors_are_looked_at_and_intervals_are_hardly_wider(monkeypatch):
+def test_quantile_with_few_checked_cells_has_slightly_wider_interval(monkeypatch):
     plan = measurement_plan(Domain({"x": 300}), [("prefix", ("x",))])
     counts = np.random.default_rng(8).integers(0, 9, 300).astype(float)
     noisy = Answered(estimates(plan, counts, np.random.default_rng(1)), "release")

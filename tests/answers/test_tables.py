@@ -1,4 +1,4 @@
-"""A release's tables carry the labels of the domain and the figures of its answers, in the order asked."""
+"""Tables of a release: labels of the domain, answers of the release, order of the given attributes."""
 
 import os
 
@@ -18,7 +18,7 @@ def release(tmp_path_factory):
     return dp.run(write_job(place), run_dir=place / "run")
 
 
-def test_rows_are_the_marginal_s_cells_in_the_order_asked(release):
+def test_table_rows_equal_marginal_in_given_order(release):
     for names in (("age", "sex"), ("sex", "age")):
         found = release.table(names)
         assert list(found.columns) == [*names, "estimate", "std_error", "low", "high"]
@@ -27,7 +27,7 @@ def test_rows_are_the_marginal_s_cells_in_the_order_asked(release):
         np.testing.assert_allclose(wide.loc[:, list(wide.columns)].to_numpy(), release.marginal(names))
 
 
-def test_labels_are_the_domain_s_and_missing_values_have_one(release):
+def test_table_labels_come_from_domain(release):
     found = release.table(("income",))
     assert found["income"].astype(str).tolist() == ["[0, 10)", "[10, 20)", "[20, 50)", "[50, 100]", "(missing)"]
     assert found["income"].cat.ordered
@@ -35,7 +35,7 @@ def test_labels_are_the_domain_s_and_missing_values_have_one(release):
     assert not release.table(("sex",))["sex"].cat.ordered
 
 
-def test_errors_are_those_of_single_answers(release):
+def test_table_errors_equal_single_answers(release):
     found = release.table(("age", "income"))
     for row in (0, 7, 39):
         query = np.zeros(40)
@@ -45,7 +45,7 @@ def test_errors_are_those_of_single_answers(release):
         assert found["std_error"][row] == pytest.approx(error)
 
 
-def test_ranges_and_prefixes_say_what_they_ask(release):
+def test_range_and_prefix_rows_name_their_cells(release):
     ranges, counts = release.table(("age",), "range"), release.marginal(("age",))
     for row in ranges.itertuples():
         assert row.estimate == pytest.approx(counts[row.age_from : row.age_to + 1].sum())
@@ -54,28 +54,28 @@ def test_ranges_and_prefixes_say_what_they_ask(release):
     np.testing.assert_allclose(found["estimate"], np.cumsum(release.marginal(("income",)))[:4])
 
 
-def test_other_frames_hold_the_same(release):
+def test_arrow_and_polars_frames_equal_pandas(release):
     arrow, polars = (release.table(("age", "income"), frame=frame) for frame in ("arrow", "polars"))
     pd.testing.assert_frame_equal(arrow.to_pandas(), release.table(("age", "income")))
     assert polars["estimate"].to_list() == arrow["estimate"].to_pylist()
     assert polars["income"].cast(str).to_list() == arrow["income"].to_pylist()
 
 
-def test_joint_intervals_are_wider_and_alike_when_asked_again(release):
+def test_joint_intervals_are_wider_and_reproducible(release):
     single, joint = release.table(("age", "sex")), release.table(("age", "sex"), joint=True)
     assert (joint["low"] < single["low"]).all()
     assert joint.equals(release.table(("age", "sex"), joint=True))
     assert release.total(0.99).low < release.total(0.9).low
 
 
-def test_groups_are_told_by_label(release):
+def test_group_statistics_have_labels(release):
     found = release.mean("age", by="sex")
     assert list(found.columns) == ["sex", "estimate", "low", "high"]
     assert found["sex"].astype(str).tolist() == ["F", "M"]
     assert release.quantile("income", 0.5).low in (0, 10, 20, 50)
 
 
-def test_where_no_error_is_told_estimates_stand_alone(release, tmp_path):
+def test_model_without_errors_gives_nan_intervals(release, tmp_path):
     os.symlink(release.path.parent / "data", tmp_path / "data")
     other = dp.run(write_job(tmp_path, reconstruct={"method": "maxent"}), run_dir=tmp_path / "run")
     assert other.table(("age", "sex"))["low"].isna().all()
@@ -85,14 +85,14 @@ def test_where_no_error_is_told_estimates_stand_alone(release, tmp_path):
         other.table(("age", "sex"), joint=True)
 
 
-def test_plots_are_of_one_attribute_or_two(release):
+def test_plot_accepts_one_or_two_attributes(release):
     assert len(release.plot(("age",)).axes) == 1
     assert len(release.plot(("age", "sex")).axes) == 2
     with pytest.raises(dp.JobError, match="one or two"):
         release.plot(())
 
 
-def test_at_a_glance_objects_tell_what_is_public(release):
+def test_repr_shows_public_facts_only(release):
     workload = dp.Workload(release.domain).add("marginal", degree=2)
     for thing in (release, release.domain, workload, release.plan):
         assert len(repr(thing)) < 300
@@ -100,6 +100,6 @@ def test_at_a_glance_objects_tell_what_is_public(release):
     assert "<script>" not in dp.Domain({"<script>": 3})._repr_html_()
 
 
-def test_the_conversions_are_listed_and_nothing_else():
+def test_privacy_module_lists_conversions_only():
     assert "gdp_mu" in dir(dp.privacy)
     assert all(callable(getattr(dp.privacy, name)) for name in dir(dp.privacy))

@@ -1,4 +1,4 @@
-"""What stands out is what was planted, and noise alone never is."""
+"""Highlights of a release: planted associations come first, and noise alone gives no departure."""
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,19 +15,19 @@ DOMAIN = dp.Domain({"a": 4, "b": 5, "c": 3, "d": 2})
 PAIRS = [("marginal", names) for names in (("a", "b"), ("a", "c"), ("b", "c"), ("c", "d"))]
 
 
-def answered(counts, noise=None):
+def make_answers(counts, noise=None):
     return Answered(estimates(measurement_plan(DOMAIN, PAIRS, "residual-planner"), counts, noise), "release")
 
 
-def test_the_pair_that_goes_together_comes_first():
+def test_planted_pair_is_ranked_first():
     counts = np.full(DOMAIN.shape(DOMAIN.names), 100.0)
     counts[0, 0] += 200
-    found = tables.pairs(answered(counts, np.random.default_rng(0)), 2)
+    found = tables.pairs(make_answers(counts, np.random.default_rng(0)), 2)
     assert [one.names for one in found] == [("a", "b"), ("c", "d")], "then one of other attributes"
     assert tables.sentence(found[0]).startswith("a = 0 and b = 0: ")
 
 
-def test_a_table_that_says_nothing_departs_by_nothing():
+def test_departure_of_independent_table_is_zero():
     values = np.outer([1.0, 2, 3], [4.0, 5])
     assert tables.departure(values, np.zeros((3, 2))) == pytest.approx(0, abs=1e-30)
     assert tables.departure(np.full(7, 3.0), np.zeros(7)) == 0
@@ -37,16 +37,16 @@ def test_a_table_that_says_nothing_departs_by_nothing():
     assert np.median(far) < 30**2 / 1000**2
 
 
-def test_sentences_tell_cell_count_and_share():
+def test_sentence_states_cell_count_and_share():
     counts = np.ones(DOMAIN.shape(DOMAIN.names))
     counts[:, :, :, 1] = 3
-    one = next(one for one in tables.singles(answered(counts), 4) if one.names == ("d",))
-    said = tables.sentence(one)
-    assert said.startswith("d = 1: 180 ± ")
-    assert said.endswith(" records, 75 % of all")
+    one = next(one for one in tables.singles(make_answers(counts), 4) if one.names == ("d",))
+    text = tables.sentence(one)
+    assert text.startswith("d = 1: 180 ± ")
+    assert text.endswith(" records, 75 % of all")
 
 
-def test_the_demo_ends_by_answers_and_the_next_command(tmp_path, monkeypatch):
+def test_demo_output_ends_with_answers_and_next_command(tmp_path, monkeypatch):
     write_table(tmp_path / "data", table())
     release = dp.run(write_job(tmp_path), tmp_path / "run")
     monkeypatch.chdir(tmp_path)
@@ -56,16 +56,16 @@ def test_the_demo_ends_by_answers_and_the_next_command(tmp_path, monkeypatch):
     assert lines[-1].endswith("plan job.toml")
 
 
-def test_answer_files_say_what_their_columns_are(tmp_path):
+def test_answer_schema_describes_columns(tmp_path):
     write_table(tmp_path / "data", table())
-    asked = [{"family": family, "attributes": [["age", "sex"]]} for family in ("marginal", "prefix", "range")]
-    run = dp.run(write_job(tmp_path, workload=asked), tmp_path / "run").path
-    told = {}
+    families = [{"family": family, "attributes": [["age", "sex"]]} for family in ("marginal", "prefix", "range")]
+    run = dp.run(write_job(tmp_path, workload=families), tmp_path / "run").path
+    descriptions = {}
     for folder in ("marginal-2", "prefix-2", "range-2"):
         schema = pq.read_schema(next((run / "answers" / folder).iterdir()))
         assert schema.metadata[b"family"].decode() == folder.split("-")[0]
         assert b"differentially private" in schema.metadata[b"description"]
-        told[folder] = {one.name: one.metadata[b"description"].decode() for one in schema}
-    assert "asks for" in told["marginal-2"]["value_1"]
-    assert "all up to it" in told["prefix-2"]["value_1"]
-    assert "first value" in told["range-2"]["low_1"]
+        descriptions[folder] = {one.name: one.metadata[b"description"].decode() for one in schema}
+    assert "asks for" in descriptions["marginal-2"]["value_1"]
+    assert "all up to it" in descriptions["prefix-2"]["value_1"]
+    assert "first value" in descriptions["range-2"]["low_1"]

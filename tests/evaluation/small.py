@@ -1,4 +1,4 @@
-"""A run with rows, its data, and what is compared of them."""
+"""A small table, a job that draws synthetic rows of it, and helpers to run and check the comparison."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOMAIN: dict[str, Any] = {
 }
 
 
-def frame(rows: int = 3000, seed: int = 0) -> pd.DataFrame:
+def make_frame(rows: int = 3000, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     age = rng.integers(0, 12, rows)
     return pd.DataFrame({
@@ -38,10 +38,10 @@ def frame(rows: int = 3000, seed: int = 0) -> pd.DataFrame:
 
 
 def write_job(folder: Path, **changes: Any) -> Path:
-    """A job over `folder`/data, whose rows are as many as the records."""
+    """Write a job over `folder`/data that draws as many synthetic rows as there are records."""
     for number, part in enumerate(np.array_split(np.arange(3000), 3)):
         (folder / "data").mkdir(parents=True, exist_ok=True)
-        frame().iloc[part].to_parquet(folder / f"data/part-{number}.parquet", index=False)
+        make_frame().iloc[part].to_parquet(folder / f"data/part-{number}.parquet", index=False)
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
     job: dict[str, Any] = {
         "data": {"path": "data", "domain": "domain.toml"},
@@ -55,12 +55,12 @@ def write_job(folder: Path, **changes: Any) -> Path:
     return folder / "job.toml"
 
 
-def compared(*arguments: Any) -> Result:
+def run_compare(*arguments: Any) -> Result:
     return CliRunner().invoke(main, ["compare", *map(str, arguments)])
 
 
-def state(folder: Path) -> dict[str, tuple[str, int]]:
-    """Every file below, its bytes and when it was changed last."""
+def file_states(folder: Path) -> dict[str, tuple[str, int]]:
+    """Return content digest and modification time of every file below a folder."""
     return {
         str(path): (hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "", path.stat().st_mtime_ns)
         for path in sorted([folder, *folder.rglob("*")])

@@ -1,4 +1,4 @@
-"""Errors of counts against brute force over labels, by pandas, which shares nothing with how tables are read here."""
+"""Errors of marginals of synthetic rows, against pandas value counts of labels."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ from dpscale.evaluation.marginals import choose_sets, compare_set, count_ways, s
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.run import Run
 from dpscale.synthesis.decode import column
-from tests.evaluation.small import frame
+from tests.evaluation.small import make_frame
 
 GIB = 1 << 30
 
 
-def labels(table: pd.DataFrame) -> pd.DataFrame:
-    """What the domain file makes of records: nulls, and numbers outside, are one; texts outside another."""
+def label_records(table: pd.DataFrame) -> pd.DataFrame:
+    """Return records as labels of the domain: nulls and numbers outside the edges share one label, other texts have
+    another.
+    """
     return pd.DataFrame({
         "age": table.age.clip(0, 9).astype(int),
         "city": table.city.where(table.city.isin(["Forlì", "東京", "Ærø"]), "(outside)"),
@@ -50,32 +52,32 @@ def labels(table: pd.DataFrame) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def shares(table: pd.DataFrame, names: tuple[str, ...]) -> pd.Series:
+def cell_shares(table: pd.DataFrame, names: tuple[str, ...]) -> pd.Series:
     return table.value_counts(list(names), normalize=True)
 
 
-def distance(one: pd.Series, other: pd.Series) -> float:
+def l1_distance(one: pd.Series, other: pd.Series) -> float:
     return float(one.sub(other, fill_value=0).abs().sum())
 
 
-def sides(reference: Path) -> tuple[ComparedTable, ComparedTable]:
+def open_tables(reference: Path) -> tuple[ComparedTable, ComparedTable]:
     run = Run(reference / "run")
     rows = open_rows(run)
     return open_data(run, [str(reference / "data")], names_of(rows)), rows
 
 
-def scores(reference: Path, memory: int = GIB, engine: str = "synchronous") -> dict[tuple[str, ...], object]:
-    data, rows = sides(reference)
+def score_sets(reference: Path, memory: int = GIB, engine: str = "synchronous") -> dict[tuple[str, ...], object]:
+    data, rows = open_tables(reference)
     every = [one for degree in choose_sets(rows.domain, names_of(rows), "r").values() for one in degree.sets]
     return {one.attributes: one for one in score_all(LocalEngine(engine), data, rows, every, memory, "r")}
 
 
-def test_errors_of_counts_are_those_of_brute_force(reference: Path) -> None:
-    data, drawn = labels(frame()), labels(pd.read_parquet(reference / "run/synthetic"))
-    found = scores(reference)
+def test_scores_equal_brute_force(reference: Path) -> None:
+    data, drawn = label_records(make_frame()), label_records(pd.read_parquet(reference / "run/synthetic"))
+    found = score_sets(reference)
     assert len(found) == 5 + 10 + 10
     for names, one in found.items():
-        assert one.rows == pytest.approx(distance(shares(data, names), shares(drawn, names)), abs=1e-12)
+        assert one.rows == pytest.approx(l1_distance(cell_shares(data, names), cell_shares(drawn, names)), abs=1e-12)
         ones = [data[name].value_counts(normalize=True) for name in names]
         joint = {
             cell: n / len(data) for cell, n in Counter(data[list(names)].itertuples(index=False, name=None)).items()
@@ -86,12 +88,12 @@ def test_errors_of_counts_are_those_of_brute_force(reference: Path) -> None:
 
 
 @pytest.mark.parametrize(("memory", "engine"), [(1 << 16, "synchronous"), (GIB, "threads")])
-def test_how_the_work_is_cut_changes_nothing(reference: Path, memory: int, engine: str) -> None:
-    assert repr(scores(reference, memory, engine)) == repr(scores(reference))  # nan is not nan
+def test_memory_and_scheduler_do_not_change_scores(reference: Path, memory: int, engine: str) -> None:
+    assert repr(score_sets(reference, memory, engine)) == repr(score_sets(reference))  # nan is not nan
 
 
-def test_halves_are_halves_of_the_counts(reference: Path) -> None:
-    data, _ = sides(reference)
+def test_random_halves_sum_to_counts(reference: Path) -> None:
+    data, _ = open_tables(reference)
     names = ("age", "ill")
     program = Program.of(plan_cover(data.domain, [names], 3000))
     halves = count_ways(data.domain, program, number_partitions(data, data.table.partitions), 2, "r")
@@ -102,25 +104,25 @@ def test_halves_are_halves_of_the_counts(reference: Path) -> None:
     assert all((one == other).all() for one, other in zip(halves, again, strict=True))
 
 
-def test_figures_of_a_set_by_hand() -> None:
+def test_compare_set_equals_values_by_hand() -> None:
     one = compare_set(("a",), np.array([3, 1]), np.array([1, 3]), np.array([9, 3]))
     assert (one.rows, one.independent, one.halves) == (0.5, 0.0, 1.0)
     none = compare_set(("a",), np.array([3, 1]), np.array([0, 0]), np.array([0, 0]))
     assert np.isnan([none.rows, none.halves]).all()
 
 
-def test_by_degree_the_mean_the_most_and_the_worst(reference: Path) -> None:
-    _, rows = sides(reference)
-    found = list(scores(reference).values())
-    told = summarise_by_degree(found, choose_sets(rows.domain, names_of(rows), "r"))
+def test_summary_has_mean_maximum_and_worst_set_by_degree(reference: Path) -> None:
+    _, rows = open_tables(reference)
+    found = list(score_sets(reference).values())
+    summary = summarise_by_degree(found, choose_sets(rows.domain, names_of(rows), "r"))
     pairs = [one for one in found if len(one.attributes) == 2]
-    assert told["2"]["mean"] == pytest.approx(sum(one.rows for one in pairs) / 10)
-    assert told["2"]["max"] == max(one.rows for one in pairs)
-    assert told["2"]["worst"][0]["attributes"] == list(max(pairs, key=lambda one: one.rows).attributes)
-    assert told["1"]["independent"] == pytest.approx(0)
+    assert summary["2"]["mean"] == pytest.approx(sum(one.rows for one in pairs) / 10)
+    assert summary["2"]["max"] == max(one.rows for one in pairs)
+    assert summary["2"]["worst"][0]["attributes"] == list(max(pairs, key=lambda one: one.rows).attributes)
+    assert summary["1"]["independent"] == pytest.approx(0)
 
 
-def test_beyond_a_number_sets_are_drawn_and_the_same_ones_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choose_sets_samples_reproducibly_above_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain({f"x{i:02}": 2 for i in range(30)})
     found = choose_sets(domain, domain.names, "r")
     assert [len(one.sets) for one in found.values()] == [30, comb(30, 2), compared_sets.MOST]
@@ -132,8 +134,8 @@ def test_beyond_a_number_sets_are_drawn_and_the_same_ones_again(monkeypatch: pyt
     assert choose_sets(domain, domain.names, "r")[3].too_large == compared_sets.MOST
 
 
-def test_rows_that_a_type_of_fewer_digits_moves_over_the_edge_stay_in_the_bin() -> None:
-    """As `types = "input"` does: the nearest number of 32 bits to 0.7 is below it."""
+def test_float32_rounding_does_not_move_rows_out_of_bin() -> None:
+    """With `types = "input"` values are rounded to 32 bits, and the nearest such number to 0.7 is below it."""
     import pyarrow as pa
 
     attribute = from_table("a", {"kind": "bins", "edges": [0.7, 0.8, 0.9000000000001]})
@@ -153,16 +155,16 @@ POLICIES = [
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: "-".join(map(str, policy.values())))
 @pytest.mark.parametrize("kind", ["", "float"])
-def test_rows_are_read_into_the_cells_that_they_were_made_of(policy: dict[str, object], kind: str) -> None:
-    """Whatever the policies; a type that cuts digits off moves no value out of the domain."""
+def test_rows_are_encoded_into_cells_they_were_drawn_from(policy: dict[str, object], kind: str) -> None:
+    """For every policy; a type with fewer digits moves no value out of the domain."""
     import pyarrow as pa
 
     attribute: Attribute = from_table("a", policy)
     cells = np.repeat(np.arange(attribute.size, dtype=np.int32), 20)
     values = column(attribute, cells, PublicStream("r", "values"), pa.float32() if kind else None)
     domain = Domain([row_attribute(attribute)])
-    codes, kept = codes_of(domain, {"a": values}, ["a"])
-    assert kept.all()
+    codes, valid = codes_of(domain, {"a": values}, ["a"])
+    assert valid.all()
     wanted = np.minimum(cells, size_of(attribute) - 1)
     assert size_of(domain["a"]) == size_of(attribute)
     assert (codes[:, 0] == wanted).mean() == 1 if not kind or attribute.kind != "bins" else True

@@ -1,4 +1,4 @@
-"""Cramér's V: closed forms, and scipy's, corrected as the paper has it."""
+"""Cramér's V against closed forms and against scipy's chi-squared statistic with the bias correction of the paper."""
 
 import numpy as np
 import pytest
@@ -19,16 +19,16 @@ CASES = [
 
 
 @pytest.mark.parametrize(("table", "wanted"), CASES)
-def test_closed_forms(table: list[list[int]], wanted: float) -> None:
+def test_cramers_v_equals_closed_forms(table: list[list[int]], wanted: float) -> None:
     assert cramers_v(np.array(table)) == pytest.approx(wanted, abs=0.01)
 
 
-def test_of_no_record_there_is_none() -> None:
+def test_cramers_v_of_empty_table_is_nan() -> None:
     assert np.isnan(cramers_v(np.zeros((2, 3), dtype=np.int64)))
 
 
 @given(arrays.arrays(np.int64, st.tuples(st.integers(2, 5), st.integers(2, 6)), elements=st.integers(1, 200)))
-def test_it_is_scipys_chi_squared_corrected(table: np.ndarray) -> None:
+def test_cramers_v_equals_corrected_scipy_chi_squared(table: np.ndarray) -> None:
     n, (r, k) = table.sum(), table.shape
     phi = max(0.0, chi2_contingency(table, correction=False).statistic / n - (r - 1) * (k - 1) / (n - 1))
     least = min(r - (r - 1) ** 2 / (n - 1), k - (k - 1) ** 2 / (n - 1)) - 1
@@ -36,15 +36,15 @@ def test_it_is_scipys_chi_squared_corrected(table: np.ndarray) -> None:
         assert cramers_v(table) == pytest.approx(min(1, (phi / least) ** 0.5), abs=1e-7)
 
 
-def test_chance_alone_is_no_dependence() -> None:
+def test_cramers_v_of_independent_columns_is_small() -> None:
     rng = np.random.default_rng(0)
     tables = [np.bincount(rng.integers(0, 900, 2000), minlength=900).reshape(30, 30) for _ in range(20)]
     assert np.mean([cramers_v(table) for table in tables]) < 0.05
 
 
-def test_the_worst_pairs_are_named() -> None:
-    told = summarise_dependence([(("a", "b"), 0.5, 0.4), (("a", "c"), 0.9, 0.2), (("b", "c"), float("nan"), 0.0)])
-    assert told["pairs"] == 2
-    assert told["mean_difference"] == pytest.approx(0.4)
-    assert told["max_difference"] == pytest.approx(0.7)
-    assert told["worst"][0] == {"attributes": ["a", "c"], "data": 0.9, "rows": 0.2}
+def test_dependence_summary_names_worst_pairs() -> None:
+    summary = summarise_dependence([(("a", "b"), 0.5, 0.4), (("a", "c"), 0.9, 0.2), (("b", "c"), float("nan"), 0.0)])
+    assert summary["pairs"] == 2
+    assert summary["mean_difference"] == pytest.approx(0.4)
+    assert summary["max_difference"] == pytest.approx(0.7)
+    assert summary["worst"][0] == {"attributes": ["a", "c"], "data": 0.9, "rows": 0.2}

@@ -1,4 +1,4 @@
-"""Plots of whatever names: letters that no font has, marks of TeX and of HTML."""
+"""Plots of the comparison with attribute names that contain TeX, HTML and letters without a glyph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORST = {"attributes": [NAME, "b"], "data": 0.5, "rows": 0.4}
 
 
 @pytest.fixture
-def found(drawn: None) -> dict[str, str]:
+def rendered_plots(with_plots: None) -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dependence = {"pairs": 1, "data": [0.5], "rows": [0.4], "worst": [WORST]}
@@ -28,14 +28,14 @@ def found(drawn: None) -> dict[str, str]:
         )
 
 
-def test_names_are_texts_as_they_are(found: dict[str, str]) -> None:
-    texts = {name: "".join(ElementTree.fromstring(plot).itertext()) for name, plot in found.items()}
+def test_attribute_names_are_plotted_as_plain_text(rendered_plots: dict[str, str]) -> None:
+    texts = {name: "".join(ElementTree.fromstring(plot).itertext()) for name, plot in rendered_plots.items()}
     assert f"{NAME} × b" in texts["dependence_plot"]
     assert f"predicting {NAME}" in texts["curve_plot"]
     assert "3-way" not in texts["marginal_plot"]
-    assert not any("<b>" in plot for plot in found.values())
+    assert not any("<b>" in plot for plot in rendered_plots.values())
 
 
-def test_without_anything_to_draw_there_is_no_plot(drawn: None) -> None:
+def test_empty_figures_give_no_plot(with_plots: None) -> None:
     nothing = plots(MARGINALS, {"pairs": 0, "worst": []}, {"rows or data": {"rows or data": ([], [])}, "none": {}})
     assert nothing["dependence_plot"] == nothing["curve_plot"] == ""

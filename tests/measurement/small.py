@@ -1,4 +1,4 @@
-"""A small table with structure, and runs on it."""
+"""A small table with dependences, and runs of the adaptive selection loop on it."""
 
 from fractions import Fraction
 from itertools import combinations
@@ -21,7 +21,7 @@ TRIPLES = tuple(combinations(NAMES, 3))
 PUBLISHED, OWN = (PublishedSchedule(), GremEstimator()), (BatchedSchedule(), EntropyEstimator())
 
 
-def records(rows=3000, seed=0):
+def make_records(rows=3000, seed=0):
     rng = np.random.default_rng(seed)
     a = rng.integers(4, size=rows)
     b = (a + rng.integers(2, size=rows)) % 3
@@ -31,7 +31,7 @@ def records(rows=3000, seed=0):
     return np.stack([a, b, c, d, e], axis=1)
 
 
-def counter(table):
+def make_counter(table):
     def counts_of(names):
         shape = [SIZES[name] for name in names]
         if not names:
@@ -42,28 +42,28 @@ def counter(table):
     return counts_of
 
 
-def setting(options=OWN, beta=Fraction(1, 10), targets=TRIPLES, **more):
+def make_setting(options=OWN, beta=Fraction(1, 10), targets=TRIPLES, **more):
     schedule, estimator = options
     return Setting(SIZES, tuple(targets), beta, schedule=schedule, estimator=estimator, **more)
 
 
-def chain(asked):
-    """A setting as what is planned."""
-    workload = Workload(Domain(dict(asked.sizes))).add("marginal", attributes=asked.targets)
-    return AdaptivePlan(workload, "aim-grem", asked, asked, "", {})
+def make_adaptive_plan(setting):
+    """Return the adaptive plan of a setting."""
+    workload = Workload(Domain(dict(setting.sizes))).add("marginal", attributes=setting.targets)
+    return AdaptivePlan(workload, "aim-grem", setting, setting, "", {})
 
 
-def run(asked, counts_of, secret, release=None):
-    """The plain loop over a setting: its last state."""
-    return run_chain(chain(asked), counts_of, secret, release)
+def run_loop(setting, counts_of, secret, release=None):
+    """Run the selection loop without Dask and files and return its last state."""
+    return run_chain(make_adaptive_plan(setting), counts_of, secret, release)
 
 
-def measure(order, counts_of, secret, record):
-    """An order's released value, straight from exact counts over the cells of its own attributes."""
+def measure_request(order, counts_of, secret, record):
+    """Return the released value of a request, measured from exact counts over the cells of its own attributes."""
     exact = np.asarray(coarsened(counts_of(order.names), order.groups), dtype=np.int64)
     return order.estimate(measure_block(order.block, order.draw, ExactMarginal(order.names, exact), secret, record))
 
 
-def error(state, counts_of, targets=TRIPLES):
+def mean_error(state, counts_of, targets=TRIPLES):
     rows = int(counts_of(()))
     return float(np.mean([np.abs(state.marginal(names) - counts_of(names)).sum() / rows for names in targets]))

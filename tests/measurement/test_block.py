@@ -1,4 +1,4 @@
-"""Measurements against Python's own integers: no limb, multiplier or order of axes changes a single unit."""
+"""Values of measured blocks, against Python integers: exact for every number of limbs, multiplier and order of axes."""
 
 from fractions import Fraction
 from functools import cache
@@ -20,12 +20,12 @@ DOMAIN = Domain({"a": 5, "b": 6, "c": 4})
 SECRET = seeded_secret(1)
 
 
-def counts_of(largest: int) -> np.ndarray:
+def make_counts(largest: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, largest, DOMAIN.shape(DOMAIN.names))
 
 
-def in_python(block: Block, counts: np.ndarray) -> np.ndarray:
-    """K · counts in integers without bound."""
+def python_product(block: Block, counts: np.ndarray) -> np.ndarray:
+    """Return K · counts in Python integers."""
     values = counts.sum(axis=tuple(i for i, n in enumerate(DOMAIN.names) if n not in block.attributes)).astype(object)
     if block.joint:
         return block.factors[0].explicit().astype(object) @ values.reshape(-1)
@@ -35,7 +35,7 @@ def in_python(block: Block, counts: np.ndarray) -> np.ndarray:
 
 
 @cache
-def plans():
+def make_plans():
     return {
         "product": plan(Workload(DOMAIN).add("prefix", degree=3)),
         "joint": plan(Workload(DOMAIN).add("prefix", degree=2).add("marginal", degree=2)),
@@ -46,53 +46,53 @@ def plans():
 
 
 @pytest.mark.parametrize("largest", [10, 2**20, 2**38])
-@pytest.mark.parametrize("name", plans())
-def test_values_are_exact(name, largest):
-    made = plans()[name]
-    marginal = ExactMarginal(DOMAIN.names, counts_of(largest))
+@pytest.mark.parametrize("name", make_plans())
+def test_measured_block_is_exact(name, largest):
+    built = make_plans()[name]
+    marginal = ExactMarginal(DOMAIN.names, make_counts(largest))
     marginal.counts.flags.writeable = False  # other measurements take from them too
-    for block, draw in zip(made.blocks, make_schedule(made, 1.0).draws, strict=True):
+    for block, draw in zip(built.blocks, make_schedule(built, 1.0).draws, strict=True):
         record = {"attributes": list(block.attributes)}
         values = measure_block(block, draw, marginal, SECRET, record)
         size = int(np.prod(block.rows, dtype=int))
         high, low = wide_gaussian(open_stream(SECRET, "noise", record), draw.variance, size)
         noise = (high.astype(object) * 2**64 + low).reshape(block.rows)
-        expected = in_python(block, marginal.counts) * draw.multiplier + noise
+        expected = python_product(block, marginal.counts) * draw.multiplier + noise
         exact = np.array([float(int(v)) for v in np.asarray(expected).reshape(-1)]).reshape(block.rows)
         np.testing.assert_array_equal(values, exact)
 
 
 @pytest.mark.parametrize("entry", [2**30, 2**37, 2**40, 2**52])
-def test_strategies_too_fine_for_64_bits_are_exact(entry):
-    """Wide rows of large entries on large counts."""
+def test_strategy_beyond_64_bits_is_exact(entry):
+    """The strategy has wide rows with large entries, and the counts are large."""
     rng = np.random.default_rng(0)
     half = rng.integers(-entry, entry, (3, 60))
     factor = Factor("matrix", (5, 6, 4), np.concatenate([half, -half], axis=1))
     block = Block(DOMAIN.names, (factor,), 1.0)
-    counts = counts_of(2**36)
+    counts = make_counts(2**36)
     values = measure_block(
         block, GaussianDraw(1, 1 << 60, Fraction(1)), ExactMarginal(DOMAIN.names, counts), SECRET, {}
     )
     noise = discrete_gaussian(open_stream(SECRET, "noise", {}), 1 << 60, 3)
-    exact = [float(int(v) + int(z)) for v, z in zip(in_python(block, counts), noise, strict=True)]
+    exact = [float(int(v) + int(z)) for v, z in zip(python_product(block, counts), noise, strict=True)]
     np.testing.assert_array_equal(values, exact)
 
 
-@pytest.mark.parametrize("name", plans())
-def test_limbs_and_plain_integers_are_the_same_bytes(name, monkeypatch):
-    made = plans()[name]
-    marginal = ExactMarginal(DOMAIN.names, counts_of(1000))
-    draws = make_schedule(made, 1.0).draws
+@pytest.mark.parametrize("name", make_plans())
+def test_limbs_and_plain_integers_give_same_bytes(name, monkeypatch):
+    built = make_plans()[name]
+    marginal = ExactMarginal(DOMAIN.names, make_counts(1000))
+    draws = make_schedule(built, 1.0).draws
 
-    def measured():
-        return [measure_block(b, d, marginal, SECRET, {}).tobytes() for b, d in zip(made.blocks, draws, strict=True)]
+    def measure_all():
+        return [measure_block(b, d, marginal, SECRET, {}).tobytes() for b, d in zip(built.blocks, draws, strict=True)]
 
-    as_ever = measured()
+    baseline = measure_all()
     monkeypatch.setattr(block_module, "SAFE", 0)
-    assert measured() == as_ever
+    assert measure_all() == baseline
     monkeypatch.setattr(block_module, "MOST_WIDE", 0)
-    assert measured() == as_ever
+    assert measure_all() == baseline
 
 
-def test_exact_counts_do_not_show():
+def test_repr_hides_exact_counts():
     assert "12345" not in repr(ExactMarginal(("a",), np.array([12345])))

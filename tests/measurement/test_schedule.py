@@ -15,19 +15,21 @@ PLANS = {name: plan(WORKLOAD, name) for name in ("query-smasher", "residual-plan
 
 @given(st.sampled_from(sorted(PLANS)), st.floats(1e-3, 1e3), st.integers(1, 50))
 @settings(max_examples=60, deadline=None)
-def test_never_above_the_budget_and_nearly_all_of_it(name, cost, rows):
+def test_schedule_cost_is_within_budget_and_nearly_all_of_it(name, cost, rows):
     schedule = make_schedule(PLANS[name], cost, rows)
     assert schedule.cost <= Fraction(cost)
     assert schedule.cost >= Fraction(cost) * (1 - Fraction(1, 10**6))
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_cost_is_recomputed_from_the_integers(name):
-    """Independently of the code: Σ (m Δ k)² / (v − s), Δ² by brute force over the explicit strategy."""
-    made = PLANS[name]
-    schedule = make_schedule(made, 0.7, 3)
+def test_schedule_cost_equals_brute_force(name):
+    """The oracle is Σ (m Δ k)²
+    (v − s), with Δ² by brute force over the explicit strategy.
+    """
+    built = PLANS[name]
+    schedule = make_schedule(built, 0.7, 3)
     total = Fraction(0)
-    for block, draw in zip(made.blocks, schedule.draws, strict=True):
+    for block, draw in zip(built.blocks, schedule.draws, strict=True):
         largest = 1
         for factor in block.factors:
             columns = factor.explicit().T.tolist()
@@ -36,25 +38,25 @@ def test_cost_is_recomputed_from_the_integers(name):
     assert total <= schedule.cost <= total * (1 + Fraction(1, 10**12))
 
 
-def test_noise_is_fine_enough_for_the_smoothing():
+def test_scheduled_variance_exceeds_smoothing_bound():
     for draw in make_schedule(PLANS["identity"], 5.0).draws:
         assert draw.variance >= 4096**2
 
 
-def test_a_planted_sensitivity_is_caught():
-    """The test above must reject a strategy whose sensitivity is understated by √2."""
-    made = PLANS["residual-planner"]
-    schedule = make_schedule(made, 0.7)
+def test_planted_understated_sensitivity_is_detected():
+    """The previous test must reject a strategy whose sensitivity is understated by √2."""
+    built = PLANS["residual-planner"]
+    schedule = make_schedule(built, 0.7)
     understated = sum(d.cost for d in schedule.draws) / 2
     assert understated < schedule.cost * Fraction(9, 10)
 
 
-def test_a_budget_too_small_is_refused():
+def test_too_small_budget_is_refused():
     with pytest.raises(PlanError, match=r"budget.*2\^99"):
         make_schedule(PLANS["query-smasher"], 1e-60)
 
 
-def test_noise_beyond_64_bits_is_scheduled():
+def test_variance_beyond_64_bits_is_scheduled():
     schedule = make_schedule(PLANS["query-smasher"], 1e-28)
     assert max(draw.variance for draw in schedule.draws) > 2**100
     assert schedule.cost <= Fraction(1e-28)
@@ -63,11 +65,11 @@ def test_noise_beyond_64_bits_is_scheduled():
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("epsilon", [0.01, 0.7, 20.0])
 @pytest.mark.parametrize("name", sorted(PLANS))
-def test_laplace_is_paid_by_the_column_sums_of_what_is_applied(name, epsilon, rows):
-    made = plan(WORKLOAD, name, noise="laplace")
-    schedule = make_schedule(made, epsilon, rows)
+def test_laplace_cost_equals_explicit_l1_sensitivity(name, epsilon, rows):
+    built = plan(WORKLOAD, name, noise="laplace")
+    schedule = make_schedule(built, epsilon, rows)
     total = Fraction(0)
-    for block, draw in zip(made.blocks, schedule.draws, strict=True):
+    for block, draw in zip(built.blocks, schedule.draws, strict=True):
         matrix = np.ones((1, 1), dtype=object)
         for factor in block.factors:
             matrix = np.kron(matrix, factor.explicit().astype(object))
@@ -78,14 +80,14 @@ def test_laplace_is_paid_by_the_column_sums_of_what_is_applied(name, epsilon, ro
 
 
 @pytest.mark.parametrize("scale", [1, 2, 7, 100])
-def test_the_variance_of_discrete_laplace(scale):
+def test_discrete_laplace_variance_equals_summation(scale):
     values = np.arange(-5000, 5001)
     weights = np.exp(-np.abs(values) / scale)
     assert LaplaceDraw(1, scale, Fraction(1)).variance == pytest.approx((weights * values**2).sum() / weights.sum())
 
 
-def test_a_plan_of_both_kinds_of_noise_is_refused():
-    made = PLANS["identity"]
-    mixed = replace(made, blocks=(made.blocks[0], *(replace(block, noise="laplace") for block in made.blocks[1:])))
+def test_plan_with_both_noise_kinds_is_refused():
+    built = PLANS["identity"]
+    mixed = replace(built, blocks=(built.blocks[0], *(replace(block, noise="laplace") for block in built.blocks[1:])))
     with pytest.raises(PlanError, match="both kinds"):
         make_schedule(mixed, 1.0)

@@ -1,4 +1,4 @@
-"""Which measurements lie in which file: all of them once, a bounded number of files, and what is left after a stop."""
+"""Layout of value files: every value has one place, the number of files is bounded, and interrupted runs resume."""
 
 import os
 from itertools import pairwise
@@ -19,50 +19,50 @@ from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_
 DOMAIN = Domain({name: 2 + i % 3 for i, name in enumerate("abcdefghijkl")})
 
 
-class Asked:
-    """Orders as the filing sees them."""
+class Requests:
+    """The sources and sizes of requests, as the file layout reads them."""
 
     def __init__(self, source, sizes):
         self.source, self.sizes = np.array(source), np.array(sizes)
 
 
-def settled(domain=DOMAIN, degree=2):
+def make_fixed_plan(domain=DOMAIN, degree=2):
     workload = Workload(domain).add("marginal", degree=degree)
-    made = plan(workload, mechanism="residual-planner")
-    return FixedPlan(made, PlanningProblem(workload, Budget("gaussian", 0.5)))
+    built = plan(workload, mechanism="residual-planner")
+    return FixedPlan(built, PlanningProblem(workload, Budget("gaussian", 0.5)))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_value_has_one_place_and_files_end_where_sources_do(seed):
+def test_layout_places_values_once_and_cuts_at_sources(seed):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 400))
-    asked = Asked(rng.integers(0, rng.integers(1, count + 1), count), rng.integers(1, 50, count))
-    filed = FileLayout.of(asked)
+    requests = Requests(rng.integers(0, rng.integers(1, count + 1), count), rng.integers(1, 50, count))
+    filed = FileLayout.of(requests)
     assert sorted(filed.sequence) == list(range(count))
     assert (filed.place[filed.sequence] == np.arange(count)).all()
-    assert filed.starts.tolist() == [0, *np.cumsum(asked.sizes[filed.sequence])]
+    assert filed.starts.tolist() == [0, *np.cumsum(requests.sizes[filed.sequence])]
     assert filed.cuts[0] == 0
     assert filed.cuts[-1] == count
-    source = asked.source[filed.sequence]
+    source = requests.source[filed.sequence]
     assert (np.diff(source) >= 0).all()
     assert all(source[cut - 1] != source[cut] for cut in filed.cuts[1:-1])
     assert len(filed.cuts) - 1 <= value_files.FILES + 1
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_pieces_leave_of_the_files_is_just_what_they_lack(seed):
-    """Against a list of places; pieces may overlap, as where a task of an older cut ends late."""
+def test_unfilled_spans_are_places_missing_from_pieces(seed):
+    """Against a list of places; pieces may overlap, for instance when a task of an older layout ends late."""
     rng = np.random.default_rng(seed)
-    filed = FileLayout.of(Asked(np.arange(300), rng.integers(1, 9, 300)))
+    filed = FileLayout.of(Requests(np.arange(300), rng.integers(1, 9, 300)))
     pieces = [tuple(sorted(rng.choice(301, 2, replace=False).tolist())) for _ in range(rng.integers(0, 6))]
-    held = {place for first, end in pieces for place in range(first, end)}
+    covered = {place for first, end in pieces for place in range(first, end)}
     left = list(filed.unfilled(pieces))
-    assert [place for first, end in left for place in range(first, end)] == sorted(set(range(300)) - held)
+    assert [place for first, end in left for place in range(first, end)] == sorted(set(range(300)) - covered)
     cuts = set(filed.cuts.tolist())
     assert all(not cuts & set(range(first + 1, end)) for first, end in left)
 
 
-def test_names_tell_round_and_places():
+def test_file_names_encode_round_and_span():
     given = [(0, 70000), (70000, 123456789)]
     names = [*(file_name(2, one) for one in given), file_name(1, (3, 4)), "round-002.json", ".x.partial", "0.parquet"]
     assert spans(2, names) == given
@@ -70,15 +70,15 @@ def test_names_tell_round_and_places():
     assert list(runs(np.array([True, True, False, True]))) == [(0, 2), (3, 4)]
 
 
-def released_in(folder, measurement_plan):
+def make_store(folder, measurement_plan):
     folder.mkdir()
-    made = MeasurementStore(folder / "measurements", "r", "snapshot", measurement_plan)
+    built = MeasurementStore(folder / "measurements", "r", "snapshot", measurement_plan)
     make_secret(folder / "secret.key", 7)
-    return made, SecretFile(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
+    return built, SecretFile(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
 
 
-def measured(released, place, sets=None, wanted=None):
-    """Measure what is missing, from counts of the sets alone that are given."""
+def measure_missing(released, place, sets=None, wanted=None):
+    """Measure the missing values from counts of the given sets only."""
     rng, domain = np.random.default_rng(3), released.measurement_plan.domain
     everything = rng.integers(0, 9, domain.shape(domain.names))
     sets = released.measurement_plan.counted_sets if sets is None else sets
@@ -92,42 +92,44 @@ def measured(released, place, sets=None, wanted=None):
 SMALL = Domain({name: 2 + i % 3 for i, name in enumerate("abcde")})
 
 
-def values_of(released):
+def value_bytes(released):
     return [one.tobytes() for one in released.values(released.measurement_plan.first_decision())]
 
 
 @pytest.mark.parametrize("files", [1, 3, 64])
-def test_passes_and_files_change_no_value(tmp_path, monkeypatch, files):
-    """In one pass, or one set after the other, into few files or many: the same numbers."""
-    measurement_plan = settled(SMALL)
-    whole, place = released_in(tmp_path / "whole", measurement_plan)
-    measured(whole, place)
+def test_passes_and_file_count_do_not_change_values(tmp_path, monkeypatch, files):
+    """One pass or one set after the other, into few files or many."""
+    measurement_plan = make_fixed_plan(SMALL)
+    whole, place = make_store(tmp_path / "whole", measurement_plan)
+    measure_missing(whole, place)
     monkeypatch.setattr(value_files, "FILES", files)
-    cut, place = released_in(tmp_path / "cut", measurement_plan)
+    cut, place = make_store(tmp_path / "cut", measurement_plan)
     for number, names in enumerate(measurement_plan.counted_sets):
-        measured(cut, place, [names])
+        measure_missing(cut, place, [names])
         assert (number + 1 == len(measurement_plan.counted_sets)) == (
             not cut.missing(measurement_plan.first_decision())
         )
-    assert values_of(cut) == values_of(whole)
-    held = [one for path in cut.folder.iterdir() for one in records(path)]
-    assert len(held) == len(measurement_plan.plan.blocks)
+    assert value_bytes(cut) == value_bytes(whole)
+    covered = [one for path in cut.folder.iterdir() for one in records(path)]
+    assert len(covered) == len(measurement_plan.plan.blocks)
 
 
-def test_a_stop_amid_a_file_leaves_nothing_of_it_and_the_next_goes_on(tmp_path, monkeypatch):
-    """Also where the next one cuts files otherwise: what is there stays, and what is not is drawn by the same keys."""
-    measurement_plan = settled(SMALL)
-    whole, place = released_in(tmp_path / "whole", measurement_plan)
-    measured(whole, place)
+def test_interrupted_file_leaves_nothing_and_run_resumes(tmp_path, monkeypatch):
+    """The resumed run may lay out files otherwise: existing files stay, and missing values are drawn with the same
+    keys.
+    """
+    measurement_plan = make_fixed_plan(SMALL)
+    whole, place = make_store(tmp_path / "whole", measurement_plan)
+    measure_missing(whole, place)
     monkeypatch.setattr(value_files, "FILES", 4)
     monkeypatch.setattr(value_files, "GROUP_VALUES", 8)
-    stopped, place = released_in(tmp_path / "stopped", measurement_plan)
+    stopped, place = make_store(tmp_path / "stopped", measurement_plan)
     first = stopped.missing(measurement_plan.first_decision())
-    measured(stopped, place, wanted=first[:1])
-    kept = {path.name: path.read_bytes() for path in stopped.folder.iterdir()}
+    measure_missing(stopped, place, wanted=first[:1])
+    contents = {path.name: path.read_bytes() for path in stopped.folder.iterdir()}
     left = [len(first[1].requests)]
 
-    def counting(*arguments):
+    def measure_or_interrupt(*arguments):
         left[0] -= 1
         if left[0] == 0:
             raise KeyboardInterrupt
@@ -137,50 +139,50 @@ def test_a_stop_amid_a_file_leaves_nothing_of_it_and_the_next_goes_on(tmp_path, 
 
     real = measurement.measure_block
     with monkeypatch.context() as patch:
-        patch.setattr(measurement, "measure_block", counting)
+        patch.setattr(measurement, "measure_block", measure_or_interrupt)
         with pytest.raises(KeyboardInterrupt):
-            measured(stopped, place, wanted=first[1:])
-    assert {path.name: path.read_bytes() for path in stopped.folder.iterdir()} == kept
+            measure_missing(stopped, place, wanted=first[1:])
+    assert {path.name: path.read_bytes() for path in stopped.folder.iterdir()} == contents
     monkeypatch.setattr(value_files, "FILES", 64)
     vars(stopped).pop("_first")
-    measured(stopped, place)
-    assert values_of(stopped) == values_of(whole)
-    assert kept.items() <= {path.name: path.read_bytes() for path in stopped.folder.iterdir()}.items()
+    measure_missing(stopped, place)
+    assert value_bytes(stopped) == value_bytes(whole)
+    assert contents.items() <= {path.name: path.read_bytes() for path in stopped.folder.iterdir()}.items()
 
 
-def test_a_source_that_lacks_what_is_measured_is_refused(tmp_path):
-    """As where the column of sources was edited: it is no part of what the ledger knows, and draws nothing."""
-    measurement_plan = settled(SMALL)
-    released, place = released_in(tmp_path / "run", measurement_plan)
+def test_source_without_needed_attributes_is_refused(tmp_path):
+    """The planted fault is an edited column of sources. The ledger does not record it, and no noise is drawn."""
+    measurement_plan = make_fixed_plan(SMALL)
+    released, place = make_store(tmp_path / "run", measurement_plan)
     source = measurement_plan.plan.sources.source
     source[:] = source[::-1].copy()
     with pytest.raises(JobError, match="cannot be measured from"):
-        measured(released, place)
+        measure_missing(released, place)
     assert not released.folder.exists() or not list(released.folder.iterdir())
 
 
-def test_a_file_of_other_places_or_of_another_release_is_refused(tmp_path):
-    measurement_plan = settled(SMALL)
-    ours, place = released_in(tmp_path / "ours", measurement_plan)
-    measured(ours, place)
-    expected = values_of(MeasurementStore(ours.folder, "r", "snapshot", measurement_plan))
+def test_exchanged_or_foreign_file_is_refused(tmp_path):
+    measurement_plan = make_fixed_plan(SMALL)
+    ours, place = make_store(tmp_path / "ours", measurement_plan)
+    measure_missing(ours, place)
+    expected = value_bytes(MeasurementStore(ours.folder, "r", "snapshot", measurement_plan))
     one, other, *_ = sorted(ours.folder.iterdir())
-    kept = one.read_bytes()
+    contents = one.read_bytes()
     one.write_bytes(other.read_bytes())
     with pytest.raises(JobError, match="of another release"):
         list(ours.values(measurement_plan.first_decision()))
-    one.write_bytes(kept)
+    one.write_bytes(contents)
     with pytest.raises(JobError, match="of another release"):
         ValueReader({**ours.head, "release": "q"}).read(one, 0, 1, "{}")
     fresh = MeasurementStore(ours.folder, "r", "snapshot", measurement_plan)
-    assert values_of(fresh) == expected
+    assert value_bytes(fresh) == expected
     os.unlink(one)
     fresh = MeasurementStore(ours.folder, "r", "snapshot", measurement_plan)
     with pytest.raises(JobError, match="are missing"):
         list(fresh.values(measurement_plan.first_decision()))
 
 
-def test_values_come_back_from_any_group_of_rows(tmp_path, monkeypatch):
+def test_reader_finds_values_in_every_row_group(tmp_path, monkeypatch):
     monkeypatch.setattr(value_files, "GROUP_VALUES", 10)
     rng = np.random.default_rng(0)
     rows = [(f'{{"n":{i}}}', rng.normal(size=size)) for i, size in enumerate([3, 4, 4, 30, 1, 9, 1])]

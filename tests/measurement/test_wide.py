@@ -1,4 +1,4 @@
-"""Limbs against Python's own integers, and the one rounding against float(int)."""
+"""Limb arithmetic, against Python integers, and rounding to the nearest double, against float(int)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Case = tuple[tuple[Factor, ...], np.ndarray]
 
 
 def random_factor(cells: int, rows: int, largest: int, seed: int) -> Factor:
-    """Entries of all sizes up to `largest`, the extreme ones among them."""
+    """Return a factor with entries of all sizes up to `largest`, including ±`largest`."""
     rng = np.random.default_rng(seed)
     entries = rng.integers(-largest, largest + 1, (rows, cells)) >> rng.integers(0, 9, (rows, cells))
     entries.flat[0], entries.flat[-1] = largest, -largest
@@ -50,14 +50,14 @@ def cases(draw: st.DrawFn) -> Case:
     return chosen, np.random.default_rng(draw(st.integers(0, 99))).integers(0, largest + 1, shape)
 
 
-def in_python(chosen: tuple[Factor, ...], counts: np.ndarray) -> list[int]:
+def python_product(chosen: tuple[Factor, ...], counts: np.ndarray) -> list[int]:
     values = np.asarray(counts).astype(object)
     for axis, factor in enumerate(chosen):
         values = np.moveaxis(np.tensordot(factor.explicit().astype(object), values, axes=(1, axis)), 0, axis)
     return [int(value) for value in np.asarray(values, dtype=object).reshape(-1)]
 
 
-def whole(limbs: np.ndarray, bits: int) -> list[int]:
+def join_limbs(limbs: np.ndarray, bits: int) -> list[int]:
     return [sum(int(limb) << (bits * place) for place, limb in enumerate(cell)) for cell in limbs.T]
 
 
@@ -66,10 +66,10 @@ def whole(limbs: np.ndarray, bits: int) -> list[int]:
 
 @given(cases())
 @settings(max_examples=150, deadline=None)
-def test_limbs_are_the_product(case: Case) -> None:
+def test_limb_product_equals_python_product(case: Case) -> None:
     chosen, counts = case
     limbs, bits = limb_product(chosen, counts)
-    assert whole(limbs, bits) == in_python(chosen, counts)
+    assert join_limbs(limbs, bits) == python_product(chosen, counts)
     assert limbs[:-1].min(initial=0) >= 0
     assert limbs[:-1].max(initial=0) < 2**bits
     assert np.abs(limbs[-1].astype(int)).max() <= 2**bits
@@ -77,7 +77,7 @@ def test_limbs_are_the_product(case: Case) -> None:
 
 @given(cases(), st.sampled_from(wide.WIDTHS), st.integers(1, 40))
 @settings(max_examples=100, deadline=None)
-def test_any_width_and_any_chunk_give_the_same(case: Case, bits: int, chunk: int) -> None:
+def test_limb_width_and_chunk_do_not_change_product(case: Case, bits: int, chunk: int) -> None:
     chosen, counts = case
     if any(wide.digit_count(factor, bits) == math.inf for factor in chosen):
         return
@@ -86,62 +86,62 @@ def test_any_width_and_any_chunk_give_the_same(case: Case, bits: int, chunk: int
         patch.setattr(wide, "CHUNK", chunk)
         limbs, used = limb_product(chosen, counts)
     assert used == bits
-    assert whole(limbs, bits) == in_python(chosen, counts)
+    assert join_limbs(limbs, bits) == python_product(chosen, counts)
 
 
 @pytest.mark.parametrize("largest", [2**24, 2**26, 2**36, 2**50])
-def test_the_extremes_of_a_large_product(largest: int) -> None:
-    """All entries and all counts as large as they may be, and of one sign: no partial sum can be larger."""
+def test_limb_product_of_extreme_entries(largest: int) -> None:
+    """All entries and counts have the largest value and one sign: no partial sum can be larger."""
     for sign in (1, -1):
         chosen = tuple(Factor("matrix", (40,), np.full((2, 40), sign * largest)) for _ in range(2))
         counts = np.full((40, 40), 2**32 + 1)
         limbs, bits = limb_product(chosen, counts)
-        assert set(whole(limbs, bits)) == {largest**2 * 1600 * (2**32 + 1)}
+        assert set(join_limbs(limbs, bits)) == {largest**2 * 1600 * (2**32 + 1)}
 
 
-def test_a_width_too_wide_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle above must tell a limb that is a few bits too wide."""
+def test_planted_too_wide_limb_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle of the previous tests must detect a limb that is a few bits too wide."""
     chosen = tuple(random_factor(40, 40, 2**26, seed) for seed in range(3))
     counts = np.random.default_rng(3).integers(0, 2**32, (40, 40, 40))
     limbs, bits = limb_product(chosen, counts)
-    exact = whole(limbs, bits)[:50]
-    assert exact == in_python((Factor("matrix", (40,), chosen[0].explicit()[:1]), *chosen[1:]), counts)[:50]
+    exact = join_limbs(limbs, bits)[:50]
+    assert exact == python_product((Factor("matrix", (40,), chosen[0].explicit()[:1]), *chosen[1:]), counts)[:50]
     monkeypatch.setattr(wide, "WIDTHS", [30])
     monkeypatch.setattr(wide, "EXACT", 1 << 62)
     limbs, bits = limb_product(chosen, counts)
-    assert whole(limbs, bits)[:50] != exact
+    assert join_limbs(limbs, bits)[:50] != exact
 
 
-def test_digits_beyond_the_bound_of_the_result_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One count of 1 and an entry of 20 bits: one limb would do for the result, but not for its two digits."""
+def test_entry_with_more_digits_than_result_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one count of 1 and an entry of 20 bits, one limb holds the result but not the two digits of the entry."""
     monkeypatch.setattr(wide, "WIDTHS", [20])
     factor, counts = Factor("matrix", (10_000,), np.full((1, 10_000), 2**20 - 1)), np.zeros(10_000, dtype=np.int64)
     counts[7] = 1
     assert wide.digit_count(factor, 20) == 2
-    assert whole(*limb_product((factor,), counts)) == [2**20 - 1]
+    assert join_limbs(*limb_product((factor,), counts)) == [2**20 - 1]
 
 
-def test_joint_factors_and_the_total() -> None:
+def test_limb_product_of_joint_factor_and_total() -> None:
     joint = Factor("matrix", (5, 6, 4), random_factor(120, 30, 2**26, 0).explicit())
     counts = np.random.default_rng(0).integers(0, 2**32, (5, 6, 4))
     limbs, bits = limb_product((joint,), counts)
-    assert whole(limbs, bits) == in_python((joint,), counts.reshape(-1))
+    assert join_limbs(limbs, bits) == python_product((joint,), counts.reshape(-1))
     limbs, bits = limb_product((), np.array(2**61 + 5))
-    assert whole(limbs, bits) == [2**61 + 5]
+    assert join_limbs(limbs, bits) == [2**61 + 5]
 
 
 @given(st.integers(1, 2**55), st.sampled_from(wide.WIDTHS), st.integers(0, 99))
 @settings(max_examples=300)
-def test_digits_are_small_and_make_up_the_matrix(largest: int, bits: int, seed: int) -> None:
+def test_digits_are_bounded_and_recompose_matrix(largest: int, bits: int, seed: int) -> None:
     matrix = random_factor(5, 4, largest, seed).explicit()
     number = -(-(largest.bit_length() + 1) // bits)
     parts = digits(matrix, bits, number)
-    made = sum(part.astype(np.int64).astype(object) << (bits * i) for i, part in enumerate(parts))
-    assert np.array_equal(made, matrix)
+    total = sum(part.astype(np.int64).astype(object) << (bits * i) for i, part in enumerate(parts))
+    assert np.array_equal(total, matrix)
     assert all(np.abs(part).max() <= 2 ** (bits - 1) + 1 for part in parts)
 
 
-def test_the_width_leaves_room_and_spares_products() -> None:
+def test_limb_width_prevents_overflow_and_saves_products() -> None:
     fine = tuple(random_factor(40, 40, 2**24, seed) for seed in range(3))
     bits = limb_bits(fine, 10**6)
     assert all(factor.largest_row_sum << bits <= 2**53 for factor in fine)
@@ -152,7 +152,7 @@ def test_the_width_leaves_room_and_spares_products() -> None:
 # ---- the rounding ----------------------------------------------------------------------------------------------------
 
 
-def rounded(value: int) -> float:
+def round_wide(value: int) -> float:
     return float(nearest_float(np.uint64(value >> 64 & 2**64 - 1), np.uint64(value & 2**64 - 1)))
 
 
@@ -160,27 +160,27 @@ def rounded(value: int) -> float:
 @example(0, 0)
 @example(2**126, 0)
 @example(-(2**126), 0)
-def test_floats_are_the_nearest(value: int, shift: int) -> None:
-    assert rounded(value >> shift) == float(value >> shift)
+def test_nearest_float_equals_python(value: int, shift: int) -> None:
+    assert round_wide(value >> shift) == float(value >> shift)
 
 
 @given(st.integers(2**52, 2**53 - 1), st.integers(0, 73), st.sampled_from([-1, 0, 1]), st.booleans())
-def test_ties_and_their_neighbours_are_rounded_right(mantissa: int, zeros: int, beside: int, negative: bool) -> None:
+def test_nearest_float_rounds_ties_correctly(mantissa: int, zeros: int, beside: int, negative: bool) -> None:
     value = ((2 * mantissa + 1) << zeros) + beside
     value = -value if negative else value
-    assert rounded(value) == float(value)
+    assert round_wide(value) == float(value)
 
 
-def test_zero_has_no_sign() -> None:
-    assert math.copysign(1, rounded(0)) == 1
+def test_nearest_float_of_zero_is_positive() -> None:
+    assert math.copysign(1, round_wide(0)) == 1
 
 
 numbers = st.integers(-(2**125), 2**125) | st.integers(-(2**60), 2**60)
 
 
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=9), st.sampled_from(wide.WIDTHS))
-def test_limbs_and_noise_are_added_exactly(pairs: list[tuple[int, int]], bits: int) -> None:
-    """Sums that nearly cancel as well: the second number is also taken as minus the first, and a bit."""
+def test_noisy_floats_add_limbs_and_noise_exactly(pairs: list[tuple[int, int]], bits: int) -> None:
+    """Sums that nearly cancel are included: the second number is also minus the first plus a few units."""
     pairs = pairs + [(a, -a + b % 7 - 3) for a, b in pairs]
     count = limb_count(2**125, bits)
     lower = [[a >> (bits * k) & (1 << bits) - 1 for a, _ in pairs] for k in range(count - 1)]
@@ -195,29 +195,29 @@ def test_limbs_and_noise_are_added_exactly(pairs: list[tuple[int, int]], bits: i
 # ---- whole blocks ----------------------------------------------------------------------------------------------------
 
 
-def expected(block: Block, draw: GaussianDraw, counts: np.ndarray) -> np.ndarray:
+def expected_values(block: Block, draw: GaussianDraw, counts: np.ndarray) -> np.ndarray:
     size = math.prod(block.rows)
     high, low = wide_gaussian(open_stream(SECRET, "noise", {}), draw.variance, size)
-    exact = in_python(block.factors, counts.reshape(-1) if block.joint else counts)
+    exact = python_product(block.factors, counts.reshape(-1) if block.joint else counts)
     noisy = zip(exact, high, low, strict=True)
     return np.array([float(v * draw.multiplier + int(h) * 2**64 + int(lo)) for v, h, lo in noisy]).reshape(block.rows)
 
 
 @given(cases(), st.sampled_from([1, 2**10, 3**9]), st.integers(24, 200))
 @settings(max_examples=150, deadline=None)
-def test_measured_values_are_exact(case: Case, multiplier: int, bits: int) -> None:
+def test_measured_values_equal_python(case: Case, multiplier: int, bits: int) -> None:
     chosen, counts = case
     names = tuple(f"a{i}" for i in range(len(chosen)))
     block, draw = Block(names, chosen, 1.0), GaussianDraw(multiplier, (1 << bits) - 3, Fraction(1))
     values = measure_block(block, draw, ExactMarginal(names, counts), SECRET, {})
     assert values.dtype == np.float64
-    np.testing.assert_array_equal(values, expected(block, draw, counts))
+    np.testing.assert_array_equal(values, expected_values(block, draw, counts))
 
 
 @given(cases(), st.integers(24, 100))
 @settings(max_examples=60, deadline=None)
-def test_every_way_gives_the_same_bytes(case: Case, bits: int) -> None:
-    """64 bits where they are enough, limbs, and Python's integers."""
+def test_arithmetic_paths_give_same_bytes(case: Case, bits: int) -> None:
+    """The paths are 64-bit integers, limbs, and Python integers."""
     chosen, counts = case
     names = tuple(f"a{i}" for i in range(len(chosen)))
     block, draw, marginal = (
@@ -234,19 +234,19 @@ def test_every_way_gives_the_same_bytes(case: Case, bits: int) -> None:
     assert len(set(ways)) == 1
 
 
-def test_fine_strategies_on_a_large_table() -> None:
-    """As planned at 24 bits a factor: three axes, and noise of the size of its sensitivity."""
+def test_fine_strategy_on_large_table_is_exact() -> None:
+    """Three axes at 24 bits a factor, and noise as large as the sensitivity."""
     chosen = tuple(random_factor(12, 12, 2**26, seed) for seed in range(3))
     block = Block(("a", "b", "c"), chosen, 1.0)
     counts = np.random.default_rng(0).integers(0, 2**32, (12, 12, 12))
     draw = GaussianDraw(1, block.squared_l2_sensitivity, Fraction(1))
     assert 2**155 < draw.variance < 2**172
     values = measure_block(block, draw, ExactMarginal(block.attributes, counts), SECRET, {})
-    np.testing.assert_array_equal(values, expected(block, draw, counts))
+    np.testing.assert_array_equal(values, expected_values(block, draw, counts))
 
 
 @pytest.mark.parametrize("largest", [10, 2**30, 2**45])
-def test_strategies_in_two_levels_in_limbs(largest, monkeypatch):
+def test_two_level_strategy_in_limbs_is_exact(largest, monkeypatch):
     monkeypatch.setattr(axes, "BLOCKS", 4)
     axes.runs_of.cache_clear()
     runs = axes.runs_of(22)
@@ -256,4 +256,4 @@ def test_strategies_in_two_levels_in_limbs(largest, monkeypatch):
     counts = np.random.default_rng(2).integers(0, largest, (22, 3))
     limbs, bits = limb_product(chosen, counts)
     axes.runs_of.cache_clear()
-    assert whole(limbs, bits) == in_python(chosen, counts)
+    assert join_limbs(limbs, bits) == python_product(chosen, counts)

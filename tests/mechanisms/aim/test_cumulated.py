@@ -15,7 +15,7 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.factor import cumulative_factor
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from tests.measurement.small import SIZES, counter, records
+from tests.measurement.small import SIZES, make_counter, make_records
 
 DOMAIN = {"age": 40, "sex": 2, "income": 600, "code": 7}
 
@@ -76,7 +76,7 @@ def test_a_draw_charged_for_cells_by_themselves_would_be_caught():
 
 def test_a_decision_that_goes_back_to_the_1_ways_is_read_back_with_its_strategies():
     made = measurement_plan(beta=Fraction(1, 2000), patience=100)
-    counts, state, number = counter(records()), None, 0
+    counts, state, number = make_counter(make_records()), None, 0
     decisions = []
 
     class Kept(type(made)):

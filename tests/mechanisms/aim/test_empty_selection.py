@@ -19,7 +19,16 @@ from dpscale.privacy.selection import scale_for
 from dpscale.privacy.streams import open_stream, seeded_secret
 from dpscale.runs.stages.report import _by_round
 from dpscale.workload.residual.in_axis import every_cell
-from tests.measurement.small import NAMES, SIZES, TRIPLES, counter, error, records, run, setting
+from tests.measurement.small import (
+    NAMES,
+    SIZES,
+    TRIPLES,
+    make_counter,
+    make_records,
+    make_setting,
+    mean_error,
+    run_loop,
+)
 
 SETS = (("a", "b"), ("a", "d"), ("b", "d"))
 
@@ -88,7 +97,7 @@ def test_it_is_offered_until_something_is_found():
 
 
 def test_a_decision_with_nothing_costs_its_choice_and_is_read_back():
-    asked, counts_of = setting(beta=Fraction(1, 2)), counter(records())
+    asked, counts_of = make_setting(beta=Fraction(1, 2)), make_counter(make_records())
     first = first_decision(asked)
     state = initial_state(asked, first, [counts_of(order.names).astype(float) for order in first.requests])
     selection = next_selection(state)
@@ -105,7 +114,7 @@ def test_a_decision_with_nothing_costs_its_choice_and_is_read_back():
 
 @pytest.mark.parametrize("edit", [{"chosen": []}, {"chosen": [[]], "beta": "0"}], ids=["no choice", "free"])
 def test_a_decision_of_nothing_that_none_was_offered_is_refused(edit):
-    asked, counts_of = setting(), counter(records())
+    asked, counts_of = make_setting(), make_counter(make_records())
     first = first_decision(asked)
     state = initial_state(asked, first, [counts_of(order.names).astype(float) for order in first.requests])
     selection = next_selection(state)
@@ -114,11 +123,11 @@ def test_a_decision_of_nothing_that_none_was_offered_is_refused(edit):
     with pytest.raises(ValueError, match="an empty set that is not a candidate"):
         AimDecision.from_dict(made | edit, asked)
     with pytest.raises(ValueError, match="an empty set that is not a candidate"):
-        AimDecision.from_dict(made, setting((PublishedSchedule(), asked.estimator)))
+        AimDecision.from_dict(made, make_setting((PublishedSchedule(), asked.estimator)))
 
 
 def test_a_round_of_nothing_moves_nothing_and_doubles_the_step():
-    asked, counts_of = setting(), counter(records())
+    asked, counts_of = make_setting(), make_counter(make_records())
     first = first_decision(asked)
     state = initial_state(asked, first, [counts_of(order.names).astype(float) for order in first.requests])
     selection = next_selection(state)
@@ -132,7 +141,7 @@ def test_a_round_of_nothing_moves_nothing_and_doubles_the_step():
 def shuffled(rows=3000):
     """The small table with its columns shuffled apart."""
     rng = np.random.default_rng(1)
-    return np.stack([rng.permutation(column) for column in records(rows).T], axis=1)
+    return np.stack([rng.permutation(column) for column in make_records(rows).T], axis=1)
 
 
 def spent_on_ones(state):
@@ -142,13 +151,17 @@ def spent_on_ones(state):
 
 def told(counts_of, seeds=24, **asked):
     """Errors and shares of the 1-ways."""
-    states = [run(setting(beta=Fraction(1, 1000), **asked), counts_of, seeded_secret(seed)) for seed in range(seeds)]
+    states = [
+        run_loop(make_setting(beta=Fraction(1, 1000), **asked), counts_of, seeded_secret(seed)) for seed in range(seeds)
+    ]
     assert all(state.left == 0 for state in states if state.setting.candidates)
-    return np.mean([error(state, counts_of) for state in states]), np.mean([spent_on_ones(state) for state in states])
+    return np.mean([mean_error(state, counts_of) for state in states]), np.mean(
+        [spent_on_ones(state) for state in states]
+    )
 
 
 def test_where_nothing_is_to_be_had_the_1_ways_get_most_and_their_product_is_hardly_nearer(monkeypatch):
-    counts_of = counter(shuffled())
+    counts_of = make_counter(shuffled())
     (ours, share), (product, _) = told(counts_of), told(counts_of, targets=[(name,) for name in NAMES])
     assert ours < 1.2 * product
     monkeypatch.setattr(BatchedSchedule, "allows_empty", lambda *of_all: False)
@@ -158,7 +171,7 @@ def test_where_nothing_is_to_be_had_the_1_ways_get_most_and_their_product_is_har
 
 
 def test_where_something_is_to_be_had_it_is_bought():
-    state = run(setting(beta=Fraction(1, 10)), counter(records()), seeded_secret(0))
+    state = run_loop(make_setting(beta=Fraction(1, 10)), make_counter(make_records()), seeded_secret(0))
     assert spent_on_ones(state) == pytest.approx(0.3)
     assert all(names for note in state.rounds for names in note.chosen)
     assert len(TRIPLES) == 10
@@ -176,14 +189,18 @@ def test_the_report_tells_how_often_nothing_was_chosen():
 
 def test_of_few_pairs_one_choice_of_nothing_does_not_forgo_all():
     """Three pairs, one a round: after one draw of nothing a pair is still measured; after many in vain none is."""
-    asked = setting(beta=Fraction(1, 2), targets=[("a", "b", "c")])
+    asked = make_setting(beta=Fraction(1, 2), targets=[("a", "b", "c")])
     first = first_decision(asked)
-    state = initial_state(asked, first, [counter(records())(order.names).astype(float) for order in first.requests])
+    state = initial_state(
+        asked, first, [make_counter(make_records())(order.names).astype(float) for order in first.requests]
+    )
     selection = next_selection(state)
     assert selection.count == 1
     state = next_state(state, make_decision(state, selection, [()]), [])
     while (selection := next_selection(state)).is_empty:
         made = make_decision(state, selection, ())
-        state = next_state(state, made, [counter(records())(order.names).astype(float) for order in made.requests])
+        state = next_state(
+            state, made, [make_counter(make_records())(order.names).astype(float) for order in made.requests]
+        )
     assert state.left > 0
     assert () not in selection.candidates

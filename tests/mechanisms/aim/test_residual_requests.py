@@ -7,7 +7,7 @@ from dpscale.mechanisms.aim.decision import residual_requests
 from dpscale.privacy.streams import seeded_secret
 from dpscale.workload.residual import center, residual_of
 from dpscale.workload.residual.in_axis import Groups, every_cell
-from tests.measurement.small import measure
+from tests.measurement.small import measure_request
 
 GROUPS = (Groups(6, (0, 2, 5)), every_cell(4))
 
@@ -44,7 +44,10 @@ def test_values_are_the_centred_residual_and_its_noise_the_projector():
     counts = rng.poisson(20, size=(6, 4))
     order = requests(Fraction(1, 2))[-1]
     true = residual_of(np.add.reduceat(counts, (0, 2, 5), axis=0).astype(float), (0, 1))
-    drawn = np.array([measure(order, lambda names: counts, seeded_secret(s), order.label) for s in range(600)]) - true
+    drawn = (
+        np.array([measure_request(order, lambda names: counts, seeded_secret(s), order.label) for s in range(600)])
+        - true
+    )
     np.testing.assert_allclose(drawn.sum(axis=1), 0, atol=1e-9)
     projector = np.kron(*(center(np.eye(own.count), [0]) for own in order.groups))
     found = np.cov(drawn.reshape(600, -1).T) / order.variance

@@ -9,7 +9,7 @@ import pytest
 
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule
 from dpscale.mechanisms.aim.state import first_decision, initial_state, make_decision, next_selection
-from tests.measurement.small import SIZES, counter, records, setting
+from tests.measurement.small import SIZES, make_counter, make_records, make_setting
 
 CELLS = (2, 5, 12, 100, 264)
 
@@ -30,7 +30,7 @@ def test_no_other_sharing_misses_less():
 
 
 def test_1_ways_and_rounds_cost_what_they_cost_evenly():
-    asked = setting()
+    asked = make_setting()
     first = first_decision(asked)
     costs = {order.names[0]: order.draw.cost for order in first.requests}
     assert sum(costs.values()) <= first.spent == len(SIZES) * asked.one_way_cost
@@ -39,7 +39,7 @@ def test_1_ways_and_rounds_cost_what_they_cost_evenly():
 
 
 def test_a_round_shares_by_the_cells_of_groups():
-    asked, counts_of = setting(beta=Fraction(1, 2)), counter(records())
+    asked, counts_of = make_setting(beta=Fraction(1, 2)), make_counter(make_records())
     first = first_decision(asked)
     state = initial_state(asked, first, [counts_of(order.names).astype(float) for order in first.requests])
     selection = next_selection(state)
