@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests of this folder: started once, in a folder of its own, by a user who is not root."""
+"""PostgreSQL server for the ledger tests, started once in its own directory by a user other than root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = count()
 
 
 class Server:
-    """A server that can be stopped and started; it asks for a password."""
+    """A server with password authentication that can be stopped and started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -44,14 +44,14 @@ class Server:
         self._run("pg_ctl", "start", "-w", "-t", 500, "-D", self.folder / "data", "-o", options)
 
     def stop(self, mode: str = "immediate") -> None:
-        """At once, as a crash would, unless another mode is asked for."""
+        """Stop the server, by default immediately like a crash."""
         self._run("pg_ctl", "stop", "-w", "-t", 500, "-D", self.folder / "data", "-m", mode)
 
     def address(self, database: str, port: int | None = None) -> str:
         return f"postgresql://127.0.0.1:{port or self.port}/{database}"
 
     def database(self) -> str:
-        """The address of a new, empty database."""
+        """Create an empty database and return its address."""
         import psycopg
 
         name = f"db{next(NUMBERS)}"

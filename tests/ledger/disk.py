@@ -1,7 +1,7 @@
-"""A disk that loses power: the system calls of a real process, as strace saw them, replayed up to any moment.
+"""Simulation of power cuts: the system calls of a process, recorded by strace, are replayed up to any moment.
 
-What was flushed is kept. Of what was written since, each sector of 512 bytes may be there or not, each truncation and
-each change of a folder too: all that POSIX allows. Nothing of the ledger's own code has a part in it.
+Flushed data are kept. Of later writes, each sector of 512 bytes, each truncation and each directory change may be
+present or not, as POSIX allows. The simulation shares no code with the ledger.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ HANDLE = re.compile(r"^(\d+)<([^>]*)>")
 Call = tuple[str, str]  # its name and its arguments
 
 
-def traced(script: str, place: Path) -> list[Call]:
-    """The calls that succeed of a Python script run under strace, in their order."""
+def trace_calls(script: str, place: Path) -> list[Call]:
+    """Return the successful system calls of a Python script run under strace, in order."""
     log = place / "calls"
     command = ["strace", "-f", "-y", "-xx", "-s", "1000000", "-e", f"trace={TRACED}", "-o", str(log)]
     subprocess.run([*command, sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
@@ -34,17 +34,17 @@ def traced(script: str, place: Path) -> list[Call]:
 
 
 def can_trace() -> bool:
-    """Whether strace is here and may look at a process."""
+    """Return whether strace is installed and may trace a process."""
     tried = shutil.which("strace") and subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True)
     return bool(tried) and tried.returncode == 0  # type: ignore[union-attr]
 
 
-def strings(arguments: str) -> list[bytes]:
+def string_arguments(arguments: str) -> list[bytes]:
     return [_bytes(text) for text in STRING.findall(arguments)]
 
 
-def decoded_handles(arguments: str) -> str:
-    """With the paths of file handles, which strace writes in hexadecimal too, in letters."""
+def decode_handles(arguments: str) -> str:
+    """Decode the paths of file handles, which strace writes in hexadecimal."""
     return re.sub(r"<((?:\\x[0-9a-f]{2})*)>", lambda one: f"<{os.fsdecode(_bytes(one[1]))}>", arguments)
 
 
@@ -54,13 +54,13 @@ def _bytes(text: str) -> bytes:
 
 @dataclass
 class File:
-    kept: bytearray = field(default_factory=bytearray)
+    flushed: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (offset, data); None: cut to that length
 
 
 @dataclass
 class Disk:
-    """The files under a folder. `flushes`: off for a disk that lies (the planted fault)."""
+    """The files in a directory; `flushes=False` is the planted fault of a disk that ignores flushes."""
 
     folder: str
     flushes: bool = True
@@ -68,37 +68,37 @@ class Disk:
     pending: list[tuple[str, File | None]] = field(default_factory=list)  # since the folder was flushed
 
     def replay(self, calls: list[Call]) -> Iterator[bytes]:
-        """Do the calls; what the process wrote to its standard output comes out as it is written."""
+        """Replay the calls, and yield the output of the process after each call."""
         for name, arguments in calls:
-            handle = HANDLE.match(decoded_handles(arguments))
-            said = strings(arguments)[0] if name == "write" and handle and handle[1] == "1" else b""
+            handle = HANDLE.match(decode_handles(arguments))
+            output = string_arguments(arguments)[0] if name == "write" and handle and handle[1] == "1" else b""
             if handle and handle[2].startswith(self.folder):
                 self._on_file(name, arguments, handle[2])
-            elif any(one.startswith(os.fsencode(self.folder)) for one in strings(arguments)):
+            elif any(one.startswith(os.fsencode(self.folder)) for one in string_arguments(arguments)):
                 self._on_name(name, arguments)
-            yield said
+            yield output
 
     def _on_file(self, name: str, arguments: str, path: str) -> None:
         if path == self.folder or os.path.isdir(path):
             if self.flushes and name in ("fsync", "fdatasync"):
                 self.pending = []
-                self.shown = dict(self.names)
+                self.flushed_names = dict(self.names)
             return
         file = self.names.get(path)
         if file is None:
             return
         numbers = [int(one) for one in re.findall(r", (\d+)(?=,|$)", STRING.sub("", arguments))]
         if name == "pwrite64":
-            file.pending.append((numbers[-1], strings(arguments)[0]))
+            file.pending.append((numbers[-1], string_arguments(arguments)[0]))
         elif name == "ftruncate":
             file.pending.append((numbers[-1], None))
         elif name in ("fsync", "fdatasync") and self.flushes:
             for change in file.pending:
-                apply(file.kept, *change)
+                apply(file.flushed, *change)
             file.pending = []
 
     def _on_name(self, name: str, arguments: str) -> None:
-        paths = [os.fsdecode(one) for one in strings(arguments)]
+        paths = [os.fsdecode(one) for one in string_arguments(arguments)]
         if name == "openat" and "O_CREAT" in arguments and paths[0] not in self.names:
             self._name(paths[0], File())
         elif name in ("link", "linkat"):
@@ -112,21 +112,21 @@ class Disk:
             self.names[path] = file
         self.pending.append((path, file))
 
-    shown: dict[str, File] = field(default_factory=dict)  # names as of the folder's last flush
+    flushed_names: dict[str, File] = field(default_factory=dict)  # names as of the folder's last flush
 
-    def after_the_cut(self, chance: random.Random) -> dict[str, bytes]:
-        """What may be found when the power is back."""
-        names = dict(self.shown)
+    def content_after_power_cut(self, chance: random.Random) -> dict[str, bytes]:
+        """Return a possible content of each file after the power cut."""
+        names = dict(self.flushed_names)
         for path, file in self.pending:
             if chance.random() < 0.5:
                 names.pop(path, None)
                 if file is not None:
                     names[path] = file
-        return {path: self._left(file, chance) for path, file in names.items()}
+        return {path: self._partial_content(file, chance) for path, file in names.items()}
 
     @staticmethod
-    def _left(file: File, chance: random.Random) -> bytes:
-        content = bytearray(file.kept)
+    def _partial_content(file: File, chance: random.Random) -> bytes:
+        content = bytearray(file.flushed)
         share = chance.choice([0.0, 0.5, 0.9, 1.0])
         for offset, data in file.pending:
             if data is None:

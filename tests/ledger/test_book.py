@@ -1,4 +1,4 @@
-"""The ledger among real processes: racing, killed, refused the disk, tampered with; and what it says is left."""
+"""The ledger under concurrent processes, kills, full disks and tampering, and its statement of the remaining budget."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def ledger(path: Path) -> Iterator[Ledger]:
 
 
 @contextmanager
-def raw(path: Path) -> Iterator[Any]:
-    """The database as a tamperer sees it."""
+def open_database(path: Path) -> Iterator[Any]:
+    """Open the database directly, without the ledger."""
     if "://" in str(path):
         import psycopg
 
@@ -68,9 +68,9 @@ def raw(path: Path) -> Iterator[Any]:
         yield db
 
 
-def rows(path: Path) -> dict[str, tuple[str, str]]:
-    """Release -> (cost, state), read past the ledger."""
-    with raw(path) as db:
+def release_rows(path: Path) -> dict[str, tuple[str, str]]:
+    """Return cost and state by release, read without the ledger."""
+    with open_database(path) as db:
         found = db.execute("SELECT release, cost, state FROM releases ORDER BY seq")
         return {release: (cost, state) for release, cost, state in found}
 
@@ -78,18 +78,18 @@ def rows(path: Path) -> dict[str, tuple[str, str]]:
 # One process
 
 
-def test_a_release_goes_its_way(ledger: Ledger, path: Path) -> None:
+def test_release_passes_all_states(ledger: Ledger, path: Path) -> None:
     assert not ledger.set_cap("adult", 2.0, DELTA).below_spent
     assert ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA) == "reserved"
     assert ledger.commit("r1") == ledger.commit("r1") == "committed"
     assert ledger.charge("adult", "r1", gaussian(1), DIGEST) == "committed"
     assert ledger.publish("r1") == ledger.publish("r1") == "released"
     assert ledger.charge("adult", "r1", gaussian(1), DIGEST) == "released"
-    assert len(rows(path)) == 1
+    assert len(release_rows(path)) == 1
     ledger.verify()
 
 
-def test_what_was_charged_is_there_after_reopening(path: Path) -> None:
+def test_charge_persists_after_reopening(path: Path) -> None:
     with Ledger.open(path) as ledger:
         ledger.charge("adult", "r1", gaussian(1), DIGEST)
     with Ledger.open(path, create=False) as ledger:
@@ -106,14 +106,14 @@ def test_what_was_charged_is_there_after_reopening(path: Path) -> None:
         {"cost": gaussian(0.9)},
     ],
 )
-def test_the_same_release_with_anything_else_is_refused(ledger: Ledger, change: dict[str, object]) -> None:
+def test_release_with_other_fields_is_refused(ledger: Ledger, change: dict[str, object]) -> None:
     charge = {"dataset": "adult", "release": "r1", "cost": gaussian(1), "plan_digest": DIGEST}
     ledger.charge(**charge)  # type: ignore[arg-type]
     with pytest.raises(BudgetError, match=next(iter(change))):
         ledger.charge(**(charge | change))  # type: ignore[arg-type]
 
 
-def test_a_round_is_decided_once(ledger: Ledger) -> None:
+def test_round_is_decided_once(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
     for number in (0, 0, 1):
         ledger.decide("r1", number, DIGEST)
@@ -127,9 +127,9 @@ def test_a_round_is_decided_once(ledger: Ledger) -> None:
     ledger.verify()
 
 
-def of_version_one(path: Path) -> None:
-    """A ledger as it was before there were rounds, with a release on it."""
-    with raw(path) as db:
+def write_version_1(path: Path) -> None:
+    """Write a ledger of schema version 1, which has no rounds, with one release."""
+    with open_database(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA application_id = {ledgerschema.APPLICATION_ID}")
         for statement in ledgerschema.schema(1):
@@ -142,8 +142,8 @@ def of_version_one(path: Path) -> None:
         )
 
 
-def test_a_ledger_of_version_one_is_brought_up_to_date(path: Path) -> None:
-    of_version_one(path)
+def test_ledger_of_version_1_is_upgraded(path: Path) -> None:
+    write_version_1(path)
     names = set()
     for _ in range(2):
         with Ledger.open(path) as ledger:
@@ -151,13 +151,13 @@ def test_a_ledger_of_version_one_is_brought_up_to_date(path: Path) -> None:
             names.add(ledger.name)
             ledger.decide("old", 0, DIGEST)
             assert ledger.charge("adult", "old", gaussian(1), DIGEST) == "reserved"
-    with raw(path) as db:
+    with open_database(path) as db:
         assert [version for (version,) in db.execute("SELECT version FROM schema_version")] == [1, ledgerschema.VERSION]
     assert len(names) == 1
 
 
-def test_many_processes_bring_one_ledger_up_to_date(path: Path) -> None:
-    of_version_one(path)
+def test_concurrent_processes_upgrade_one_ledger(path: Path) -> None:
+    write_version_1(path)
     children = [multiprocessing.get_context("fork").Process(target=open_and_verify, args=(path,)) for _ in range(8)]
     for child in children:
         child.start()
@@ -171,7 +171,7 @@ def open_and_verify(path: Path) -> None:
         ledger.verify()
 
 
-def test_states_do_not_go_backwards_nor_jump(ledger: Ledger) -> None:
+def test_states_do_not_go_back_or_skip(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
     with pytest.raises(BudgetError, match="reserved; expected a release that is committed"):
         ledger.publish("r1")
@@ -204,14 +204,14 @@ def test_states_do_not_go_backwards_nor_jump(ledger: Ledger) -> None:
         {"delta": "x"},
     ],
 )
-def test_what_is_no_charge_is_refused(ledger: Ledger, path: Path, change: dict[str, object]) -> None:
+def test_invalid_charge_is_refused(ledger: Ledger, path: Path, change: dict[str, object]) -> None:
     charge = {"dataset": "adult", "release": "r1", "cost": gaussian(1), "plan_digest": DIGEST}
     with pytest.raises((BudgetError, JobError), match=next(iter(change))):
         ledger.charge(**(charge | change))  # type: ignore[arg-type]
-    assert rows(path) == {}
+    assert release_rows(path) == {}
 
 
-def test_a_cost_of_endless_digits_is_refused_until_it_is_coarsened(ledger: Ledger) -> None:
+def test_cost_with_too_many_digits_is_refused_until_coarsened(ledger: Ledger) -> None:
     cost = Cost(zcdp=Fraction(1, 3**10000))
     with pytest.raises(BudgetError, match="coarsened"):
         ledger.charge("adult", "r1", cost, DIGEST)
@@ -234,24 +234,22 @@ def test_a_cost_of_endless_digits_is_refused_until_it_is_coarsened(ledger: Ledge
         (2e12, 0),
     ],
 )
-def test_what_is_no_cap_is_refused(ledger: Ledger, epsilon: float, delta: float) -> None:
+def test_invalid_cap_is_refused(ledger: Ledger, epsilon: float, delta: float) -> None:
     with pytest.raises(JobError, match="cap"):
         ledger.set_cap("adult", epsilon, delta)
 
 
 @pytest.mark.parametrize("protects", ["person", 5, ("person",)])
-def test_whom_it_protects_is_a_protection(ledger: Ledger, path: Path, protects: Any) -> None:
+def test_protects_must_be_a_protection(ledger: Ledger, path: Path, protects: Any) -> None:
     with pytest.raises(JobError, match=r"protects: got .* expected a Protection"):
         ledger.set_cap("adult", 1.0, 1e-9, protects=protects)
     with pytest.raises(JobError, match=r"protects: got .* expected a Protection"):
         ledger.charge("adult", "r1", gaussian(1), DIGEST, protects=protects)
-    assert rows(path) == {}
+    assert release_rows(path) == {}
 
 
 @pytest.mark.parametrize("delta", [1e-9, 0.0])
-def test_a_cap_beyond_all_bounds_of_an_older_version_is_shown(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, delta: float
-) -> None:
+def test_infinite_cap_of_older_version_is_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, delta: float) -> None:
     from dpscale.ledger import account
 
     with monkeypatch.context() as patch:
@@ -267,13 +265,13 @@ def test_a_cap_beyond_all_bounds_of_an_older_version_is_shown(
 
 
 @pytest.mark.parametrize("epsilon", [1e12, 1e-320])
-def test_the_largest_and_the_smallest_cap_are_shown(ledger: Ledger, epsilon: float) -> None:
+def test_largest_and_smallest_caps_are_shown(ledger: Ledger, epsilon: float) -> None:
     for name, delta in (("one", 1e-9), ("two", 0.0)):
         ledger.set_cap(name, epsilon, delta)
     assert "left" in ledger_text(ledger.summary())
 
 
-def test_without_a_cap_all_is_admitted_and_recorded(ledger: Ledger) -> None:
+def test_all_releases_are_admitted_without_cap(ledger: Ledger) -> None:
     for k in range(5):
         ledger.charge("adult", f"r{k}", gaussian(10), DIGEST)
     entry = ledger.summary("adult")["datasets"]["adult"]
@@ -282,7 +280,7 @@ def test_without_a_cap_all_is_admitted_and_recorded(ledger: Ledger) -> None:
     assert entry["spent"]["delta"] == DELTA
 
 
-def test_datasets_have_their_own_budgets(ledger: Ledger) -> None:
+def test_datasets_have_separate_budgets(ledger: Ledger) -> None:
     ledger.set_cap("a", 1.0, DELTA)
     ledger.set_cap("b", 1.0, DELTA)
     ledger.charge("a", "r1", gaussian(1), DIGEST)
@@ -291,7 +289,7 @@ def test_datasets_have_their_own_budgets(ledger: Ledger) -> None:
         ledger.charge("a", "r3", gaussian(0.01), DIGEST)
 
 
-def test_asking_for_exactly_the_cap_is_admitted(ledger: Ledger) -> None:
+def test_charge_of_exactly_the_cap_is_admitted(ledger: Ledger) -> None:
     for k, epsilon in enumerate([0.01, 0.1, 1.0, 3.0, 10.0]):
         ledger.set_cap(f"g{k}", epsilon, DELTA)
         ledger.charge(f"g{k}", f"g{k}", gaussian(epsilon), DIGEST, epsilon, DELTA)
@@ -303,7 +301,7 @@ def test_asking_for_exactly_the_cap_is_admitted(ledger: Ledger) -> None:
         ledger.charge(f"p{k}", f"p{k}", Cost(pure=epsilon), DIGEST, epsilon)
 
 
-def test_a_lower_cap_is_taken_says_so_and_stops_all(ledger: Ledger) -> None:
+def test_cap_below_spending_is_reported_and_stops_releases(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
     change = ledger.set_cap("adult", 0.5, DELTA)
     assert change.below_spent
@@ -318,7 +316,7 @@ def test_a_lower_cap_is_taken_says_so_and_stops_all(ledger: Ledger) -> None:
     assert [cap["epsilon"] for cap in [*caps["former_caps"], caps["cap"]]] == [0.5, 2.0]
 
 
-def test_the_summary_is_json_and_adds_up(ledger: Ledger) -> None:
+def test_summary_is_json_and_adds_up(ledger: Ledger) -> None:
     ledger.set_cap("adult", 2.0, DELTA)
     ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA)
     ledger.charge("adult", "r2", Cost(zcdp="1/1000", pure="1/100"), DIGEST)
@@ -341,13 +339,13 @@ def test_the_summary_is_json_and_adds_up(ledger: Ledger) -> None:
         ledger.summary("no-such")
 
 
-def test_an_infinite_epsilon_is_null_in_the_summary(ledger: Ledger) -> None:
+def test_infinite_epsilon_is_null_in_summary(ledger: Ledger) -> None:
     ledger.charge("adult", "r1", gaussian(1), DIGEST)
     ledger.set_cap("adult", 1.0, 0)
     assert ledger.summary()["datasets"]["adult"]["spent"]["epsilon"] is None
 
 
-def test_it_says_nothing_but_its_answers(
+def test_ledger_writes_no_logs_and_no_output(
     ledger: Ledger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -378,7 +376,7 @@ def printed_epsilon(error: BudgetError) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("before", KINDS)
 @pytest.mark.parametrize("delta", [DELTA, 1e-6])
-def test_asking_for_exactly_what_is_printed_is_admitted(ledger: Ledger, kind: str, before: str, delta: float) -> None:
+def test_printed_epsilon_is_admitted(ledger: Ledger, kind: str, before: str, delta: float) -> None:
     ledger.set_cap("adult", 1.0, DELTA)
     ledger.charge("adult", "r1", KINDS[before](0.6 if before == "gaussian" else 0.12), DIGEST)
     with pytest.raises(BudgetError, match=r"requested epsilon 1\.5 .*remaining epsilon .*largest") as refused:
@@ -397,7 +395,7 @@ def test_asking_for_exactly_what_is_printed_is_admitted(ledger: Ledger, kind: st
     kind=st.sampled_from(["gaussian", "pure"]),
     before=st.sampled_from(["gaussian", "pure"]),
 )
-def test_what_fits_is_the_largest_that_does(cap: Cap, share: float, kind: str, before: str) -> None:
+def test_largest_epsilon_is_admitted_and_maximal(cap: Cap, share: float, kind: str, before: str) -> None:
     history = Spending().plus(KINDS[before](cap.epsilon * share, cap.delta))
     fits = largest_epsilon(cap, history, KINDS[kind](1.0, cap.delta), cap.delta)
     if fits:
@@ -405,7 +403,7 @@ def test_what_fits_is_the_largest_that_does(cap: Cap, share: float, kind: str, b
     assert not cap.admits(history.plus(KINDS[kind](fits * 1.001 + 1e-9, cap.delta)))
 
 
-def test_what_remains_is_of_the_kind_that_the_cap_allows() -> None:
+def test_remaining_epsilon_depends_on_currency_of_cap() -> None:
     quarter = Spending().plus(Cost(pure="1/4"))
     assert remaining_epsilon(Cap(1.0, 0), quarter) == pytest.approx(0.75, rel=1e-5)
     assert remaining_epsilon(Cap(1.0, DELTA, "pure"), quarter) == pytest.approx(0.75, rel=1e-5)
@@ -417,10 +415,10 @@ def test_what_remains_is_of_the_kind_that_the_cap_allows() -> None:
 # Many processes
 
 
-def together(target: Callable[..., None], *arguments: object, count: int = PROCESSES) -> list[str]:
-    """Run `target(number, barrier, answers, *arguments)` in new processes at once; their answers.
+def run_processes(target: Callable[..., None], *arguments: object, count: int = PROCESSES) -> list[str]:
+    """Run `target(number, barrier, answers, *arguments)` in simultaneous processes and return their answers.
 
-    They are forked from a server that has imported this module and nothing else, no open ledger.
+    The processes are forked from a server that has imported only this module and has no open ledger.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -434,7 +432,7 @@ def together(target: Callable[..., None], *arguments: object, count: int = PROCE
     return found
 
 
-def race(
+def race_for_budget(
     number: int, barrier: threading.Barrier, answers: multiprocessing.Queue[str], path: Path, kind: type[Ledger]
 ) -> None:
     cost = gaussian(0.4)  # three of them fit in epsilon 0.75, four do not
@@ -448,13 +446,13 @@ def race(
 
 
 def admitted_within_cap(path: Path) -> bool:
-    """The invariant, computed from the rows and not by the ledger."""
-    total = Cost.total(Cost.from_dict(json.loads(cost)) for cost, _ in rows(path).values())
+    """Return whether the recorded costs stay within the cap, computed from the rows without the ledger."""
+    total = Cost.total(Cost.from_dict(json.loads(cost)) for cost, _ in release_rows(path).values())
     return total.epsilon(DELTA) <= 0.75
 
 
 class NaiveLedger(Ledger):
-    """Planted: reads the history and inserts without a transaction around both; the others read meanwhile."""
+    """Planted fault: the history is read and the release inserted without a transaction, while other processes read."""
 
     @contextmanager
     def _transaction(self, writes: bool) -> Iterator[Any]:
@@ -477,44 +475,46 @@ class NaiveLedger(Ledger):
             return super().charge(*asked, **named)
 
 
-def test_eight_processes_cannot_oversell_the_last_budget(path: Path) -> None:
+def test_concurrent_processes_cannot_exceed_cap(path: Path) -> None:
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 0.75, DELTA)
-    answers = together(race, path, Ledger)
+    answers = run_processes(race_for_budget, path, Ledger)
     assert sorted(answers) == ["BudgetError"] * 5 + ["reserved"] * 3
-    assert len(rows(path)) == 3
+    assert len(release_rows(path)) == 3
     assert admitted_within_cap(path)
 
 
-def test_the_race_catches_a_ledger_that_reads_before_it_locks(path: Path) -> None:
+def test_race_detects_ledger_without_transaction(path: Path) -> None:
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 0.75, DELTA)
-    assert together(race, path, NaiveLedger) == ["reserved"] * 8
+    assert run_processes(race_for_budget, path, NaiveLedger) == ["reserved"] * 8
     assert not admitted_within_cap(path)
 
 
-def charge_the_same(number: int, barrier: threading.Barrier, answers: multiprocessing.Queue[str], path: Path) -> None:
+def charge_same_release(
+    number: int, barrier: threading.Barrier, answers: multiprocessing.Queue[str], path: Path
+) -> None:
     barrier.wait()
     with Ledger.open(path) as ledger:  # the creation is raced for as well
         answers.put(ledger.charge("adult", "r", gaussian(0.4), DIGEST))
 
 
-def test_eight_processes_charging_one_release_make_one_row(path: Path) -> None:
-    assert together(charge_the_same, path) == ["reserved"] * 8
-    assert list(rows(path)) == ["r"]
+def test_concurrent_charges_of_one_release_make_one_row(path: Path) -> None:
+    assert run_processes(charge_same_release, path) == ["reserved"] * 8
+    assert list(release_rows(path)) == ["r"]
     assert [name for name in os.listdir(path.parent) if name.endswith(".new")] == []
     with Ledger.open(path) as ledger:
         ledger.verify()
 
 
-def test_making_a_ledger_where_another_just_was_leaves_that_one(written: Path) -> None:
-    before = rows(written)
-    ledgerfile.create_file(written)
-    assert rows(written) == before
+def test_create_file_keeps_existing_ledger(filled_path: Path) -> None:
+    before = release_rows(filled_path)
+    ledgerfile.create_file(filled_path)
+    assert release_rows(filled_path) == before
     assert len(before) == 2
 
 
-def test_threads_may_share_an_open_ledger(ledger: Ledger, path: Path) -> None:
+def test_threads_share_open_ledger(ledger: Ledger, path: Path) -> None:
     ledger.set_cap("adult", 0.75, DELTA)
     refused: list[BudgetError] = []
 
@@ -529,14 +529,14 @@ def test_threads_may_share_an_open_ledger(ledger: Ledger, path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(refused), len(rows(path))) == (5, 3)
+    assert (len(refused), len(release_rows(path))) == (5, 3)
 
 
 # Killed at any point
 
 
-def in_child(act: Callable[[], None], after: float | None = None) -> int:
-    """Fork, run `act`, and SIGKILL the child `after` seconds if it has not ended; its wait status."""
+def run_in_child(act: Callable[[], None], after: float | None = None) -> int:
+    """Fork, run `act`, kill the child after `after` seconds if given, and return its wait status."""
     child = os.fork()
     if child == 0:
         try:
@@ -553,8 +553,8 @@ def in_child(act: Callable[[], None], after: float | None = None) -> int:
 RELEASES = [f"r{k}" for k in range(4)]
 
 
-def walk(ledger: Ledger) -> None:
-    """What a job does with its releases, in any order of interruptions."""
+def publish_releases(ledger: Ledger) -> None:
+    """Charge, commit and publish all releases, as a job does; may be repeated after an interruption."""
     for release in RELEASES:
         state = ledger.charge("adult", release, gaussian(0.1), DIGEST)
         if state != "released":
@@ -562,19 +562,19 @@ def walk(ledger: Ledger) -> None:
             ledger.publish(release)
 
 
-def assert_whole(path: Path) -> None:
-    """Every row there is whole, and a release comes only after those before it."""
+def assert_consistent(path: Path) -> None:
+    """Check that each row is complete and that releases were recorded in order."""
     with Ledger.open(path) as ledger:
         ledger.verify()
-    found = rows(path)
+    found = release_rows(path)
     assert list(found) == RELEASES[: len(found)]
     for cost, _ in found.values():
         assert Cost.from_dict(json.loads(cost)) == gaussian(0.1)
     assert all(state == "released" for _, state in list(found.values())[:-1])
 
 
-def walk_until(path: Path, steps: int) -> Callable[[], None]:
-    """Walk, and die at the given step of SQLite's virtual machine."""
+def make_killed_publisher(path: Path, steps: int) -> Callable[[], None]:
+    """Return a function that publishes the releases and is killed at the given step of the SQLite virtual machine."""
 
     def act() -> None:
         left = iter(range(steps))
@@ -586,12 +586,12 @@ def walk_until(path: Path, steps: int) -> Callable[[], None]:
 
         with Ledger.open(path) as ledger:
             ledger._store.db.set_progress_handler(tick, 1)
-            walk(ledger)
+            publish_releases(ledger)
 
     return act
 
 
-def steps_of_a_walk(path: Path) -> int:
+def count_steps(path: Path) -> int:
     steps = 0
 
     def tick() -> int:
@@ -602,13 +602,13 @@ def steps_of_a_walk(path: Path) -> int:
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 5.0, DELTA)
         ledger._store.db.set_progress_handler(tick, 1)
-        walk(ledger)
+        publish_releases(ledger)
     return steps
 
 
 def kill_and_resume(tmp_path: Path, kills: int) -> None:
-    """Half of the kills at even steps of SQLite's work, half at random times; each then resumed to the end."""
-    steps = steps_of_a_walk(tmp_path / "dry.sqlite")
+    """Make half of the kills at evenly spaced SQLite steps and half at random times, and resume after each."""
+    steps = count_steps(tmp_path / "dry.sqlite")
     chance = random.Random(kills)
     partial = 0
     for kill in range(kills):
@@ -616,65 +616,65 @@ def kill_and_resume(tmp_path: Path, kills: int) -> None:
         with Ledger.open(path) as ledger:
             ledger.set_cap("adult", 5.0, DELTA)
         at_step = kill % 2 == 0
-        act = walk_until(path, steps * kill // kills if at_step else 10**9)
-        status = in_child(act, None if at_step else chance.uniform(0.001, 0.03))
+        act = make_killed_publisher(path, steps * kill // kills if at_step else 10**9)
+        status = run_in_child(act, None if at_step else chance.uniform(0.001, 0.03))
         assert os.WIFSIGNALED(status) or not at_step
-        assert_whole(path)
-        partial += at_step and 0 < len(rows(path)) < len(RELEASES)
+        assert_consistent(path)
+        partial += at_step and 0 < len(release_rows(path)) < len(RELEASES)
         with Ledger.open(path) as ledger:
-            walk(ledger)
-        assert_whole(path)
-        assert [state for _, state in rows(path).values()] == ["released"] * len(RELEASES)
+            publish_releases(ledger)
+        assert_consistent(path)
+        assert [state for _, state in release_rows(path).values()] == ["released"] * len(RELEASES)
     assert partial >= kills / 10  # or the kills at steps came too early or too late to show anything
 
 
-def test_a_killed_job_leaves_a_whole_ledger_and_resumes(tmp_path: Path) -> None:
+def test_killed_job_leaves_consistent_ledger_and_resumes(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, 30)
 
 
 @pytest.mark.slow
-def test_a_killed_job_leaves_a_whole_ledger_and_resumes_500_times(tmp_path: Path) -> None:
+def test_killed_job_leaves_consistent_ledger_and_resumes_500_times(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, 500)
 
 
-def test_the_check_of_wholeness_sees_a_row_half_written(path: Path) -> None:
+def test_consistency_check_detects_incomplete_row(path: Path) -> None:
     with Ledger.open(path) as ledger:
-        walk(ledger)
-    assert_whole(path)
-    with raw(path) as db, untriggered(db):
+        publish_releases(ledger)
+    assert_consistent(path)
+    with open_database(path) as db, without_triggers(db):
         db.execute("UPDATE releases SET cost = '{}' WHERE release = 'r3'")
     with pytest.raises(BudgetError, match="no valid cost"):
-        assert_whole(path)
+        assert_consistent(path)
 
 
-def test_a_kill_while_the_ledger_is_made_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+def test_kill_during_creation_leaves_no_partial_ledger(tmp_path: Path) -> None:
     chance = random.Random(1)
     for kill in range(20):
         path = tmp_path / f"{kill}.sqlite"
-        in_child(lambda path=path: Ledger.open(path).close(), chance.uniform(0.0005, 0.02))  # type: ignore[misc]
+        run_in_child(lambda path=path: Ledger.open(path).close(), chance.uniform(0.0005, 0.02))  # type: ignore[misc]
         with Ledger.open(path) as ledger:
             ledger.verify()
-            walk(ledger)
-        assert_whole(path)
+            publish_releases(ledger)
+        assert_consistent(path)
 
 
-def test_a_ledger_is_not_carried_over_a_fork(ledger: Ledger, path: Path) -> None:
+def test_ledger_refuses_use_after_fork(ledger: Ledger, path: Path) -> None:
     def act() -> None:
         try:
             ledger.charge("adult", "r1", gaussian(1), DIGEST)
         except BudgetError as error:
             os._exit(7 if "another process" in str(error) else 8)
 
-    assert os.WEXITSTATUS(in_child(act)) == 7
-    assert rows(path) == {}
+    assert os.WEXITSTATUS(run_in_child(act)) == 7
+    assert release_rows(path) == {}
 
 
 # Tampering
 
 
 @contextmanager
-def untriggered(db: sqlite3.Connection) -> Iterator[None]:
-    """Take the triggers away and put them back, as a determined tamperer would."""
+def without_triggers(db: sqlite3.Connection) -> Iterator[None]:
+    """Drop the triggers and restore them, as a determined attacker would."""
     triggers = [s for s in ledgerschema.schema(ledgerschema.VERSION) if s.startswith("CREATE TRIGGER")]
     for name in [statement.split()[2] for statement in triggers]:
         db.execute(f"DROP TRIGGER {name}")
@@ -723,7 +723,7 @@ TAMPERING = [
 
 
 @pytest.fixture
-def written(path: Path) -> Path:
+def filled_path(path: Path) -> Path:
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 5.0, DELTA)
         ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA)
@@ -734,22 +734,22 @@ def written(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("statement", TAMPERING)
-def test_the_triggers_refuse_tampering(written: Path, statement: str) -> None:
-    with raw(written) as db:
+def test_triggers_refuse_tampering(filled_path: Path, statement: str) -> None:
+    with open_database(filled_path) as db:
         before = list(db.iterdump())
         with pytest.raises(sqlite3.IntegrityError):
             db.execute(statement)
         assert list(db.iterdump()) == before
-        with untriggered(db):
+        with without_triggers(db):
             db.execute(statement)  # it is the triggers that hold it, not a slip in the statement
         assert list(db.iterdump()) != before
 
 
-def test_a_ledger_without_its_triggers_is_refused(written: Path) -> None:
-    with raw(written) as db:
+def test_ledger_without_triggers_is_refused(filled_path: Path) -> None:
+    with open_database(filled_path) as db:
         db.execute("DROP TRIGGER releases_delete")
     with pytest.raises(BudgetError, match="another schema"):
-        Ledger.open(written)
+        Ledger.open(filled_path)
 
 
 @pytest.mark.parametrize(
@@ -765,12 +765,12 @@ def test_a_ledger_without_its_triggers_is_refused(written: Path) -> None:
         ("UPDATE releases SET released_at = 'x'", "state"),
     ],
 )
-def test_verify_finds_what_was_done_past_the_triggers(written: Path, statement: str, finding: str) -> None:
-    with Ledger.open(written) as ledger:
+def test_verify_detects_tampering_without_triggers(filled_path: Path, statement: str, finding: str) -> None:
+    with Ledger.open(filled_path) as ledger:
         ledger.verify()
-    with raw(written) as db, untriggered(db):
+    with open_database(filled_path) as db, without_triggers(db):
         db.execute(statement)
-    with Ledger.open(written) as ledger, pytest.raises(BudgetError, match=finding):
+    with Ledger.open(filled_path) as ledger, pytest.raises(BudgetError, match=finding):
         ledger.verify()
 
 
@@ -786,7 +786,7 @@ def assert_refused(kind: type[DpscaleError], text: str, act: Callable[[], object
     assert "\n" not in str(refused.value)
 
 
-def test_a_new_ledger_is_for_its_owner_alone(path: Path) -> None:
+def test_new_ledger_is_private_to_its_owner(path: Path) -> None:
     mask = os.umask(0)
     try:
         with Ledger.open(path) as ledger:
@@ -798,7 +798,7 @@ def test_a_new_ledger_is_for_its_owner_alone(path: Path) -> None:
     assert len(modes) == 3
 
 
-def test_odd_names_are_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusual_names_are_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in (":memory:", "file:x?mode=memory", "a b%20#?.sqlite"):
         with Ledger.open(name) as ledger:
@@ -808,87 +808,87 @@ def test_odd_names_are_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert len(ledger.summary()["datasets"]["adult"]["releases"]) == 1
 
 
-def test_no_ledger_there(path: Path) -> None:
+def test_missing_ledger_is_refused(path: Path) -> None:
     assert_refused(JobError, "does not exist", lambda: Ledger.open(path, create=False))
     assert not path.exists()
     assert_refused(JobError, "cannot be created", lambda: Ledger.open(path.parent / "no" / "such"))
 
 
 @pytest.mark.parametrize("name", ["x\0y", "\ud800", None, 5, b"ledger", ["ledger"]])
-def test_what_is_no_path(name: Any) -> None:
+def test_invalid_ledger_path_is_refused(name: Any) -> None:
     assert_refused(JobError, "a path", lambda: Ledger.open(name))
 
 
-def test_a_device_is_no_ledger() -> None:
+def test_device_is_refused() -> None:
     assert_refused(JobError, "is a device", lambda: Ledger.open("/dev/null"))
 
 
-def test_a_folder_in_its_place(tmp_path: Path) -> None:
+def test_directory_is_refused(tmp_path: Path) -> None:
     assert_refused(JobError, "is a folder", lambda: Ledger.open(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"not a database, but long enough for a header of some hundred bytes " * 20, b"x"])
-def test_a_file_that_is_not_sqlite(path: Path, content: bytes) -> None:
+def test_file_of_other_format_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert_refused(JobError, "not a SQLite file|another program", lambda: Ledger.open(path))
     assert path.read_bytes() == content
 
 
-def test_an_empty_file_is_a_lost_ledger(path: Path) -> None:
+def test_empty_file_is_refused(path: Path) -> None:
     path.touch()
     assert_refused(BudgetError, "is empty", lambda: Ledger.open(path))
 
 
-def test_a_ledger_that_is_gone_but_for_its_wal(path: Path) -> None:
+def test_leftover_wal_without_ledger_is_refused(path: Path) -> None:
     Path(f"{path}-wal").write_bytes(b"x")
     assert_refused(BudgetError, "-wal", lambda: Ledger.open(path))
 
 
-def test_another_programs_database_is_left_alone(path: Path) -> None:
-    with raw(path) as db:
+def test_database_of_other_program_is_left_unchanged(path: Path) -> None:
+    with open_database(path) as db:
         db.execute("CREATE TABLE mine (x)")
     content = path.read_bytes()
     assert_refused(JobError, "another program", lambda: Ledger.open(path))
     assert path.read_bytes() == content
 
 
-def test_a_newer_schema(written: Path) -> None:
-    with raw(written) as db:
+def test_newer_schema_is_refused(filled_path: Path) -> None:
+    with open_database(filled_path) as db:
         db.execute("INSERT INTO schema_version VALUES (6, 'later')")
-    assert_refused(BudgetError, "schema version 6.*update dpscale", lambda: Ledger.open(written))
+    assert_refused(BudgetError, "schema version 6.*update dpscale", lambda: Ledger.open(filled_path))
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])
-def test_a_truncated_file(written: Path, keep: float) -> None:
-    os.truncate(written, int(written.stat().st_size * keep))
-    assert_refused(BudgetError, "damaged|not a SQLite", lambda: Ledger.open(written))
+def test_truncated_file_is_refused(filled_path: Path, keep: float) -> None:
+    os.truncate(filled_path, int(filled_path.stat().st_size * keep))
+    assert_refused(BudgetError, "damaged|not a SQLite", lambda: Ledger.open(filled_path))
 
 
-def test_damage_in_any_page_is_refused_or_found_by_verify(written: Path) -> None:
-    whole = written.read_bytes()
+def test_damaged_page_is_refused_on_open_or_verify(filled_path: Path) -> None:
+    whole = filled_path.read_bytes()
     page = 4096
     for start in range(0, len(whole), page):
-        written.write_bytes(whole[:start] + bytes([0x5A]) * page + whole[start + page :])
+        filled_path.write_bytes(whole[:start] + bytes([0x5A]) * page + whole[start + page :])
 
-        def use() -> None:
-            with Ledger.open(written) as ledger:
+        def open_and_verify_damaged() -> None:
+            with Ledger.open(filled_path) as ledger:
                 ledger.verify()
 
-        assert_refused(DpscaleError, "damaged|not a SQLite|another", use)
-    written.write_bytes(whole)
-    use()
+        assert_refused(DpscaleError, "damaged|not a SQLite|another", open_and_verify_damaged)
+    filled_path.write_bytes(whole)
+    open_and_verify_damaged()
 
 
-def test_a_ledger_locked_by_another(written: Path) -> None:
-    with raw(written) as other, Ledger.open(written, timeout=0.05) as ledger:
+def test_locked_ledger_is_reported(filled_path: Path) -> None:
+    with open_database(filled_path) as other, Ledger.open(filled_path, timeout=0.05) as ledger:
         other.execute("BEGIN IMMEDIATE")
         assert_refused(TransientError, "locked", lambda: ledger.charge("adult", "r3", gaussian(0.1), DIGEST))
         other.execute("ROLLBACK")
         assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"
 
 
-def fill(ledger: Ledger) -> tuple[int, TransientError]:
-    """Charge until the disk refuses: how many were taken, and the refusal."""
+def charge_until_full(ledger: Ledger) -> tuple[int, TransientError]:
+    """Charge until the disk refuses, and return the number of charges and the error."""
     for k in range(10000):
         try:
             ledger.charge("adult", f"{k:0200d}", gaussian(1), DIGEST)
@@ -897,41 +897,41 @@ def fill(ledger: Ledger) -> tuple[int, TransientError]:
     raise AssertionError("the disk never filled")
 
 
-def test_a_full_disk_loses_nothing(ledger: Ledger, path: Path) -> None:
+def test_full_database_loses_no_charge(ledger: Ledger, path: Path) -> None:
     (pages,) = ledger._store.db.execute("PRAGMA page_count").fetchone()
     ledger._store.db.execute(f"PRAGMA max_page_count = {pages + 1}")
-    taken, error = fill(ledger)
+    taken, error = charge_until_full(ledger)
     assert "full" in str(error)
     assert error.exit_code == 75
-    assert len(rows(path)) == taken
+    assert len(release_rows(path)) == taken
     ledger.verify()
     ledger._store.db.execute("PRAGMA max_page_count = 100000")
     assert ledger.charge("adult", f"{taken:0200d}", gaussian(1), DIGEST) == "reserved"
-    assert len(rows(path)) == taken + 1
+    assert len(release_rows(path)) == taken + 1
 
 
-def test_a_disk_that_stops_writing_loses_nothing(path: Path) -> None:
+def test_file_size_limit_loses_no_charge(path: Path) -> None:
     Ledger.open(path).close()
 
     def act() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
         with Ledger.open(path) as ledger:
-            taken, _ = fill(ledger)
+            taken, _ = charge_until_full(ledger)
         Path(f"{path}.taken").write_text(str(taken))
 
-    assert in_child(act) == 0
+    assert run_in_child(act) == 0
     taken = int(Path(f"{path}.taken").read_text())
     assert taken > 3
     with Ledger.open(path) as ledger:
         ledger.verify()
-        assert len(rows(path)) == taken
+        assert len(release_rows(path)) == taken
         ledger.charge("adult", f"{taken:0200d}", gaussian(1), DIGEST)
 
 
 @pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that a user other than root can reach."""
+def public_folder() -> Iterator[Path]:
+    """A directory that a user other than root can access."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o777)
     yield folder
@@ -939,8 +939,8 @@ def public() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def as_nobody(act: Callable[[], object]) -> DpscaleError | None:
-    """What `act` raises for a user whom permissions bind (root is not)."""
+def run_as_other_user(act: Callable[[], object]) -> DpscaleError | None:
+    """Return the error of `act` for a user other than root, whom permissions restrict."""
     receive, send = os.pipe()
 
     def child() -> None:
@@ -953,33 +953,35 @@ def as_nobody(act: Callable[[], object]) -> DpscaleError | None:
         except DpscaleError as error:
             os.write(send, pickle.dumps(error))
 
-    assert in_child(child) == 0
+    assert run_in_child(child) == 0
     os.close(send)
     with os.fdopen(receive, "rb") as stream:
         return pickle.load(stream)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o777), (0o000, 0o777), (0o666, 0o555), (0o666, 0o000)])
-def test_a_ledger_that_cannot_be_written(public: Path, file_mode: int, folder_mode: int) -> None:
-    path = public / "budget.sqlite"
+def test_unwritable_ledger_is_refused(public_folder: Path, file_mode: int, folder_mode: int) -> None:
+    path = public_folder / "budget.sqlite"
     with Ledger.open(path) as ledger:
         ledger.charge("adult", "r1", gaussian(1), DIGEST)
     path.chmod(file_mode)
-    public.chmod(folder_mode)
-    error = as_nobody(lambda: Ledger.open(path))
+    public_folder.chmod(folder_mode)
+    error = run_as_other_user(lambda: Ledger.open(path))
     assert isinstance(error, BudgetError | JobError)
     assert "permission" in error.remedy or "writable" in error.remedy
 
 
-def test_a_folder_that_cannot_be_written(public: Path) -> None:
-    public.chmod(0o555)
-    assert isinstance(as_nobody(lambda: Ledger.open(public / "new.sqlite")), JobError)
-    public.chmod(0o777)
-    assert as_nobody(lambda: Ledger.open(public / "new.sqlite").close()) is None  # so it was the permission
+def test_unwritable_directory_is_refused(public_folder: Path) -> None:
+    public_folder.chmod(0o555)
+    assert isinstance(run_as_other_user(lambda: Ledger.open(public_folder / "new.sqlite")), JobError)
+    public_folder.chmod(0o777)
+    assert (
+        run_as_other_user(lambda: Ledger.open(public_folder / "new.sqlite").close()) is None
+    )  # so it was the permission
 
 
-def test_a_ledger_made_unwritable_while_open(written: Path) -> None:
-    with Ledger.open(written) as ledger:
+def test_ledger_made_read_only_while_open_is_refused(filled_path: Path) -> None:
+    with Ledger.open(filled_path) as ledger:
         ledger._store.db.execute("PRAGMA query_only = ON")
         assert_refused(BudgetError, "cannot be written", lambda: ledger.charge("adult", "r3", gaussian(0.1), DIGEST))
         ledger._store.db.execute("PRAGMA query_only = OFF")

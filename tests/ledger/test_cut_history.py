@@ -1,4 +1,4 @@
-"""A write-ahead log that was cut opens as a shorter history; a run that was charged knows its entry and refuses."""
+"""A truncated write-ahead log gives a shorter valid history, which a charged run detects by its own entry."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from tests.audit.test_bundle import GAUSSIAN, UNSEEDED, run_command
 from tests.runs.disks import needs_mounts
 
 
-def test_a_cut_log_is_noticed_by_the_run_whose_entry_it_held(tmp_path, monkeypatch):
+def test_truncated_log_is_detected_by_charged_run(tmp_path, monkeypatch):
     path, copy = tmp_path / "ledger.sqlite", tmp_path / "cut" / "ledger.sqlite"
     copy.parent.mkdir()
     job = write(tmp_path, privacy=GAUSSIAN, engine=UNSEEDED)
@@ -42,8 +42,8 @@ def test_a_cut_log_is_noticed_by_the_run_whose_entry_it_held(tmp_path, monkeypat
 
 
 @needs_mounts
-def test_a_folder_behind_a_bind_mount_is_one_ledger_under_two_names(tmp_path):
-    """Journal and locks are of the same folder, so charges through both names see each other."""
+def test_bind_mounted_directory_shares_one_ledger(tmp_path):
+    """Journal and locks are in the same directory, so charges through both paths see each other."""
     (tmp_path / "own").mkdir()
     (folder := tmp_path / "mounted").mkdir()
     with Ledger.open(tmp_path / "own" / "ledger.sqlite") as ledger:
@@ -60,8 +60,8 @@ def test_a_folder_behind_a_bind_mount_is_one_ledger_under_two_names(tmp_path):
             subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_releases_are_shown_at_their_own_delta_and_totals_at_a_named_one(tmp_path):
-    """A release of epsilon 1 at delta 1e-6 was shown as epsilon 1.31767 at delta 1e-09."""
+def test_releases_are_shown_at_own_delta_and_totals_at_named_delta(tmp_path):
+    """Regression test: a release of epsilon 1 at delta 1e-6 was shown as epsilon 1.31767 at delta 1e-09."""
     job = write(tmp_path, privacy={"epsilon": 1.0, "delta": 1e-6, "dataset": "small"}, engine=UNSEEDED)
     dp.run(job, tmp_path / "run")
     lines = run_command("ledger", "show", tmp_path / "ledger.sqlite")[1].splitlines()

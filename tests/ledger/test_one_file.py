@@ -1,4 +1,4 @@
-"""One ledger is one file with one name: through two names of it charges vanish, so they are refused."""
+"""A ledger is one file with one name: charges through two names could be lost, so a second name is refused."""
 
 import multiprocessing
 import os
@@ -18,15 +18,15 @@ from tests.runs.disks import needs_mounts
 CAP, COST = (1.0, 1e-6), Cost(gaussian="1/50")
 
 
-def capped(path):
+def make_capped_ledger(path):
     with Ledger.open(path) as ledger:
         ledger.set_cap("d", *CAP)
     return path
 
 
-def test_a_ledger_with_a_second_name_is_refused_by_both(tmp_path):
+def test_ledger_with_hard_link_is_refused_by_both_names(tmp_path):
     (tmp_path / "other").mkdir()
-    first, second = capped(tmp_path / "ledger.sqlite"), tmp_path / "other" / "same.sqlite"
+    first, second = make_capped_ledger(tmp_path / "ledger.sqlite"), tmp_path / "other" / "same.sqlite"
     os.link(first, second)
     for path in (first, second):
         with pytest.raises(dp.JobError, match=r"second name \(a hard link\)"):
@@ -37,25 +37,25 @@ def test_a_ledger_with_a_second_name_is_refused_by_both(tmp_path):
     Ledger.open(first).close()
 
 
-def test_a_job_over_it_is_refused_before_it_is_planned(tmp_path):
+def test_job_with_linked_ledger_is_refused_before_planning(tmp_path):
     job = write(tmp_path)
-    os.link(capped(tmp_path / "ledger.sqlite"), tmp_path / "second.sqlite")
+    os.link(make_capped_ledger(tmp_path / "ledger.sqlite"), tmp_path / "second.sqlite")
     with pytest.raises(dp.JobError, match="hard link") as caught:
         dp.run(job, tmp_path / "run")
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run/plan").exists()
 
 
-def test_a_name_given_while_it_is_open_stops_the_next_charge(tmp_path):
-    with Ledger.open(capped(tmp_path / "ledger.sqlite")) as ledger:
+def test_hard_link_made_while_open_stops_next_charge(tmp_path):
+    with Ledger.open(make_capped_ledger(tmp_path / "ledger.sqlite")) as ledger:
         ledger.charge("d", "one", COST, "0" * 64)
         os.link(tmp_path / "ledger.sqlite", tmp_path / "second.sqlite")
         with pytest.raises(dp.JobError, match="hard link"):
             ledger.charge("d", "two", COST, "0" * 64)
 
 
-def test_a_draft_that_its_maker_left_is_no_second_name(tmp_path):
-    """Killed between the link that makes a ledger and the removal of the draft."""
+def test_leftover_draft_is_not_a_second_name(tmp_path):
+    """The process was killed between linking the ledger and removing its draft."""
     path = tmp_path / "ledger.sqlite"
     create_file(path)
     os.link(path, tmp_path / "ledger.sqlite.0123456789abcdef.new")
@@ -63,35 +63,35 @@ def test_a_draft_that_its_maker_left_is_no_second_name(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.endswith(".new")] == []
 
 
-def charge(path, release, barrier, told):
+def charge(path, release, barrier, answers):
     barrier.wait()
     try:
         with Ledger.open(path) as ledger:
             ledger.charge("d", release, Cost(gaussian="1/30"), "0" * 64)
-        told.put("charged")
+        answers.put("charged")
     except dp.DpscaleError as error:
-        told.put(type(error).__name__)
+        answers.put(type(error).__name__)
 
 
-def test_pairs_that_charge_at_once_through_two_names_are_never_both_admitted(tmp_path):
-    """Before, both of every pair were, and one charge vanished."""
+def test_concurrent_charges_through_two_names_are_refused(tmp_path):
+    """Regression test: both charges were admitted and one was lost."""
     fork = multiprocessing.get_context("fork")
     for number in range(6):
         (place := tmp_path / str(number)).mkdir()
-        names = [capped(place / "ledger.sqlite"), place / "second.sqlite"]
+        names = [make_capped_ledger(place / "ledger.sqlite"), place / "second.sqlite"]
         os.link(*names)
-        barrier, told = fork.Barrier(2), fork.Queue()
-        pair = [fork.Process(target=charge, args=(name, f"r{i}", barrier, told)) for i, name in enumerate(names)]
+        barrier, answers = fork.Barrier(2), fork.Queue()
+        pair = [fork.Process(target=charge, args=(name, f"r{i}", barrier, answers)) for i, name in enumerate(names)]
         for process in pair:
             process.start()
-        assert [told.get(timeout=30) for _ in pair] == ["JobError", "JobError"]
+        assert [answers.get(timeout=30) for _ in pair] == ["JobError", "JobError"]
         for process in pair:
             process.join()
 
 
 @needs_mounts
-def test_a_file_that_is_mounted_by_itself_is_refused_and_its_folder_is_not(tmp_path):
-    capped(tmp_path / "ledger.sqlite")
+def test_bind_mounted_file_is_refused_and_directory_is_accepted(tmp_path):
+    make_capped_ledger(tmp_path / "ledger.sqlite")
     (mounted := tmp_path / "mounted.sqlite").touch()
     subprocess.run(["mount", "--bind", tmp_path / "ledger.sqlite", mounted], check=True)
     try:

@@ -1,4 +1,4 @@
-"""Where a ledger may be, by the mounts that the machine tells."""
+"""Accepted locations of a ledger by file system, from the mounts of the machine."""
 
 from unittest import mock
 
@@ -20,11 +20,11 @@ MOUNTS = [
     [("/ledger.sqlite", "ext4"), ("/home/me/l", "nfs4"), ("/homes/l", "ext4"), ("/home/local/l", "xfs"),
      ("/mnt/my share/l", "cifs"), ("/mnt/bucket/a/b/l", "fuse.rclone"), ("/mnt/l", "ext4")],
 )  # fmt: skip
-def test_the_file_system_of_a_path(path, kind):
+def test_kind_of_file_system(path, kind):
     assert kind_of(MOUNTS, path) == kind
 
 
-def test_the_last_of_two_mounts_at_one_place_counts():
+def test_last_mount_at_a_path_counts():
     assert kind_of([("/", "rootfs"), ("/", "overlay")], "/l") == "overlay"
     assert kind_of([("/x", "nfs4"), ("/x", "ext4")], "/x/l") == "ext4"
     assert kind_of([("/", "9p")], "/l") == ""
@@ -33,7 +33,7 @@ def test_the_last_of_two_mounts_at_one_place_counts():
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "ceph", "beegfs", "gpfs"])
-def test_a_job_whose_ledger_is_on_a_network_is_refused_before_it_is_planned(tmp_path, monkeypatch, kind):
+def test_job_with_ledger_on_network_is_refused_before_planning(tmp_path, monkeypatch, kind):
     job = write(tmp_path)
     monkeypatch.setattr(ledgerplace, "mounts", lambda: [("/", "ext4"), (str(tmp_path), kind)])
     with pytest.raises(dp.JobError, match=f"{kind}.*local disk of the machine where the driver runs") as caught:
@@ -43,7 +43,7 @@ def test_a_job_whose_ledger_is_on_a_network_is_refused_before_it_is_planned(tmp_
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
-def test_a_local_disk_is_fine_and_so_is_a_system_that_tells_no_mounts(tmp_path, monkeypatch):
+def test_local_disk_and_unknown_mounts_are_accepted(tmp_path, monkeypatch):
     assert ledgerplace.network_kind(str(tmp_path)) == ""
     for silent in (OSError("no such file"), psutil.AccessDenied()):
         monkeypatch.setattr(psutil, "disk_partitions", mock.Mock(side_effect=silent))
@@ -51,7 +51,7 @@ def test_a_local_disk_is_fine_and_so_is_a_system_that_tells_no_mounts(tmp_path, 
         assert ledgerplace.network_kind(str(tmp_path)) == ""
 
 
-def test_the_mounts_are_those_of_this_machine():
+def test_mounts_of_this_machine():
     told = dict(ledgerplace.mounts())
     assert told["/"]
     assert all(isinstance(kind, str) for kind in told.values())

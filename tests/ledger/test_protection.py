@@ -1,4 +1,6 @@
-"""Whom entries protect, in what currency they add, and under which name: nothing adds up that is not one thing."""
+"""Protection of ledger entries: privacy units, neighbouring relations, currencies and dataset names of releases that
+add up.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def spent(ledger: Ledger, dataset: str = "adult") -> float:
+def spent_squared_mu(ledger: Ledger, dataset: str = "adult") -> float:
     return float(ledger.summary(dataset)["datasets"][dataset]["spent"]["squared_mu"])
 
 
@@ -37,27 +39,25 @@ def spent(ledger: Ledger, dataset: str = "adult") -> float:
     ("first", "second"),
     [(PERSON, ROW), (PERSON, OTHER), (PERSON, REPLACED), (REPLACED, ROW), (ROW, REPLACED)],
 )
-def test_what_protects_somebody_else_does_not_add_and_is_refused(
-    ledger: Ledger, first: Protection, second: Protection
-) -> None:
+def test_release_for_other_unit_is_refused(ledger: Ledger, first: Protection, second: Protection) -> None:
     ledger.charge("adult", "one", COST, DIGEST, protects=first)
     with pytest.raises(BudgetError, match=r"protects .* on dataset 'adult'; expected the unit of its other releases"):
         ledger.charge("adult", "two", COST, DIGEST, protects=second)
-    assert spent(ledger) == pytest.approx(0.01)
+    assert spent_squared_mu(ledger) == pytest.approx(0.01)
 
 
-def test_the_rows_of_a_unit_that_count_may_differ(ledger: Ledger) -> None:
-    """Whatever the bound, all rows of a person are protected."""
+def test_contribution_bounds_may_differ(ledger: Ledger) -> None:
+    """All rows of a person are protected for any contribution bound."""
     ledger.charge("adult", "one", COST, DIGEST, protects=PERSON)
     ledger.charge("adult", "two", COST, DIGEST, protects=Protection("person", bound=1))
-    assert spent(ledger) == pytest.approx(0.02)
+    assert spent_squared_mu(ledger) == pytest.approx(0.02)
 
 
-def test_a_release_that_protects_persons_protects_rows_at_two_steps(ledger: Ledger) -> None:
-    """A row more is its person away and back again with it: twice mu, four times its square; twice epsilon."""
+def test_unit_release_counts_twice_for_rows(ledger: Ledger) -> None:
+    """An added row is a person removed and added again with the row: twice mu, four times its square, twice epsilon."""
     ledger.charge("adult", "one", COST, DIGEST, protects=ROW)
     ledger.charge("adult", "two", COST, DIGEST, protects=PERSON)
-    assert spent(ledger) == pytest.approx(0.05)
+    assert spent_squared_mu(ledger) == pytest.approx(0.05)
     ledger.set_cap("pure", 1.0, 0, protects=ROW)
     ledger.charge("pure", "three", Cost(pure="1/2"), DIGEST, protects=PERSON)
     with pytest.raises(BudgetError, match="nothing more"):
@@ -65,7 +65,7 @@ def test_a_release_that_protects_persons_protects_rows_at_two_steps(ledger: Ledg
 
 
 def table_distance(one: tuple[int, ...], other: tuple[int, ...], relation: Protection) -> int | None:
-    """Steps between tables of rows labelled by their persons, by breadth-first search over all small tables."""
+    """Return the distance of two tables of rows by person, by breadth-first search over all small tables."""
     frontier, seen, number = {one}, {one}, 0
     while other not in seen and number < 5:
         frontier = {near for table in frontier for near in neighbours(table, relation)} - seen
@@ -78,7 +78,9 @@ PEOPLE, ROWS = (1, 2), 3
 
 
 def neighbours(table: tuple[int, ...], relation: Protection) -> Iterator[tuple[int, ...]]:
-    """Tables a step away; a table is how many rows each of two people has. Replacing keeps the number of people."""
+    """Yield neighbouring tables; a table is the number of rows of each of two people, and replacement keeps the number
+    of people.
+    """
     for place in range(len(PEOPLE)):
         for count in range(ROWS + 1):
             near = (*table[:place], count, *table[place + 1 :])
@@ -93,21 +95,21 @@ def neighbours(table: tuple[int, ...], relation: Protection) -> Iterator[tuple[i
 
 
 @pytest.mark.parametrize(("entry", "dataset"), [(PERSON, ROW), (PERSON, REPLACED), (PERSON, PERSON), (ROW, ROW)])
-def test_steps_are_the_most_that_neighbours_are_apart(entry: Protection, dataset: Protection) -> None:
+def test_steps_equal_largest_distance_of_neighbours(entry: Protection, dataset: Protection) -> None:
     tables = [(a, b) for a in range(ROWS + 1) for b in range(ROWS + 1)]
     apart = [table_distance(table, near, entry) for table in tables for near in neighbours(table, dataset)]
     assert max(number for number in apart if number is not None) == steps(entry, dataset)
     assert None not in apart
 
 
-def test_a_cap_says_whom_it_is_for(ledger: Ledger) -> None:
+def test_cap_fixes_the_protected_unit(ledger: Ledger) -> None:
     ledger.set_cap("adult", 1.0, 1e-9, protects=PERSON)
     with pytest.raises(BudgetError, match=r"protects one row \(add/remove\)"):
         ledger.charge("adult", "one", COST, DIGEST, protects=ROW)
     ledger.charge("adult", "two", COST, DIGEST, protects=PERSON)
-    told = ledger.summary("adult")["datasets"]["adult"]
-    assert told["protects"] == "all rows of one person (add/remove)"
-    assert (told["releases"][0]["unit"], told["releases"][0]["relation"], told["releases"][0]["bound"]) == (
+    summary = ledger.summary("adult")["datasets"]["adult"]
+    assert summary["protects"] == "all rows of one person (add/remove)"
+    assert (summary["releases"][0]["unit"], summary["releases"][0]["relation"], summary["releases"][0]["bound"]) == (
         "person",
         "add/remove",
         5,
@@ -120,7 +122,7 @@ def test_a_cap_says_whom_it_is_for(ledger: Ledger) -> None:
 # Currencies
 
 
-def test_a_currency_stays_once_a_release_was_charged(ledger: Ledger) -> None:
+def test_currency_is_fixed_after_first_charge(ledger: Ledger) -> None:
     ledger.set_cap("adult", 1.0, 1e-9, "pure")
     ledger.set_cap("adult", 1.0, 1e-9, "gdp")
     ledger.charge("adult", "one", COST, DIGEST)
@@ -133,7 +135,7 @@ def test_a_currency_stays_once_a_release_was_charged(ledger: Ledger) -> None:
         ledger.set_cap("adult", 2.0, 0)
 
 
-def test_delta_zero_means_pure_and_pure_admits_only_pure(ledger: Ledger) -> None:
+def test_delta_zero_means_pure_cap(ledger: Ledger) -> None:
     assert ledger.set_cap("adult", 1.0, 0).cap.currency == "pure"
     with pytest.raises(BudgetError, match="give epsilon alone, for Laplace noise: a pure cap admits nothing else"):
         ledger.charge("adult", "one", COST, DIGEST)
@@ -141,21 +143,25 @@ def test_delta_zero_means_pure_and_pure_admits_only_pure(ledger: Ledger) -> None
         ledger.charge("adult", f"r{number}", Cost(pure="1/4"), DIGEST)
     with pytest.raises(BudgetError, match="raise the cap"):
         ledger.charge("adult", "one", Cost(pure="1/10000"), DIGEST)
-    told = ledger.summary("adult")["datasets"]["adult"]
-    assert (told["spent"]["epsilon"], told["remaining"], told["currency"]) == (1.0, 0.0, "pure: epsilon of pure DP")
+    summary = ledger.summary("adult")["datasets"]["adult"]
+    assert (summary["spent"]["epsilon"], summary["remaining"], summary["currency"]) == (
+        1.0,
+        0.0,
+        "pure: epsilon of pure DP",
+    )
 
 
-def test_a_mixed_history_is_told_its_true_larger_epsilon(ledger: Ledger) -> None:
+def test_mixed_history_reports_larger_epsilon(ledger: Ledger) -> None:
     ledger.charge("adult", "one", Cost(gaussian="1/100"), DIGEST)
     ledger.charge("adult", "two", Cost(pure="613/1000"), DIGEST)
-    told = ledger.summary("adult")["datasets"]["adult"]
-    assert told["spent"]["epsilon"] > 3.5  # at 1e-9; what was realised comes to about 1.1
-    assert any("counted together in gdp" in note for note in told["notes"])
-    assert any("odometer" in note for note in told["notes"])
+    summary = ledger.summary("adult")["datasets"]["adult"]
+    assert summary["spent"]["epsilon"] > 3.5  # at 1e-9; what was realised comes to about 1.1
+    assert any("counted together in gdp" in note for note in summary["notes"])
+    assert any("odometer" in note for note in summary["notes"])
 
 
-def test_many_small_pure_parts_cost_what_they_are(ledger: Ledger) -> None:
-    """A release of a thousand blocks of epsilon 1/1000 each is far less than one of epsilon 1 in gdp."""
+def test_small_pure_costs_add_up_exactly(ledger: Ledger) -> None:
+    """A thousand blocks with epsilon 1/1000 cost far less than one release with epsilon 1 in gdp."""
     ledger.set_cap("adult", 1.0, 1e-6)
     parts = Cost.total([Cost(pure=Fraction(1, 1000))] * 1000)
     ledger.charge("adult", "one", parts, DIGEST)
@@ -166,15 +172,15 @@ def test_many_small_pure_parts_cost_what_they_are(ledger: Ledger) -> None:
 # Seeds
 
 
-def test_a_release_whose_noise_is_public_is_marked_and_no_cap_admits_it(ledger: Ledger) -> None:
+def test_release_with_public_noise_is_marked_and_refused_under_cap(ledger: Ledger) -> None:
     ledger.set_cap("capped", 100.0, 1e-3)
     with pytest.raises(BudgetError, match=r"engine\.seed: noise that anyone can compute, on dataset 'capped'"):
         ledger.charge("capped", "one", COST, DIGEST, public=True)
     ledger.charge("adult", "two", COST, DIGEST, public=True)
-    told = ledger.summary("adult")["datasets"]["adult"]
-    assert told["spent"]["epsilon"] is None
-    assert told["releases"][0]["public"]
-    assert any("seed" in note for note in told["notes"])
+    summary = ledger.summary("adult")["datasets"]["adult"]
+    assert summary["spent"]["epsilon"] is None
+    assert summary["releases"][0]["public"]
+    assert any("seed" in note for note in summary["notes"])
     assert ledger.set_cap("adult", 100.0, 1e-3).below_spent
     with pytest.raises(BudgetError, match="showed this one's exact counts"):
         ledger.charge("adult", "three", COST, DIGEST)
@@ -184,7 +190,7 @@ def test_a_release_whose_noise_is_public_is_marked_and_no_cap_admits_it(ledger: 
 
 
 @pytest.mark.parametrize("spelling", [" adult é ", unicodedata.normalize("NFD", "adult é")])
-def test_a_dataset_has_one_name_however_it_is_spelled(ledger: Ledger, spelling: str) -> None:
+def test_dataset_name_is_normalized(ledger: Ledger, spelling: str) -> None:
     ledger.set_cap("adult é", 0.6, 1e-9)
     ledger.charge(spelling, "one", COST, DIGEST)
     with pytest.raises(BudgetError, match="remaining epsilon"):
@@ -193,7 +199,7 @@ def test_a_dataset_has_one_name_however_it_is_spelled(ledger: Ledger, spelling: 
 
 
 @pytest.mark.parametrize("slip", ["Adult-2026", "adult 2026", "adlut-2026", "adult_2026", "adults-2026"])
-def test_a_slip_in_the_name_of_a_capped_dataset_is_told_before_the_charge(ledger: Ledger, slip: str) -> None:
+def test_misspelled_name_of_capped_dataset_is_refused(ledger: Ledger, slip: str) -> None:
     ledger.set_cap("adult-2026", 1.0, 1e-9)
     with pytest.raises(BudgetError, match="is new and similar to 'adult-2026', which has a cap"):
         ledger.charge(slip, "one", COST, DIGEST, reserve=False)
@@ -202,7 +208,7 @@ def test_a_slip_in_the_name_of_a_capped_dataset_is_told_before_the_charge(ledger
 
 
 @pytest.mark.parametrize("other", ["adult-2025", "census-2026", "/data/adult-2026"])
-def test_another_dataset_is_no_slip(ledger: Ledger, other: str) -> None:
+def test_dissimilar_name_is_accepted(ledger: Ledger, other: str) -> None:
     ledger.set_cap("adult-2026", 1.0, 1e-9)
     ledger.set_cap("/data/bdult-2026", 1.0, 1e-9)
     assert ledger.charge(other, "one", COST, DIGEST) == "reserved"
@@ -211,8 +217,8 @@ def test_another_dataset_is_no_slip(ledger: Ledger, other: str) -> None:
 # What a hostile review found
 
 
-def older(path: Path, release: str) -> None:
-    """A ledger of version 2 with a release on it, which tells neither whom it protects nor of seeds."""
+def write_version_2(path: Path, release: str) -> None:
+    """Write a ledger of version 2, which records neither privacy units nor seeds, with one release."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA application_id = {sqlite_schema.APPLICATION_ID}")
@@ -227,16 +233,16 @@ def older(path: Path, release: str) -> None:
         )
 
 
-def test_an_older_release_with_a_seed_is_public_after_the_upgrade_too(tmp_path: Path) -> None:
-    older(tmp_path / "old.sqlite", "seed7-" + "ab" * 12)
+def test_older_seeded_release_is_public_after_upgrade(tmp_path: Path) -> None:
+    write_version_2(tmp_path / "old.sqlite", "seed7-" + "ab" * 12)
     with Ledger.open(tmp_path / "old.sqlite") as ledger:
         assert ledger.summary()["datasets"]["adult"]["spent"]["epsilon"] is None
         assert ledger.set_cap("adult", 1.0, 1e-9, protects=ROW).below_spent
         ledger.verify()
 
 
-def test_under_a_cap_older_releases_have_to_be_said_to_protect_somebody(tmp_path: Path) -> None:
-    older(tmp_path / "old.sqlite", "0123")
+def test_older_releases_need_unit_of_cap(tmp_path: Path) -> None:
+    write_version_2(tmp_path / "old.sqlite", "0123")
     with Ledger.open(tmp_path / "old.sqlite") as ledger:
         ledger.set_cap("adult", 1.0, 1e-9)
         with pytest.raises(BudgetError, match="older releases do not state their privacy unit"):
@@ -245,7 +251,7 @@ def test_under_a_cap_older_releases_have_to_be_said_to_protect_somebody(tmp_path
         ledger.charge("adult", "one", COST, DIGEST, protects=PERSON)
 
 
-def test_a_release_that_counts_at_two_steps_is_told_so_and_what_is_asked_for_then_fits(ledger: Ledger) -> None:
+def test_epsilon_suggested_for_unit_release_is_admitted(ledger: Ledger) -> None:
     ledger.set_cap("adult", 3.0, 1e-9, protects=ROW)
     cost = Cost(gaussian=Fraction(gdp_mu(2.0, 1e-9)) ** 2)
     with pytest.raises(BudgetError, match="ask for epsilon") as refused:
@@ -254,31 +260,31 @@ def test_a_release_that_counts_at_two_steps_is_told_so_and_what_is_asked_for_the
     assert fits < 1.6
     smaller = Cost(gaussian=Fraction(gdp_mu(fits, 1e-9)) ** 2)
     ledger.charge("adult", "one", smaller, DIGEST, fits, 1e-9, protects=PERSON)
-    told = ledger.summary("adult")["datasets"]["adult"]
-    assert told["releases"][0]["squared_mu"] == pytest.approx(4 * smaller.gaussian)
+    summary = ledger.summary("adult")["datasets"]["adult"]
+    assert summary["releases"][0]["squared_mu"] == pytest.approx(4 * smaller.gaussian)
 
 
 @pytest.mark.parametrize("path", ["/d/data", "/d/data/*.parquet", "/d/data/t.parque?", "/d", "/d/*/t.parquet"])
-def test_another_path_to_capped_files_is_no_other_dataset(ledger: Ledger, path: str) -> None:
+def test_overlapping_path_to_capped_files_is_refused(ledger: Ledger, path: str) -> None:
     ledger.set_cap("/d/data/t.parquet", 1.0, 1e-9)
     with pytest.raises(BudgetError, match="is new and similar to"):
         ledger.charge(path, "one", COST, DIGEST)
 
 
 @pytest.mark.parametrize("path", ["/d/data/u.parquet", "/d/data/u*.parquet", "/d/other", "/e"])
-def test_paths_to_other_files_are_other_datasets(ledger: Ledger, path: str) -> None:
+def test_path_to_other_files_is_accepted(ledger: Ledger, path: str) -> None:
     ledger.set_cap("/d/data/t.parquet", 1.0, 1e-9)
     assert ledger.charge(path, "one", COST, DIGEST) == "reserved"
 
 
-def test_a_cap_on_a_slip_of_a_name_says_what_it_is_beside(ledger: Ledger) -> None:
+def test_cap_on_similar_name_names_existing_dataset(ledger: Ledger) -> None:
     ledger.charge("census", "one", COST, DIGEST)
     assert "a new dataset beside 'census'" in str(ledger.set_cap("cenus", 1.0, 1e-9))
     assert "beside" not in str(ledger.set_cap("census", 1.0, 1e-9))
 
 
-def test_a_release_on_the_ledger_says_whom_it_protects_or_is_not_there(ledger: Ledger) -> None:
-    """As an older process tries that had the file open before it was upgraded."""
+def test_release_without_protection_cannot_be_inserted(ledger: Ledger) -> None:
+    """An older process that had the file open before the upgrade tries to insert a release."""
     with (
         closing(sqlite3.connect(ledger.path, isolation_level=None)) as db,
         pytest.raises(sqlite3.IntegrityError, match="update dpscale"),

@@ -1,4 +1,4 @@
-"""A ledger on a real PostgreSQL server: the same behaviour as in a file, and races, kills and lost connections."""
+"""A ledger on a PostgreSQL server: the behaviour of a ledger file, races, kills and lost connections."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from tests.ledger.test_book import (
     RELEASES,
     admitted_within_cap,
     gaussian,
-    in_child,
-    rows,
-    together,
-    walk,
+    publish_releases,
+    release_rows,
+    run_in_child,
+    run_processes,
 )
 
 SHARED = {
     test_book: (
-        "a_release_goes_its_way", "what_was_charged_is_there_after_reopening",
-        "the_same_release_with_anything_else_is_refused", "a_round_is_decided_once",
-        "states_do_not_go_backwards_nor_jump", "a_cost_of_endless_digits_is_refused_until_it_is_coarsened",
-        "the_largest_and_the_smallest_cap_are_shown", "without_a_cap_all_is_admitted_and_recorded",
-        "datasets_have_their_own_budgets", "a_lower_cap_is_taken_says_so_and_stops_all",
-        "the_summary_is_json_and_adds_up", "an_infinite_epsilon_is_null_in_the_summary",
-        "it_says_nothing_but_its_answers", "eight_processes_cannot_oversell_the_last_budget",
-        "eight_processes_charging_one_release_make_one_row", "threads_may_share_an_open_ledger",
-        "a_ledger_is_not_carried_over_a_fork",
+        "release_passes_all_states", "charge_persists_after_reopening",
+        "release_with_other_fields_is_refused", "round_is_decided_once",
+        "states_do_not_go_back_or_skip", "cost_with_too_many_digits_is_refused_until_coarsened",
+        "largest_and_smallest_caps_are_shown", "all_releases_are_admitted_without_cap",
+        "datasets_have_separate_budgets", "cap_below_spending_is_reported_and_stops_releases",
+        "summary_is_json_and_adds_up", "infinite_epsilon_is_null_in_summary",
+        "ledger_writes_no_logs_and_no_output", "concurrent_processes_cannot_exceed_cap",
+        "concurrent_charges_of_one_release_make_one_row", "threads_share_open_ledger",
+        "ledger_refuses_use_after_fork",
     ),
     test_protection: (
-        "a_release_that_protects_persons_protects_rows_at_two_steps", "a_cap_says_whom_it_is_for",
-        "delta_zero_means_pure_and_pure_admits_only_pure", "a_currency_stays_once_a_release_was_charged",
-        "a_release_whose_noise_is_public_is_marked_and_no_cap_admits_it",
+        "unit_release_counts_twice_for_rows", "cap_fixes_the_protected_unit",
+        "delta_zero_means_pure_cap", "currency_is_fixed_after_first_charge",
+        "release_with_public_noise_is_marked_and_refused_under_cap",
     ),
 }  # fmt: skip
 globals().update(
@@ -63,15 +63,15 @@ globals().update(
 CHARGE: Any = ("adult", "r1", gaussian(1), DIGEST)
 
 
-class Place(str):
-    """An address, of which the shared tests ask for the folder where drafts would be."""
+class Address(str):
+    """An address with a `parent` directory, which the shared tests list for leftover drafts."""
 
     parent = "/var/empty" if os.path.isdir("/var/empty") else "/proc/self/fdinfo"
 
 
 @pytest.fixture
 def path(server: Server) -> str:
-    return Place(server.database())
+    return Address(server.database())
 
 
 @pytest.fixture
@@ -81,16 +81,16 @@ def ledger(path: str) -> Iterator[Ledger]:
 
 
 @contextmanager
-def raw(place: str) -> Iterator[Any]:
-    with test_book.raw(place) as db:  # type: ignore[arg-type]
+def open_database(place: str) -> Iterator[Any]:
+    with test_book.open_database(place) as db:  # type: ignore[arg-type]
         yield db
 
 
 # Races
 
 
-class Naive(Ledger):
-    """Planted: reads the history without the lock and at the server's own isolation; the others read meanwhile."""
+class UnlockedLedger(Ledger):
+    """Planted fault: the history is read without the lock, at the default isolation level, by all processes."""
 
     barrier: threading.Barrier
 
@@ -100,14 +100,14 @@ class Naive(Ledger):
         with self._store._failures():  # type: ignore[attr-defined]
             db.execute(ledgerserver.BEGIN.format("READ COMMITTED", 30_000))
             try:
-                yield Waiting(db, self.barrier)
+                yield WaitingStatements(db, self.barrier)
                 db.execute("COMMIT")
             except BaseException:
                 db.execute("ROLLBACK")
                 raise
 
 
-class Waiting(ledgerserver.Statements):
+class WaitingStatements(ledgerserver.Statements):
     def __init__(self, db: Any, barrier: threading.Barrier) -> None:
         super().__init__(db)
         self.barrier, self.waited = barrier, False
@@ -119,8 +119,8 @@ class Waiting(ledgerserver.Statements):
         return super().execute(query, values)
 
 
-class NaiveWithoutChain(Naive):
-    """Planted: without the hash chain too, which admits one entry at a place."""
+class UnlockedLedgerWithoutChain(UnlockedLedger):
+    """Planted fault: the hash chain, which admits one entry per position, is missing too."""
 
     @contextmanager
     def _transaction(self, writes: bool) -> Iterator[Any]:
@@ -131,7 +131,7 @@ class NaiveWithoutChain(Naive):
 
 
 def remove_chain(db: Any) -> None:
-    """Let releases be inserted without a link, as version 4 did; one process at a time."""
+    """Allow releases without a link, as version 4 did; one process at a time."""
     body = postgres_schema.TRIGGERS[postgres_schema.FIRST_VERSION]
     function = next(text for (_, name, _), text in body.items() if name == "releases_insert")
     db.execute("SELECT pg_advisory_lock(1)")
@@ -142,26 +142,26 @@ def remove_chain(db: Any) -> None:
     db.execute("SELECT pg_advisory_unlock(1)")
 
 
-def test_the_chain_stops_a_ledger_that_does_not_take_turns(path: str) -> None:
+def test_hash_chain_stops_ledger_without_lock(path: str) -> None:
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 0.75, DELTA)
-    answers = together(test_book.race, path, Naive)
+    answers = run_processes(test_book.race_for_budget, path, UnlockedLedger)
     assert answers.count("reserved") == 1, "three with turns; the hash chain admits one entry at a place"
     assert admitted_within_cap(path)  # type: ignore[arg-type]
 
 
-def test_the_race_catches_a_ledger_that_does_not_take_turns(path: str) -> None:
+def test_race_detects_ledger_without_lock(path: str) -> None:
     with Ledger.open(path) as ledger:
         ledger.set_cap("adult", 0.75, DELTA)
-    answers = together(test_book.race, path, NaiveWithoutChain)
+    answers = run_processes(test_book.race_for_budget, path, UnlockedLedgerWithoutChain)
     assert answers == ["reserved"] * test_book.PROCESSES
     assert not admitted_within_cap(path)  # type: ignore[arg-type]
 
 
-def test_a_transaction_that_the_server_ends_for_another_is_made_again(ledger: Ledger, path: str) -> None:
-    """A deadlock, in which the ledger waits first and so is the one that is ended."""
+def test_transaction_ended_by_deadlock_is_repeated(ledger: Ledger, path: str) -> None:
+    """The ledger waits first, so the server ends its transaction."""
     ledger.set_cap("adult", 5.0, DELTA)
-    with raw(path) as other, ledger.__class__.open(path) as watching:
+    with open_database(path) as other, ledger.__class__.open(path) as watching:
         other.execute("BEGIN; LOCK TABLE releases IN ACCESS EXCLUSIVE MODE")
         told: list[str] = []
         charging = threading.Thread(target=lambda: told.append(ledger.charge(*CHARGE)))
@@ -174,12 +174,12 @@ def test_a_transaction_that_the_server_ends_for_another_is_made_again(ledger: Le
         other.execute("ROLLBACK")
         charging.join()
     assert told == ["reserved"]
-    assert list(rows(path)) == ["r1"]  # type: ignore[arg-type]
+    assert list(release_rows(path)) == ["r1"]  # type: ignore[arg-type]
 
 
-def test_who_waits_too_long_for_another_is_told_so(path: str) -> None:
+def test_lock_timeout_is_reported(path: str) -> None:
     Ledger.open(path).close()
-    with raw(path) as other, Ledger.open(path, timeout=0.1) as ledger:
+    with open_database(path) as other, Ledger.open(path, timeout=0.1) as ledger:
         other.execute("BEGIN; LOCK TABLE numbers IN EXCLUSIVE MODE")
         with pytest.raises(TransientError, match="locked by another process"):
             ledger.charge(*CHARGE)
@@ -190,8 +190,8 @@ def test_who_waits_too_long_for_another_is_told_so(path: str) -> None:
 # Kills
 
 
-def kill_at(place: str, statement: int) -> Callable[[], None]:
-    """Walk, and die before the given statement is sent."""
+def make_killed_publisher(place: str, statement: int) -> Callable[[], None]:
+    """Return a function that publishes the releases and is killed before the given statement."""
 
     def act() -> None:
         left, kept = iter(range(statement)), ledgerserver._commit
@@ -212,19 +212,19 @@ def kill_at(place: str, statement: int) -> Callable[[], None]:
 
         ledgerserver.Statements, ledgerserver._commit = Deadly, commit  # type: ignore[misc]
         with Ledger.open(place) as ledger:
-            walk(ledger)
+            publish_releases(ledger)
 
     return act
 
 
-def test_a_killed_job_leaves_a_whole_ledger_and_resumes(path: str) -> None:
-    """At statements of making the ledger, of charges and before and after commits; each time it goes on from there."""
+def test_killed_job_leaves_consistent_ledger_and_resumes(path: str) -> None:
+    """Kills come at statements of the creation and of charges, and before and after commits; each run resumes."""
     partial = 0
     for statement in (*range(0, 240, 24), *(random.Random(7).randrange(120) for _ in range(30))):
-        killed = os.WIFSIGNALED(in_child(kill_at(path, statement)))
-        with raw(path) as db:
+        killed = os.WIFSIGNALED(run_in_child(make_killed_publisher(path, statement)))
+        with open_database(path) as db:
             made = db.execute("SELECT to_regclass('dpscale_ledger.releases')").fetchone()[0]
-        found = rows(path) if made else {}  # type: ignore[arg-type]
+        found = release_rows(path) if made else {}  # type: ignore[arg-type]
         partial += killed and 0 < len(found) < len(RELEASES)
         assert list(found) == RELEASES[: len(found)]
         if made:
@@ -232,15 +232,15 @@ def test_a_killed_job_leaves_a_whole_ledger_and_resumes(path: str) -> None:
                 ledger.verify()
     assert partial >= 1
     with Ledger.open(path) as ledger:
-        walk(ledger)
-    assert [state for _, state in rows(path).values()] == ["released"] * len(RELEASES)  # type: ignore[arg-type]
+        publish_releases(ledger)
+    assert [state for _, state in release_rows(path).values()] == ["released"] * len(RELEASES)  # type: ignore[arg-type]
 
 
 # Lost connections
 
 
-class Wire:
-    """A port before the server's, which can be cut before or after a COMMIT is handed on."""
+class CuttingProxy:
+    """A proxy of the server that can cut the connection before or after it forwards a COMMIT."""
 
     def __init__(self, port: int) -> None:
         self.port, self._behind, self.cut, self.open = free_port(), port, "", True
@@ -257,19 +257,19 @@ class Wire:
                     continue
                 far = socket.create_connection(("127.0.0.1", self._behind))
                 for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._hand_on, args=(source, sink, near), daemon=True).start()
+                    threading.Thread(target=self._forward, args=(source, sink, near), daemon=True).start()
 
-    def _hand_on(self, source: socket.socket, sink: socket.socket, near: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, near: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
                 if self.cut and source is near and b"COMMIT\0" in data:
-                    self._end(data, source, sink)
+                    self._cut_connection(data, source, sink)
                     return
                 sink.sendall(data)
         for one in (source, sink):
             one.close()
 
-    def _end(self, data: bytes, near: socket.socket, far: socket.socket) -> None:
+    def _cut_connection(self, data: bytes, near: socket.socket, far: socket.socket) -> None:
         before, self.cut, self.cuts = self.cut == "before", "", self.cuts + 1
         near.shutdown(socket.SHUT_RDWR)
         if not before:
@@ -281,39 +281,39 @@ class Wire:
 
 
 @pytest.fixture
-def wire(server: Server) -> Iterator[Wire]:
-    made = Wire(server.port)
+def proxy(server: Server) -> Iterator[CuttingProxy]:
+    made = CuttingProxy(server.port)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_connection_lost_at_commit_charges_once(server: Server, path: str, wire: Wire, when: str) -> None:
-    with Ledger.open(server.address(path.rsplit("/", 1)[1], wire.port)) as ledger:
+def test_connection_lost_at_commit_charges_once(server: Server, path: str, proxy: CuttingProxy, when: str) -> None:
+    with Ledger.open(server.address(path.rsplit("/", 1)[1], proxy.port)) as ledger:
         ledger.set_cap("adult", 1.5, DELTA)
-        wire.cut = when
+        proxy.cut = when
         assert ledger.charge(*CHARGE) == "reserved"  # it would not fit twice
-        wire.cut = when
+        proxy.cut = when
         ledger.decide("r1", 0, DIGEST)
-        wire.cut = when
+        proxy.cut = when
         assert ledger.commit("r1") == "committed"
-        assert wire.cuts == 3
+        assert proxy.cuts == 3
         ledger.verify()
-    assert list(rows(path)) == ["r1"]  # type: ignore[arg-type]
+    assert list(release_rows(path)) == ["r1"]  # type: ignore[arg-type]
 
 
-def test_where_it_cannot_be_asked_again_nothing_is_told_to_be_charged(server: Server, path: str, wire: Wire) -> None:
-    with Ledger.open(server.address(path.rsplit("/", 1)[1], wire.port), timeout=0.3) as ledger:
-        wire.cut, wire.open = "after", False
+def test_unverifiable_charge_after_lost_connection_is_reported(server: Server, path: str, proxy: CuttingProxy) -> None:
+    with Ledger.open(server.address(path.rsplit("/", 1)[1], proxy.port), timeout=0.3) as ledger:
+        proxy.cut, proxy.open = "after", False
         with pytest.raises(TransientError) as lost:
             ledger.charge(*CHARGE)
         assert lost.value.exit_code == 75
-        wire.open = True
+        proxy.open = True
         assert ledger.charge(*CHARGE) == "reserved"
-    assert list(rows(path)) == ["r1"]  # type: ignore[arg-type]
+    assert list(release_rows(path)) == ["r1"]  # type: ignore[arg-type]
 
 
-def test_a_server_that_stops_between_charge_and_draw(server: Server, path: str) -> None:
+def test_server_stop_between_charge_and_commit(server: Server, path: str) -> None:
     with Ledger.open(path, timeout=0.2) as ledger, Ledger.open(path, timeout=120) as patient:
         ledger.charge(*CHARGE)
         server.stop()
@@ -348,7 +348,7 @@ TAMPERING = [
 ]  # fmt: skip
 
 
-def fill(ledger: Ledger) -> None:
+def fill_ledger(ledger: Ledger) -> None:
     ledger.set_cap("adult", 5.0, DELTA)
     ledger.charge("adult", "r1", gaussian(1), DIGEST, 1.0, DELTA)
     ledger.commit("r1")
@@ -356,12 +356,12 @@ def fill(ledger: Ledger) -> None:
     ledger.decide("r2", 0, DIGEST)
 
 
-def test_the_triggers_refuse_tampering(ledger: Ledger, path: str) -> None:
+def test_triggers_refuse_tampering(ledger: Ledger, path: str) -> None:
     import psycopg
 
-    fill(ledger)
+    fill_ledger(ledger)
     before = ledger.summary()
-    with raw(path) as db:
+    with open_database(path) as db:
         for statement in TAMPERING:
             with pytest.raises(psycopg.Error):
                 db.execute(statement)
@@ -377,8 +377,8 @@ def test_the_triggers_refuse_tampering(ledger: Ledger, path: str) -> None:
     "DROP TRIGGER releases_delete ON releases", "ALTER TABLE caps DISABLE TRIGGER ALL",
     "CREATE OR REPLACE FUNCTION caps_update() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
 ])  # fmt: skip
-def test_a_ledger_without_its_triggers_is_refused(ledger: Ledger, path: str, statement: str) -> None:
-    with raw(path) as db:
+def test_ledger_without_triggers_is_refused(ledger: Ledger, path: str, statement: str) -> None:
+    with open_database(path) as db:
         db.execute(statement)
     with pytest.raises(BudgetError, match="another schema"):
         Ledger.open(path)
@@ -393,7 +393,7 @@ def test_a_ledger_without_its_triggers_is_refused(ledger: Ledger, path: str, sta
     "postgresql://db", "postgresql://db:hunter2/budget", "postgresql://db/a/b", "mysql://me:hunter2@db/x",
     "postgresql://db/x?options=hunter2", "postgresql://db/x#hunter2", "postgresql://db/password=hunter2",
 ])  # fmt: skip
-def test_an_address_with_credentials_or_without_sense_is_refused_and_not_repeated(tmp_path: Path, written: str) -> None:
+def test_invalid_or_credential_address_is_refused_without_printing_it(tmp_path: Path, written: str) -> None:
     job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": written})
     for act in (lambda: Ledger.open(written), lambda: dp.run(job, tmp_path / "run")):
         with pytest.raises(JobError, match=r"postgresql://HOST/DATABASE") as refused:
@@ -404,7 +404,7 @@ def test_an_address_with_credentials_or_without_sense_is_refused_and_not_repeate
     assert not (tmp_path / "run").exists()
 
 
-def test_what_an_address_says_is_what_libpq_is_told() -> None:
+def test_address_is_parsed_to_connection_parameters() -> None:
     assert location.connection("postgresql://db.example:6432/budget?sslmode=verify-full") == {
         "host": "db.example", "port": "6432", "dbname": "budget", "sslmode": "verify-full",
     }  # fmt: skip
@@ -412,7 +412,7 @@ def test_what_an_address_says_is_what_libpq_is_told() -> None:
     assert location.connection("postgresql://[::1]/a%20b") == {"host": "::1", "dbname": "a b"}
 
 
-def test_without_the_driver_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": "postgresql://db/budget"})
     with pytest.raises(JobError, match=r"psycopg is not installed.*pip install \"dpscale\[postgres\]\""):
@@ -423,7 +423,7 @@ def test_without_the_driver_it_is_one_sentence(tmp_path: Path, monkeypatch: pyte
     ({"PGPASSWORD": "wrong-word"}, "does not let this user in", JobError),
     ({"PGUSER": "nobody-known"}, "does not let this user in", JobError),
 ])  # fmt: skip
-def test_who_is_not_let_in(
+def test_rejected_user_is_reported(
     path: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], said: str, kind: type[DpscaleError]
 ) -> None:
     for name, value in change.items():
@@ -434,7 +434,7 @@ def test_who_is_not_let_in(
         assert word not in str(refused.value).replace("dpscale of", "").replace("of dpscale", "")
 
 
-def test_a_worker_tells_why_it_cannot_ask_the_ledger(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_reports_unreachable_ledger(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert unreached(path) == ""
     monkeypatch.setenv("DPSCALE_LEDGER", "postgresql://127.0.0.1:1/none")
     assert "cannot be reached" in unreached(path)
@@ -443,7 +443,7 @@ def test_a_worker_tells_why_it_cannot_ask_the_ledger(path: str, monkeypatch: pyt
     assert "set PGUSER and PGPASSWORD, or PGPASSFILE, in the environment" in unreached(path)
 
 
-def test_a_passfile_lets_in(server: Server, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passfile_authenticates(server: Server, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passfile = tmp_path / "passfile"
     passfile.write_text(f"127.0.0.1:{server.port}:*:dpscale:{os.environ['PGPASSWORD']}\n")
     passfile.chmod(0o600)
@@ -452,15 +452,15 @@ def test_a_passfile_lets_in(server: Server, path: str, tmp_path: Path, monkeypat
     Ledger.open(path).close()
 
 
-def test_a_database_or_a_ledger_that_is_not_there(server: Server, path: str) -> None:
+def test_missing_database_or_ledger_is_refused(server: Server, path: str) -> None:
     with pytest.raises(JobError, match="names a database that is not there"):
         Ledger.open(server.address("nowhere"))
     with pytest.raises(JobError, match="does not exist"):
         Ledger.open(path, create=False)
 
 
-def test_another_user_needs_rights_and_no_more_than_those_that_are_told(path: str, monkeypatch: Any) -> None:
-    with Ledger.open(path) as ledger, raw(path) as db:
+def test_other_user_needs_only_the_listed_rights(path: str, monkeypatch: Any) -> None:
+    with Ledger.open(path) as ledger, open_database(path) as db:
         ledger.set_cap("adult", 5.0, DELTA)
         db.execute("DROP ROLE IF EXISTS clerk")
         db.execute(f"CREATE ROLE clerk LOGIN PASSWORD '{os.environ['PGPASSWORD']}'")
@@ -470,12 +470,12 @@ def test_another_user_needs_rights_and_no_more_than_those_that_are_told(path: st
         db.execute("GRANT USAGE ON SCHEMA dpscale_ledger TO clerk")
         db.execute("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA dpscale_ledger TO clerk")
         with Ledger.open(path) as clerks:
-            walk(clerks)
+            publish_releases(clerks)
             clerks.verify()
 
 
-def test_the_schema_is_that_of_the_file() -> None:
-    """Column by column, so that a history moves either way."""
+def test_server_schema_has_columns_of_file_schema() -> None:
+    """Equal columns let a history move in both directions."""
     from dpscale.ledger.sqlite_store import expected_schema
 
     for kind, name, made in expected_schema():
@@ -491,7 +491,7 @@ def charge_and_answer(place: str, number: int, answers: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_charges_of_thirty_processes_are_all_there(path: str) -> None:
+def test_ninety_concurrent_charges_are_all_recorded(path: str) -> None:
     context = multiprocessing.get_context("forkserver")
     answers = context.Queue()
     for start in range(0, 90, 30):
@@ -509,25 +509,25 @@ def test_a_hundred_charges_of_thirty_processes_are_all_there(path: str) -> None:
 
 
 @pytest.fixture(params=["to the server", "to a file", "between servers", "between files"])
-def ends(request: Any, server: Server, tmp_path: Path) -> tuple[str, str]:
-    """The old place of a ledger, with some history, and the new one."""
+def source_and_target(request: Any, server: Server, tmp_path: Path) -> tuple[str, str]:
+    """The address of a ledger with some history and the address of its new location."""
     kinds = {"to the server": "fs", "to a file": "sf", "between servers": "ss", "between files": "ff"}[request.param]
     files = (str(tmp_path / f"{number}.sqlite") for number in range(2))
     source, target = (next(files) if kind == "f" else server.database() for kind in kinds)
     with Ledger.open(source) as ledger:
-        fill(ledger)
+        fill_ledger(ledger)
     return source, target
 
 
-def told(place: str) -> dict[str, Any]:
+def read_summary(place: str) -> dict[str, Any]:
     with Ledger.open(place, create=False) as ledger:
         ledger.verify()
         summary = ledger.summary()
         return {"name": ledger.name, "datasets": summary["datasets"]}
 
 
-def refusals(ledger: Ledger) -> Iterator[Callable[[], object]]:
-    """All that would change a ledger, or ask it to be charged, on what was there and what is new."""
+def forbidden_calls(ledger: Ledger) -> Iterator[Callable[[], object]]:
+    """Yield all calls that would change a closed ledger or charge it, for existing and new releases."""
     for release in ("r1", "r2", "r3"):
         yield lambda release=release: ledger.charge("adult", release, gaussian(1), DIGEST)  # type: ignore[misc]
     yield lambda: ledger.charge(*CHARGE, reserve=False)
@@ -536,19 +536,19 @@ def refusals(ledger: Ledger) -> Iterator[Callable[[], object]]:
     yield lambda: ledger.set_cap("adult", 9.0, DELTA)
 
 
-def test_a_history_moves_whole_and_the_old_ledger_is_closed_for_good(ends: tuple[str, str], tmp_path: Path) -> None:
-    source, target = ends
-    before = told(source)
+def test_move_copies_history_and_closes_old_ledger(source_and_target: tuple[str, str], tmp_path: Path) -> None:
+    source, target = source_and_target
+    before = read_summary(source)
     with Ledger.open(source) as early:  # as a job that has it open
         done = CliRunner().invoke(main, ["ledger", "copy", source, target])
         assert done.exit_code == 0, done.output
         with Ledger.open(source) as late:
             for old in (early, late):
-                for act in refusals(old):
+                for act in forbidden_calls(old):
                     with pytest.raises(BudgetError, match=r"closed permanently: its history moved to") as closed:
                         act()
                     assert target in str(closed.value)
-    assert told(source) == told(target) == before
+    assert read_summary(source) == read_summary(target) == before
     shown = CliRunner().invoke(main, ["ledger", "show", source])
     assert shown.output.startswith(f"closed permanently: the history moved to {target}")
     with Ledger.open(target) as ledger:
@@ -561,25 +561,28 @@ def test_a_history_moves_whole_and_the_old_ledger_is_closed_for_good(ends: tuple
         with pytest.raises(BudgetError, match="moved to"):
             ledger.move(tmp_path / "third.sqlite")
     assert not (tmp_path / "third.sqlite").exists()
-    assert len(rows(target)) == 3  # type: ignore[arg-type]
+    assert len(release_rows(target)) == 3  # type: ignore[arg-type]
 
 
-def test_triggers_hold_a_closed_ledger_too(ends: tuple[str, str]) -> None:
-    """As an older process would try that had it open."""
+def test_triggers_protect_closed_ledger(source_and_target: tuple[str, str]) -> None:
+    """An older process that had the ledger open tries to change it."""
     import psycopg
 
-    with Ledger.open(ends[0]) as ledger:
-        ledger.move(ends[1])
+    with Ledger.open(source_and_target[0]) as ledger:
+        ledger.move(source_and_target[1])
     for statement in ("INSERT INTO rounds (release, round, digest) VALUES ('r2', 5, '" + DIGEST + "')",
                       "UPDATE releases SET state = 'committed', committed_at = 'x' WHERE release = 'r2'",
                       "INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES ('adult', 9, 0.1, 'now')",
                       "DELETE FROM closed", "UPDATE closed SET moved_to = 'x'"):  # fmt: skip
-        with raw(ends[0]) as db, pytest.raises((psycopg.Error, sqlite3.Error), match=r"closed|stay"):
+        with (
+            open_database(source_and_target[0]) as db,
+            pytest.raises((psycopg.Error, sqlite3.Error), match=r"closed|stay"),
+        ):
             db.execute(statement)
 
 
-def test_what_has_a_ledger_is_no_target_and_the_old_one_stays_open(ends: tuple[str, str]) -> None:
-    source, target = ends
+def test_move_refuses_target_with_ledger(source_and_target: tuple[str, str]) -> None:
+    source, target = source_and_target
     Ledger.open(target).close()
     with Ledger.open(source) as ledger:
         with pytest.raises(JobError, match=r"target: .* already contains a ledger; expected a place without a ledger"):
@@ -587,8 +590,8 @@ def test_what_has_a_ledger_is_no_target_and_the_old_one_stays_open(ends: tuple[s
         assert ledger.charge("adult", "r3", gaussian(0.1), DIGEST) == "reserved"
 
 
-def test_a_target_that_cannot_be_made_leaves_the_old_one_open(ends: tuple[str, str], server: Server) -> None:
-    with Ledger.open(ends[0]) as ledger:
+def test_failed_move_leaves_old_ledger_open(source_and_target: tuple[str, str], server: Server) -> None:
+    with Ledger.open(source_and_target[0]) as ledger:
         for target in ("/proc/none/x.sqlite", server.address("nowhere"), "postgresql://127.0.0.1:1/x"):
             with pytest.raises(DpscaleError):
                 ledger.move(target)
@@ -596,11 +599,11 @@ def test_a_target_that_cannot_be_made_leaves_the_old_one_open(ends: tuple[str, s
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_around_the_closing_leaves_no_two_open_and_a_repeat_finishes(ends: tuple[str, str], when: str) -> None:
-    source, target = ends
+def test_killed_move_leaves_one_open_ledger_and_can_be_repeated(source_and_target: tuple[str, str], when: str) -> None:
+    source, target = source_and_target
 
     def act() -> None:
-        from dpscale.ledger import rows as ledgerrows
+        from dpscale.ledger import release_rows as ledgerrows
 
         def deadly(kept: Callable[..., Any]) -> Callable[..., Any]:
             def killed(*arguments: Any) -> Any:
@@ -623,19 +626,17 @@ def test_a_kill_around_the_closing_leaves_no_two_open_and_a_repeat_finishes(ends
         with Ledger.open(source) as ledger:
             ledger.move(target)
 
-    before = told(source)
-    assert os.WIFSIGNALED(in_child(act))
+    before = read_summary(source)
+    assert os.WIFSIGNALED(run_in_child(act))
     with pytest.raises(JobError, match="does not exist"):
         Ledger.open(target, create=False)
     with Ledger.open(source) as ledger:
         assert (ledger.summary()["moved_to"] is None) == (when == "before")
         assert ledger.move(target) == 2
-    assert told(target) == before
+    assert read_summary(target) == before
 
 
-def test_a_run_whose_ledger_moves_goes_on_where_it_moved_to(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_uses_moved_ledger(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = server.database(), server.database()
     job = write(tmp_path, privacy={"privacy_cost": 0.5, "dataset": "small", "ledger": first}, engine={"scheduler":
                 "synchronous"})  # fmt: skip
@@ -654,5 +655,5 @@ def test_a_run_whose_ledger_moves_goes_on_where_it_moved_to(
     assert second in str(closed.value)
     monkeypatch.setenv("DPSCALE_LEDGER", second)
     dp.run(job, tmp_path / "new")
-    assert {state for _, state in rows(second).values()} == {"released"}  # type: ignore[arg-type]
-    assert (len(rows(first)), len(rows(second))) == (1, 2)  # type: ignore[arg-type]
+    assert {state for _, state in release_rows(second).values()} == {"released"}  # type: ignore[arg-type]
+    assert (len(release_rows(first)), len(release_rows(second))) == (1, 2)  # type: ignore[arg-type]

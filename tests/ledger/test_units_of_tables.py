@@ -1,4 +1,4 @@
-"""A privacy unit is a column of a table: columns of one name in two tables do not add up under one cap."""
+"""A privacy unit is a column of a table: equally named columns of two tables do not add up under one cap."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def charge(ledger, release, protects):
 
 @pytest.mark.parametrize("capped", [False, True])
 @pytest.mark.parametrize(("first", "second"), [(CUSTOMER, ORDER), (COLUMN, CUSTOMER), (CUSTOMER, COLUMN)])
-def test_units_of_two_tables_or_of_an_unnamed_one_are_not_added_up(ledger, first, second, capped):
+def test_units_of_different_tables_are_not_added(ledger, first, second, capped):
     if capped:
         ledger.set_cap("shop", 3.0, 1e-9, protects=COLUMN)
     charge(ledger, "one", first)
@@ -36,14 +36,14 @@ def test_units_of_two_tables_or_of_an_unnamed_one_are_not_added_up(ledger, first
     ledger.verify()
 
 
-def test_a_cap_on_a_column_stays_enforced_for_the_table_that_comes_first(ledger):
+def test_cap_on_column_is_enforced_for_first_table(ledger):
     ledger.set_cap("shop", 0.9, 1e-9, protects=COLUMN)
     charge(ledger, "one", CUSTOMER)
     with pytest.raises(BudgetError, match="of its cap of"):
         charge(ledger, "two", CUSTOMER)
 
 
-def test_older_entries_are_of_the_table_that_a_cap_names(ledger):
+def test_older_entries_belong_to_table_of_cap(ledger):
     charge(ledger, "one", COLUMN)
     with pytest.raises(BudgetError, match="--unit id --table customers"):
         charge(ledger, "two", CUSTOMER)
@@ -57,13 +57,13 @@ def test_older_entries_are_of_the_table_that_a_cap_names(ledger):
     assert told["protects"] == "all rows of one customers.id (add/remove)"
 
 
-def test_a_unit_of_a_table_counts_at_two_steps_where_rows_are_protected(ledger):
+def test_unit_of_table_counts_twice_for_rows(ledger):
     charge(ledger, "one", Protection())
     charge(ledger, "two", CUSTOMER)
     assert ledger.summary("shop")["datasets"]["shop"]["spent"]["squared_mu"] == pytest.approx((1 + 4) / 50)
 
 
-def test_the_command_takes_a_table_with_a_unit_alone(tmp_path):
+def test_cap_command_requires_unit_with_table(tmp_path):
     cap = ("ledger", "cap", tmp_path / "l.sqlite", "--dataset", "shop", "--epsilon", "1", "--delta", "1e-9")
     assert run_command(*cap, "--table", "customers")[0] == 2
     assert run_command(*cap, "--unit", "id", "--table", "customers")[0] == 0

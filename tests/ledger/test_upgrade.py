@@ -1,6 +1,7 @@
-"""An upgrade of a ledger of version 4 keeps the history, builds one chain, and is made whole or not at all.
+"""Upgrade of a ledger of version 4: the history is preserved, one chain is built, and an interrupted upgrade changes
+nothing.
 
-`version4` has what the code of version 4 wrote: its DDL, the rows of a history, and the summary that it gave of them.
+`version4` has the output of the code of version 4: its DDL, the rows of a history and the summary of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pytest
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger, postgres_store as ledgerserver, sqlite_schema as schema, sqlite_store as ledgerfile
 from tests.ledger.conftest import Server
-from tests.ledger.test_book import DIGEST, gaussian, in_child, raw
+from tests.ledger.test_book import DIGEST, gaussian, open_database, run_in_child
 
 STORED = Path(__file__).parent / "version4"
 NOTE = "older releases did not tell whom they protect: they are counted as protecting the same"  # of version 4
@@ -33,17 +34,17 @@ TABLES = ("schema_version", "identity", "closed", *schema.ROWS_OF_FOUR)
 DEADLINE = 500  # seconds, which only a fault reaches
 
 
-def statements(kind: str) -> list[list[str]]:
-    """What version 4 ran before and after the rows of a ledger were written."""
+def ddl_statements(kind: str) -> list[list[str]]:
+    """Return the statements of version 4 before and after the rows of a ledger."""
     parts = (STORED / f"{kind}.sql").read_text().split("-- rows")
     return [[one for one in part.strip().removesuffix(";").split(";\n\n") if one] for part in parts]
 
 
-def write_four(place: str, closed: bool = False) -> None:
-    """A ledger as version 4 left it."""
+def write_version_4(place: str, closed: bool = False) -> None:
+    """Write a ledger of version 4."""
     server = "://" in place
-    before, after = statements("server" if server else "file")
-    with raw(place) as db:  # type: ignore[arg-type]
+    before, after = ddl_statements("server" if server else "file")
+    with open_database(place) as db:  # type: ignore[arg-type]
         if not server:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
@@ -65,7 +66,7 @@ def write_four(place: str, closed: bool = False) -> None:
 
 @pytest.fixture(params=["file", "server"])
 def new_place(request: Any, tmp_path: Path) -> Callable[[], str]:
-    """A function that gives a place where there is no ledger yet."""
+    """Function that returns a location without a ledger."""
     if request.param == "file":
         numbers = count()
         return lambda: str(tmp_path / f"{next(numbers)}.sqlite")
@@ -75,14 +76,14 @@ def new_place(request: Any, tmp_path: Path) -> Callable[[], str]:
 
 @pytest.fixture
 def place(new_place: Callable[[], str]) -> str:
-    """A ledger of version 4."""
-    write_four(made := new_place())
+    """Location of a ledger of version 4."""
+    write_version_4(made := new_place())
     return made
 
 
-def content(place: str) -> dict[str, Any]:
-    """All rows of the tables of version 4, and what the database has for a schema."""
-    with raw(place) as db:  # type: ignore[arg-type]
+def read_content(place: str) -> dict[str, Any]:
+    """Return all rows of the tables of version 4, and the schema of the database."""
+    with open_database(place) as db:  # type: ignore[arg-type]
         found = {table: sorted(db.execute(f"SELECT * FROM {table}").fetchall()) for table in TABLES}
         if "://" not in place:
             return found | {"schema": ledgerfile.schema_of(db)}
@@ -94,7 +95,9 @@ def content(place: str) -> dict[str, Any]:
 
 
 def check_upgraded(place: str) -> str:
-    """One sound chain over the whole history, and the figures that version 4 gave; the head of one dataset."""
+    """Check for one valid chain over the whole history and the summary of version 4, and return the head of one
+    dataset.
+    """
     with Ledger.open(place, create=False) as ledger:
         ledger.verify()
         assert ledger.name == HISTORY["name"]
@@ -107,14 +110,14 @@ def check_upgraded(place: str) -> str:
     assert {row.pop("unit_table") for row in rows} == {None}
     assert all(row.pop("own") for entry in found.values() for row in entry["releases"]), "a figure of this version"
     assert json.loads(json.dumps(found)) == HISTORY["datasets"]
-    with raw(place) as db:  # type: ignore[arg-type]
+    with open_database(place) as db:  # type: ignore[arg-type]
         versions = db.execute("SELECT version FROM schema_version ORDER BY version").fetchall()
         assert [version for (version,) in versions] == [4, schema.VERSION]
         assert db.execute("SELECT count(*) FROM links").fetchone()[0] == ENTRIES
     return head["shop"]
 
 
-def test_the_history_the_caps_and_the_totals_stay_and_a_chain_is_built(place: str) -> None:
+def test_upgrade_keeps_history_caps_and_totals_and_builds_chain(place: str) -> None:
     heads = {check_upgraded(place) for _ in range(2)}
     assert len(heads) == 1, "opened again, it is not built again"
     with Ledger.open(place) as ledger:
@@ -126,14 +129,14 @@ def test_the_history_the_caps_and_the_totals_stay_and_a_chain_is_built(place: st
         assert len(ledger.heads()) == ENTRIES + 3
 
 
-def test_it_has_the_schema_of_a_new_ledger(place: str, new_place: Callable[[], str]) -> None:
+def test_upgraded_schema_equals_new_schema(place: str, new_place: Callable[[], str]) -> None:
     Ledger.open(place).close()
     Ledger.open(other := new_place()).close()
-    assert content(place)["schema"] == content(other)["schema"]
+    assert read_content(place)["schema"] == read_content(other)["schema"]
 
 
-def test_a_closed_ledger_stays_closed(new_place: Callable[[], str]) -> None:
-    write_four(place := new_place(), closed=True)
+def test_closed_ledger_stays_closed_after_upgrade(new_place: Callable[[], str]) -> None:
+    write_version_4(place := new_place(), closed=True)
     with Ledger.open(place) as ledger:
         ledger.verify()
         assert ledger.summary()["moved_to"] == "/elsewhere.sqlite"
@@ -152,18 +155,18 @@ ADDED_BY_FOUR = {
 
 
 @pytest.mark.parametrize("added", ADDED_BY_FOUR)
-def test_a_client_of_version_four_that_had_it_open_adds_nothing(place: str, added: str) -> None:
-    """One that opens it is refused for its version; one that had it open, by the triggers."""
+def test_open_client_of_version_4_adds_nothing(place: str, added: str) -> None:
+    """A new client of version 4 is refused by the schema version, and an open one by the triggers."""
     import psycopg
 
-    with raw(place) as old:  # type: ignore[arg-type]
+    with open_database(place) as old:  # type: ignore[arg-type]
         old.execute("BEGIN")
         for statement in ADDED_BY_FOUR[added]:
             old.execute(statement)
         old.execute("ROLLBACK")  # version 4 took it
         Ledger.open(place).close()
         assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 5
-        before = content(place)
+        before = read_content(place)
         old.execute("BEGIN")
         *first, last = ADDED_BY_FOUR[added]
         for statement in first:
@@ -171,11 +174,11 @@ def test_a_client_of_version_four_that_had_it_open_adds_nothing(place: str, adde
         with pytest.raises((psycopg.Error, sqlite3.Error), match="update dpscale"):
             old.execute(last)
         old.execute("ROLLBACK")
-        assert content(place) == before
+        assert read_content(place) == before
 
 
-def test_a_client_of_version_four_that_had_it_open_ends_its_release(place: str) -> None:
-    with raw(place) as old:  # type: ignore[arg-type]
+def test_open_client_of_version_4_can_publish_its_release(place: str) -> None:
+    with open_database(place) as old:  # type: ignore[arg-type]
         Ledger.open(place).close()
         old.execute(f"UPDATE releases SET state = 'released', released_at = '{AT}' WHERE release = 'shop 1'")
     with Ledger.open(place) as ledger:
@@ -190,7 +193,7 @@ def open_at_once(place: str, barrier: Any, answers: Any) -> None:
 
 
 @pytest.mark.parametrize("turn", range(3))
-def test_processes_that_upgrade_at_one_moment_build_one_chain(place: str, turn: int) -> None:
+def test_concurrent_upgrades_build_one_chain(place: str, turn: int) -> None:
     context = multiprocessing.get_context("forkserver")
     barrier, answers = context.Barrier(4), context.Queue()
     processes = [context.Process(target=open_at_once, args=(place, barrier, answers)) for _ in range(4)]
@@ -206,13 +209,13 @@ def test_processes_that_upgrade_at_one_moment_build_one_chain(place: str, turn: 
 # Cut off
 
 
-class Planted(Exception):
-    """A fault in the middle of an upgrade."""
+class PlantedFault(Exception):
+    """A fault during an upgrade."""
 
 
 @contextmanager
-def at_statement(place: str, number: int, act: Callable[[Any], None]) -> Iterator[list[bool]]:
-    """Call `act` with the connection before so many statements of the upgrade were sent; whether it was called."""
+def act_at_statement(place: str, number: int, act: Callable[[Any], None]) -> Iterator[list[bool]]:
+    """Call `act` with the connection before the given statement of the upgrade, and yield whether it was called."""
     left, reached = iter(range(number)), [False]
 
     def step(db: Any) -> None:
@@ -251,41 +254,41 @@ def die(_: Any) -> None:
 
 
 def fail(_: Any) -> None:
-    raise Planted
+    raise PlantedFault
 
 
-def cut_off(place: str, act: Callable[[Any], None], number: int) -> bool:
-    """Open a ledger of version 4 whose upgrade is cut off there; whether it came so far."""
+def interrupt_upgrade(place: str, act: Callable[[Any], None], number: int) -> bool:
+    """Open a ledger of version 4 whose upgrade is interrupted at a statement, and return whether it was reached."""
 
-    def opened() -> None:
-        with at_statement(place, number, act), suppress(Planted):
+    def open_with_fault() -> None:
+        with act_at_statement(place, number, act), suppress(PlantedFault):
             Ledger.open(place, create=False).close()
             os._exit(7)
 
-    return os.waitstatus_to_exitcode(in_child(opened)) != 7
+    return os.waitstatus_to_exitcode(run_in_child(open_with_fault)) != 7
 
 
 @pytest.mark.parametrize("act", [die, fail])
-def test_an_upgrade_that_is_cut_off_leaves_version_four(place: str, act: Callable[[Any], None]) -> None:
-    before, cuts = content(place), 0
+def test_interrupted_upgrade_leaves_version_4(place: str, act: Callable[[Any], None]) -> None:
+    before, cuts = read_content(place), 0
     for number in range(0, 400, 9):
-        if not cut_off(place, act, number):
+        if not interrupt_upgrade(place, act, number):
             break
-        assert content(place) == before
+        assert read_content(place) == before
         cuts += 1
     assert cuts >= 5, "or it ended before the faults"
     check_upgraded(place)
 
 
 @pytest.mark.parametrize("number", [5, 20, 40])
-def test_an_upgrade_whose_connection_is_lost_is_made_again(server: Server, number: int) -> None:
-    write_four(place := server.database())
+def test_upgrade_with_lost_connection_is_repeated(server: Server, number: int) -> None:
+    write_version_4(place := server.database())
 
     def terminate(db: Any) -> None:
-        with raw(place) as other:  # type: ignore[arg-type]
+        with open_database(place) as other:  # type: ignore[arg-type]
             other.execute("SELECT pg_terminate_backend(%s)", (db.info.backend_pid,))
 
-    with at_statement(place, number, terminate) as reached:
+    with act_at_statement(place, number, terminate) as reached:
         Ledger.open(place, timeout=DEADLINE).close()
     assert reached == [True]
     check_upgraded(place)
@@ -294,9 +297,9 @@ def test_an_upgrade_whose_connection_is_lost_is_made_again(server: Server, numbe
 # Other users of a server
 
 
-def test_users_have_the_rights_that_they_had(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_four(place := server.database())
-    with raw(place) as db:  # type: ignore[arg-type]
+def test_users_keep_their_rights_after_upgrade(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_version_4(place := server.database())
+    with open_database(place) as db:  # type: ignore[arg-type]
         for name, rights in (("writer", "SELECT, INSERT, UPDATE"), ("reader", "SELECT")):
             db.execute(f"DROP ROLE IF EXISTS {name}")
             db.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{os.environ['PGPASSWORD']}'")
