@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dpscale.base import old_modules
+from dpscale.base import VERSION, old_modules
 
 if TYPE_CHECKING:
     from dpscale import privacy
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from dpscale.mechanisms import Plan, plan
     from dpscale.records import Table
     from dpscale.workload import Workload
+
+__version__ = VERSION
 
 _HOMES = {
     "Attribute": "dpscale.domain",

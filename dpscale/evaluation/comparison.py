@@ -18,6 +18,7 @@ from typing import Any
 
 from dpscale.answers.report import render
 from dpscale.answers.report.figures import COLOURS, new_figure, svg
+from dpscale.base import VERSION
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, JobError, TransientError
 from dpscale.engine import Engine, resolve
@@ -293,7 +294,7 @@ def _describe(run: Run, data: ComparedTable, rows: ComparedTable) -> Content:
         "run": str(run.path),
         "files": {side.label.lower(): list(side.table.files) for side in (data, rows)},
         "attributes": names_of(rows),
-        "versions": {name: version(name) for name in ("dpscale", "scikit-learn")},
+        "versions": {"dpscale": VERSION, "scikit-learn": version("scikit-learn")},
     }
 
 

@@ -7,6 +7,7 @@ local maximum entropy, which is much more accurate (docs/mechanisms.md).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -16,7 +17,13 @@ from pydantic import model_validator
 from dpscale.base.errors import JobError
 from dpscale.base.settings import setting
 from dpscale.domain.structural_zeros import DomainConstraint
-from dpscale.mechanisms.aim.adaptive_plan import AdaptiveOptions, AdaptivePlan, check_stored_plan, make_setting
+from dpscale.mechanisms.aim.adaptive_plan import (
+    AdaptiveOptions,
+    AdaptivePlan,
+    follows_from,
+    make_setting,
+    read_adaptive_plan,
+)
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator, GremEstimator
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule, RoundSchedule
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
@@ -63,6 +70,11 @@ class Options(AdaptiveOptions):
                                       "the paper's own settings", "leave it out"))  # fmt: skip
         return self
 
+    @classmethod
+    def from_exact(cls, options: Mapping[str, str]) -> Self:
+        """Return the options that were written to plan.json; the published mechanism uses none of the others."""
+        return cls(published=True) if options["published"] == "True" else super().from_exact(options)
+
     def schedule(self) -> RoundSchedule:
         """Return the schedule of the options."""
         if self.published:
@@ -93,7 +105,11 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
 
 
 def read(folder: Path, problem: PlanningProblem, options: Options) -> AdaptivePlan:
-    return check_stored_plan(plan(problem, options), folder)
+    return read_adaptive_plan(folder, problem, Options, plan)
+
+
+def follows(stored: AdaptivePlan, problem: PlanningProblem, options: Options) -> bool:
+    return follows_from(stored, lambda: plan(problem, options))
 
 
 def forms(options: Options) -> tuple[str, ...]:
@@ -101,4 +117,4 @@ def forms(options: Options) -> tuple[str, ...]:
 
 
 REQUIRES = {"grem": "mechanism.published = true"}
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, data_independent=False, requires=REQUIRES)
+MECHANISM = Mechanism(NAME, Options, plan, read, forms, follows, data_independent=False, requires=REQUIRES)

@@ -68,10 +68,16 @@ class Mechanism:
     plan : callable
         Maps problem, options and tools to a measurement plan; raises JobError or PlanError for unsupported problems.
     read : callable
-        Maps folder, problem and options to the stored plan; raises JobError if it belongs to another job.
+        Maps folder, problem and options to the stored plan; raises JobError if it belongs to another job. A plan is
+        read from its files and not planned again, so that a run stays readable when defaults or solvers change.
     forms : callable
         Maps options to the available forms of evidence (methods of `dpscale.reconstruction.base.Evidence`), best
         first.
+    follows : callable
+        Maps a stored plan, problem and options to whether the mechanism plans the same today. A plan that does not
+        follow from the job is not charged. Plans of solvers are not compared, because they depend on rounding.
+    version : str
+        Recorded with every run. It changes if the mechanism measures or decides differently for the same job.
     data_independent : bool
         Whether all measurements are fixed before any data are read.
     aliases : mapping of str to str
@@ -85,6 +91,8 @@ class Mechanism:
     plan: Callable[[PlanningProblem, Any, Tools], MeasurementPlan]
     read: Callable[[Path, PlanningProblem, Any], MeasurementPlan]
     forms: Callable[[Any], Sequence[str]]
+    follows: Callable[[Any, PlanningProblem, Any], bool] = lambda stored, problem, options: True
+    version: str = "1"
     data_independent: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
     requires: Mapping[str, str] = field(default_factory=dict)

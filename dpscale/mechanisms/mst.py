@@ -23,7 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import AttributeSet
-from dpscale.mechanisms.aim.adaptive_plan import AdaptiveOptions, AdaptivePlan, check_stored_plan, make_setting
+from dpscale.mechanisms.aim.adaptive_plan import (
+    AdaptiveOptions,
+    AdaptivePlan,
+    follows_from,
+    make_setting,
+    read_adaptive_plan,
+)
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.mechanisms.aim.estimators import EntropyEstimator
 from dpscale.mechanisms.aim.graphical import GraphicalEstimator
@@ -114,11 +120,15 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None)
 
 
 def read(folder: Path, problem: PlanningProblem, options: Options) -> TreePlan:
-    return check_stored_plan(plan(problem, options), folder)
+    return read_adaptive_plan(folder, problem, Options, plan)
+
+
+def follows(stored: TreePlan, problem: PlanningProblem, options: Options) -> bool:
+    return follows_from(stored, lambda: plan(problem, options))
 
 
 def forms(options: Options) -> tuple[str, ...]:
     return ("measurements", "low_order")
 
 
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, data_independent=False)
+MECHANISM = Mechanism(NAME, Options, plan, read, forms, follows, data_independent=False)

@@ -14,7 +14,7 @@ import os
 import platform
 import secrets
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dpscale.base import VERSION as PROJECT_VERSION
 from dpscale.base.errors import DpscaleError, JobError, TransientError
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.job import Job
@@ -29,8 +30,8 @@ from dpscale.job.sections import SynthesizeTable
 from dpscale.storage.files import is_local, read_bytes, write_whole
 
 MANIFEST = "manifest.json"
-PACKAGES = ("dpscale", "dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
-VERSION = 2  # version 1 has a file for each measurement and each answered set
+PACKAGES = ("dask", "distributed", "numpy", "numba", "pyarrow", "cryptography")
+VERSION = 3  # version 1 has a file for each measurement and each answered set; 2 lacks the mechanism's version
 DEFAULT_OUTPUTS = {  # output and completion marker of stages whose manifest entry does not record them
     "plan": ("plan", "plan/plan.json"),
     "measure": ("measurements", "measurements"),
@@ -51,6 +52,7 @@ def first_manifest(job: Job, digest: str, number: int = 1, reviewed: bool = Fals
     release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}" + f"-{number}" * (number > 1)
     return {
         "version": VERSION,
+        "mechanism": {"name": job.method.name, "version": job.method.version},
         "release": release,
         "private": seed is None,
         "job_sha256": digest,
@@ -66,7 +68,8 @@ def first_manifest(job: Job, digest: str, number: int = 1, reviewed: bool = Fals
 
 def versions() -> dict[str, str]:
     """Return the installed versions of Python and of the packages that a release depends on."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    installed = {name: version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), "dpscale": PROJECT_VERSION, **installed}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -78,11 +81,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not _is_valid(content):
         raise JobError("run directory", f"{MANIFEST} in {folder} is damaged", "the file as the run wrote it",
                        "restore it, or start a new run")  # fmt: skip
-    return content
+    return READERS.get(content.get("version", 0), dict)(content)
+
+
+def _read_version_2(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a run that did not record its mechanism: an entry without a version."""
+    return {**content, "version": VERSION, "mechanism": None}
+
+
+READERS: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {2: _read_version_2}
 
 
 def check_version(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise JobError if the run has another version of the file layout."""
+    """Raise JobError if no reader exists for the run's version of the file layout."""
     if manifest.get("version") != VERSION:
         creator = "an older" if manifest.get("version") == 1 else "another"
         raise JobError("run directory", f"{folder} was created by {creator} version of dpscale",

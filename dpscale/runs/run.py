@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -175,8 +176,14 @@ class Run:
 
     @cached_property
     def planning_problem(self) -> PlanningProblem:
-        """The planning problem: workload, budget and privacy unit of the job."""
-        return self.job.planning_problem(self.workload)
+        """The planning problem: workload, budget and privacy unit of the job.
+
+        A charged run has the budget of its charge, even if a later version converts epsilon and delta differently.
+        """
+        problem, charged = self.job.planning_problem(self.workload), self.manifest["privacy"] or {}
+        if "budget" not in charged:
+            return problem
+        return replace(problem, budget=replace(problem.budget, amount=float(Fraction(charged["budget"]))))
 
     @cached_property
     def measurement_plan(self) -> MeasurementPlan:
@@ -186,6 +193,15 @@ class Run:
             raise JobError("run directory", "the noise of its plan differs from that of its job",
                            "the plan as the run wrote it", "start a new run")  # fmt: skip
         return measurement_plan
+
+    def check_plan(self) -> None:
+        """Raise JobError if nothing was charged yet and the stored plan does not follow from the job."""
+        follows = self.job.method.follows
+        if self.manifest["privacy"] is None and not follows(
+            self.measurement_plan, self.planning_problem, self.job.options
+        ):
+            raise JobError("run directory", f"the plan in {self.path / 'plan'} does not follow from the job",
+                           "the plan as the run wrote it", "start a new run")  # fmt: skip
 
     @property
     def synthesis(self) -> SynthesizeTable | None:

@@ -2,107 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from dpscale.base.display import figure
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states
 from dpscale.mechanisms.aim.decision import BY_STRATEGY, VERSION, AimDecision, AimSelection, strategies
-from dpscale.mechanisms.aim.estimators import EntropyEstimates, EntropyEstimator, Estimator, GremEstimator
-from dpscale.mechanisms.aim.graphical import observed
+from dpscale.mechanisms.aim.estimators import Estimator
+from dpscale.mechanisms.aim.evidence import AdaptiveEvidence
 from dpscale.mechanisms.aim.schedule import RoundSchedule
 from dpscale.mechanisms.aim.setting import Setting
-from dpscale.mechanisms.aim.state import AimState, initial_state, updated_state
+from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.plans.plan_file import check_content, digest_of, write_content
+from dpscale.plans.plan_file import digest_of, read_content, write_content
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
-from dpscale.reconstruction.entropy import LowOrder
-from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.reconstruction.junction_tree.fit import Observed
-from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
 from dpscale.workload import Workload
-from dpscale.workload.residual import subsets
-from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.workload import targets_of, whole_weights
-
-DecisionValues = Sequence[tuple[AimDecision, Sequence[Floats]]]
-
-
-@dataclass(frozen=True, eq=False)
-class AdaptiveEvidence:
-    """All decisions of an adaptive release with their values, as evidence for reconstructions.
-
-    Attributes
-    ----------
-    workload : Workload
-    setting : Setting
-    estimating : Setting
-        Setting with the estimator of low-order tables.
-    taken : sequence of (AimDecision, sequence of ndarray)
-    noise : str
-    """
-
-    workload: Workload
-    setting: Setting
-    estimating: Setting
-    taken: DecisionValues
-    noise: str = GAUSSIAN
-
-    def least_squares(self) -> LeastSquaresEstimates:
-        raise NotImplementedError("least squares is not available for adaptive measurements")
-
-    def residuals(self) -> Residuals:
-        """Return the residuals for GReM, including 1-ways; those of a run over groups of cells are over groups."""
-        return self._state(replace(self.setting, estimator=GremEstimator())).residuals
-
-    def spans(self, names: AttributeSet) -> bool:
-        """Return whether every residual of a set was measured cell by cell.
-
-        Measurements over groups of several cells do not determine a residual.
-        """
-        return all(residual_set in self._by_cell for residual_set in subsets(names) if residual_set)
-
-    @cached_property
-    def _by_cell(self) -> frozenset[AttributeSet]:
-        """Residuals that some round measured over all cells."""
-        return frozenset(request.names for decision, _ in self.taken for request in decision.requests
-                         if all(grouping.count == grouping.size for grouping in request.groups))  # fmt: skip
-
-    def measurements(self) -> list[Observed]:
-        """Return 1-ways over cells, and residuals over groups, each averaged over the rounds."""
-        state = self._state(self.estimating)
-        return observed(state.counts, state.groups, state.residuals)
-
-    def low_order(self) -> LowOrder:
-        return self._belief.model
-
-    def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
-        belief = self._belief
-        return simulate_errors(
-            model, belief.counts, belief.residuals, belief.candidates, belief.chains, seed=seed, each=each
-        )
-
-    @cached_property
-    def _belief(self) -> EntropyEstimates:
-        state, estimator = self._state(self.estimating), self.estimating.estimator
-        assert isinstance(estimator, EntropyEstimator)
-        return estimator.fit(state.counts, state.groups, state.residuals, self.estimating.candidates)
-
-    def _state(self, setting: Setting) -> AimState:
-        """Return the state after all rounds, for its estimates only."""
-        (first, values), *later = self.taken
-        state = initial_state(setting, first, list(values), later[0][0].groups if later else None)
-        for decision, values_of in later:
-            state = updated_state(state, decision, list(values_of))
-        return state
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +47,8 @@ class AdaptivePlan:
     can_simulate : bool
         Whether errors can be simulated by drawing new noise.
     noise : str
+    stored : mapping or None
+        Content of plan.json if the plan was read from it.
     """
 
     workload: Workload
@@ -133,6 +59,7 @@ class AdaptivePlan:
     options: Mapping[str, str]
     can_simulate: bool = True
     noise: str = GAUSSIAN
+    stored: Mapping[str, Any] | None = None
 
     @property
     def domain(self) -> Domain:
@@ -198,10 +125,13 @@ class AdaptivePlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of plan.json; `version` changes if the interpretation of measurements changes."""
+        if self.stored is not None:
+            return dict(self.stored)
         version = BY_STRATEGY if self.setting.strategies else VERSION
+        first = {key: value for key, value in self.first_decision().to_dict().items() if key in FIRST}
         return {"mechanism": self.mechanism, "version": version, "workload": self.workload.digest,
                 "beta": str(self.setting.beta), "rows_per_unit": self.setting.rows_per_unit,
-                "options": dict(self.options)}  # fmt: skip
+                "options": dict(self.options), "first": first}  # fmt: skip
 
     def write(self, folder: Path) -> None:
         write_content(folder, self.to_dict())
@@ -220,7 +150,8 @@ class AdaptivePlan:
 
     @cached_property
     def _first(self) -> AimDecision:
-        return states.first_decision(self.setting)
+        first = (self.stored or {}).get("first")
+        return states.first_decision(self.setting) if first is None else states.stored_first(self.setting, first)
 
     def first_decision(self) -> AimDecision:
         """Return the decision to measure the 1-ways, each over its cells."""
@@ -269,7 +200,10 @@ class AdaptivePlan:
 
 
 FINEST = 1 << 20
+FIRST = ("step", "orders")  # fields of the first decision in plan.json; the others follow from the domain
+VERSIONS = (VERSION, BY_STRATEGY)
 AnyAdaptivePlan = TypeVar("AnyAdaptivePlan", bound=AdaptivePlan)
+AnyOptions = TypeVar("AnyOptions", bound="AdaptiveOptions")
 
 
 class AdaptiveOptions(Settings):
@@ -293,6 +227,15 @@ class AdaptiveOptions(Settings):
         """Return the options as written to plan.json, with exact shares."""
         shares = {"ones": self.share_of_ones, "selecting": self.share_of_choices}
         return {name: str(value) for name, value in (self.model_dump() | shares).items()}
+
+    @classmethod
+    def from_exact(cls, options: Mapping[str, str]) -> Self:
+        """Return the options that were written to plan.json; options that did not exist then have their defaults."""
+        return cls.model_validate({name: _parse_exact(text) for name, text in options.items()})
+
+
+def _parse_exact(text: str) -> float | bool:
+    return float(Fraction(text)) if "/" in text else json.loads(text.lower())
 
 
 def _share(value: float) -> Fraction:
@@ -334,7 +277,50 @@ def make_setting(
                    tuple(weights), strategies(problem.workload) if cumulated else {})  # fmt: skip
 
 
-def check_stored_plan(plan: AnyAdaptivePlan, folder: Path) -> AnyAdaptivePlan:
-    """Return the plan that follows from a job; raise JobError unless the folder contains the same one."""
-    check_content(folder, plan.to_dict())
-    return plan
+def read_adaptive_plan(
+    folder: Path,
+    problem: PlanningProblem,
+    options: type[AnyOptions],
+    plan: Callable[[PlanningProblem, AnyOptions], AnyAdaptivePlan],
+) -> AnyAdaptivePlan:
+    """Return the plan that plan.json describes: its own budget, options and first decision.
+
+    Parameters
+    ----------
+    folder : Path
+    problem : PlanningProblem
+        Problem of the job. Workload and contribution bound must be those of the plan.
+    options : type of AdaptiveOptions
+    plan : callable
+        Maps a problem and options to a plan.
+
+    Raises
+    ------
+    JobError
+        If the plan is damaged, belongs to another job, or has an unknown version.
+    """
+    try:
+        content = read_content(folder)
+        if (content["workload"], content["rows_per_unit"]) != (problem.workload.digest, problem.rows_per_unit):
+            raise ValueError("the plan of another job")
+        if content["version"] not in VERSIONS:
+            raise ValueError("an unknown version")
+        budget = replace(problem.budget, amount=float(Fraction(content["beta"])))
+        made = plan(replace(problem, budget=budget), options.from_exact(content["options"]))
+        if made.mechanism != content["mechanism"]:
+            raise ValueError("the plan of another mechanism")
+        by_strategy = made.setting.strategies if content["version"] == BY_STRATEGY else {}
+        made = replace(made, stored=content, setting=replace(made.setting, strategies=by_strategy))
+        made.first_decision()
+        return made
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):
+        raise JobError("run directory", f"the plan in {folder} is damaged, of another job, or of an unknown version",
+                       "the plan as the run wrote it", "restore it, or start a new run") from None  # fmt: skip
+
+
+def follows_from(stored: AdaptivePlan, plan: Callable[[], AdaptivePlan]) -> bool:
+    """Return whether a plan is the one that `plan` returns; fields that an older plan.json lacks are not compared."""
+    if stored.stored is None:
+        return True
+    expected = plan().to_dict()
+    return all(expected.get(name) == value for name, value in stored.stored.items())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -123,6 +124,16 @@ def first_decision(setting: Setting) -> AimDecision:
     """Return the decision to measure the 1-ways, each over its cells."""
     groups = {name: every_cell(setting.sizes[name]) for name in setting.names}
     return _one_way_decision(setting, 0, setting.one_way_cost, groups)
+
+
+def stored_first(setting: Setting, record: Mapping[str, Any]) -> AimDecision:
+    """Return the first decision from its record in plan.json. Raises ValueError if it costs more than the budget."""
+    groups = {name: [size, *range(size)] for name, size in setting.sizes.items() if name in setting.names}
+    chosen = [[name] for name in setting.names]
+    first = AimDecision.from_dict({"round": 0, "chosen": chosen, "beta": "0", "groups": groups, **record}, setting)
+    if [list(request.names) for request in first.requests] != chosen or first.spent > setting.beta:
+        raise ValueError("not the first decision of this plan")
+    return first
 
 
 def _one_way_decision(setting: Setting, number: int, cost: Fraction, groups: Mapping[str, Groups]) -> AimDecision:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -202,6 +203,7 @@ def _cost_entry(run: Run, cost: Cost) -> dict[str, Any]:
     return {
         "dataset": run.job.dataset,
         "cost": cost.to_dict(),
+        "budget": str(Fraction(run.planning_problem.budget.amount)),
         "epsilon": run.job.privacy.epsilon,
         "delta": run.job.privacy.delta,
         "unit": run.job.data.privacy_unit or "row",

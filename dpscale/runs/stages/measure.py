@@ -181,6 +181,7 @@ CountedPasses = list[tuple[Pass, list[Any]]]
 
 def perform(run: Run, engine: Engine) -> None:
     """Count, charge, draw noise and store the values."""
+    run.check_plan()
     check_memory(run.measurement_plan, run.job, engine)
     table = open_table(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
     engine.check_file_access(run.path, table.files)

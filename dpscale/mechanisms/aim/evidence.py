@@ -1,0 +1,93 @@
+"""Evidence of an adaptive release: all decisions with their values, in the forms that reconstructions read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
+from dpscale.mechanisms.aim.decision import AimDecision
+from dpscale.mechanisms.aim.estimators import EntropyEstimates, EntropyEstimator, GremEstimator
+from dpscale.mechanisms.aim.graphical import observed
+from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.state import AimState, initial_state, updated_state
+from dpscale.privacy.accounting import GAUSSIAN
+from dpscale.reconstruction.entropy import LowOrder
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.junction_tree.fit import Observed
+from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_errors
+from dpscale.workload import Workload
+from dpscale.workload.residual import subsets
+from dpscale.workload.residual.grem import Residuals
+
+DecisionValues = Sequence[tuple[AimDecision, Sequence[Floats]]]
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveEvidence:
+    """All decisions of an adaptive release with their values, as evidence for reconstructions.
+
+    Attributes
+    ----------
+    workload : Workload
+    setting : Setting
+    estimating : Setting
+        Setting with the estimator of low-order tables.
+    taken : sequence of (AimDecision, sequence of ndarray)
+    noise : str
+    """
+
+    workload: Workload
+    setting: Setting
+    estimating: Setting
+    taken: DecisionValues
+    noise: str = GAUSSIAN
+
+    def least_squares(self) -> LeastSquaresEstimates:
+        raise NotImplementedError("least squares is not available for adaptive measurements")
+
+    def residuals(self) -> Residuals:
+        """Return the residuals for GReM, including 1-ways; those of a run over groups of cells are over groups."""
+        return self._state(replace(self.setting, estimator=GremEstimator())).residuals
+
+    def spans(self, names: AttributeSet) -> bool:
+        """Return whether every residual of a set was measured cell by cell.
+
+        Measurements over groups of several cells do not determine a residual.
+        """
+        return all(residual_set in self._by_cell for residual_set in subsets(names) if residual_set)
+
+    @cached_property
+    def _by_cell(self) -> frozenset[AttributeSet]:
+        """Residuals that some round measured over all cells."""
+        return frozenset(request.names for decision, _ in self.taken for request in decision.requests
+                         if all(grouping.count == grouping.size for grouping in request.groups))  # fmt: skip
+
+    def measurements(self) -> list[Observed]:
+        """Return 1-ways over cells, and residuals over groups, each averaged over the rounds."""
+        state = self._state(self.estimating)
+        return observed(state.counts, state.groups, state.residuals)
+
+    def low_order(self) -> LowOrder:
+        return self._belief.model
+
+    def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
+        belief = self._belief
+        return simulate_errors(
+            model, belief.counts, belief.residuals, belief.candidates, belief.chains, seed=seed, each=each
+        )
+
+    @cached_property
+    def _belief(self) -> EntropyEstimates:
+        state, estimator = self._state(self.estimating), self.estimating.estimator
+        assert isinstance(estimator, EntropyEstimator)
+        return estimator.fit(state.counts, state.groups, state.residuals, self.estimating.candidates)
+
+    def _state(self, setting: Setting) -> AimState:
+        """Return the state after all rounds, for its estimates only."""
+        (first, values), *later = self.taken
+        state = initial_state(setting, first, list(values), later[0][0].groups if later else None)
+        for decision, values_of in later:
+            state = updated_state(state, decision, list(values_of))
+        return state
