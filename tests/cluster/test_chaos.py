@@ -32,7 +32,7 @@ def run_under_kills(expected, logs, seed, slow, submitted, kills, pause, seconds
     for path in expected.parent.glob("ledger.sqlite*"):
         path.unlink()
     run = expected.parent / f"run-{seed}"
-    hits = Chaos(expected.parent / "job.toml", run, logs, seed, slow, submitted).to_the_end(kills, pause, seconds)
+    hits = Chaos(expected.parent / "job.toml", run, logs, seed, slow, submitted).run_until_done(kills, pause, seconds)
     assert len(measurements(run)) == len(measurements(expected)) > 10
     assert_same_release(run, expected)
     print(f"run {seed}: {dict(hits)}")

@@ -34,7 +34,7 @@ def read_after_power_cut(disk: Disk, place: Path, chance: random.Random) -> set[
     """Return the releases in the ledger after a power cut at this moment."""
     after = place / str(chance.getrandbits(60))
     after.mkdir()
-    for path, content in disk.after_the_cut(chance).items():
+    for path, content in disk.content_after_power_cut(chance).items():
         (after / Path(path).name).write_bytes(content)
     if not (after / "budget.sqlite").exists():
         return set()
