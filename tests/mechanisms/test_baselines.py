@@ -1,4 +1,4 @@
-"""Baseline strategies against HDMM's Tables 4, 5, 6 and 7, and what each should span."""
+"""Baseline strategies against HDMM's Tables 4, 5, 6 and 7, and their ranks."""
 
 import math
 from itertools import combinations
@@ -44,14 +44,14 @@ def rmse(family: str, matrix: np.ndarray, noise: str) -> float:
         ("prefix", 256, "gaussian", (47.89, 13.11, 13.03, 18.95)),
     ],
 )
-def test_tables_4_and_5(family, size, noise, figures):
-    """Identity, H2, wavelet and HB, to the figures printed."""
-    made = (identity(size), hierarchical(size), wavelet(size), hb(size))
-    assert [rmse(family, matrix, noise) for matrix in made] == pytest.approx(figures, abs=0.006)
+def test_tables_4_and_5_are_reproduced(family, size, noise, figures):
+    """Identity, H2, wavelet and HB strategies, to the printed digits."""
+    strategies = (identity(size), hierarchical(size), wavelet(size), hb(size))
+    assert [rmse(family, matrix, noise) for matrix in strategies] == pytest.approx(figures, abs=0.006)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 16, 37])
-def test_any_size(size):
+def test_baselines_have_full_rank_for_any_size(size):
     gram = FAMILIES["range"].gram(size)
     for matrix in (
         identity(size),
@@ -68,27 +68,27 @@ def test_any_size(size):
     assert sensitivity(scaled(wavelet(size), "laplace"), "laplace") == pytest.approx(1.0)
 
 
-def test_the_workload_itself():
+def test_workload_strategy_reproduces_gram():
     gram = FAMILIES["prefix"].gram(9)
     rows = workload_itself(gram)
     np.testing.assert_allclose(rows.T @ rows, gram)
     assert error_of(gram, rows, "gaussian") == pytest.approx(9 * 9)  # rank times squared sensitivity
 
 
-def test_hb_branching():
+def test_hb_branching_factor():
     assert [hb_branching(n) for n in (2, 64, 256, 1024)] == [2, 64, 16, 32]
 
 
 @pytest.mark.parametrize(("noise", "most"), [("laplace", 6.34), ("gaussian", 14.64)])
-def test_greedy_h(noise, most):
+def test_greedy_h_reaches_published_error(noise, most):
     gram = FAMILIES["range"].gram(64)
     rows = greedy_h(gram, noise)
     assert sensitivity(rows, noise) == pytest.approx(1.0)
     assert rmse("range", rows, noise) <= most
 
 
-def test_fourier_meets_the_bound_on_circular_ranges_only_when_weighted():
-    """Unweighted it is an orthonormal basis: as good as the identity under Gaussian noise."""
+def test_unweighted_fourier_equals_identity_on_circular_ranges():
+    """Unweighted Fourier is an orthonormal basis: under Gaussian noise it is as good as the identity."""
     gram = FAMILIES["circular"].gram(12)
     assert error_of(gram, fourier(12), "gaussian") == pytest.approx(
         error_of(gram, np.eye(12), "gaussian") * sensitivity(fourier(12), "gaussian") ** 2
@@ -96,7 +96,7 @@ def test_fourier_meets_the_bound_on_circular_ranges_only_when_weighted():
 
 
 @pytest.mark.parametrize(("noise", "power"), [("laplace", 2), ("gaussian", 1)])
-def test_data_cube(noise, power):
+def test_data_cube_covers_marginals_and_beats_uniform(noise, power):
     domain = Domain({"a": 101, "b": 101, "c": 3, "d": 8, "e": 36, "f": 6})
     sets = [s for k in range(7) for s in combinations(domain.names, k) if domain.cells(s) <= 5000]
     union = implicit(Workload(domain).add("marginal", attributes=sets))

@@ -1,4 +1,4 @@
-"""Eigen-Design against Clarabel, the paper's example 4 and its ratios to the bound."""
+"""Eigen-Design against Clarabel, example 4 of the paper and the paper's ratios to the lower bound."""
 
 import math
 
@@ -37,11 +37,11 @@ FIGURE_1 = np.array(
 EXAMPLE_P = 4 * math.log2(2 / 1e-4)  # the example's figures are those of a binary logarithm: log2(2/δ)/ε², ε = 0.5
 
 
-def gram_of(family: str, size: int) -> np.ndarray:
+def make_gram(family: str, size: int) -> np.ndarray:
     return FAMILIES[family].gram(size)
 
 
-def clarabel(costs: np.ndarray, squares: np.ndarray) -> float:
+def solve_with_clarabel(costs: np.ndarray, squares: np.ndarray) -> float:
     import cvxpy as cp
 
     u = cp.Variable(len(costs), nonneg=True)
@@ -50,27 +50,27 @@ def clarabel(costs: np.ndarray, squares: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_program_1_meets_clarabel(seed):
+def test_weigh_equals_clarabel_on_random_programs(seed):
     rng = np.random.default_rng(seed)
     costs, squares = rng.random(7) * 5 + 0.1, rng.random((7, 9)) ** (1 + 2 * seed)
     found = weigh(costs, squares)
     assert found.gap < 1e-6
     assert (found.weights @ squares).max() == pytest.approx(1.0)
-    assert found.error == pytest.approx(clarabel(costs, squares), rel=2e-6)
+    assert found.error == pytest.approx(solve_with_clarabel(costs, squares), rel=2e-6)
 
 
 @pytest.mark.parametrize(("family", "size"), [("range", 16), ("prefix", 16), ("prefix", 64)])
-def test_program_1_on_eigenvectors(family, size):
-    queries = eigen_queries(gram_of(family, size))
-    costs = query_costs(gram_of(family, size), queries)
+def test_weigh_equals_clarabel_on_eigenvectors(family, size):
+    queries = eigen_queries(make_gram(family, size))
+    costs = query_costs(make_gram(family, size), queries)
     found = weigh(costs, queries**2)
     assert found.gap < 1e-6
     if size == 16:
-        assert found.error == pytest.approx(clarabel(costs, queries**2), rel=2e-5)
+        assert found.error == pytest.approx(solve_with_clarabel(costs, queries**2), rel=2e-5)
 
 
-def test_example_4():
-    """Every figure within 0.1 %; the paper prints 29.79 for its strategy, and ours has completed columns."""
+def test_example_4_is_reproduced():
+    """Every figure is within 0.1 %; the paper prints 29.79 for its strategy, and this one has completed columns."""
     gram = FIGURE_1.T @ FIGURE_1
     shown = {
         47.78: 8 * 5,  # every query with its own noise
@@ -84,16 +84,16 @@ def test_example_4():
     assert 29.18 < ours < 29.79 * 1.001
 
 
-def test_ratios_to_the_bound():
-    """Never above 1.3 on ranges, marginals, CDFs and random predicates, by RMSE."""
+def test_ratio_to_bound_is_below_paper_maximum():
+    """By RMSE, at most 1.3 on ranges, marginals, CDFs and random predicates."""
     rng = np.random.default_rng(1)
     predicates = (rng.random((200, 64)) < 0.5).astype(float)
     order = rng.permutation(64)
     domain = Domain({"a": 4, "b": 4, "c": 4})
     grams = [
-        gram_of("range", 64),
-        gram_of("range", 64)[np.ix_(order, order)],
-        gram_of("prefix", 64),
+        make_gram("range", 64),
+        make_gram("range", 64)[np.ix_(order, order)],
+        make_gram("prefix", 64),
         predicates.T @ predicates,
         implicit(Workload(domain).add("marginal", degree=2)).gram(),
         implicit(Workload(domain).add("range", degree=1)).gram(),
@@ -105,8 +105,8 @@ def test_ratios_to_the_bound():
     assert strategies[4].ratio == pytest.approx(1.0, abs=1e-6)
 
 
-def test_completed_columns_only_help():
-    gram = gram_of("prefix", 20)
+def test_completed_columns_never_increase_error():
+    gram = make_gram("prefix", 20)
     queries = eigen_queries(gram)
     bare = np.sqrt(weigh(query_costs(gram, queries), queries**2).weights)[:, None] * queries
     completed = complete_columns(bare)
@@ -115,33 +115,33 @@ def test_completed_columns_only_help():
 
 
 @pytest.mark.parametrize("family", ["range", "prefix"])
-def test_the_reductions_stay_near(family):
-    """What completing the columns gains is not part of program 1, so fewer weights can even end up better."""
-    gram = gram_of(family, 64)
+def test_reduced_designs_are_near_full_design(family):
+    """Program 1 ignores the gain of completed columns, so that fewer weights can give a smaller error."""
+    gram = make_gram(family, 64)
     best = eigen_design(gram)
     for found in (separated_design(gram), principal_design(gram, 8), principal_design(gram, 64)):
         assert 0.9 * best.error < found.error < 1.35 * best.error
         assert (found.matrix**2).sum(axis=0).max() == pytest.approx(1.0)
 
 
-def test_any_basis_as_design_improves_on_it():
-    gram = gram_of("range", 32)
+def test_design_improves_on_its_basis():
+    gram = make_gram("range", 32)
     for basis in (wavelet(32), fourier(32), np.eye(32)):
         assert eigen_design(gram, basis).error <= error_of(gram, basis, "gaussian") * (1 + 1e-7)
 
 
-def test_low_rank_and_relative_error():
+def test_design_of_low_rank_and_relative_error_workloads():
     queries = np.array([[1.0, 1, 0, 0, 0], [0, 0, 1, 1, 1]])
     assert eigen_design(queries.T @ queries).error == pytest.approx(2.0)
     workload = Workload(Domain({"a": 16})).add("range", degree=1)
     relative = implicit(workload, relative=True).gram()
-    assert eigen_design(relative).error < error_of(relative, eigen_design(gram_of("range", 16)).matrix, "gaussian")
+    assert eigen_design(relative).error < error_of(relative, eigen_design(make_gram("range", 16)).matrix, "gaussian")
 
 
-def test_fewer_queries_than_cells_take_the_same_steps():
-    """Newton's systems by Woodbury: still at Clarabel's optimum."""
+def test_weigh_with_fewer_queries_than_cells():
+    """Newton's systems are solved by the Woodbury identity; the oracle is Clarabel's optimum."""
     rng = np.random.default_rng(5)
     costs, squares = rng.random(4) + 0.1, rng.random((4, 30)) ** 3
     found = weigh(costs, squares)
     assert found.gap < 1e-6
-    assert found.error == pytest.approx(clarabel(costs, squares), rel=2e-6)
+    assert found.error == pytest.approx(solve_with_clarabel(costs, squares), rel=2e-6)

@@ -1,4 +1,6 @@
-"""`mst` and `aim-pgm`: what they choose, what that costs, and planted mistakes in their accounts, which are found."""
+"""The mechanisms `mst` and `aim-pgm`: selections, exact costs, and planted errors of their accounting, which are
+detected.
+"""
 
 import json
 import sys
@@ -30,8 +32,8 @@ MODULES = {"mst": mst, "aim-pgm": aim_pgm}
 RHO = {"rho": 0.5, "dataset": "small"}
 
 
-def records(rows=3000, seed=0):
-    """b follows a, d follows b, e follows c; nothing else."""
+def make_records(rows=3000, seed=0):
+    """Draw records in which b depends on a, d on b and e on c, with no other dependence."""
     rng = np.random.default_rng(seed)
     a, c = rng.integers(0, 3, rows), rng.integers(0, 2, rows)
     b = np.where(rng.random(rows) < 0.8, a, rng.integers(0, 4, rows))
@@ -40,48 +42,48 @@ def records(rows=3000, seed=0):
     return {"a": a, "b": b, "c": c, "d": d, "e": e}
 
 
-def counts_of(columns):
-    def counted(names):
+def make_counter(columns):
+    def count_cells(names):
         shape = [SIZES[name] for name in names]
         cells = np.ravel_multi_index([columns[name] for name in names], shape)
         return np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape)
 
-    return counted
+    return count_cells
 
 
-def measurement_plan(name, beta=1.0, rows_per_unit=1, degree=2, **options):
+def make_plan(name, beta=1.0, rows_per_unit=1, degree=2, **options):
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=degree)
     module = MODULES[name]
     return module.plan(PlanningProblem(workload, Budget(GAUSSIAN, beta), rows_per_unit), module.Options(**options))
 
 
-def decisions(plan, seed=0, rows_per_unit=1):
-    """All decisions of a run, as they were taken."""
+def run_decisions(plan, seed=0, rows_per_unit=1):
+    """Run a plan and return its decisions in order and the last state."""
     taken = [plan.first_decision()]
 
-    class Kept(type(plan)):
+    class RecordingPlan(type(plan)):
         def make_decision(self, state, selection, chosen):
             taken.append(super().make_decision(state, selection, chosen))
             return taken[-1]
 
-    kept = Kept(**{field.name: getattr(plan, field.name) for field in fields(plan)})
-    state = run(kept, counts_of(records()), seeded_secret(seed), rows_per_unit=rows_per_unit)
+    recording = RecordingPlan(**{field.name: getattr(plan, field.name) for field in fields(plan)})
+    state = run(recording, make_counter(make_records()), seeded_secret(seed), rows_per_unit=rows_per_unit)
     return taken, state
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mst_measures_a_spanning_tree_of_the_pairs_that_hang_together(seed):
-    taken, state = decisions(measurement_plan("mst", beta=4.0), seed)
+def test_mst_measures_spanning_tree_of_dependent_pairs(seed):
+    taken, state = run_decisions(make_plan("mst", beta=4.0), seed)
     assert nx.is_tree(nx.Graph(taken[1].chosen))
     assert len(taken) == 2
     assert set(taken[1].chosen) >= {("a", "b"), ("b", "d"), ("c", "e")}
     assert len(state.fit.model.tree.cliques) == 4
 
 
-def test_the_tree_is_the_largest_one_where_choices_are_sharp():
-    """Kruskal's on the exact scores, which is what the exponential mechanism comes to without noise."""
-    taken, _ = decisions(measurement_plan("mst", beta=1e6))
-    counted, graph = counts_of(records()), nx.Graph()
+def test_mst_tree_is_maximum_spanning_tree_at_large_budget():
+    """The oracle is Kruskal's algorithm on exact scores, the limit of the exponential mechanism without noise."""
+    taken, _ = run_decisions(make_plan("mst", beta=1e6))
+    counted, graph = make_counter(make_records()), nx.Graph()
     for one, other in combinations(SIZES, 2):
         pair = counted((one, other))
         alone = np.outer(pair.sum(axis=1), pair.sum(axis=0)) / pair.sum()
@@ -90,22 +92,24 @@ def test_the_tree_is_the_largest_one_where_choices_are_sharp():
     assert {frozenset(edge) for edge in best.edges} == {frozenset(pair) for pair in taken[1].chosen}
 
 
-def test_only_pairs_inside_the_workload_are_joined():
+def test_mst_selects_pairs_of_workload_only():
     workload = dp.Workload(dp.Domain(SIZES)).add("marginal", attributes=[("a", "b"), ("c", "d", "e")])
     plan = mst.plan(PlanningProblem(workload, Budget(GAUSSIAN, 1.0)), mst.Options())
-    taken, _ = decisions(plan)
+    taken, _ = run_decisions(plan)
     assert len(taken[1].chosen) == 3
     assert ("a", "b") in taken[1].chosen
     alone = dp.Workload(dp.Domain(SIZES)).add("marginal", degree=1)
-    assert len(decisions(mst.plan(PlanningProblem(alone, Budget(GAUSSIAN, 1.0)), mst.Options()))[0]) == 1
+    assert len(run_decisions(mst.plan(PlanningProblem(alone, Budget(GAUSSIAN, 1.0)), mst.Options()))[0]) == 1
 
 
 @pytest.mark.parametrize("rows_per_unit", [1, 4])
 @pytest.mark.parametrize("name", MODULES)
-def test_all_that_is_drawn_comes_to_the_budget_and_no_more(name, rows_per_unit):
-    """Counted by its own numbers: m² Δ² k² / (v − 8) a draw, and β a choice."""
-    plan = measurement_plan(name, rows_per_unit=rows_per_unit)
-    taken, state = decisions(plan, rows_per_unit=rows_per_unit)
+def test_total_cost_equals_budget(name, rows_per_unit):
+    """Recomputed independently: m² Δ² k²
+    (v − 8) for a draw, and β for a selection.
+    """
+    plan = make_plan(name, rows_per_unit=rows_per_unit)
+    taken, state = run_decisions(plan, rows_per_unit=rows_per_unit)
     spent = Fraction(0)
     for decision in taken:
         spent += len(decision.chosen) * decision.beta
@@ -118,9 +122,9 @@ def test_all_that_is_drawn_comes_to_the_budget_and_no_more(name, rows_per_unit):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_choice_goes_by_the_sensitivity_of_its_scores(name):
-    """Largest weight times records a unit: that far do a unit's records move a score, and no less."""
-    plan = measurement_plan(name, rows_per_unit=4)
+def test_selection_scale_follows_score_sensitivity(name):
+    """The sensitivity is the largest weight times the records of a unit."""
+    plan = make_plan(name, rows_per_unit=4)
     state = plan.initial_state(
         plan.first_decision(), [np.full(order.block.rows, 500.0) for order in plan.first_decision().requests]
     )
@@ -133,9 +137,9 @@ def test_a_choice_goes_by_the_sensitivity_of_its_scores(name):
     )
 
 
-def test_the_model_of_aim_pgm_keeps_to_its_limit():
+def test_aim_pgm_model_stays_within_cell_limit():
     for most in (40, 60, 200):
-        taken, state = decisions(measurement_plan("aim-pgm", beta=50.0, degree=3, most_cells=most, grain=0.0))
+        taken, state = run_decisions(make_plan("aim-pgm", beta=50.0, degree=3, most_cells=most, grain=0.0))
         sets = [names for decision in taken[1:] for names in decision.chosen]
         assert state.left == 0
         assert model_cells(SIZES, sets) <= max(most, sum(SIZES.values()))
@@ -143,11 +147,11 @@ def test_the_model_of_aim_pgm_keeps_to_its_limit():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_errors_fall_with_the_budget(name):
-    counted = counts_of(records())
+def test_error_decreases_with_budget(name):
+    counted = make_counter(make_records())
     found = []
     for beta in (0.01, 1.0, 100.0):
-        _, state = decisions(measurement_plan(name, beta=beta))
+        _, state = run_decisions(make_plan(name, beta=beta))
         pairs = [("a", "b"), ("b", "d"), ("c", "e")]
         found.append(np.mean([np.abs(state.marginal(pair) - counted(pair)).sum() / 3000 for pair in pairs]))
     assert found[0] > found[1] > found[2]
@@ -162,7 +166,7 @@ def test_pure_privacy_is_refused(name):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_run_is_sound_the_same_on_threads_and_read_back(tmp_path, name):
+def test_run_passes_audit_and_is_equal_on_threads(tmp_path, name):
     job = {"mechanism": {"name": name}, "privacy": RHO, "workload": [{"family": "marginal", "degree": 2}]}
     path = write(tmp_path / "one", **job)
     first, again = dp.run(path, tmp_path / "one/run"), dp.run(path, tmp_path / "two", scheduler="threads")
@@ -173,31 +177,33 @@ def test_a_run_is_sound_the_same_on_threads_and_read_back(tmp_path, name):
     assert json.loads((first.path / "measurements/round-001.json").read_text())["chosen"]
 
 
-# --- planted mistakes ---
+# --- planted errors ---
 
 
-class Monotonic:
-    """Public AIM's flag: choices at twice the ε, that is about four times the cost, and the decision tells the old."""
+class MonotonicError:
+    """Planted error of public AIM: selections at twice the ε, about four times the cost, with the old cost in the
+    decision.
+    """
 
     def next_selection(self, state):
-        asked = super().next_selection(state)
-        return replace(asked, beta=4 * asked.beta) if asked else None
+        planned = super().next_selection(state)
+        return replace(planned, beta=4 * planned.beta) if planned else None
 
     def make_decision(self, state, selection, chosen):
         decision = super().make_decision(state, selection, chosen)
         return replace(decision, beta=decision.beta / 4)
 
 
-class Told:
-    """The same, told in the decision but never paid for."""
+class UnpaidSelection:
+    """The same planted error with the new cost in the decision, which was not charged."""
 
     def next_selection(self, state):
-        asked = super().next_selection(state)
-        return replace(asked, beta=4 * asked.beta) if asked else None
+        planned = super().next_selection(state)
+        return replace(planned, beta=4 * planned.beta) if planned else None
 
 
-class Unbounded:
-    """The contribution bound is forgotten: noise and sensitivity are those of one record a unit."""
+class IgnoredContributionBound:
+    """Planted error: noise and sensitivity are those of one record per unit."""
 
     @property
     def cost(self):
@@ -210,8 +216,8 @@ def planted(request, monkeypatch):
     module = MODULES[name]
 
     def plan(problem, options, tools=None):
-        asked = replace(problem, rows_per_unit=1) if mistake is Unbounded else problem
-        sound = module.plan(asked, module.Options())
+        planned = replace(problem, rows_per_unit=1) if mistake is IgnoredContributionBound else problem
+        sound = module.plan(planned, module.Options())
         kind = type("Planted", (mistake, type(sound)), {})
         return kind(**{field.name: getattr(sound, field.name) for field in fields(sound)})
 
@@ -222,9 +228,10 @@ def planted(request, monkeypatch):
     monkeypatch.setitem(MECHANISMS, "planted", made.__name__)
 
 
-@pytest.mark.parametrize("planted", [(name, mistake) for name in MODULES for mistake in (Monotonic, Told)],
-                         indirect=True)  # fmt: skip
-def test_choices_that_cost_four_times_their_share_are_stopped(tmp_path, planted):
+@pytest.mark.parametrize(
+    "planted", [(name, mistake) for name in MODULES for mistake in (MonotonicError, UnpaidSelection)], indirect=True
+)
+def test_planted_selection_cost_is_detected(tmp_path, planted):
     with pytest.raises(
         BudgetError, match=r"states a lower cost than its selections have|measure more than was charged"
     ):
@@ -234,15 +241,15 @@ def test_choices_that_cost_four_times_their_share_are_stopped(tmp_path, planted)
         assert audit.drawn <= audit.paid
 
 
-@pytest.mark.parametrize("planted", [(name, Unbounded) for name in MODULES], indirect=True)
-def test_a_forgotten_contribution_bound_is_found(tmp_path, planted):
+@pytest.mark.parametrize("planted", [(name, IgnoredContributionBound) for name in MODULES], indirect=True)
+def test_planted_contribution_bound_is_detected(tmp_path, planted):
     data = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 4}
     with pytest.raises(BudgetError, match="measure more than was charged"):
         dp.run(write(tmp_path, mechanism={"name": "planted"}, privacy=RHO, data=data), tmp_path / "run")
     assert not list((tmp_path / "run" / "measurements").glob("*.parquet"))
 
 
-def test_rows_and_simulated_errors_come_of_them_too(tmp_path):
+def test_graphical_mechanisms_support_maxent_simulated_errors_and_rows(tmp_path):
     """What other reconstructions and rows need of an adaptive mechanism, these have."""
     for name in MODULES:
         job = {"mechanism": {"name": name}, "privacy": RHO, "synthesize": {"rows": 50}}

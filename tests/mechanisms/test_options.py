@@ -1,4 +1,4 @@
-"""Options of mechanisms: what ends a search, which objective, and what an unknown one is told."""
+"""Options of mechanisms: tolerance and time limit of the search, objective, and errors for unknown options."""
 
 import math
 
@@ -8,16 +8,16 @@ import pytest
 from dpscale import Domain, JobError, PlanError, Workload, plan
 
 
-def prefixes(size: int = 60) -> Workload:
+def make_prefixes(size: int = 60) -> Workload:
     return Workload(Domain({"a": size, "b": size})).add("prefix", degree=1).add("abs", degree=2)
 
 
-def test_a_requested_gap_and_a_time_limit_end_the_search(monkeypatch):
+def test_gap_and_seconds_end_the_search(monkeypatch):
     monkeypatch.setenv("DPSCALE_STORE", "off")
-    fine, coarse = (plan(prefixes(24), "query-smasher", gap=gap) for gap in (1e-9, 1e-2))
+    fine, coarse = (plan(make_prefixes(24), "query-smasher", gap=gap) for gap in (1e-9, 1e-2))
     assert fine.error <= coarse.error <= fine.error * 1.02
     assert not fine.notes
-    late = plan(prefixes(24), "query-smasher", seconds=1e-9)
+    late = plan(make_prefixes(24), "query-smasher", seconds=1e-9)
     assert "ended by time" in late.notes[0]
     assert late.error > fine.error
     assert late.bound < fine.bound  # an early end is told, not hidden
@@ -34,40 +34,40 @@ def test_a_requested_gap_and_a_time_limit_end_the_search(monkeypatch):
         ("auto", {"gap": 1e-3}, "mechanism.gap"),
     ],
 )
-def test_a_wrong_option_is_named(mechanism, options, field):
+def test_invalid_option_is_named(mechanism, options, field):
     with pytest.raises(JobError) as caught:
-        plan(prefixes(3), mechanism, **options)
+        plan(make_prefixes(3), mechanism, **options)
     assert caught.value.field == field
 
 
-def marginals() -> Workload:
+def make_marginals() -> Workload:
     domain = Domain({"a": 2, "b": 5, "c": 9, "d": 3})
     return Workload(domain).add("marginal", degree=2, weight=[1, 2, 1, 1, 3, 1]).add("marginal", degree=1)
 
 
-def test_max_objective_is_the_largest_variance_of_a_cell():
-    asked = marginals()
-    least, usual = (plan(asked, "residual-planner", objective=which) for which in ("max", "sum"))
+def test_max_objective_minimises_largest_cell_variance():
+    workload = make_marginals()
+    least, usual = (plan(workload, "residual-planner", objective=which) for which in ("max", "sum"))
 
-    def largest(made):
+    def largest_variance(built):
         cells = {
-            (names, weight): made.variance(names, np.eye(1, math.prod(asked.domain.shape(names))).reshape(
-                asked.domain.shape(names)))
-            for part in asked.parts for names, weight in zip(part.sets, part.weights, strict=True)
+            (names, weight): built.variance(names, np.eye(1, math.prod(workload.domain.shape(names))).reshape(
+                workload.domain.shape(names)))
+            for part in workload.parts for names, weight in zip(part.sets, part.weights, strict=True)
         }  # fmt: skip
         return max(weight * value for (_, weight), value in cells.items())
 
-    assert f"{math.sqrt(largest(least)):.6g}" in least.notes[0]
-    assert largest(least) < largest(usual)
+    assert f"{math.sqrt(largest_variance(least)):.6g}" in least.notes[0]
+    assert largest_variance(least) < largest_variance(usual)
     assert usual.error < least.error
 
 
-def test_max_objective_takes_marginals_only():
+def test_max_objective_refuses_other_families():
     with pytest.raises(PlanError, match="prefix"):
-        plan(prefixes(4), "residual-planner", objective="max")
+        plan(make_prefixes(4), "residual-planner", objective="max")
 
 
-def test_max_objective_at_size():
-    asked = Workload(Domain({f"x{i}": 2 + i for i in range(20)})).add("marginal", degree=3)
-    made = plan(asked, "residual-planner", objective="max")
-    assert float(made.notes[0].split("gap ")[1][:-1]) < 1e-4
+def test_max_objective_of_many_marginals_has_small_gap():
+    workload = Workload(Domain({f"x{i}": 2 + i for i in range(20)})).add("marginal", degree=3)
+    built = plan(workload, "residual-planner", objective="max")
+    assert float(built.notes[0].split("gap ")[1][:-1]) < 1e-4

@@ -1,4 +1,4 @@
-"""ResidualPlanner+: given bases, against QuerySmasher and the paper's column; what a wrong base is told."""
+"""ResidualPlanner+ with given bases, against QuerySmasher and the paper's table; errors for invalid bases."""
 
 import numpy as np
 import pytest
@@ -8,16 +8,16 @@ from dpscale import Domain, DomainError, JobError, Workload, plan
 NAME = "residual-planner-plus"
 
 
-def prefixes() -> Workload:
+def make_prefixes() -> Workload:
     return Workload(Domain({"a": 7, "b": 8})).add("prefix", degree=2).add("marginal", degree=1)
 
 
 @pytest.mark.parametrize("base", ["identity", "prefix", "wavelet", "hierarchical", "hb", "matrix"])
-def test_a_given_base_is_centred_and_used(base):
+def test_given_basis_is_centred_and_used(base):
     matrix = np.random.default_rng(0).normal(size=(9, 7))
-    made = plan(prefixes(), NAME, bases={"a": matrix if base == "matrix" else base})
-    strategy = made.strategy(("a",))
-    shares = {block.attributes: block for block in made.blocks}
+    built = plan(make_prefixes(), NAME, bases={"a": matrix if base == "matrix" else base})
+    strategy = built.strategy(("a",))
+    shares = {block.attributes: block for block in built.blocks}
     assert shares["a",].factors[0].shape == (7,)
     np.testing.assert_allclose(strategy.sum(axis=1), 0, atol=1e-9)
     if base == "matrix":
@@ -26,23 +26,23 @@ def test_a_given_base_is_centred_and_used(base):
         np.testing.assert_allclose(strategy.T @ strategy, expected / np.diag(expected).max(), atol=1e-5)
 
 
-def test_the_best_base_is_taken_where_none_is_given():
-    best = plan(prefixes(), NAME).error
+def test_best_basis_is_the_default():
+    best = plan(make_prefixes(), NAME).error
     assert best <= min(
-        plan(prefixes(), NAME, bases={n: base for n in "ab"}).error for base in ("identity", "prefix", "wavelet")
+        plan(make_prefixes(), NAME, bases={n: base for n in "ab"}).error for base in ("identity", "prefix", "wavelet")
     )
-    assert plan(prefixes()).error <= best
+    assert plan(make_prefixes()).error <= best
 
 
-def test_identity_bases_are_residual_planner():
+def test_identity_bases_equal_residual_planner():
     bases = {"a": "identity", "b": np.eye(8)}
-    assert plan(prefixes(), NAME, bases=bases).error == pytest.approx(
-        plan(prefixes(), "residual-planner").error, rel=1e-12
+    assert plan(make_prefixes(), NAME, bases=bases).error == pytest.approx(
+        plan(make_prefixes(), "residual-planner").error, rel=1e-12
     )
 
 
-def test_marginals_are_at_the_optimum():
-    """Table 4 at n = 10. Its other rows of this column are of bases that the paper does not give."""
+def test_marginals_reach_optimum_of_table_4():
+    """At n = 10. The other rows of the column use bases that the paper does not give."""
     workload = Workload(Domain({f"x{i}": 10 for i in range(40)})).add("marginal", degree=1).add("marginal", degree=2)
     assert plan(workload, NAME).rmse() == pytest.approx(23.48, abs=0.005)
 
@@ -57,11 +57,11 @@ def test_marginals_are_at_the_optimum():
         ("hb", "mechanism.bases"),
     ],
 )
-def test_a_wrong_base_is_named(bases, field):
+def test_invalid_basis_is_named(bases, field):
     with pytest.raises(JobError, match=field.replace(".", r"\.")):
-        plan(prefixes(), NAME, bases=bases)
+        plan(make_prefixes(), NAME, bases=bases)
 
 
-def test_a_base_of_an_unknown_attribute_is_refused():
+def test_basis_of_unknown_attribute_is_refused():
     with pytest.raises(DomainError, match="no attribute 'c'"):
-        plan(prefixes(), NAME, bases={"c": "hb"})
+        plan(make_prefixes(), NAME, bases={"c": "hb"})

@@ -1,4 +1,4 @@
-"""Weighted Fourier against its closed form, and where it is the optimum."""
+"""Weighted Fourier strategies against their closed form, and on families for which they are optimal."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from dpscale.workload import axis_of
 
 @pytest.mark.parametrize("size", [2, 3, 8, 15])
 @pytest.mark.parametrize("family", ["prefix", "range", "circular", "marginal"])
-def test_the_root_has_a_unit_diagonal_and_is_worth_the_closed_form(family, size):
+def test_root_is_circulant_with_closed_form_error(family, size):
     rows = axis_of(family, size).factor.rows
     optimum = solve_circulant(None, rows, (size,))
     strategy = optimum.root.T @ optimum.root
@@ -19,7 +19,7 @@ def test_the_root_has_a_unit_diagonal_and_is_worth_the_closed_form(family, size)
     assert np.trace(rows @ np.linalg.pinv(strategy, rcond=1e-10) @ rows.T) == pytest.approx(optimum.primal)
 
 
-def test_no_circulant_is_better():
+def test_no_perturbed_circulant_is_better():
     """Against random perturbations of the spectrum, on two axes at once."""
     rng = np.random.default_rng(0)
     shape = (3, 4)
@@ -35,7 +35,7 @@ def test_no_circulant_is_better():
 
 
 @pytest.mark.parametrize("family", ["marginal", "circular"])
-def test_it_is_the_optimum_of_marginals_and_circular_ranges(family):
+def test_weighted_fourier_is_optimal_for_marginals_and_circular_ranges(family):
     workload = Workload(Domain({"a": 5, "b": 8, "c": 4})).add(family, degree=2)
     assert plan(workload, "weighted-fourier").rmse() == pytest.approx(plan(workload).rmse(), rel=1e-6)
 
@@ -43,7 +43,7 @@ def test_it_is_the_optimum_of_marginals_and_circular_ranges(family):
 @pytest.mark.parametrize(
     ("family", "paper"), [("prefix", 39.70), ("range", 41.36), ("circular", 39.77), ("affine", 45.23), ("abs", 64.11)]
 )
-def test_the_papers_table_4(family, paper):
+def test_table_4_is_reproduced(family, paper):
     """The WFF column for n = 10."""
     one_way = "prefix" if family in ("affine", "abs") else family
     workload = Workload(Domain({f"x{i}": 10 for i in range(40)})).add(one_way, degree=1).add(family, degree=2)

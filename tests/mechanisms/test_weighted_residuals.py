@@ -1,4 +1,6 @@
-"""Weighted residuals: the notes' figures, brute force on small domains, an exact lattice, honest certificates."""
+"""Weighted residuals: figures of the design notes, brute force on small domains, exact integer strategies, valid
+bounds.
+"""
 
 import math
 from dataclasses import replace
@@ -25,34 +27,34 @@ from tests.runs.test_run import encoded_table
 OURS, PLAIN = "weighted-residuals", "query-smasher"
 
 
-def cube(size, attributes, *asked):
+def make_cube(size, attributes, *requests):
     made = Workload(Domain({f"x{i}": size for i in range(attributes)}))
-    for family, degree in asked:
+    for family, degree in requests:
         made.add(family, degree=degree)
     return made
 
 
-def sizes(*given):
+def make_domain(*given):
     return Domain({f"x{i}": size for i, size in enumerate(given)})
 
 
 @pytest.mark.parametrize(
     ("workload", "figure", "before"),
     [
-        (cube(10, 40, ("prefix", 3)), 127.266, 133.253),
-        (cube(10, 40, ("range", 1), ("affine", 2), ("prefix", 3)), 127.238, 133.212),
-        (cube(10, 40, ("prefix", 1), ("prefix", 2)), 32.687, 33.693),
-        (cube(20, 40, ("prefix", 1), ("prefix", 2)), 48.257, 49.382),
-        (cube(50, 40, ("prefix", 1), ("prefix", 2)), 72.637, 73.801),
-        (cube(10, 10, ("prefix", 1), ("prefix", 2)), 9.4207, 9.7831),
-        (cube(10, 40, ("range", 1), ("range", 2)), 40.879, 41.076),
-        (cube(20, 40, ("range", 1), ("range", 2)), 63.104, 63.307),
-        (cube(10, 3, ("prefix", 3)), 3.7683, 4.2419),
-        (cube(10, 3, ("prefix", 0), ("prefix", 1), ("prefix", 2), ("prefix", 3)), 3.8361, 4.2189),
-        (cube(10, 10, ("marginal", 2)), 5.84614, 5.84614),
+        (make_cube(10, 40, ("prefix", 3)), 127.266, 133.253),
+        (make_cube(10, 40, ("range", 1), ("affine", 2), ("prefix", 3)), 127.238, 133.212),
+        (make_cube(10, 40, ("prefix", 1), ("prefix", 2)), 32.687, 33.693),
+        (make_cube(20, 40, ("prefix", 1), ("prefix", 2)), 48.257, 49.382),
+        (make_cube(50, 40, ("prefix", 1), ("prefix", 2)), 72.637, 73.801),
+        (make_cube(10, 10, ("prefix", 1), ("prefix", 2)), 9.4207, 9.7831),
+        (make_cube(10, 40, ("range", 1), ("range", 2)), 40.879, 41.076),
+        (make_cube(20, 40, ("range", 1), ("range", 2)), 63.104, 63.307),
+        (make_cube(10, 3, ("prefix", 3)), 3.7683, 4.2419),
+        (make_cube(10, 3, ("prefix", 0), ("prefix", 1), ("prefix", 2), ("prefix", 3)), 3.8361, 4.2189),
+        (make_cube(10, 10, ("marginal", 2)), 5.84614, 5.84614),
     ],
 )  # fmt: skip
-def test_the_figures_of_the_notes(workload, figure, before):
+def test_figures_of_notes_are_reproduced(workload, figure, before):
     ours = plan(workload, OURS)
     assert ours.rmse() == pytest.approx(figure, rel=2e-5)
     assert plan(workload, PLAIN).rmse() == pytest.approx(before, rel=2e-5)
@@ -60,54 +62,54 @@ def test_the_figures_of_the_notes(workload, figure, before):
     assert ours.stationary < 1e-5
 
 
-PAIRS = Workload(sizes(4, 5, 3, 4)).add("affine", attributes=[("x0", "x1"), ("x2", "x3")]).add("prefix", degree=1)
+PAIRS = Workload(make_domain(4, 5, 3, 4)).add("affine", attributes=[("x0", "x1"), ("x2", "x3")]).add("prefix", degree=1)
 
 
 @pytest.mark.parametrize(
     ("workload", "within"),
     [
-        (cube(4, 3, ("prefix", 2)), 0.0025),
-        (cube(4, 4, ("prefix", 3)), 0.003),
-        (cube(3, 5, ("prefix", 3)), 0.0025),
-        (cube(6, 3, ("prefix", 2)), 0.004),
-        (cube(4, 4, ("range", 2)), 0.001),
-        (cube(5, 3, ("prefix", 1)), 1e-6),
-        (Workload(sizes(3, 5, 8)).add("prefix", degree=2), 0.003),
-        (Workload(sizes(2, 5, 6)).add("range", degree=2).add("range", degree=1), 0.004),
-        (Workload(sizes(2, 5, 6)).add("prefix", degree=2).add("marginal", degree=3), 0.001),  # unsplit
-        (Workload(sizes(9)).add("prefix", degree=1), 1e-6),
-        (Workload(sizes(12)).add("range", degree=1), 1e-6),
-        (Workload(sizes(7)).add("prefix", degree=1).add("marginal", degree=1), 1e-5),
-        (Workload(sizes(6, 5)).add("prefix", degree=2), 1e-6),
-        (Workload(sizes(4, 4)).add("affine", degree=2), 0.01),
-        (Workload(sizes(4, 4)).add("abs", degree=2), 0.01),
-        (Workload(sizes(4, 4)).add("random", degree=2), 0.01),
-        (cube(4, 3, ("affine", 2)), 0.005),
+        (make_cube(4, 3, ("prefix", 2)), 0.0025),
+        (make_cube(4, 4, ("prefix", 3)), 0.003),
+        (make_cube(3, 5, ("prefix", 3)), 0.0025),
+        (make_cube(6, 3, ("prefix", 2)), 0.004),
+        (make_cube(4, 4, ("range", 2)), 0.001),
+        (make_cube(5, 3, ("prefix", 1)), 1e-6),
+        (Workload(make_domain(3, 5, 8)).add("prefix", degree=2), 0.003),
+        (Workload(make_domain(2, 5, 6)).add("range", degree=2).add("range", degree=1), 0.004),
+        (Workload(make_domain(2, 5, 6)).add("prefix", degree=2).add("marginal", degree=3), 0.001),  # unsplit
+        (Workload(make_domain(9)).add("prefix", degree=1), 1e-6),
+        (Workload(make_domain(12)).add("range", degree=1), 1e-6),
+        (Workload(make_domain(7)).add("prefix", degree=1).add("marginal", degree=1), 1e-5),
+        (Workload(make_domain(6, 5)).add("prefix", degree=2), 1e-6),
+        (Workload(make_domain(4, 4)).add("affine", degree=2), 0.01),
+        (Workload(make_domain(4, 4)).add("abs", degree=2), 0.01),
+        (Workload(make_domain(4, 4)).add("random", degree=2), 0.01),
+        (make_cube(4, 3, ("affine", 2)), 0.005),
         (PAIRS, 0.005),
     ],
 )  # fmt: skip
-def test_near_the_optimum_of_all_matrix_mechanisms(workload, within):
-    """The optimum over all strategies, solved whole."""
+def test_error_is_near_optimum_of_all_strategies(workload, within):
+    """The oracle is the optimum over all matrix mechanisms, solved explicitly."""
     least, made = math.sqrt(exact_floor(workload) / workload.query_count), plan(workload, OURS)
     assert least * (1 - 1e-7) <= made.rmse() <= least * (1 + within)
     assert made.bound_all == pytest.approx(least, rel=1e-6)
 
 
-def test_the_bound_at_any_size_is_below_the_optimum():
-    for workload in (cube(4, 3, ("prefix", 2)), cube(3, 5, ("prefix", 3)), cube(4, 4, ("range", 2)),
-                     Workload(sizes(3, 5, 8)).add("hybrid", degree=2, numeric=["x1", "x2"]),
-                     cube(4, 3, ("prefix", 2), ("range", 1), ("affine", 2))):  # fmt: skip
-        told = floor(workload, along_curve(demands_of(workload)))
-        assert 0.5 * exact_floor(workload) < told <= exact_floor(workload) * (1 + 1e-9)
-    whole = cube(10, 3, ("prefix", 3))  # one set: exact
+def test_lower_bound_is_below_optimum():
+    for workload in (make_cube(4, 3, ("prefix", 2)), make_cube(3, 5, ("prefix", 3)), make_cube(4, 4, ("range", 2)),
+                     Workload(make_domain(3, 5, 8)).add("hybrid", degree=2, numeric=["x1", "x2"]),
+                     make_cube(4, 3, ("prefix", 2), ("range", 1), ("affine", 2))):  # fmt: skip
+        bound = floor(workload, along_curve(demands_of(workload)))
+        assert 0.5 * exact_floor(workload) < bound <= exact_floor(workload) * (1 + 1e-9)
+    whole = make_cube(10, 3, ("prefix", 3))  # one set: exact
     assert floor(whole, along_curve(demands_of(whole))) == pytest.approx(exact_floor(whole), rel=1e-7)
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 @pytest.mark.parametrize("seed", range(6))
-def test_never_worse_than_the_plain_mean(seed, noise):
+def test_weighted_error_is_at_most_plain_error(seed, noise):
     rng = np.random.default_rng(seed)
-    workload = Workload(sizes(*rng.integers(2, 7, 4)))
+    workload = Workload(make_domain(*rng.integers(2, 7, 4)))
     for _ in range(int(rng.integers(1, 4))):
         family = str(rng.choice(["prefix", "range", "marginal", "circular", "affine", "abs"]))
         degree = 2 if family in ("affine", "abs") else int(rng.integers(1, 4))
@@ -117,19 +119,20 @@ def test_never_worse_than_the_plain_mean(seed, noise):
     assert ours.bound <= ours.error
 
 
-def asked():
+def make_mixed_workload():
     made = Workload(Domain({"a": 4, "b": 5, "c": 3})).add("prefix", degree=2).add("range", attributes=[("a",)])
     return made.add("marginal", degree=1, weight=2.0)
 
 
-SPLIT = cube(5, 7, ("prefix", 2), ("range", 1))  # too many cells to be measured whole
+SPLIT = make_cube(5, 7, ("prefix", 2), ("range", 1))  # too many cells to be measured whole
 
 
 @pytest.mark.parametrize(
-    "workload", [SPLIT, cube(4, 6, ("prefix", 3)), cube(4, 6, ("affine", 2), ("prefix", 1)), asked()]
+    "workload",
+    [SPLIT, make_cube(4, 6, ("prefix", 3)), make_cube(4, 6, ("affine", 2), ("prefix", 1)), make_mixed_workload()],
 )
-def test_strategies_are_exactly_orthogonal_to_their_weights(workload):
-    """In whole numbers; and attributes have one set of weights throughout the plan, of a power of two."""
+def test_strategies_are_exactly_orthogonal_to_weights(workload):
+    """In integers; every attribute has one set of weights in the plan, with a power of two as sum."""
     own: dict = {}
     for block in plan(workload, OURS).blocks:
         for factor in block.factors:
@@ -143,11 +146,11 @@ def test_strategies_are_exactly_orthogonal_to_their_weights(workload):
 
 
 def is_centred(rows, weights) -> bool:
-    """In Python's own whole numbers: no sum wraps round."""
+    """Return whether rows are centred under the weights, in Python integers without overflow."""
     return not (rows.astype(object) @ np.array(weights, dtype=object)).any()
 
 
-def test_centring_is_exact_and_a_row_off_by_one_is_seen():
+def test_centring_is_exact_and_planted_error_is_detected():
     rng = np.random.default_rng(0)
     weights = whole_weights(rng.dirichlet(np.ones(7)), 20)
     assert sum(weights) == 1 << 20
@@ -159,8 +162,8 @@ def test_centring_is_exact_and_a_row_off_by_one_is_seen():
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 8, 9, 30, 400])
-def test_rows_are_centred_by_a_few_units(size):
-    """Rows that all but are centred, as an optimum's are; weights of one sign and of two."""
+def test_nearest_centred_rows_differ_by_few_units(size):
+    """The rows are nearly centred, as those of an optimum are; weights of one sign and of both signs."""
     rng = np.random.default_rng(size)
     for profile in (
         rng.dirichlet(np.full(size, 5.0)),
@@ -179,9 +182,11 @@ def test_rows_are_centred_by_a_few_units(size):
             assert np.abs(moved - rounded).max() <= 6 * 2 ** (bits / (min(size, 8) - 1)) + math.sqrt(size)
 
 
-@pytest.mark.parametrize("workload", [asked(), cube(3, 4, ("prefix", 2), ("affine", 2), ("range", 1))])
+@pytest.mark.parametrize(
+    "workload", [make_mixed_workload(), make_cube(3, 4, ("prefix", 2), ("affine", 2), ("range", 1))]
+)
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_the_gradient_is_that_of_differences(workload, noise):
+def test_gradient_equals_finite_differences(workload, noise):
     demands = demands_of(workload)
     weighed = WeightObjective(demands, noise, 2600, 1e-11)
     rng = np.random.default_rng(1)
@@ -198,16 +203,16 @@ def test_the_gradient_is_that_of_differences(workload, noise):
         assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(float(slopes[kind] @ move), rel=1e-3)
 
 
-def test_the_error_that_is_searched_is_that_of_the_plan():
-    workload = cube(5, 6, ("prefix", 2), ("range", 1))
+def test_search_value_equals_plan_error():
+    workload = make_cube(5, 6, ("prefix", 2), ("range", 1))
     found = search(demands_of(workload), "gaussian", along_curve(demands_of(workload)))
     assert plan(workload, OURS).error == pytest.approx(found.value**2, rel=1e-6)
     assert found.stationary < 1e-4
     assert np.ptp(found.profiles[0]) > 0.01
 
 
-def noisy(made, counts, rng):
-    """Estimates of one draw of real-valued noise of the planned size."""
+def draw_estimates(made, counts, rng):
+    """Return the estimates from one draw of real-valued noise at the planned scale."""
     names, values = made.domain.names, []
     for block in made.blocks:
         table = counts.sum(axis=tuple(i for i, name in enumerate(names) if name not in block.attributes))
@@ -220,12 +225,12 @@ def noisy(made, counts, rng):
     return LeastSquaresEstimates(made, [block.unit_variance for block in made.blocks], values.__getitem__)
 
 
-def whitened(made, draws=400):
-    """z-scores of all answers, one row a draw."""
+def draw_z_scores(made, draws=400):
+    """Return the z-scores of all answers, one row per draw."""
     rng, found = np.random.default_rng(5), []
     counts = rng.poisson(30, made.domain.shape(made.domain.names)).astype(float)
     for _ in range(draws):
-        estimates, row = noisy(made, counts, rng), []
+        estimates, row = draw_estimates(made, counts, rng), []
         for part in made.workload.parts:
             for names in part.sets:
                 table = counts.sum(axis=tuple(i for i, n in enumerate(made.domain.names) if n not in names))
@@ -239,8 +244,8 @@ FOUR = Domain({"a": 4, "b": 5, "c": 3, "d": 6})
 SEVERAL = Workload(FOUR).add("prefix", degree=3).add("range", attributes=[("a",), ("b", "d")]).add("circular", degree=1)
 
 
-def holds(z):
-    """Whether means are 0 and variances 1, as far as so many draws can tell, at p > 1e-6 for all answers together."""
+def is_standard_normal(z):
+    """Return whether means are 0 and variances 1, at p > 1e-6 for all answers together."""
     draws, answers = z.shape
     limit = stats.norm.isf(1e-6 / 4 / answers)
     spread = stats.chi2.ppf([1e-6 / 4 / answers, 1 - 1e-6 / 4 / answers], draws)
@@ -250,28 +255,28 @@ def holds(z):
     )
 
 
-def test_answers_of_every_family_are_unbiased_with_the_told_variance():
+def test_answers_are_unbiased_with_stated_variance():
     joint = Workload(FOUR).add("affine", attributes=[("a", "b")]).add("prefix", degree=2)
     for workload in (SEVERAL, joint):
         made = plan(workload, OURS)
         assert made.accuracy.weights
-        assert holds(whitened(made))
+        assert is_standard_normal(draw_z_scores(made))
 
 
-def test_answers_by_other_weights_than_the_plans_are_caught():
-    """One attribute read as if it were averaged by the plain mean."""
+def test_planted_wrong_weights_are_detected():
+    """One attribute is read as if its weights were uniform."""
     made = plan(SEVERAL, OURS)
     wrong = [block if block.joint else replace(block, factors=tuple(
-             serial_map(f) if name == "d" else f for name, f in zip(block.attributes, block.factors, strict=True)))
+             drop_weights(f) if name == "d" else f for name, f in zip(block.attributes, block.factors, strict=True)))
              for block in made.blocks]  # fmt: skip
-    assert not holds(whitened(replace(made, blocks=tuple(wrong))))
+    assert not is_standard_normal(draw_z_scores(replace(made, blocks=tuple(wrong))))
 
 
-def serial_map(factor):
+def drop_weights(factor):
     return Factor(factor.kind, factor.shape, factor.matrix)
 
 
-def test_single_queries_are_those_of_brute_force():
+def test_query_variance_equals_brute_force():
     made, rng = plan(SEVERAL, OURS), np.random.default_rng(3)
     strategy = explicit_strategy(made, [block.unit_variance for block in made.blocks])
     query = rng.normal(size=(5, 6))
@@ -279,9 +284,9 @@ def test_single_queries_are_those_of_brute_force():
     assert made.variance(("b", "d"), query) == pytest.approx(least_squares_variances(strategy, full)[0], rel=1e-7)
 
 
-def test_what_is_told_together_need_not_be_told_apart():
-    """Unsplit, affine tells x + y ≤ c and no single cell: the query is answered, a marginal is refused."""
-    made = plan(Workload(sizes(5, 4)).add("affine", degree=2), OURS)
+def test_unsplit_affine_answers_queries_but_no_marginal():
+    """The joint strategy measures x + y ≤ c and no single cell, so that a marginal is refused."""
+    made = plan(Workload(make_domain(5, 4)).add("affine", degree=2), OURS)
     level = np.add.outer(np.arange(5), np.arange(4))
     assert made.variance(("x0", "x1"), (level <= 3).astype(float)) < 10
     with pytest.raises(PlanError, match="was not measured"):
@@ -290,19 +295,19 @@ def test_what_is_told_together_need_not_be_told_apart():
         LeastSquaresEstimates(made, [1.0], lambda i: np.zeros(made.blocks[i].rows)).marginal(("x0",))
 
 
-def test_sets_that_share_little_are_both_unsplit_and_agree_with_brute_force():
-    workload = Workload(sizes(8, 8, 8, 8)).add("affine", attributes=[("x0", "x1"), ("x2", "x3")])
+def test_disjoint_unsplit_sets_agree_with_brute_force():
+    workload = Workload(make_domain(8, 8, 8, 8)).add("affine", attributes=[("x0", "x1"), ("x2", "x3")])
     made, plain = plan(workload, OURS), plan(workload, PLAIN)
     assert [note.startswith("measured unsplit") for note in made.notes][:2] == [True, True]
     assert made.error < 0.9 * plain.error
     assert made.accuracy.total_error(workload) == pytest.approx(made.error, rel=1e-6)
     queries = [query for query, _ in zip(explicit_workload(workload)[0], range(30), strict=False)]
     assert len(queries) == 30
-    assert holds(whitened(made, draws=200))
+    assert is_standard_normal(draw_z_scores(made, draws=200))
 
 
-def test_a_plan_is_read_back_as_it_was_written(tmp_path):
-    for workload in (SEVERAL, Workload(sizes(4, 5)).add("affine", degree=2)):
+def test_plan_round_trips_through_file(tmp_path):
+    for workload in (SEVERAL, Workload(make_domain(4, 5)).add("affine", degree=2)):
         made = plan(workload, OURS)
         write_plan(tmp_path, made)
         again = read_plan(tmp_path, workload)
@@ -311,7 +316,7 @@ def test_a_plan_is_read_back_as_it_was_written(tmp_path):
         assert (again.stationary, again.bound_all) == (made.stationary, made.bound_all)
 
 
-def test_a_packed_search_is_unpacked_or_is_none():
+def test_packed_search_round_trips_and_damaged_one_is_refused():
     demands = demands_of(SEVERAL)
     packed = search(demands, "gaussian", along_curve(demands)).pack()
     assert unpack(packed, demands.sizes) is not None
@@ -319,26 +324,26 @@ def test_a_packed_search_is_unpacked_or_is_none():
         assert unpack(wrong, demands.sizes) is None
 
 
-def test_profiles_are_the_plain_mean_where_there_are_no_weights():
+def test_default_profile_is_uniform():
     np.testing.assert_array_equal(profile_of(None, 4), np.full(4, 0.25))
     np.testing.assert_array_equal(profile_of((1, 3), 2), [0.25, 0.75])
 
 
-def test_marginals_and_circular_ranges_keep_the_plain_mean():
+def test_marginals_and_circular_ranges_have_no_weights():
     for family in ("marginal", "circular"):
-        made = plan(cube(6, 5, (family, 2)), OURS)
+        made = plan(make_cube(6, 5, (family, 2)), OURS)
         assert not made.accuracy.weights
         assert made.rmse() == pytest.approx(plan(made.workload, PLAIN).rmse(), rel=1e-9)
 
 
-def test_it_is_never_above_hdmm_on_small_domains():
-    for workload in (cube(4, 3, ("prefix", 2)), cube(3, 4, ("marginal", 2)), asked(),
-                     Workload(sizes(5, 4)).add("abs", degree=2).add("prefix", degree=1)):  # fmt: skip
+def test_error_is_at_most_hdmm_on_small_domains():
+    for workload in (make_cube(4, 3, ("prefix", 2)), make_cube(3, 4, ("marginal", 2)), make_mixed_workload(),
+                     Workload(make_domain(5, 4)).add("abs", degree=2).add("prefix", degree=1)):  # fmt: skip
         assert plan(workload, OURS).rmse() <= plan(workload, "hdmm").rmse() * 1.005
 
 
-def test_maxent_of_a_whole_run_agrees_and_is_near(place, plots):
-    """Prefix measurements by weights that are not 1/n, read as tables of pairs that agree on what they share."""
+def test_maxent_of_weighted_run_is_consistent_and_accurate(place, plots):
+    """Weighted prefix measurements give tables of pairs that agree on common attributes."""
     asks = [{"family": "prefix", "degree": 2}]
     estimates = {"method": "maxent", "agree": True}
     path = write_job(place, workload=asks, mechanism={"name": OURS}, reconstruct=estimates)
@@ -353,13 +358,13 @@ def test_maxent_of_a_whole_run_agrees_and_is_near(place, plots):
     assert min(table.min() for table in pairs.values()) >= 0
 
 
-def test_only_a_plan_that_has_weights_speaks_of_them():
-    """Under Laplace noise sets measured whole are better here: their plan has no weights to tell of."""
-    made = plan(cube(6, 6, ("prefix", 2)), OURS, noise="laplace")
+def test_notes_mention_weights_only_if_present():
+    """Under Laplace noise the sets are measured unsplit here, and the plan has no weights."""
+    made = plan(make_cube(6, 6, ("prefix", 2)), OURS, noise="laplace")
     assert any("weights of the axes" in note for note in made.notes) == bool(made.accuracy.weights)
     assert made.error <= plan(made.workload, "identity", noise="laplace").error * (1 + 1e-9)
 
 
-def test_it_is_the_default():
-    assert plan(asked()).mechanism == OURS
-    assert dp.plan(asked()).error == plan(asked(), OURS).error
+def test_weighted_residuals_is_default_mechanism():
+    assert plan(make_mixed_workload()).mechanism == OURS
+    assert dp.plan(make_mixed_workload()).error == plan(make_mixed_workload(), OURS).error

@@ -1,4 +1,4 @@
-"""Arbitrary queries over many cells: planned, with the variances of generalised least squares."""
+"""Arbitrary queries over many cells, against the variances of generalised least squares."""
 
 import numpy as np
 import pytest
@@ -9,30 +9,30 @@ from tests.oracles import explicit_strategy
 
 @pytest.mark.parametrize("mechanism", ["weighted-residuals", "query-smasher"])
 @pytest.mark.parametrize("shape", [(450,), (20, 21)])
-def test_rows_of_values_have_their_least_squares_variance(mechanism, shape):
+def test_arbitrary_queries_have_least_squares_variance(mechanism, shape):
     queries = np.round(np.random.default_rng(0).random((8, *shape)) * 50, 2)
     names = tuple(f"a{i}" for i in range(len(shape)))
-    asked = dp.Workload(dp.Domain(dict(zip(names, shape, strict=True)))).add_queries(names, queries)
-    plan = dp.plan(asked, mechanism)
+    workload = dp.Workload(dp.Domain(dict(zip(names, shape, strict=True)))).add_queries(names, queries)
+    plan = dp.plan(workload, mechanism)
     strategy = explicit_strategy(plan, plan.blocks.unit_variances)
     flat = queries.reshape(len(queries), -1)
     back = flat @ np.linalg.pinv(strategy, rcond=1e-9)
     np.testing.assert_allclose(back @ strategy, flat, atol=1e-6 * flat.max())
-    told = plan.accuracy.part_variances(asked.parts[0], names)
-    np.testing.assert_allclose(told, (back**2).sum(axis=1), rtol=1e-6)
+    stated = plan.accuracy.part_variances(workload.parts[0], names)
+    np.testing.assert_allclose(stated, (back**2).sum(axis=1), rtol=1e-6)
     single = [plan.variance(names, query) for query in queries]
-    np.testing.assert_allclose(single, told, rtol=1e-6)
+    np.testing.assert_allclose(single, stated, rtol=1e-6)
     assert 0 <= plan.optimality_gap < 0.2
 
 
-def test_a_mechanism_whose_strategies_span_everything_says_at_once_which_one_plans_many_cells():
+def test_unsuitable_mechanism_is_refused_with_alternative():
     queries = np.random.default_rng(0).random((5, 60, 60))
-    asked = dp.Workload(dp.Domain({"a": 60, "b": 60})).add_queries(("a", "b"), queries)
+    workload = dp.Workload(dp.Domain({"a": 60, "b": 60})).add_queries(("a", "b"), queries)
     with pytest.raises(dp.PlanError, match="use query-smasher"):
-        dp.plan(asked, "weighted-fourier")
-    assert dp.plan(asked, "query-smasher").optimality_gap < 0.1
+        dp.plan(workload, "weighted-fourier")
+    assert dp.plan(workload, "query-smasher").optimality_gap < 0.1
 
 
-def test_circulant_strategies_of_arrays_keep_their_accuracy():
-    asked = dp.Workload(dp.Domain({"a": 300})).add_queries(("a",), np.random.default_rng(0).random((5, 300)))
-    assert dp.plan(asked, "weighted-fourier").rmse() < 5 * dp.plan(asked, "query-smasher").rmse()
+def test_circulant_strategies_of_arbitrary_queries_are_accurate():
+    workload = dp.Workload(dp.Domain({"a": 300})).add_queries(("a",), np.random.default_rng(0).random((5, 300)))
+    assert dp.plan(workload, "weighted-fourier").rmse() < 5 * dp.plan(workload, "query-smasher").rmse()

@@ -1,4 +1,4 @@
-"""The solver against Clarabel, and its certificate against what it certifies."""
+"""The convex solver against Clarabel, and its certificate against random strategies."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from dpscale.optimize.convex import optimise
 from dpscale.workload import axis_of, root_of
 
 
-def clarabel(gram: np.ndarray) -> float:
-    """min tr(G X⁻¹) over X ⪰ 0, diag X ≤ 1, by cvxpy: tr(Fᵀ… ) as matrix fractions of G's rows."""
+def solve_with_clarabel(gram: np.ndarray) -> float:
+    """Return min tr(G X⁻¹) over X ⪰ 0 with diag X ≤ 1, by cvxpy with matrix fractions of the rows of G."""
     import cvxpy as cp
 
     values, vectors = np.linalg.eigh(gram)
@@ -21,24 +21,24 @@ def clarabel(gram: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("family", "size"), [("marginal", 4), ("prefix", 3), ("prefix", 9), ("range", 7)])
-def test_meets_clarabel_on_families(family, size):
+def test_optimum_equals_clarabel_on_families(family, size):
     optimum = optimise(axis_of(family, size).factor.rows)
     assert optimum.gap < 1e-8
-    assert optimum.primal == pytest.approx(clarabel(axis_of(family, size).factor.gram), rel=2e-5)
+    assert optimum.primal == pytest.approx(solve_with_clarabel(axis_of(family, size).factor.gram), rel=2e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_meets_clarabel_on_random_queries(seed):
+def test_optimum_equals_clarabel_on_random_queries(seed):
     rng = np.random.default_rng(seed)
     queries = rng.random((9, 6)) < 0.4
     gram = queries.T.astype(float) @ queries + 1e-3 * np.eye(6)
-    assert optimise(root_of(gram)).primal == pytest.approx(clarabel(gram), rel=2e-5)
+    assert optimise(root_of(gram)).primal == pytest.approx(solve_with_clarabel(gram), rel=2e-5)
 
 
 @pytest.mark.parametrize("size", [2, 3, 10, 40, 100])
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "circular"])
-def test_the_root_is_worth_its_primal(family, size):
-    """tr(G (BᵀB)⁺) of the strategy that is returned, at largest column norm 1, is the primal that it claims."""
+def test_returned_strategy_has_stated_primal_value(family, size):
+    """tr(G (BᵀB)⁺) of the returned strategy, at largest column norm 1, equals the primal value."""
     gram = axis_of(family, size).factor.gram
     optimum = optimise(root_of(gram))
     strategy = optimum.root
@@ -48,8 +48,8 @@ def test_the_root_is_worth_its_primal(family, size):
     assert 0 <= optimum.gap < 1e-8
 
 
-def test_the_dual_is_below_every_strategy():
-    """Random feasible strategies never beat the certificate; so a bound that is too high would be caught."""
+def test_dual_is_below_every_strategy():
+    """Random feasible strategies never beat the certificate, so that a bound that is too high would be detected."""
     rng = np.random.default_rng(0)
     gram = axis_of("prefix", 6).factor.gram
     bound = optimise(root_of(gram)).dual
@@ -62,7 +62,7 @@ def test_the_dual_is_below_every_strategy():
     assert min(values) < 3 * bound
 
 
-def test_a_low_rank_gram_is_solved_in_its_row_space():
+def test_low_rank_gram_is_solved_in_row_space():
     query = np.array([[1.0, 1, 0, 0, 0], [0, 0, 1, 1, 1]])
     optimum = optimise(query)
     assert optimum.primal == pytest.approx(2.0)  # one cell sees one query: each measured once, variance 1 each

@@ -1,4 +1,4 @@
-"""Descent on a few looks: closed forms, a narrow valley, a kink."""
+"""Descent with few evaluations, on functions with a known minimum: quadratic, narrow valley, kink."""
 
 import numpy as np
 import pytest
@@ -6,17 +6,17 @@ import pytest
 from dpscale.optimize.descent import descend
 
 
-def met(function, start, looks, flat=0.0):
-    """All values that were looked at, and the lowest point."""
+def run_descent(function, start, looks, flat=0.0):
+    """Return all evaluated values and the best point."""
     values, points = [], []
 
-    def look(point):
+    def evaluate(point):
         value, slope = function(point)
         values.append(value)
         points.append(point)
         return value, lambda: slope
 
-    descend(look, np.asarray(start, dtype=float), looks, flat)
+    descend(evaluate, np.asarray(start, dtype=float), looks, flat)
     return values, points[int(np.argmin(values))]
 
 
@@ -38,19 +38,21 @@ def kinked(point):
     ("function", "start", "least", "within"),
     [(quadratic, [0, 0, 0], [1, -2, 3], 1e-6), (valley, [-1.2, 1], [1, 1], 1e-5), (kinked, [0.9, -0.7], [0, 0], 1e-3)],
 )
-def test_the_least_is_found(function, start, least, within):
-    _, best = met(function, start, 200)
+def test_descent_finds_minimum(function, start, least, within):
+    _, best = run_descent(function, start, 200)
     assert np.abs(best - least).max() < within
 
 
 @pytest.mark.parametrize("looks", [1, 2, 7])
-def test_no_more_looks_than_allowed(looks):
-    assert len(met(valley, [-1.2, 1], looks)[0]) == looks
+def test_descent_respects_evaluation_limit(looks):
+    assert len(run_descent(valley, [-1.2, 1], looks)[0]) == looks
 
 
-def test_it_ends_where_a_step_gains_too_little():
-    assert len(met(valley, [-1.2, 1], 200, flat=1e-2)[0]) < len(met(valley, [-1.2, 1], 200, flat=1e-9)[0])
+def test_descent_ends_at_small_improvement():
+    assert len(run_descent(valley, [-1.2, 1], 200, flat=1e-2)[0]) < len(
+        run_descent(valley, [-1.2, 1], 200, flat=1e-9)[0]
+    )
 
 
-def test_a_flat_place_is_left_alone():
-    assert len(met(lambda point: (1.0, np.zeros(2)), [0, 0], 50)[0]) == 1
+def test_descent_stops_at_zero_gradient():
+    assert len(run_descent(lambda point: (1.0, np.zeros(2)), [0, 0], 50)[0]) == 1

@@ -1,4 +1,4 @@
-"""The union of products against the queries themselves, one by one."""
+"""Unions of products against explicit query matrices."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,10 @@ DOMAIN = Domain({"a": 3, "unasked": 7, "b": 4, "c": 2})
 FAMILIES = ("marginal", "prefix", "range", "circular")
 
 
-def rows(workload: Workload, names: tuple[str, ...], relative: bool = False) -> np.ndarray:
-    """Every query as a row over the cells of `names`, times the root of its weight: by answering unit vectors."""
+def query_rows(workload: Workload, names: tuple[str, ...], relative: bool = False) -> np.ndarray:
+    """Return every query as a row over the cells of `names`, scaled by the root of its weight, from answers to unit
+    vectors.
+    """
     sizes = workload.domain.shape(names)
     units = np.eye(int(np.prod(sizes))).reshape(-1, *sizes)
     found = []
@@ -29,7 +31,7 @@ def rows(workload: Workload, names: tuple[str, ...], relative: bool = False) -> 
     return np.concatenate(found)
 
 
-def asked(parts: list[tuple[str, int, float]]) -> Workload:
+def make_workload(parts: list[tuple[str, int, float]]) -> Workload:
     workload = Workload(DOMAIN)
     for family, degree, weight in parts:
         sets = [s for s in ((), ("a",), ("b",), ("c",), ("a", "b"), ("c", "b"), ("a", "b", "c")) if len(s) == degree]
@@ -46,13 +48,13 @@ def asked(parts: list[tuple[str, int, float]]) -> Workload:
     st.booleans(),
 )
 @settings(max_examples=30, deadline=None)
-def test_the_gram_is_that_of_the_queries(parts, relative):
-    workload = asked(parts)
+def test_gram_equals_explicit_queries(parts, relative):
+    workload = make_workload(parts)
     if not workload.weighs:
         return
     union = implicit(workload, relative)
     names, gram = explicit_gram(workload, relative=relative)
-    expected = rows(workload, names, relative)
+    expected = query_rows(workload, names, relative)
     np.testing.assert_allclose(union.gram(), expected.T @ expected, atol=1e-9)
     np.testing.assert_allclose(gram, expected.T @ expected, atol=1e-9)
     assert union.names == names
@@ -60,10 +62,10 @@ def test_the_gram_is_that_of_the_queries(parts, relative):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rows_of_unit_length(family):
+def test_relative_gram_has_unit_rows(family):
     domain = Domain({"a": 9})
     workload = Workload(domain).add(family, degree=1)
-    expected = rows(workload, ("a",), relative=True)
+    expected = query_rows(workload, ("a",), relative=True)
     np.testing.assert_allclose(implicit(workload, relative=True).gram(), expected.T @ expected, atol=1e-12)
 
 
@@ -74,28 +76,28 @@ def test_equal_products_are_merged():
     assert {union.named(product) for product in union.products} == {("a",), ("b",), ("c",), ("unasked",)}
 
 
-def test_a_few_products_keep_their_own_attributes():
+def test_subset_of_products_has_its_own_attributes():
     union = implicit(Workload(DOMAIN).add("prefix", degree=2))
     part = union.only(union.products[:1])
     assert part.names == union.named(union.products[0])
     assert part.cells == 21
 
 
-def test_joint_families_only_where_the_domain_is_small():
+def test_joint_families_need_explicit_gram():
     workload = Workload(DOMAIN).add("affine", attributes=[["a", "b"]]).add("random", attributes=[["c"]])
     with pytest.raises(PlanError, match=r"family affine over a, b.*query-smasher"):
         implicit(workload)
     names, gram = explicit_gram(workload)
-    expected = rows(workload, names)
+    expected = query_rows(workload, names)
     np.testing.assert_allclose(gram, expected.T @ expected, atol=1e-9)
     with pytest.raises(PlanError, match="at most 5 cells"):
         explicit_gram(workload, limit=5)
 
 
-def test_any_family_over_one_attribute_is_a_product():
+def test_one_attribute_families_are_products():
     workload = (
         Workload(DOMAIN).add("random", attributes=[["b"]]).add("prefix", attributes=[["b"]], weight=[[1, 2, 0, 4]])
     )
     workload.add_queries(["a"], np.array([[1.0, 0, 2], [0, 1, 1]]), [1.0, 3.0])
-    expected = rows(workload, ("a", "b"))
+    expected = query_rows(workload, ("a", "b"))
     np.testing.assert_allclose(implicit(workload).gram(), expected.T @ expected, atol=1e-9)

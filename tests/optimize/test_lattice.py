@@ -13,7 +13,7 @@ from dpscale.workload.residual import kron
 @pytest.mark.parametrize("family", ["prefix", "range"])
 @pytest.mark.parametrize("size", [3, 10, 50])
 @pytest.mark.parametrize("matrices", [1, 2, 3])
-def test_rounding_costs_less_than_a_thousandth(family, size, matrices):
+def test_rounding_loses_less_than_one_thousandth(family, size, matrices):
     gram = axis_of(family, size).factor.gram
     optimum = optimise(root_of(gram))
     factor = round_strategy(root_of(gram), optimum.root, (size,), bits_for(matrices))
@@ -22,7 +22,7 @@ def test_rounding_costs_less_than_a_thousandth(family, size, matrices):
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)])
-def test_rows_are_centred_exactly_along_every_axis(shape):
+def test_rounded_rows_are_centred_on_every_axis(shape):
     rng = np.random.default_rng(0)
     cells = int(np.prod(shape))
     rank = math.prod(n - 1 for n in shape)
@@ -34,7 +34,7 @@ def test_rows_are_centred_exactly_along_every_axis(shape):
 
 
 @pytest.mark.parametrize("factor", [center_factor(6), Factor("identity", (6,))])
-def test_implicit_factors_are_their_matrices(factor):
+def test_implicit_factors_equal_their_matrices(factor):
     matrix = factor.explicit().astype(float)
     assert factor.squared_l2_sensitivity == (matrix**2).sum(axis=0).max()
     assert factor.largest == np.abs(matrix).max()
@@ -47,14 +47,14 @@ def test_implicit_factors_are_their_matrices(factor):
 
 
 def test_sensitivity_is_exact_in_integers():
-    """Two columns whose norms a float cannot tell apart: the integers decide."""
+    """The norms of the two columns are equal as floats and differ as integers."""
     big = 2**40
     matrix = np.array([[big, big], [1, 0], [-big - 1, -big]]).astype(np.int64)
     factor = Factor("matrix", (2,), matrix)
     assert factor.squared_l2_sensitivity == max(big**2 + 1 + (big + 1) ** 2, 2 * big**2)
 
 
-def test_inverse_undoes_a_rounded_strategy():
+def test_inverse_undoes_rounded_strategy():
     gram = axis_of("prefix", 12).factor.gram
     factor = round_strategy(root_of(gram), optimise(root_of(gram)).root, (12,), 20)
     identity = factor.inverse @ factor.explicit().astype(float)
@@ -79,6 +79,6 @@ def test_column_norms_do_not_overflow():
         ("full", np.full((1, 2), -(2**63), dtype=np.int64)),
     ],
 )
-def test_a_factor_that_could_be_charged_as_another_is_refused(kind, matrix):
+def test_inconsistent_factor_is_refused(kind, matrix):
     with pytest.raises(ValueError, match="factor"):
         Factor(kind, (2,), matrix)

@@ -1,4 +1,4 @@
-"""Long axes: leverages by tridiagonal solves against a decomposition; the optimum of the solver of all Grams."""
+"""Long axes: leverages by tridiagonal solves against an eigendecomposition, optima against the general solver."""
 
 from itertools import product
 
@@ -14,15 +14,15 @@ from dpscale.workload import FAMILIES, root_of
 from dpscale.workload.residual.axes import centred, profile_of, whole_weights
 
 
-def some_weights(size, seed=0):
+def draw_weights(size, seed=0):
     return whole_weights(np.random.default_rng(seed).dirichlet(np.full(size, 5.0)), 14)
 
 
 @pytest.mark.parametrize("family", KNOWN)
 @pytest.mark.parametrize("size", [5, 30])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_look_is_that_of_a_decomposition(family, size, weighted):
-    axis = LinearAxis("", family, size, (some_weights(size) if weighted else None,))
+def test_evaluation_equals_eigendecomposition(family, size, weighted):
+    axis = LinearAxis("", family, size, (draw_weights(size) if weighted else None,))
     weights = np.random.default_rng(1).dirichlet(np.full(size, 3.0))
     rows = root_of(axis.gram)[-(size - 1) :]
     values, vectors = np.linalg.eigh((rows * weights) @ rows.T)
@@ -34,8 +34,8 @@ def test_a_look_is_that_of_a_decomposition(family, size, weighted):
 
 @pytest.mark.parametrize(("family", "weighted"), [*product(KNOWN, [False, True]), (ROUND, False)])
 @pytest.mark.parametrize("size", [24, 25])
-def test_the_optimum_is_that_of_the_other_solver(family, size, weighted):
-    own = some_weights(size) if weighted else None
+def test_optimum_equals_general_solver(family, size, weighted):
+    own = draw_weights(size) if weighted else None
     axis = LinearAxis("", family, size, (own,))
     found = axis.solved(None)
     rows = root_of(axis.gram / np.trace(axis.gram))[-(size - 1) :]
@@ -46,13 +46,13 @@ def test_the_optimum_is_that_of_the_other_solver(family, size, weighted):
     assert np.abs(found.root @ profile_of(own, size)).max() < 1e-9
     factor, error = axis.rounded(found, 25, "gaussian")
     covariance = factor.inverse @ factor.inverse.T
-    told = (axis.gram * covariance).sum() / np.trace(axis.gram) * factor.squared_l2_sensitivity
-    assert error == pytest.approx(told, rel=1e-9)
+    expected = (axis.gram * covariance).sum() / np.trace(axis.gram) * factor.squared_l2_sensitivity
+    assert error == pytest.approx(expected, rel=1e-9)
     assert error == pytest.approx(other.dual, rel=1e-4)
 
 
 @pytest.mark.parametrize("size", [6, 7])
-def test_forms_that_are_the_same_from_both_ends_are_decomposed_by_halves(size):
+def test_symmetric_forms_are_decomposed_by_halves(size):
     root = np.random.default_rng(2).normal(size=(size, size))
     form = root @ root.T
     for given in (form, form + form[::-1, ::-1]):
@@ -62,21 +62,21 @@ def test_forms_that_are_the_same_from_both_ends_are_decomposed_by_halves(size):
         assert (np.diff(values) >= 0).all()
 
 
-def test_running_sums_are_the_gram():
+def test_running_sums_equal_gram_product():
     values = np.random.default_rng(3).normal(size=(9, 2))
     for family in (*KNOWN, ROUND):
         assert np.allclose(times_gram(family, values), FAMILIES[family].gram(9) @ values)
 
 
 @pytest.mark.parametrize("spread", [1e2, 1e6, 1e9])
-def test_the_nodes_give_inverse_roots(spread):
+def test_quadrature_gives_inverse_square_roots(spread):
     nodes, shares = quadrature(1.0, spread)
     for value in np.geomspace(1, spread, 20):
         assert (shares / (value + nodes**2)).sum() == pytest.approx(value**-0.5, rel=1e-6)
 
 
-@pytest.mark.parametrize("weights", [None, some_weights(40)])
-def test_the_inverse_of_a_long_axis_is_that_of_a_short_one(weights, monkeypatch):
+@pytest.mark.parametrize("weights", [None, draw_weights(40)])
+def test_inverse_of_long_axis_equals_short_axis(weights, monkeypatch):
     rng = np.random.default_rng(4)
     rows = centred(rng.integers(-99, 99, (39, 40)), weights or (1,) * 40)
     before = Factor("matrix", (40,), rows, (weights,) if weights else None).inverse
@@ -86,14 +86,14 @@ def test_the_inverse_of_a_long_axis_is_that_of_a_short_one(weights, monkeypatch)
 
 @pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals"])
 @pytest.mark.parametrize("family", ["prefix", "circular"])
-def test_a_plan_is_the_same_by_both_ways(mechanism, family, monkeypatch):
-    asked = Workload(Domain({"a": 30, "b": 3})).add(family, attributes=[("a",), ("a", "b")])
-    before = plan(asked, mechanism)
+def test_long_and_short_axis_give_same_plan(mechanism, family, monkeypatch):
+    workload = Workload(Domain({"a": 30, "b": 3})).add(family, attributes=[("a",), ("a", "b")])
+    before = plan(workload, mechanism)
     monkeypatch.setattr("dpscale.optimize.long_axis.LONG", 8)
     called = []
     wrapped = residual_problems.LinearAxis.solved
     monkeypatch.setattr(residual_problems.LinearAxis, "solved", lambda *a: called.append(1) or wrapped(*a))
-    after = plan(asked, mechanism)
+    after = plan(workload, mechanism)
     assert called
     assert after.error == pytest.approx(before.error, rel=1e-6)
     assert after.optimality_gap < 1e-4

@@ -1,4 +1,4 @@
-"""The least maximum of the variances against Clarabel, on variances from explicit matrices."""
+"""The smallest maximum variance against Clarabel, with variances from explicit matrices."""
 
 from itertools import combinations
 
@@ -14,22 +14,22 @@ SETS = [(name,) for name in SIZES] + list(combinations(SIZES, 2))
 WEIGHTS = [1, 1, 1, 1, 1, 2, 1, 1, 3, 1]
 
 
-def variance(attributes, kept) -> float:
-    """What the residual on `kept`, at privacy cost 1, adds to the variance of one cell of the marginal."""
-    told = {name: center(np.eye(SIZES[name]), [0]) for name in kept}
-    own = [told[name][:1] if name in kept else np.full((1, 1), 1 / SIZES[name]) for name in attributes]
-    sensitivity = (kron([told[name] for name in kept] or [np.ones((1, 1))]) ** 2).sum(axis=0).max()
+def residual_variance(attributes, subset) -> float:
+    """Return the variance that the residual on `subset`, at privacy cost 1, adds to one cell of a marginal."""
+    matrices = {name: center(np.eye(SIZES[name]), [0]) for name in subset}
+    own = [matrices[name][:1] if name in subset else np.full((1, 1), 1 / SIZES[name]) for name in attributes]
+    sensitivity = (kron([matrices[name] for name in subset] or [np.ones((1, 1))]) ** 2).sum(axis=0).max()
     return float((kron(own) ** 2).sum() * sensitivity)
 
 
-def test_it_meets_clarabel():
+def test_minimum_of_maximum_equals_clarabel():
     import cvxpy as cp
 
-    residuals = sorted({kept for attributes in SETS for kept in subsets(attributes)})
+    residuals = sorted({subset for attributes in SETS for subset in subsets(attributes)})
     spread = np.zeros((len(SETS), len(residuals)))
     for row, (attributes, weight) in enumerate(zip(SETS, WEIGHTS, strict=True)):
-        for kept in subsets(attributes):
-            spread[row, residuals.index(kept)] = weight * variance(attributes, kept)
+        for subset in subsets(attributes):
+            spread[row, residuals.index(subset)] = weight * residual_variance(attributes, subset)
     _, worst, bound = minimise_maximum(csr_matrix(spread))
     shares, most = cp.Variable(len(residuals)), cp.Variable()
     problem = cp.Problem(cp.Minimize(most), [spread @ cp.inv_pos(shares) <= most, cp.sum(shares) <= 1])

@@ -1,4 +1,4 @@
-"""OPT⊗: theorems 4 and 6 against explicit Kronecker products, the descent against what it starts from."""
+"""OPT⊗: theorems 4 and 6 against explicit Kronecker products, and the descent against its starting points."""
 
 import numpy as np
 import pytest
@@ -15,18 +15,18 @@ DOMAIN = Domain({"a": 3, "b": 4, "c": 2})
 NOISES = ("gaussian", "laplace")
 
 
-def some(parts) -> Workload:
+def make_workload(parts) -> Workload:
     workload = Workload(DOMAIN)
     for family, sets in parts:
         workload.add(family, attributes=sets)
     return workload
 
 
-UNION = some([("prefix", [["a", "b"], ["b"]]), ("marginal", [["a", "c"], []]), ("range", [["b", "c"]])])
+UNION = make_workload([("prefix", [["a", "b"], ["b"]]), ("marginal", [["a", "c"], []]), ("range", [["b", "c"]])])
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_explicit_grams(noise):
+def test_optimise_explicit_error_equals_matrix(noise):
     gram = FAMILIES["prefix"].gram(12)
     found = optimise_explicit(gram, noise)
     assert sensitivity(found.matrix, noise) == pytest.approx(1.0)
@@ -37,8 +37,8 @@ def test_explicit_grams(noise):
     assert total.error == total.bound == 3.0
 
 
-def test_uncentred_grams_are_solved_to_the_certificate():
-    """OPT0 Gaussian is the convex solver on the whole Gram: better than any strategy drawn, and within its gap."""
+def test_gaussian_opt0_reaches_certificate():
+    """Gaussian OPT0 is the convex solver on the whole Gram matrix, within its gap."""
     for family, size, paper in (("range", 64, 9.73), ("prefix", 64, 8.87)):
         found = optimise_explicit(FAMILIES[family].gram(size), "gaussian")
         assert found.error / found.bound - 1 < 1e-6
@@ -47,14 +47,14 @@ def test_uncentred_grams_are_solved_to_the_certificate():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_errors_decompose(noise):
+def test_product_error_equals_kronecker_product(noise):
     """Theorems 4 and 6: the product formula is the error of the explicit Kronecker product."""
     rng = np.random.default_rng(3)
     factors = []
     for size in (3, 4, 2):
         factor = rng.normal(size=(size + 1, size))
         factors.append(factor / sensitivity(factor, noise))
-    for workload in (some([("prefix", [["a", "b", "c"]])]), UNION):
+    for workload in (make_workload([("prefix", [["a", "b", "c"]])]), UNION):
         union = implicit(workload)
         by_factors = sum(
             one.weight * np.prod([error_of(axis.gram, a, noise) for axis, a in zip(one.axes, factors, strict=True)])
@@ -64,7 +64,7 @@ def test_errors_decompose(noise):
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_a_single_product_is_each_attribute_alone(noise):
+def test_single_product_is_optimised_by_attribute(noise):
     union = implicit(Workload(DOMAIN).add("prefix", attributes=[["a", "b"]], weight=2.0))
     found = optimise_product(union, noise)
     alone = [optimise_explicit(FAMILIES["prefix"].gram(n), noise).error for n in (3, 4)]
@@ -76,7 +76,7 @@ def test_a_single_product_is_each_attribute_alone(noise):
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_unions_beat_the_identity_and_keep_to_the_bound(noise):
+def test_union_error_is_between_bound_and_identity(noise):
     union = implicit(UNION)
     found = optimise_product(union, noise)
     assert found.bound <= found.error <= error_of(union.gram(), np.eye(union.cells), noise) * (1 + 1e-9)
@@ -86,7 +86,7 @@ def test_unions_beat_the_identity_and_keep_to_the_bound(noise):
         assert found.error >= optimise(root_of(union.gram())).dual
 
 
-def test_each_runs_the_independent_tasks():
+def test_each_receives_independent_tasks():
     seen = []
 
     def each(function, items):
@@ -99,7 +99,7 @@ def test_each_runs_the_independent_tasks():
     assert seen == [3, 2]
 
 
-def test_table_3_and_cps():
+def test_table_3_and_cps_error_are_reproduced():
     union = implicit(Workload(Domain({"a": 2, "b": 5, "c": 50, "d": 100})).add("marginal", degree=2))
     found = optimise_product(union, "laplace")
     assert found.error == pytest.approx(213_270, rel=2e-3)

@@ -1,4 +1,4 @@
-"""OPT+: the shares against a numerical minimum, Table 3's example, and least squares over all groups."""
+"""OPT+: shares against a numerical minimum, Table 3's example, and least squares over all groups."""
 
 import numpy as np
 import pytest
@@ -15,21 +15,21 @@ NOISES = ("gaussian", "laplace")
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_the_shares_are_the_best(noise):
+def test_divided_shares_are_optimal(noise):
     errors = np.array([3.0, 50.0, 0.2])
     power = 2 if noise == "laplace" else 1
     shares, total = divide(errors, noise)
     assert sum(shares) == pytest.approx(1.0)
     assert total == pytest.approx((errors / np.array(shares) ** power).sum())
 
-    def left(logits: np.ndarray) -> float:
+    def split_error(logits: np.ndarray) -> float:
         parts = np.exp(logits) / np.exp(logits).sum()
         return float((errors / parts**power).sum())
 
-    assert total == pytest.approx(minimize(left, np.zeros(3), tol=1e-12).fun, rel=1e-6)
+    assert total == pytest.approx(minimize(split_error, np.zeros(3), tol=1e-12).fun, rel=1e-6)
 
 
-def test_table_3():
+def test_table_3_is_reproduced():
     union = implicit(Workload(Domain({"a": 2, "b": 5, "c": 50, "d": 100})).add("marginal", degree=2))
     alone = [(product,) for product in union.products]
     found = optimise_union(union, "laplace", groups=alone)
@@ -38,7 +38,7 @@ def test_table_3():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_least_squares_over_all_groups_is_no_worse(noise):
+def test_least_squares_over_groups_is_within_bounds(noise):
     workload = (
         Workload(DOMAIN).add("prefix", attributes=[["a", "b"], ["b", "c"]]).add("marginal", attributes=[["c"], []])
     )
@@ -55,7 +55,7 @@ def test_least_squares_over_all_groups_is_no_worse(noise):
     assert found.bound * (1 - 1e-9) <= error_of(union.gram(), strategy, noise) <= found.error * (1 + 1e-9)
 
 
-def test_groupings_hold_every_product_once():
+def test_groupings_contain_every_product_once():
     union = implicit(Workload(DOMAIN).add("prefix", degree=1).add("marginal", degree=2).add("marginal", degree=0))
     for groups in distinct_groupings(union):
         assert sorted(p.keys for group in groups for p in group) == sorted(p.keys for p in union.products)
@@ -64,8 +64,8 @@ def test_groupings_hold_every_product_once():
     assert together.shares == (1.0,)
 
 
-def test_example_13():
-    """Prefix on either of two attributes: two strategies, not one product."""
+def test_example_13_prefers_two_strategies():
+    """Prefixes of either of two attributes: two strategies have a smaller error than one product."""
     domain = Domain({"a": 20, "b": 20})
     union = implicit(Workload(domain).add("prefix", degree=1))
     assert (

@@ -16,7 +16,7 @@ def error_coefficient(gram: np.ndarray, matrix: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_objective_and_gradient(seed):
+def test_objective_and_gradient_equal_explicit_values(seed):
     rng = np.random.default_rng(seed)
     queries = rng.normal(size=(9, 6))
     gram, parameters = queries.T @ queries, rng.random((3, 6))
@@ -38,7 +38,7 @@ def test_objective_and_gradient(seed):
         pytest.param("prefix", 256, 7.35, marks=pytest.mark.slow),
     ],
 )
-def test_table_4(family, size, paper):
+def test_table_4_is_reproduced(family, size, paper):
     gram = FAMILIES[family].gram(size)
     found = optimise_p_identity(gram, seed=1)
     assert laplace_rmse(found.error, FAMILIES[family].count(size)) < paper + 0.005
@@ -46,7 +46,7 @@ def test_table_4(family, size, paper):
     assert error_coefficient(gram, found.matrix) == pytest.approx(found.error, rel=1e-9)
 
 
-def test_width_32_and_permuted():
+def test_width_32_and_permuted_ranges_reach_published_error():
     queries = np.array([[float(i <= j < i + 32) for j in range(64)] for i in range(33)])
     order = np.random.default_rng(0).permutation(64)
     for gram, count, paper in (
@@ -56,7 +56,7 @@ def test_width_32_and_permuted():
         assert laplace_rmse(optimise_p_identity(gram).error, count) < paper + 0.005
 
 
-def test_the_same_seed_gives_the_same_bytes_and_a_warm_start_is_no_worse():
+def test_seed_is_reproducible_and_warm_start_is_no_worse():
     gram = FAMILIES["prefix"].gram(40)
     first, second = (optimise_p_identity(gram, starts=2, seed=7) for _ in range(2))
     assert first.parameters.tobytes() == second.parameters.tobytes()
@@ -65,8 +65,8 @@ def test_the_same_seed_gives_the_same_bytes_and_a_warm_start_is_no_worse():
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(1.0, 0.0), (1.0, 1.0), (1.0, 40.0), (0.3, 1000.0)])
-def test_marginals_need_one_query(inner, outer):
-    """On a·I + b·11ᵀ a longer search with more queries gains next to nothing."""
+def test_one_extra_query_suffices_for_marginals(inner, outer):
+    """On a·I + b·11ᵀ a longer search with more queries gains less than 0.3 %."""
     gram = inner * np.eye(10) + outer
     found = optimise_p_identity(gram)
     assert error_coefficient(gram, found.matrix) == pytest.approx(found.error, rel=1e-9)
@@ -74,15 +74,15 @@ def test_marginals_need_one_query(inner, outer):
     assert found.error <= optimise_p_identity(nudged, p=3, starts=8).error * 1.003
 
 
-def test_total_and_a_single_cell_are_the_limit():
+def test_total_query_and_single_cell_limits():
     assert optimise_p_identity(np.full((5, 5), 2.0)).error == pytest.approx(2.0, rel=3e-3)
     assert optimise_p_identity(np.array([[3.0]])).error == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 6, 7, 8, 9))])
 @pytest.mark.parametrize("family", ["prefix", "range"])
-def test_the_error_is_that_of_the_matrix_also_where_total_is_nearly_best(family, size):
-    """Parameters that ran away once gave errors of 0 and below, by cancellation."""
+def test_error_equals_matrix_near_total_query(family, size):
+    """Regression test: diverging parameters gave errors of 0 and below by cancellation."""
     gram = FAMILIES[family].gram(size)
     found = optimise_p_identity(gram)
     matrix = found.matrix
@@ -91,8 +91,8 @@ def test_the_error_is_that_of_the_matrix_also_where_total_is_nearly_best(family,
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7])
-def test_small_problems_keep_their_digits(size):
-    """Where the identity's weight would vanish, the claimed error is still that of the matrix, above the SVD bound."""
+def test_error_of_small_problems_is_accurate(size):
+    """With a vanishing weight of the identity, the error is still that of the matrix and above the SVD bound."""
     gram = FAMILIES["prefix"].gram(size)
     found = optimise_p_identity(gram)
     assert error_coefficient(gram, found.matrix) == pytest.approx(found.error, rel=1e-7)

@@ -1,4 +1,4 @@
-"""The plan store: the same problem is solved once on a machine, and a damaged store costs time and nothing else."""
+"""The plan store: a problem is solved once per machine, and a damaged store affects nothing but the time."""
 
 import numpy as np
 import pytest
@@ -9,33 +9,33 @@ from dpscale.optimize.plan_store import VARIABLE, PlanStore, user_store
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def store_folder(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "store"))
     return tmp_path / "store"
 
 
 @pytest.fixture
 def searches(monkeypatch):
-    """The problems that were searched for longer than one look at what was known."""
+    """The problems that were optimised, with a flag for a start from a stored solution."""
     found = []
     optimise = query_smasher.optimise
 
-    def watched(rows, shape, tolerance, seconds, start):
+    def record_search(rows, shape, tolerance, seconds, start):
         found.append((rows.shape, start is not None))
         return optimise(rows, shape, tolerance, seconds, start)
 
-    monkeypatch.setattr(query_smasher, "optimise", watched)
+    monkeypatch.setattr(query_smasher, "optimise", record_search)
     return found
 
 
-def workload(*more: str) -> Workload:
-    asked = Workload(Domain({"a": 9, "b": 9, "c": 7})).add("prefix", degree=2).add("affine", attributes=[("a", "b")])
+def make_workload(*more: str) -> Workload:
+    workload = Workload(Domain({"a": 9, "b": 9, "c": 7})).add("prefix", degree=2).add("affine", attributes=[("a", "b")])
     for family in more:
-        asked.add(family, degree=1)
-    return asked
+        workload.add(family, degree=1)
+    return workload
 
 
-def same(left, right) -> bool:
+def equal_plans(left, right) -> bool:
     return [block.share for block in left.blocks] == [block.share for block in right.blocks] and all(
         np.array_equal(f.explicit(), g.explicit())
         for ours, other in zip(left.blocks, right.blocks, strict=True)
@@ -43,33 +43,33 @@ def same(left, right) -> bool:
     )
 
 
-def test_what_was_solved_is_not_solved_again(place, searches):
-    first = plan(workload())
+def test_stored_problems_start_from_solution(store_folder, searches):
+    first = plan(make_workload())
     assert not any(known for _, known in searches)
     searches.clear()
-    assert same(plan(workload()), first)
+    assert equal_plans(plan(make_workload()), first)
     assert searches
     assert all(known for _, known in searches)
 
 
-def test_a_changed_workload_costs_what_changed(place, searches):
-    plan(workload(), "query-smasher")
+def test_changed_workload_searches_new_problems_only(store_folder, searches):
+    plan(make_workload(), "query-smasher")
     searches.clear()
-    plan(workload("range"), "query-smasher")
+    plan(make_workload("range"), "query-smasher")
     assert {known for _, known in searches} == {True, False}
 
 
-def test_the_plan_is_the_same_without_a_store(place, monkeypatch):
-    kept = plan(workload())
+def test_plan_is_the_same_without_store(store_folder, monkeypatch):
+    stored = plan(make_workload())
     monkeypatch.setenv(VARIABLE, "off")
     assert user_store() is None
-    assert same(plan(workload()), kept)
+    assert equal_plans(plan(make_workload()), stored)
 
 
 @pytest.mark.parametrize("damage", ["cut", "wrong", "negative", "zero", "nan", "short", "pickle"])
-def test_a_damaged_store_costs_time_only(place, damage):
-    whole = plan(workload())
-    for path in place.rglob("*.npy"):
+def test_damaged_store_gives_same_plan(store_folder, damage):
+    original = plan(make_workload())
+    for path in store_folder.rglob("*.npy"):
         weights = np.load(path)
         if damage == "cut":
             path.write_bytes(path.read_bytes()[:40])
@@ -79,12 +79,12 @@ def test_a_damaged_store_costs_time_only(place, damage):
             wrong = {"wrong": np.arange(1.0, len(weights) + 1), "negative": -weights, "zero": weights * 0,
                      "nan": weights * np.nan, "short": weights[1:]}  # fmt: skip
             np.save(path, wrong[damage])
-    made = plan(workload())
-    assert made.error == pytest.approx(whole.error, rel=1e-6)
-    assert made.optimality_gap == pytest.approx(whole.optimality_gap, abs=1e-6)
+    built = plan(make_workload())
+    assert built.error == pytest.approx(original.error, rel=1e-6)
+    assert built.optimality_gap == pytest.approx(original.optimality_gap, abs=1e-6)
 
 
-def test_a_folder_that_cannot_be_made_is_an_empty_store(tmp_path):
+def test_store_in_unusable_folder_is_empty(tmp_path):
     (tmp_path / "file").write_text("")
     store = PlanStore(tmp_path / "file")
     store.put(np.ones(2), "key")

@@ -1,4 +1,4 @@
-"""Blocks by symmetry give back the Gram, and the problem's optimum does not depend on them."""
+"""Symmetry blocks: they add up to the Gram matrix and do not change the optimum."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from dpscale.workload.factors import compressed
 from dpscale.workload.families import joint_queries
 
 
-def whole(rows, shape) -> SymmetryBlocks:
-    """One block without any symmetry."""
+def single_block(rows, shape) -> SymmetryBlocks:
+    """Return one block without any symmetry."""
     return SymmetryBlocks((SymmetryBlock(compressed(rows), np.ones(rows.shape[1])),), np.arange(rows.shape[1]))
 
 
@@ -26,7 +26,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_blocks_add_up_to_the_gram(name):
+def test_blocks_add_up_to_gram(name):
     rows, shape = CASES[name]
     blocks = split(rows, shape)
     total = sum(blocks.expand(b, b.rows).T @ blocks.expand(b, b.rows) for b in blocks.blocks)
@@ -34,16 +34,16 @@ def test_blocks_add_up_to_the_gram(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_optimum_is_that_without_symmetries(name, monkeypatch):
+def test_optimum_does_not_depend_on_symmetry(name, monkeypatch):
     rows, shape = CASES[name]
     found = convex.optimise(rows, shape)
-    monkeypatch.setattr(convex, "split", whole)
+    monkeypatch.setattr(convex, "split", single_block)
     assert found.primal == pytest.approx(convex.optimise(rows, shape).primal, rel=1e-7)
     assert found.gap < 1e-8
     assert (found.root**2).sum(axis=0).max() == pytest.approx(1, abs=1e-9)
 
 
-def test_symmetries_are_found_where_they_are():
+def test_symmetries_are_found():
     assert len(split(*CASES["product"]).blocks) == 4
     assert len(split(*CASES["prefix"]).blocks) == 2
     assert len(split(*CASES["nothing"]).blocks) == 1

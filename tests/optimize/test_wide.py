@@ -1,4 +1,4 @@
-"""Wide axes in two levels: bounds against singular values, plans against the optimum of the same axis solved whole."""
+"""Two-level strategies of wide axes: bounds against singular values, plans against the one-level optimum."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from dpscale.workload.residual.axes import whole_weights
 
 @pytest.fixture
 def few_cells(monkeypatch):
-    """Axes are wide from 65 cells on, and cut into sixteen blocks or more."""
+    """Lower the limits: axes are wide from 65 cells and are cut into at least sixteen blocks."""
     monkeypatch.setattr(wide, "DENSE", 64)
     monkeypatch.setattr(wide, "BLOCKS", 16)
     wide.runs_of.cache_clear()
@@ -28,7 +28,7 @@ TRACES = {"prefix": prefix_trace, "range": range_trace, "circular": circular_tra
 
 @pytest.mark.parametrize("family", TRACES)
 @pytest.mark.parametrize("modes", [256, 6])
-def test_bounds_are_sums_of_singular_values_or_less(family, modes, monkeypatch):
+def test_trace_bounds_are_at_most_sum_of_singular_values(family, modes, monkeypatch):
     monkeypatch.setattr(wide_bounds, "MODES", modes)
     rng = np.random.default_rng(0)
     for profile in (np.full(20, 0.05), rng.dirichlet(np.ones(20)), np.arange(1, 21) / 210):
@@ -40,8 +40,8 @@ def test_bounds_are_sums_of_singular_values_or_less(family, modes, monkeypatch):
             assert found == pytest.approx(nuclear, rel=1e-12 if modes > 20 else 0.04)
 
 
-def test_the_errors_of_arcs_are_those_of_their_matrix():
-    """Of a covariance of pieces: those that go past the end too."""
+def test_arc_errors_equal_explicit_matrix():
+    """Arcs that pass the end of the axis are included."""
     rng = np.random.default_rng(4)
     rows = rng.normal(size=(12, 12)) @ (np.eye(12) - 1 / 12)
     covariance, running = rows.T @ rows, np.tri(13, 12, -1)
@@ -51,46 +51,46 @@ def test_the_errors_of_arcs_are_those_of_their_matrix():
     np.testing.assert_allclose(found, np.einsum("qi,ij,qj->q", matrix, covariance, matrix), atol=1e-9)
 
 
-def test_of_one_attribute_the_svd_bound_is_told():
+def test_bound_of_one_attribute_is_svd_bound():
     for family in ("prefix", "range", "circular", "marginal"):
-        asked = Workload(Domain({"a": 30})).add(family, degree=1)
+        workload = Workload(Domain({"a": 30})).add(family, degree=1)
         values = np.linalg.svd(FAMILIES[family].matrix(30), compute_uv=False)
-        assert whole_bound(asked) == pytest.approx(values.sum() ** 2 / 30)
+        assert whole_bound(workload) == pytest.approx(values.sum() ** 2 / 30)
     assert whole_bound(Workload(Domain({"a": 30, "b": 2})).add("prefix", degree=2)) == 0
 
 
 @pytest.mark.parametrize("family", ["prefix", "range", "circular"])
 @pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals"])
 @pytest.mark.parametrize("size", [96, 150])
-def test_two_levels_lose_little_and_say_how_much(family, mechanism, size, request):
-    asked = Workload(Domain({"a": size, "b": 3})).add(family, attributes=[("a",), ("a", "b")])
-    whole = plan(asked, mechanism)
+def test_two_level_error_is_near_optimum_and_within_gap(family, mechanism, size, request):
+    workload = Workload(Domain({"a": size, "b": 3})).add(family, attributes=[("a",), ("a", "b")])
+    whole = plan(workload, mechanism)
     request.getfixturevalue("few_cells")
-    made = plan(asked, mechanism)
-    assert any(factor.kind == "nested" for block in made.blocks for factor in block.factors)
-    assert whole.error < made.error < 1.15 * whole.error
-    assert made.error / whole.error - 1 < made.optimality_gap < 0.2
-    assert made.accuracy.total_error(asked) == pytest.approx(made.error, rel=1e-9)
+    built = plan(workload, mechanism)
+    assert any(factor.kind == "nested" for block in built.blocks for factor in block.factors)
+    assert whole.error < built.error < 1.15 * whole.error
+    assert built.error / whole.error - 1 < built.optimality_gap < 0.2
+    assert built.accuracy.total_error(workload) == pytest.approx(built.error, rel=1e-9)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_cells")
-def test_several_families_on_one_wide_axis():
-    asked = Workload(Domain({"a": 400, "b": 3})).add("marginal", degree=2).add("prefix", attributes=[("a",)])
-    made = plan(asked, "weighted-residuals")
-    assert made.accuracy.total_error(asked) == pytest.approx(made.error, rel=1e-9)
-    assert made.optimality_gap < 0.3
+def test_several_families_on_wide_axis():
+    workload = Workload(Domain({"a": 400, "b": 3})).add("marginal", degree=2).add("prefix", attributes=[("a",)])
+    built = plan(workload, "weighted-residuals")
+    assert built.accuracy.total_error(workload) == pytest.approx(built.error, rel=1e-9)
+    assert built.optimality_gap < 0.3
 
 
 @pytest.mark.usefixtures("few_cells")
 @pytest.mark.parametrize("mechanism", ["query-smasher", "weighted-residuals", "identity", "residual-planner"])
-def test_cells_alone_need_no_matrix(mechanism):
-    asked = Workload(Domain({"a": 10**6, "b": 3})).add("marginal", attributes=[("a",)])
-    made = plan(asked, mechanism)
-    assert made.rmse() == pytest.approx(1, rel=1e-6)
+def test_marginal_of_wide_axis_needs_no_matrix(mechanism):
+    workload = Workload(Domain({"a": 10**6, "b": 3})).add("marginal", attributes=[("a",)])
+    built = plan(workload, mechanism)
+    assert built.rmse() == pytest.approx(1, rel=1e-6)
 
 
-def test_what_is_wider_than_a_mechanism_takes_is_refused_in_a_sentence():
+def test_too_wide_axes_are_refused():
     for mechanism in ("hdmm", "eigen-design", "baseline", "residual-planner-plus"):
         with pytest.raises(PlanError, match=r"cells.*at most|at most .* cells"):
             plan(Workload(Domain({"a": 10**5})).add("prefix", degree=1), mechanism)
@@ -100,7 +100,7 @@ def test_what_is_wider_than_a_mechanism_takes_is_refused_in_a_sentence():
 
 
 @pytest.mark.usefixtures("few_cells")
-def test_weights_of_cells_follow_from_those_of_blocks():
+def test_cell_weights_follow_block_weights():
     profile = np.arange(1, 51) / np.arange(1, 51).sum()
     weights = axis_weights.cell_weights(profile, 100, "prefix", 14)
     cut, blocks = wide.cut_of(100, weights)
@@ -110,7 +110,7 @@ def test_weights_of_cells_follow_from_those_of_blocks():
     assert whole_weights(fine, 12) == axis_weights.cell_weights(profile, 60, "prefix", 12)
 
 
-def test_finer_weights_of_a_smooth_profile():
-    """Of a density like the root of the distance from the ends, whose sums are known."""
+def test_refined_profile_equals_known_density():
+    """The density is that of the arcsine law, with known sums."""
     places = lambda parts: np.arcsin(np.sqrt(np.linspace(0, 1, parts + 1))) / (np.pi / 2)  # noqa: E731
     assert axis_weights.refine_profile(np.diff(places(64)), 512, 512) == pytest.approx(np.diff(places(512)), rel=1e-6)

@@ -1,4 +1,4 @@
-"""aim-grem asked for cumulative queries: which 1-ways a strategy measures, what that costs, and what it gains."""
+"""aim-grem with cumulative queries: choice of 1-way strategies, their exact cost, and the gain in accuracy."""
 
 import json
 from dataclasses import replace
@@ -20,83 +20,89 @@ from tests.measurement.small import SIZES, make_counter, make_records
 DOMAIN = {"age": 40, "sex": 2, "income": 600, "code": 7}
 
 
-def chosen(*asked):
-    """By attribute, whether from both ends; `asked`: families with keywords."""
+def choose_strategies(*requests):
+    """Return, by attribute with a cumulative strategy, whether sums run from both ends; `requests`: families with
+    keywords.
+    """
     workload = Workload(Domain(DOMAIN))
-    for family, keywords in asked:
+    for family, keywords in requests:
         workload.add(family, **keywords)
     return {name: len(one.matrix) > 2 * one.cells for name, one in strategies(workload).items()}
 
 
-def measurement_plan(family="prefix", beta=Fraction(1, 10), **options):
+def make_plan(family="prefix", beta=Fraction(1, 10), **options):
     workload = Workload(Domain(SIZES)).add(family, degree=2)
     return plan(PlanningProblem(workload, Budget(GAUSSIAN, beta)), Options(**options))
 
 
-def test_attributes_of_which_nothing_but_cumulative_queries_is_asked():
-    """Two cells and more than 512 are measured one by one as ever."""
+def test_only_cumulative_attributes_get_a_strategy():
+    """Attributes with two cells or with more than 512 cells are measured cell by cell."""
     pairs = {"degree": 2}
-    assert chosen(("marginal", pairs)) == {}
-    assert chosen(("prefix", pairs)) == {"age": False, "code": False}
-    assert chosen(("range", pairs)) == chosen(("prefix", pairs), ("circular", pairs)) == {"age": True, "code": True}
-    assert chosen(("hybrid", {**pairs, "numeric": ["age", "income"]})) == {"age": False}
-    assert chosen(("prefix", pairs), ("marginal", {"attributes": [["age"]]})) == {"code": False}
-    assert chosen(("prefix", pairs), ("affine", {"attributes": [["sex", "code"]]})) == {"age": False}
+    assert choose_strategies(("marginal", pairs)) == {}
+    assert choose_strategies(("prefix", pairs)) == {"age": False, "code": False}
+    assert (
+        choose_strategies(("range", pairs))
+        == choose_strategies(("prefix", pairs), ("circular", pairs))
+        == {"age": True, "code": True}
+    )
+    assert choose_strategies(("hybrid", {**pairs, "numeric": ["age", "income"]})) == {"age": False}
+    assert choose_strategies(("prefix", pairs), ("marginal", {"attributes": [["age"]]})) == {"code": False}
+    assert choose_strategies(("prefix", pairs), ("affine", {"attributes": [["sex", "code"]]})) == {"age": False}
 
 
-def test_only_such_runs_are_of_another_version():
-    for made, version in [(measurement_plan(), BY_STRATEGY), (measurement_plan("marginal"), VERSION),
-                          (measurement_plan(published=True), VERSION)]:  # fmt: skip
-        assert made.to_dict()["version"] == version
-        labels = [order.label for order in made.first_decision().requests]
+def test_plans_with_strategies_have_their_own_version():
+    for built, version in [(make_plan(), BY_STRATEGY), (make_plan("marginal"), VERSION),
+                          (make_plan(published=True), VERSION)]:  # fmt: skip
+        assert built.to_dict()["version"] == version
+        labels = [order.label for order in built.first_decision().requests]
         assert {label["mechanism"] for label in labels} <= {version, VERSION}
         assert any("strategy" in label for label in labels) == (version == BY_STRATEGY)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_the_charge_covers_every_pair_of_neighbours(rows):
-    """Brute force: a unit of so many records added to each cell, against what the draw was charged for."""
+def test_strategy_cost_covers_every_neighbouring_pair(rows):
+    """Brute force: one unit with several records in each cell, against the charged cost of the draw."""
     workload = Workload(Domain(SIZES)).add("prefix", degree=2)
-    made = plan(PlanningProblem(workload, Budget(GAUSSIAN, Fraction(1, 10)), rows), Options())
-    for order in made.first_decision().requests:
+    built = plan(PlanningProblem(workload, Budget(GAUSSIAN, Fraction(1, 10)), rows), Options())
+    for order in built.first_decision().requests:
         matrix = order.block.factors[0].explicit().astype(object)
         farthest = max(int(((column * rows * order.draw.multiplier) ** 2).sum()) for column in matrix.T)
         assert order.draw.cost == Fraction(farthest, order.draw.variance - 8)
-    spent = sum(order.draw.cost for order in made.first_decision().requests)
-    assert made.first_decision().spent * (1 - Fraction(1, 10**4)) < spent <= made.first_decision().spent
+    spent = sum(order.draw.cost for order in built.first_decision().requests)
+    assert built.first_decision().spent * (1 - Fraction(1, 10**4)) < spent <= built.first_decision().spent
 
 
-def test_a_draw_charged_for_cells_by_themselves_would_be_caught():
-    """Planted: the strategy applied, at the noise of the cells."""
-    order = next(one for one in measurement_plan().first_decision().requests if one.strategy is not None)
+def test_planted_charge_of_cells_is_detected():
+    """Planted fault: the strategy is applied with the noise of the cells."""
+    order = next(one for one in make_plan().first_decision().requests if one.strategy is not None)
     false = replace(order, strategy=None)  # what it would be charged as
     applied = int((order.strategy.explicit().astype(object)[:, 0] ** 2).sum())
     assert false.block.squared_l2_sensitivity < applied == order.block.squared_l2_sensitivity
 
 
-def test_a_decision_that_goes_back_to_the_1_ways_is_read_back_with_its_strategies():
-    made = measurement_plan(beta=Fraction(1, 2000), patience=100)
+def test_one_way_decision_round_trips_with_strategies():
+    built = make_plan(beta=Fraction(1, 2000), patience=100)
     counts, state, number = make_counter(make_records()), None, 0
     decisions = []
 
-    class Kept(type(made)):
-        def make_decision(self, *asked):
-            decisions.append(super().make_decision(*asked))
+    class RecordingPlan(type(built)):
+        def make_decision(self, *requests):
+            decisions.append(super().make_decision(*requests))
             return decisions[-1]
 
-    kept = Kept(**{name: getattr(made, name) for name in made.__dataclass_fields__})
-    state = run(kept, counts, seeded_secret(number))
+    recording = RecordingPlan(**{name: getattr(built, name) for name in built.__dataclass_fields__})
+    state = run(recording, counts, seeded_secret(number))
     again = [decision for decision in decisions if decision.is_one_way]
     assert again
     assert state.left == 0
     for decision in again:
-        read = AimDecision.from_dict(json.loads(json.dumps(decision.to_dict())), made.setting)
+        read = AimDecision.from_dict(json.loads(json.dumps(decision.to_dict())), built.setting)
         assert [one.label for one in read.requests] == [one.label for one in decision.requests]
         assert any(one.strategy is not None for one in read.requests)
 
 
-def test_values_are_the_counts_with_the_noise_that_is_told():
-    order = next(one for one in measurement_plan().first_decision().requests if one.names == ("c",))
+def test_estimated_counts_are_unbiased_with_stated_variance():
+    order = next(one for one in make_plan().first_decision().requests if one.names == ("c",))
     factor, rng = cumulative_factor(SIZES["c"]), np.random.default_rng(0)
     counts = rng.poisson(50, SIZES["c"])
     scale = order.draw.multiplier
@@ -106,8 +112,8 @@ def test_values_are_the_counts_with_the_noise_that_is_told():
     assert drawn.var(axis=0).mean() == pytest.approx(order.variance, rel=0.1)
 
 
-def test_cumulative_answers_are_nearer_than_without():
-    """Ten secrets, against the very run that measures each cell by itself; both spend all."""
+def test_strategies_reduce_error_of_cumulative_queries():
+    """Ten secrets, against the same run with cells measured one by one; both spend the whole budget."""
     rng = np.random.default_rng(0)
     x = np.minimum(rng.poisson(3 + 10 * (rng.random(4000) < 0.3)), 39)
     table = np.stack([x, np.minimum(rng.poisson(6, 4000), 29), rng.integers(0, 3, 4000)], axis=1)
@@ -119,8 +125,8 @@ def test_cumulative_answers_are_nearer_than_without():
         return np.histogramdd(columns, bins=shape, range=[(0, size) for size in shape])[0].astype(np.int64)
 
     workload = Workload(Domain(sizes)).add("prefix", attributes=[["x", "z"], ["y", "z"]])
-    made = plan(PlanningProblem(workload, Budget(GAUSSIAN, Fraction(1, 1000))), Options())
-    runs = {"ours": made, "cells": replace(made, setting=replace(made.setting, strategies={}))}
+    built = plan(PlanningProblem(workload, Budget(GAUSSIAN, Fraction(1, 1000))), Options())
+    runs = {"ours": built, "cells": replace(built, setting=replace(built.setting, strategies={}))}
     errors, part = dict[str, list](), workload.parts[0]
     for name, one in runs.items():
         for secret in range(10):

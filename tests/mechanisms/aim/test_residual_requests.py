@@ -12,26 +12,26 @@ from tests.measurement.small import measure_request
 GROUPS = (Groups(6, (0, 2, 5)), every_cell(4))
 
 
-def requests(beta=Fraction(1, 30), precisions=None, rows=1):
+def make_requests(beta=Fraction(1, 30), precisions=None, rows=1):
     return residual_requests(("x", "y"), GROUPS, precisions or {}, beta, rows, (3, 1))
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_costs_come_to_nearly_beta_and_never_more(rows):
+def test_request_costs_sum_to_beta(rows):
     for beta in (Fraction(1, 7), Fraction(1, 10**9), Fraction(123, 7)):
-        spent = sum(order.draw.cost for order in requests(beta, rows=rows))
+        spent = sum(order.draw.cost for order in make_requests(beta, rows=rows))
         assert beta * (1 - Fraction(1, 10**5)) < spent <= beta
 
 
-def test_the_exact_cost_is_p_over_the_variance():
-    for order in requests():
+def test_request_cost_is_p_over_variance():
+    for order in make_requests():
         p = np.prod([1 - 1 / own.count for own in order.groups])
         assert float(order.draw.cost) == pytest.approx(p / order.variance, rel=1e-5)
 
 
-def test_one_record_moves_the_lattice_numbers_by_the_sensitivity():
-    """Brute force on the strategy that the order really applies."""
-    for order in requests():
+def test_request_cost_equals_explicit_sensitivity():
+    """Brute force over the explicit strategy of the request."""
+    for order in make_requests():
         block, whole = order.block, np.ones((1, 1), dtype=int)
         for factor in block.factors:
             whole = np.kron(whole, factor.explicit())
@@ -39,10 +39,10 @@ def test_one_record_moves_the_lattice_numbers_by_the_sensitivity():
         assert order.draw.cost == Fraction(order.draw.multiplier**2 * moved, order.draw.variance - 8)
 
 
-def test_values_are_the_centred_residual_and_its_noise_the_projector():
+def test_residual_noise_covariance_is_projector():
     rng = np.random.default_rng(0)
     counts = rng.poisson(20, size=(6, 4))
-    order = requests(Fraction(1, 2))[-1]
+    order = make_requests(Fraction(1, 2))[-1]
     true = residual_of(np.add.reduceat(counts, (0, 2, 5), axis=0).astype(float), (0, 1))
     drawn = (
         np.array([measure_request(order, lambda names: counts, seeded_secret(s), order.label) for s in range(600)])
@@ -55,7 +55,7 @@ def test_values_are_the_centred_residual_and_its_noise_the_projector():
     assert np.abs(found - projector).max() < 0.15
 
 
-def test_records_differ_where_measurements_differ_and_nowhere_else():
-    one, other = [o.label for o in requests()], [o.label for o in requests(Fraction(1, 31))]
+def test_labels_of_different_measurements_differ():
+    one, other = [o.label for o in make_requests()], [o.label for o in make_requests(Fraction(1, 31))]
     assert len({repr(record) for record in one + other}) == len(one) + len(other)
-    assert one == [o.label for o in requests()]
+    assert one == [o.label for o in make_requests()]
