@@ -1,4 +1,4 @@
-"""Strategies that mix the residuals: variances against the estimates' own coefficients and against least squares."""
+"""Strategies that mix residuals: variances against the coefficients of the estimates and against least squares."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -22,98 +22,100 @@ SETS = {
 }
 
 
-def workload() -> Workload:
+def make_workload() -> Workload:
     rng = np.random.default_rng(5)
-    asked = (
+    products = (
         Workload(DOMAIN)
         .add("prefix", attributes=[("a", "b"), ("c",)], weight=[2.0, 1.0])
         .add("range", attributes=[("b",)])
     )
-    return asked.add("marginal", attributes=[("b", "c")]).add_queries(("b", "c"), rng.normal(size=(3, 4, 2)), [1, 2, 3])
+    return products.add("marginal", attributes=[("b", "c")]).add_queries(
+        ("b", "c"), rng.normal(size=(3, 4, 2)), [1, 2, 3]
+    )
 
 
-def made(sets, identity: bool = False, noise: str = "gaussian") -> Plan:
+def make_plan(sets, identity: bool = False, noise: str = "gaussian") -> Plan:
     rng = np.random.default_rng(1)
 
-    def factor(size: int) -> Factor:
+    def make_factor(size: int) -> Factor:
         if identity and size == 4:
             return identity_factor(size)
         return Factor("full", (size,), rng.integers(-3, 9, (size + 2, size)))
 
     shares = rng.random(len(sets))
     blocks = tuple(
-        Block(names, tuple(map(factor, DOMAIN.shape(names))), share / shares.sum() * 0.99, True, noise)
+        Block(names, tuple(map(make_factor, DOMAIN.shape(names))), share / shares.sum() * 0.99, True, noise)
         for names, share in zip(sets, shares, strict=True)
     )
-    return Plan(workload(), "test", blocks, 1.0, 0.0)
+    return Plan(make_workload(), "test", blocks, 1.0, 0.0)
 
 
-def joint() -> Plan:
+def make_joint_plan() -> Plan:
     rng = np.random.default_rng(2)
     factor = Factor("full", (3, 4, 2), rng.integers(-3, 9, (30, 24)))
-    return Plan(workload(), "test", (Block(("a", "b", "c"), (factor,), 0.9, True),), 1.0, 0.0)
+    return Plan(make_workload(), "test", (Block(("a", "b", "c"), (factor,), 0.9, True),), 1.0, 0.0)
 
 
-def shared(sets) -> Plan:
-    """Every attribute has one strategy in all blocks: then the averages are least squares."""
+def make_shared_plan(sets) -> Plan:
+    """Return a plan in which every attribute has one strategy in all blocks, so that averages are least squares."""
     rng = np.random.default_rng(4)
     own = {
         name: Factor("full", (n,), rng.integers(-3, 9, (n + 2, n))) for name, n in zip("abc", (3, 4, 2), strict=True)
     }
     blocks = tuple(Block(names, tuple(own[name] for name in names), 0.9 / len(sets), True) for names in sets)
-    return Plan(workload(), "test", blocks, 1.0, 0.0)
+    return Plan(make_workload(), "test", blocks, 1.0, 0.0)
 
 
 PLANS = (
-    {name: made(sets) for name, sets in SETS.items()}
+    {name: make_plan(sets) for name, sets in SETS.items()}
     | {
-        "with identity": made(SETS["two that overlap"], identity=True),
-        "laplace": made(SETS["two that overlap"], noise="laplace"),
-        "joint": joint(),
+        "with identity": make_plan(SETS["two that overlap"], identity=True),
+        "laplace": make_plan(SETS["two that overlap"], noise="laplace"),
+        "joint": make_joint_plan(),
     }
-    | {f"shared, {name}": shared(sets) for name, sets in SETS.items()}
+    | {f"shared, {name}": make_shared_plan(sets) for name, sets in SETS.items()}
 )
 
 
-def estimates(plan: Plan, values) -> LeastSquaresEstimates:
+def make_estimates(plan: Plan, values) -> LeastSquaresEstimates:
     return LeastSquaresEstimates(plan, [block.unit_variance for block in plan.blocks], lambda index: values[index])
 
 
-def by_coefficients(plan: Plan, ask) -> np.ndarray:
-    """Variances of what `ask` gives, from its coefficient for every measured number."""
+def variances_by_coefficients(plan: Plan, read) -> np.ndarray:
+    """Return the variances of the results of `read`, from its coefficient for every measured value."""
     total = 0.0
     zero = [np.zeros(block.rows) for block in plan.blocks]
     for index, block in enumerate(plan.blocks):
         for place in np.ndindex(block.rows):
             values = [array.copy() for array in zero]
             values[index][place] = 1.0
-            total = total + block.unit_variance * np.asarray(ask(estimates(plan, values))) ** 2
+            total = total + block.unit_variance * np.asarray(read(make_estimates(plan, values))) ** 2
     return total
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_variances_are_those_of_the_estimates_coefficients(name):
+def test_part_variances_equal_coefficients(name):
     plan = PLANS[name]
     for part in plan.workload.parts:
         for attributes in part.sets:
-            if not all(kept in plan.accuracy.residuals for kept in [attributes]):
+            if not all(subset in plan.accuracy.residuals for subset in [attributes]):
                 continue
-            found = estimates(plan, None).part_variances(part, attributes)
+            found = make_estimates(plan, None).part_variances(part, attributes)
             np.testing.assert_allclose(
-                found, by_coefficients(plan, lambda e, p=part, a=attributes: e.span_answers(p, a)), rtol=1e-9
+                found, variances_by_coefficients(plan, lambda e, p=part, a=attributes: e.span_answers(p, a)), rtol=1e-9
             )
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_one_querys_variance(name):
+def test_query_variance_equals_coefficients(name):
     plan = PLANS[name]
     query = np.random.default_rng(0).normal(size=(4, 2) if ("b", "c") in plan.accuracy.residuals else (4,))
     attributes = ("b", "c") if query.ndim == 2 else ("b",)
-    expected = by_coefficients(plan, lambda e: e.answer(attributes, query)[0])
+    expected = variances_by_coefficients(plan, lambda e: e.answer(attributes, query)[0])
     assert plan.variance(attributes, query) == pytest.approx(float(expected), rel=1e-9)
-    assert estimates(plan, [np.zeros(b.rows) for b in plan.blocks]).answer(attributes, query)[1] ** 2 == pytest.approx(
-        float(expected), rel=1e-9
-    )
+    assert make_estimates(plan, [np.zeros(b.rows) for b in plan.blocks]).answer(attributes, query)[
+        1
+    ] ** 2 == pytest.approx(float(expected), rel=1e-9)
     if query.ndim == 2:
         assert plan.variance(("c", "b"), query.T) == pytest.approx(float(expected), rel=1e-9)
 
@@ -125,17 +127,19 @@ def test_estimates_are_unbiased(name):
     values = []
     for block in plan.blocks:
         others = tuple(i for i, n in enumerate(DOMAIN.names) if n not in block.attributes)
-        told = counts.sum(axis=others)
+        table = counts.sum(axis=others)
         if block.joint:
-            values.append(block.factors[0].explicit() @ told.reshape(-1))
+            values.append(block.factors[0].explicit() @ table.reshape(-1))
             continue
         for axis, factor in enumerate(block.factors):
-            told = np.moveaxis(np.tensordot(factor.explicit(), told, axes=(1, axis)), 0, axis)
-        values.append(told)
+            table = np.moveaxis(np.tensordot(factor.explicit(), table, axes=(1, axis)), 0, axis)
+        values.append(table)
     for attributes in [("b",), ("b", "c"), ("a", "b")]:
         if attributes in plan.accuracy.residuals:
             others = tuple(i for i, n in enumerate(DOMAIN.names) if n not in attributes)
-            np.testing.assert_allclose(estimates(plan, values).marginal(attributes), counts.sum(axis=others), atol=1e-9)
+            np.testing.assert_allclose(
+                make_estimates(plan, values).marginal(attributes), counts.sum(axis=others), atol=1e-9
+            )
 
 
 @pytest.mark.parametrize("name", ["one", "joint", *(f"shared, {name}" for name in SETS if name.startswith("one"))])
@@ -145,7 +149,7 @@ def test_one_block_or_shared_strategies_are_least_squares(name):
     strategy = explicit_strategy(plan, [block.unit_variance for block in plan.blocks])
     expected = least_squares_variances(strategy, queries)
     found = [
-        estimates(plan, None).part_variances(part, attributes).reshape(-1)
+        make_estimates(plan, None).part_variances(part, attributes).reshape(-1)
         for part in plan.workload.parts
         for attributes in part.sets
     ]
@@ -156,7 +160,7 @@ def test_one_block_or_shared_strategies_are_least_squares(name):
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name.startswith("shared")])
 def test_shared_strategies_of_overlapping_marginals_are_least_squares(name):
-    """Here not every query of the workload is told, so those that are."""
+    """Only the sets that the plan measures are checked."""
     plan = PLANS[name]
     strategy = explicit_strategy(plan, [block.unit_variance for block in plan.blocks])
     for part in plan.workload.parts:
@@ -165,25 +169,25 @@ def test_shared_strategies_of_overlapping_marginals_are_least_squares(name):
                 alone = Workload(DOMAIN)
                 alone.parts.append(part if len(part.sets) == 1 else replace(part, sets=(attributes,), weights=(1.0,)))
                 expected = least_squares_variances(strategy, explicit_workload(alone)[0])
-                found = estimates(plan, None).part_variances(part, attributes).reshape(-1)
+                found = make_estimates(plan, None).part_variances(part, attributes).reshape(-1)
                 np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "joint"])
-def test_the_error_is_the_sum_of_the_variances(name):
+def test_part_error_is_sum_of_variances(name):
     plan = PLANS[name]
     for part in plan.workload.parts:
         for attributes in part.sets:
             if attributes in plan.accuracy.residuals:
                 each = part.query_weights(attributes) if hasattr(part, "query_weights") else 1.0
-                expected = (estimates(plan, None).part_variances(part, attributes) * each).sum()
+                expected = (make_estimates(plan, None).part_variances(part, attributes) * each).sum()
                 assert plan.accuracy.part_error(part, attributes) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
     "families", [("range", "range"), ("range", "prefix"), ("circular", "range"), ("marginal", "circular")]
 )
-def test_joint_quadratic_of_a_covariance_without_symmetries(families):
+def test_joint_quadratic_equals_explicit_queries(families):
     from dpscale.workload import FAMILIES
 
     rng = np.random.default_rng(0)
@@ -195,7 +199,7 @@ def test_joint_quadratic_of_a_covariance_without_symmetries(families):
 
 
 def exact_variances(strategy, queries):
-    """qᵀ (KᵀK)⁻¹ q in rational numbers, by Gauss-Jordan elimination of an integer K with independent columns."""
+    """Return qᵀ (KᵀK)⁻¹ q in rational numbers, by Gauss-Jordan elimination of an integer K with independent columns."""
     gram = strategy.T.astype(object) @ strategy.astype(object)
     rows = [[*map(Fraction, own), *map(Fraction, map(int, right))] for own, right in zip(gram, queries.T, strict=True)]
     for pivot in range(len(rows)):
@@ -210,12 +214,12 @@ def exact_variances(strategy, queries):
                      for query, column in zip(queries, solved.T, strict=True)])  # fmt: skip
 
 
-def test_errors_of_an_ill_conditioned_joint_strategy_are_exact():
-    """Cells are measured badly and their sums well: in the entries of (KᵀK)⁺ the sums cancel to few digits."""
+def test_variances_of_ill_conditioned_joint_strategy_are_exact():
+    """Cells have large and sums small variances, so that sums over entries of (KᵀK)⁺ cancel to few digits."""
     sums = np.repeat(np.eye(12, dtype=np.int64), 2, axis=1)
     strategy = np.concatenate([np.eye(24, dtype=np.int64), 10**5 * sums])
     block = Block(("a", "b", "c"), (Factor("full", (3, 4, 2), strategy),), 1.0, True)
-    plan = Plan(workload(), "test", (block,), 1.0, 0.0)
+    plan = Plan(make_workload(), "test", (block,), 1.0, 0.0)
     for names, queries in ((("a", "b", "c"), np.eye(24, dtype=np.int64)), (("a", "b"), sums)):
         shape = DOMAIN.shape(names)
         found = [plan.variance(names, query.astype(float)) for query in np.eye(len(queries)).reshape(-1, *shape)]

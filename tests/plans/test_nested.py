@@ -1,4 +1,4 @@
-"""Strategies on wide axes, against their matrices on few cells: what is applied, told, and how well."""
+"""Nested strategies of wide axes, against their explicit matrices on small axes."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from dpscale.workload.residual.axes import centred, nearest_centred, whole_weigh
 
 @pytest.fixture(autouse=True)
 def few_cells(monkeypatch):
-    """Axes are wide from nine cells on, and cut into four blocks."""
+    """Lower the limits: axes are wide from nine cells and are cut into four blocks."""
     monkeypatch.setattr(wide, "DENSE", 8)
     monkeypatch.setattr(wide, "BLOCKS", 4)
     wide.runs_of.cache_clear()
@@ -22,13 +22,13 @@ def few_cells(monkeypatch):
     wide.runs_of.cache_clear()
 
 
-def rows_of(weights, count, rng):
+def draw_centred_rows(weights, count, rng):
     rows = rng.integers(-5000, 5000, (count, len(weights)))
     return nearest_centred(rows, weights) if len(weights) > 2 else centred(rows[:1], weights)
 
 
-def nested(size, seed=0, plain=False):
-    """Some strategy of full rank with some weights."""
+def make_nested(size, seed=0, plain=False):
+    """Return a random nested strategy of full rank, with random or, for `plain`, uniform weights."""
     rng = np.random.default_rng(seed)
     runs = wide.runs_of(size)
     count = sum(run.count for run in runs)
@@ -42,8 +42,8 @@ def nested(size, seed=0, plain=False):
         blocks = whole_weights(rng.dirichlet(np.full(count, 9.0)), 10)
         owns = [own for run, own in zip(runs, within, strict=True) for _ in range(run.count)]
         weights = (tuple(b * w for b, own in zip(blocks, owns, strict=True) for w in own),)
-    top = Factor("matrix", (count,), rows_of(blocks, count - 1, rng), (blocks,))
-    inner = tuple(Factor("matrix", (len(own),), rows_of(own, len(own) - 1, rng), (own,)) for own in within)
+    top = Factor("matrix", (count,), draw_centred_rows(blocks, count - 1, rng), (blocks,))
+    inner = tuple(Factor("matrix", (len(own),), draw_centred_rows(own, len(own) - 1, rng), (own,)) for own in within)
     return NestedFactor("nested", (size,), weights=weights, top=top, inner=inner)
 
 
@@ -52,8 +52,8 @@ SIZES = [12, 13, 15, 22]
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("plain", [True, False])
-def test_it_is_what_its_matrix_is(size, plain):
-    factor = nested(size, plain=plain)
+def test_properties_equal_explicit_matrix(size, plain):
+    factor = make_nested(size, plain=plain)
     matrix = factor.explicit()
     profile = profile_of(factor.weights[0] if factor.weights else None, size)
     assert np.abs(matrix @ profile).max() < 1e-9
@@ -66,9 +66,9 @@ def test_it_is_what_its_matrix_is(size, plain):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_told_has_the_least_variance(size):
-    """The estimate is that of least squares for what sums to zero when totals are spread by u."""
-    factor, rng = nested(size, 1), np.random.default_rng(2)
+def test_estimates_equal_explicit_least_squares(size):
+    """The oracle is least squares for vectors with sum zero under the spread u."""
+    factor, rng = make_nested(size, 1), np.random.default_rng(2)
     matrix, profile = factor.explicit().astype(float), profile_of(factor.weights[0], size)
     keep = np.eye(size) - np.outer(profile, np.ones(size))
     inverse = keep @ np.linalg.pinv(matrix)
@@ -88,7 +88,7 @@ def test_what_is_told_has_the_least_variance(size):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", wide.KNOWN)
-def test_the_grams_of_blocks_and_within_are_those_of_the_cells(size, name):
+def test_block_and_inner_grams_equal_cell_gram(size, name):
     rng = np.random.default_rng(3)
     cut = wide.Cut(size, tuple(rng.dirichlet(np.full(run.size, 5.0)) for run in wide.runs_of(size)))
     gram, ends = FAMILIES[name].gram(size), np.cumsum([0, *cut.lengths])
@@ -97,20 +97,20 @@ def test_the_grams_of_blocks_and_within_are_those_of_the_cells(size, name):
         spread[start:end, block] = cut.within[0 if block < cut.runs[0].count else 1]
         keep = np.eye(end - start) - np.outer(np.ones(end - start), spread[start:end, block])
         within = keep @ gram[start:end, start:end] @ keep.T
-        told = keep @ wide.inner_gram(name, size, end - start) @ keep.T
-        assert np.allclose(within, told)
+        expected = keep @ wide.inner_gram(name, size, end - start) @ keep.T
+        assert np.allclose(within, expected)
     assert np.allclose(wide.block_gram(name, cut), spread.T @ gram @ spread)
 
 
-def test_parts_that_are_not_of_its_blocks_are_refused():
-    factor = nested(13)
+def test_mismatched_parts_are_refused():
+    factor = make_nested(13)
     for size in (14, 17):  # cells of the weights; sizes of the blocks
         with pytest.raises(ValueError, match="blocks"):
             NestedFactor("nested", (size,), weights=factor.weights, top=factor.top, inner=factor.inner)
 
 
 @pytest.mark.parametrize("kind", ["center", "identity"])
-def test_an_axis_of_cells_alone_is_known_in_closed_form(kind):
+def test_long_implicit_factors_equal_explicit_covariance(kind):
     size = wide.LONG + 1
     factor, values = Factor(kind, (size,)), np.random.default_rng(1).normal(size=(2, size, 3))
     covariance = factor.covariance
@@ -125,7 +125,7 @@ def test_an_axis_of_cells_alone_is_known_in_closed_form(kind):
         assert FAMILIES[name].trace(size) == np.trace(FAMILIES[name].gram(size))
 
 
-def test_contrasts_are_an_orthonormal_basis_of_what_is_centred():
+def test_contrasts_are_orthonormal_and_centred():
     rows = wide._contrasts(7)
     assert np.allclose(rows @ rows.T, np.eye(6))
     assert np.allclose(rows.sum(axis=1), 0)

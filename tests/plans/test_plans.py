@@ -1,4 +1,4 @@
-"""Plans against brute force: the assembled strategy over the whole domain reproduces every figure."""
+"""Plans against brute force: the explicit strategy over the whole domain reproduces errors and variances."""
 
 import math
 from dataclasses import replace
@@ -12,7 +12,7 @@ from dpscale.mechanisms import MECHANISMS, query_smasher
 from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 
-def workloads() -> dict[str, Workload]:
+def make_workloads() -> dict[str, Workload]:
     rng = np.random.default_rng(0)
     small = Domain({"a": 4, "b": 5, "c": 2, "d": 3})
     return {
@@ -37,7 +37,7 @@ def workloads() -> dict[str, Workload]:
     }
 
 
-BEFOREHAND = [name for name in MECHANISMS if name not in ("auto", "aim-grem", "aim-pgm", "mst")]
+NONADAPTIVE = [name for name in MECHANISMS if name not in ("auto", "aim-grem", "aim-pgm", "mst")]
 RESIDUAL = ("query-smasher", "weighted-residuals", "residual-planner", "residual-planner-plus", "weighted-fourier")
 JOINT = (
     "array",
@@ -51,72 +51,72 @@ JOINT = (
 )
 
 
-def measurement_plan(name: str, mechanism: str, noise: str = "gaussian"):
-    """The plan, or None where the mechanism says that it does not take the workload; which it may say of few."""
+def make_plan(name: str, mechanism: str, noise: str = "gaussian"):
+    """Return the plan, or None for a mechanism that must refuse the workload."""
     pure = mechanism == "eigen-design" and noise == "laplace"
     if pure or (mechanism == "baseline" and name in JOINT):
         with pytest.raises(PlanError, match="Gaussian" if pure else "not a product of one-way families"):
-            plan(workloads()[name], mechanism, noise=noise)
+            plan(make_workloads()[name], mechanism, noise=noise)
         return None
-    return plan(workloads()[name], mechanism, noise=noise)
+    return plan(make_workloads()[name], mechanism, noise=noise)
 
 
-def case(name: str, mechanism: str, noise: str):
-    """One of every workload by every mechanism and noise; those that take HDMM's search the longest are slow ones."""
+def make_case(name: str, mechanism: str, noise: str):
+    """Return the parameters of a test; the slowest searches of HDMM are marked slow."""
     long = (mechanism, noise) == ("hdmm", "laplace") and name not in ("mixed", "array", "total only")
     return pytest.param(name, mechanism, noise, marks=[pytest.mark.slow] if long else [])
 
 
-CASES = [case(*one) for one in product(workloads(), BEFOREHAND, ("gaussian", "laplace"))]
+CASES = [make_case(*one) for one in product(make_workloads(), NONADAPTIVE, ("gaussian", "laplace"))]
 
 
 @pytest.mark.parametrize(("name", "mechanism", "noise"), CASES)
-def test_plan_figures_are_those_of_brute_force(name, mechanism, noise):
-    workload, made = workloads()[name], measurement_plan(name, mechanism, noise)
-    if made is None:
+def test_rmse_and_sensitivity_equal_brute_force(name, mechanism, noise):
+    workload, built = make_workloads()[name], make_plan(name, mechanism, noise)
+    if built is None:
         return
     queries, weights = explicit_workload(workload)
-    strategy = explicit_strategy(made, [block.unit_variance for block in made.blocks])
+    strategy = explicit_strategy(built, [block.unit_variance for block in built.blocks])
     variances = least_squares_variances(strategy, queries)
     expected = math.sqrt((weights * variances).sum() / len(queries))
     tolerance = 1e-9 if mechanism.startswith("residual") else 1e-5  # as far as the oracle's inverse is exact
-    if (mechanism in RESIDUAL and not made.blocks[0].whole) or len(made.blocks) == 1:
-        assert made.rmse() == pytest.approx(expected, rel=tolerance)
+    if (mechanism in RESIDUAL and not built.blocks[0].whole) or len(built.blocks) == 1:
+        assert built.rmse() == pytest.approx(expected, rel=tolerance)
     else:
-        assert made.rmse() >= expected * (1 - 1e-9)
+        assert built.rmse() >= expected * (1 - 1e-9)
     reach = (strategy**2).sum(axis=0) if noise == "gaussian" else np.abs(strategy * math.sqrt(2)).sum(axis=0)
     assert reach.max() <= 1 + 1e-9
-    assert made.query_count == len(queries)
-    assert made.bound <= made.error
+    assert built.query_count == len(queries)
+    assert built.bound <= built.error
 
 
-@pytest.mark.parametrize("mechanism", BEFOREHAND)
-def test_one_querys_variance_is_that_of_brute_force(mechanism):
+@pytest.mark.parametrize("mechanism", NONADAPTIVE)
+def test_query_variance_equals_brute_force(mechanism):
     rng = np.random.default_rng(1)
-    made = plan(workloads()["mixed"], mechanism)
+    built = plan(make_workloads()["mixed"], mechanism)
     query = rng.normal(size=(5, 4))
     full = np.einsum("ba,c,d->abcd", query, np.ones(2), np.ones(3)).reshape(1, -1)
-    strategy = explicit_strategy(made, [block.unit_variance for block in made.blocks])
+    strategy = explicit_strategy(built, [block.unit_variance for block in built.blocks])
     expected = least_squares_variances(strategy, full)[0]
-    found = made.variance(("b", "a"), query)
-    exact = mechanism in RESIDUAL or len(made.blocks) == 1
+    found = built.variance(("b", "a"), query)
+    exact = mechanism in RESIDUAL or len(built.blocks) == 1
     assert found == pytest.approx(expected, rel=1e-6) if exact else found >= expected * (1 - 1e-9)
 
 
-def test_identity_averages_what_overlaps():
-    """Two marginals of equal noise that share a 1-way: its variance is below that from either alone."""
+def test_identity_averages_overlapping_marginals():
+    """Two marginals of equal noise share a 1-way marginal: its variance is below that from either of them."""
     domain = Domain({"a": 4, "b": 3, "c": 5})
-    made = plan(Workload(domain).add("marginal", attributes=[("a", "b"), ("a", "c")]), "identity")
-    alone = min(block.unit_variance * n for block, n in zip(made.blocks, (3, 5), strict=True))
-    assert made.variance(("a",), np.eye(4)[0]) < alone
+    built = plan(Workload(domain).add("marginal", attributes=[("a", "b"), ("a", "c")]), "identity")
+    alone = min(block.unit_variance * n for block, n in zip(built.blocks, (3, 5), strict=True))
+    assert built.variance(("a",), np.eye(4)[0]) < alone
 
 
-@pytest.mark.parametrize("name", list(workloads()))
-def test_query_smasher_is_never_above_the_restricted_forms_nor_below_weighted_residuals(name):
-    ours = plan(workloads()[name], "query-smasher").rmse()
+@pytest.mark.parametrize("name", list(make_workloads()))
+def test_query_smasher_error_is_between_restricted_forms_and_weighted(name):
+    ours = plan(make_workloads()[name], "query-smasher").rmse()
     for other in set(RESIDUAL) - {"query-smasher", "weighted-residuals"}:
-        assert ours <= plan(workloads()[name], other).rmse() * (1 + 1e-6)
-    assert plan(workloads()[name], "weighted-residuals").rmse() <= ours * (1 + 1e-6)
+        assert ours <= plan(make_workloads()[name], other).rmse() * (1 + 1e-6)
+    assert plan(make_workloads()[name], "weighted-residuals").rmse() <= ours * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_query_smasher_is_never_above_the_restricted_forms_nor_below_weighted_re
 def test_table_4_of_query_smasher(family, size, paper, certified):
     domain = Domain({f"x{i}": size for i in range(40)})
     one_way = "prefix" if family in ("affine", "abs") else family
-    made = plan(Workload(domain).add(one_way, degree=1).add(family, degree=2), "query-smasher")
-    assert made.rmse() <= paper + 0.005
-    assert made.optimality_gap < 1e-5
+    built = plan(Workload(domain).add(one_way, degree=1).add(family, degree=2), "query-smasher")
+    assert built.rmse() <= paper + 0.005
+    assert built.optimality_gap < 1e-5
     if certified:
-        assert made.rmse() == pytest.approx(certified, abs=2e-4)
+        assert built.rmse() == pytest.approx(certified, abs=2e-4)
 
 
 CPS = Domain({"n0": 50, "n1": 100, "c0": 7, "c1": 4, "c2": 2})
@@ -157,35 +157,35 @@ def test_table_2_of_query_smasher(degrees, certified, count):
     workload = Workload(CPS)
     for degree in degrees:
         workload.add("hybrid", degree=degree, numeric=["n0", "n1"])
-    made = plan(workload, "query-smasher")
-    assert made.query_count == count
-    assert made.rmse() == pytest.approx(certified, abs=5e-5)
-    assert made.optimality_gap < 5e-6
+    built = plan(workload, "query-smasher")
+    assert built.query_count == count
+    assert built.rmse() == pytest.approx(certified, abs=5e-5)
+    assert built.optimality_gap < 5e-6
 
 
 @pytest.mark.parametrize(("family", "certified"), [("prefix", 56.533), ("abs", 50.437)])
 def test_table_8_of_query_smasher(family, certified):
-    """One weight for each attribute set, drawn as the paper's code does."""
+    """Every attribute set has a weight, drawn as in the code of the paper."""
     drawn = np.random.RandomState(42).randint(1, 6, 40 + 780).astype(float)
     workload = Workload(Domain({f"x{i}": 10 for i in range(40)})).add("prefix", degree=1, weight=drawn[:40].tolist())
-    made = plan(workload.add(family, degree=2, weight=drawn[40:].tolist()), "query-smasher")
-    assert made.rmse() == pytest.approx(certified, abs=1e-3)
+    built = plan(workload.add(family, degree=2, weight=drawn[40:].tolist()), "query-smasher")
+    assert built.rmse() == pytest.approx(certified, abs=1e-3)
 
 
-def test_optima_that_leave_cells_out_are_certified_too():
-    """abs on 40 × 40: many cells carry no weight, where a plain fixed point stops at a gap of a hundredth."""
-    made = plan(Workload(Domain({"a": 40, "b": 40})).add("abs", degree=2))
-    assert made.optimality_gap < 1e-6
+def test_optimum_with_unweighted_cells_is_certified():
+    """abs on 40 × 40: many cells have weight zero, where a plain fixed point stops at a gap of 0.01."""
+    built = plan(Workload(Domain({"a": 40, "b": 40})).add("abs", degree=2))
+    assert built.optimality_gap < 1e-6
 
 
-def test_marginals_need_no_rounding():
-    made = plan(Workload(Domain({"a": 7, "b": 9, "c": 3})).add("marginal", degree=3))
-    assert made.optimality_gap < 1e-12
-    assert made.rmse() == pytest.approx(plan(made.workload, "residual-planner").rmse(), rel=1e-12)
+def test_marginals_have_no_rounding_error():
+    built = plan(Workload(Domain({"a": 7, "b": 9, "c": 3})).add("marginal", degree=3))
+    assert built.optimality_gap < 1e-12
+    assert built.rmse() == pytest.approx(plan(built.workload, "residual-planner").rmse(), rel=1e-12)
 
 
-def test_the_gap_of_a_product_form_is_honest():
-    """Where a subworkload is too large to be solved whole, the bound is below the whole solution."""
+def test_bound_of_product_form_is_below_joint_optimum():
+    """With a low limit for joint subworkloads, the bound is still valid for the joint solution."""
     from dpscale.optimize import residual_problems
 
     domain = Domain({"a": 6, "b": 7})
@@ -201,48 +201,48 @@ def test_the_gap_of_a_product_form_is_honest():
     assert product.optimality_gap > whole.optimality_gap
 
 
-def test_a_query_outside_the_span_is_refused():
-    made = plan(Workload(Domain({"a": 4, "b": 5})).add("marginal", degree=1))
-    assert made.variance(("a", "b"), np.ones((4, 5))) > 0  # the total lies in the span
+def test_query_outside_span_is_refused():
+    built = plan(Workload(Domain({"a": 4, "b": 5})).add("marginal", degree=1))
+    assert built.variance(("a", "b"), np.ones((4, 5))) > 0  # the total lies in the span
     with pytest.raises(PlanError, match="a, b"):
-        made.variance(("a", "b"), np.eye(4, 5))
+        built.variance(("a", "b"), np.eye(4, 5))
 
 
-def test_the_strategy_can_be_shown():
-    made = plan(Workload(Domain({"a": 4, "b": 5})).add("prefix", degree=2))
-    assert (made.strategy(("a", "b")) ** 2).sum(axis=0).max() == pytest.approx(1.0)
+def test_strategy_is_normalised_or_refused():
+    built = plan(Workload(Domain({"a": 4, "b": 5})).add("prefix", degree=2))
+    assert (built.strategy(("a", "b")) ** 2).sum(axis=0).max() == pytest.approx(1.0)
     with pytest.raises(PlanError):
         plan(Workload(Domain({"a": 4, "b": 5})).add("prefix", degree=1)).strategy(("a", "b"))
 
 
-def test_unknown_mechanism_and_empty_workload():
+def test_unknown_mechanism_and_empty_workload_are_refused():
     with pytest.raises(JobError, match="query-smasher"):
         plan(Workload(Domain({"a": 2})).add("marginal", degree=1), "query-smash")
     with pytest.raises(JobError, match="no queries"):
         plan(Workload(Domain({"a": 2})))
 
 
-def test_auto_keeps_the_best_and_says_why():
-    workload = workloads()["all together"]
-    made = plan(workload, "auto")
-    tried = [name for name in BEFOREHAND if name != "baseline"]
-    assert made.error == min(measurement_plan("all together", name).error for name in tried)
+def test_auto_selects_smallest_error_and_notes_all():
+    workload = make_workloads()["all together"]
+    built = plan(workload, "auto")
+    tried = [name for name in NONADAPTIVE if name != "baseline"]
+    assert built.error == min(make_plan("all together", name).error for name in tried)
     for name in tried:
-        assert name in made.notes[-1]
+        assert name in built.notes[-1]
 
 
-def test_auto_passes_over_a_method_that_refuses(monkeypatch):
-    def refuses(question, options, tools):
+def test_auto_skips_refusing_mechanism(monkeypatch):
+    def refuse(question, options, tools):
         raise PlanError("workload", "too much", "less", "ask less")
 
-    monkeypatch.setattr(query_smasher, "MECHANISM", replace(query_smasher.MECHANISM, plan=refuses))
-    made = plan(workloads()["prefix"], "auto")
-    assert made.mechanism == "hdmm"
-    assert "query-smasher does not take it" in made.notes[-1]
+    monkeypatch.setattr(query_smasher, "MECHANISM", replace(query_smasher.MECHANISM, plan=refuse))
+    built = plan(make_workloads()["prefix"], "auto")
+    assert built.mechanism == "hdmm"
+    assert "query-smasher does not take it" in built.notes[-1]
 
 
-def test_sizes_that_agree_share_the_pieces_of_a_joint_family():
-    """What affine leaves on either axis is one problem, though an attribute stands first here and second there."""
+def test_joint_family_residuals_of_equal_sizes_share_signature():
+    """The 1-way residuals of affine are one problem, whether an attribute is first or second in a set."""
     from dpscale.workload import decompose
 
     subs = decompose(Workload(Domain({f"x{i}": 9 for i in range(5)})).add("affine", degree=2))
@@ -252,29 +252,29 @@ def test_sizes_that_agree_share_the_pieces_of_a_joint_family():
 def test_equal_problems_are_solved_once():
     solved = []
 
-    def each(function, items):
+    def count_items(function, items):
         items = list(items)
         solved.append(len(items))
         return [function(item) for item in items]
 
-    plan(Workload(Domain({f"x{i}": 12 for i in range(20)})).add("prefix", degree=3), "query-smasher", each)
+    plan(Workload(Domain({f"x{i}": 12 for i in range(20)})).add("prefix", degree=3), "query-smasher", count_items)
     assert solved == [1, 1]  # its optimum, and that optimum in integers
 
 
 @pytest.mark.parametrize("mechanism", ["query-smasher", "residual-planner", "hdmm"])
-def test_a_heavy_query_of_weight_zero_does_not_take_the_span(mechanism):
-    """Its row, once part of the integer basis, was chosen for its length instead of the query that is asked."""
-    heavy, asked = np.zeros(8), np.zeros(8)
-    heavy[:4], asked[[0, 1, 2, 6]] = 900, 1
-    workload = Workload(Domain({"a": 8})).add_queries(("a",), np.stack([heavy, asked]), [0.0, 1.0])
-    made = plan(workload, mechanism)
-    assert made.error == pytest.approx(made.variance(("a",), asked), rel=1e-6)
+def test_zero_weight_query_does_not_replace_span(mechanism):
+    """Regression test: its longer row was chosen for the integer basis instead of the weighted query."""
+    heavy, light = np.zeros(8), np.zeros(8)
+    heavy[:4], light[[0, 1, 2, 6]] = 900, 1
+    workload = Workload(Domain({"a": 8})).add_queries(("a",), np.stack([heavy, light]), [0.0, 1.0])
+    built = plan(workload, mechanism)
+    assert built.error == pytest.approx(built.variance(("a",), light), rel=1e-6)
 
 
-def test_queries_of_zeros_and_weights_that_vanish_are_refused():
-    domain, heavy, asked = Domain({"a": 8}), np.zeros(8), np.zeros(8)
-    heavy[:4], asked[[0, 1, 2, 6]] = 900, 1
+def test_zero_queries_and_vanishing_weights_are_refused():
+    domain, heavy, light = Domain({"a": 8}), np.zeros(8), np.zeros(8)
+    heavy[:4], light[[0, 1, 2, 6]] = 900, 1
     with pytest.raises(JobError, match="all zeros"):
         plan(Workload(domain).add_queries(("a",), np.zeros((2, 8))))
     with pytest.raises(PlanError, match="have no effect"):
-        plan(Workload(domain).add_queries(("a",), np.stack([heavy, asked]), [1e-30, 1.0]))
+        plan(Workload(domain).add_queries(("a",), np.stack([heavy, light]), [1e-30, 1.0]))

@@ -1,4 +1,4 @@
-"""Attribute sets and blocks in columns, against tuples of names; and what read columns must be to be taken."""
+"""Attribute sets and blocks stored in columns, against tuples of names; validation of columns read from a file."""
 
 import json
 from itertools import combinations
@@ -18,13 +18,13 @@ NAMES = tuple("abcdefg")
 ALL = [names for k in range(5) for names in combinations(NAMES, k)]
 
 
-def shuffled(seed=0, most=60):
+def shuffle_sets(seed=0, most=60):
     rng = np.random.default_rng(seed)
     return [ALL[i] for i in rng.permutation(len(ALL))[:most]]
 
 
-def test_sets_are_what_they_were_made_of():
-    given = shuffled()
+def test_attribute_sets_behave_like_list_of_tuples():
+    given = shuffle_sets()
     sets = AttributeSets.of(NAMES, given)
     assert list(sets) == given == [sets[i] for i in range(len(sets))]
     assert sets[-1] == given[-1]
@@ -36,8 +36,8 @@ def test_sets_are_what_they_were_made_of():
     assert sets.sums(values).tolist() == [sum(values[NAMES.index(name)] for name in names) for names in given]
 
 
-def test_sets_are_found_one_by_one_and_many_at_once():
-    given = shuffled()
+def test_find_and_locate_return_positions():
+    given = shuffle_sets()
     sets = AttributeSets.of(NAMES, [*given, given[5]])
     for names in ALL:
         assert sets.find(names) == [i for i, one in enumerate([*given, given[5]]) if one == names]
@@ -46,20 +46,20 @@ def test_sets_are_found_one_by_one_and_many_at_once():
     alone = AttributeSets.of(NAMES, given)
     assert alone.distinct
     for degree in range(5):
-        asked = [names for names in ALL if len(names) == degree]
-        expected = [given.index(names) if names in given else -1 for names in asked]
-        assert alone.locate(alone.positions(asked)).tolist() == expected
+        wanted_sets = [names for names in ALL if len(names) == degree]
+        expected = [given.index(names) if names in given else -1 for names in wanted_sets]
+        assert alone.locate(alone.positions(wanted_sets)).tolist() == expected
 
 
-def test_sets_of_equal_sums_are_told_apart():
-    """Words are random; here two attributes have those of two others, so that their sets collide."""
+def test_sets_with_colliding_hashes_are_distinguished():
+    """Two attributes get the random words of two others, so that their sets collide."""
     sets = AttributeSets.of(NAMES, [("a", "b"), ("c", "d")])
     vars(sets)["_words"] = np.array([1, 4, 2, 3, 9, 9, 9], np.uint64)
     assert (sets.find(("a", "b")), sets.find(("c", "d")), sets.find(("b",))) == ([0], [1], [])
 
 
 @pytest.mark.parametrize("edit", ["descending", "unknown", "twice", "short", "long", "backwards"])
-def test_columns_that_are_no_sets_are_told(edit):
+def test_inconsistent_columns_are_detected(edit):
     sets = AttributeSets.of(NAMES, [("a", "b", "c"), (), ("d",), ("a", "g")])
     assert is_consistent(sets, len(NAMES))
     members, ends = sets.members.copy(), sets.ends.copy()
@@ -74,16 +74,16 @@ def test_columns_that_are_no_sets_are_told(edit):
     assert not is_consistent(AttributeSets(NAMES, members, ends), len(NAMES))
 
 
-def blocks_of(domain, sets, make=center_factor, shares=None):
+def make_blocks(domain, sets, make=center_factor, shares=None):
     share = np.full(len(sets), 0.9 / len(sets)) if shares is None else shares
     return [
         Block(names, tuple(map(make, domain.shape(names))), float(own)) for names, own in zip(sets, share, strict=True)
     ]
 
 
-def test_blocks_in_columns_are_the_blocks():
-    domain, given = Domain({name: 2 + i % 3 for i, name in enumerate(NAMES)}), shuffled()
-    listed = blocks_of(domain, given, identity_factor, np.random.default_rng(0).uniform(0, 0.01, len(given)))
+def test_blocks_behave_like_list_of_blocks():
+    domain, given = Domain({name: 2 + i % 3 for i, name in enumerate(NAMES)}), shuffle_sets()
+    listed = make_blocks(domain, given, identity_factor, np.random.default_rng(0).uniform(0, 0.01, len(given)))
     blocks = Blocks.of(domain.names, iter(listed))
     assert len(blocks.strategies) < len(blocks)
     assert blocks.rows.tolist() == [np.prod(one.rows, dtype=int) for one in listed]
@@ -98,47 +98,47 @@ def test_blocks_in_columns_are_the_blocks():
     ]
 
 
-def test_every_block_has_the_draw_of_its_own_share():
-    """Draws are computed once for blocks that are alike: each against one computed for it alone."""
+def test_draws_equal_draws_computed_separately():
+    """Draws are computed once for equal blocks; the oracle computes each one alone."""
     from fractions import Fraction
 
     domain = Domain({name: 2 + i % 3 for i, name in enumerate(NAMES)})
-    made = plan(Workload(domain).add("marginal", degree=2).add("prefix", degree=1), mechanism="residual-planner")
-    draws = make_schedule(made, 0.3, 2).draws
+    built = plan(Workload(domain).add("marginal", degree=2).add("prefix", degree=1), mechanism="residual-planner")
+    draws = make_schedule(built, 0.3, 2).draws
     assert len(draws.kinds) < len(draws)
-    assert list(draws) == [draw_of(block, Fraction(0.3), 2) for block in made.blocks]
+    assert list(draws) == [draw_of(block, Fraction(0.3), 2) for block in built.blocks]
     assert draws.cost.gaussian <= Fraction(0.3)
     assert sum(draw.cost for draw in draws) <= draws.cost.gaussian
 
 
-def test_labels_made_at_once_are_the_canonical_ones():
-    """By them values are known again; the noise itself is keyed by the record as ever."""
+def test_batched_labels_are_canonical():
+    """Labels identify values; noise is keyed by the record."""
     domain = Domain({'a"b': 3, "ü": 2, "c,d": 4})
-    made = plan(Workload(domain).add("marginal", degree=2), mechanism="residual-planner")
-    requests = BlockRequests(made.blocks, make_schedule(made, 1.0).draws, made.sources)
+    built = plan(Workload(domain).add("marginal", degree=2), mechanism="residual-planner")
+    requests = BlockRequests(built.blocks, make_schedule(built, 1.0).draws, built.sources)
     for index, order in enumerate(requests):
         assert requests.text(index) == canonical(order.label).decode()
 
 
-def test_counted_are_the_largest_sets_and_sources_the_smallest_of_them():
-    domain, given = Domain({name: 2 + i for i, name in enumerate(NAMES)}), shuffled(1, 30)
+def test_sources_are_smallest_counted_sets_among_largest():
+    domain, given = Domain({name: 2 + i for i, name in enumerate(NAMES)}), shuffle_sets(1, 30)
     counted = count_sources(domain, AttributeSets.of(NAMES, given))
     largest = [names for names in given if not any(set(names) < set(other) for other in given)]
     assert sorted(counted.sets) == sorted(largest)
     for names, source in zip(given, counted.source, strict=True):
-        holding = [one for one in largest if set(names) <= set(one)]
-        assert counted.sets[int(source)] in holding
-        assert domain.cells(counted.sets[int(source)]) == min(map(domain.cells, holding))
+        supersets = [one for one in largest if set(names) <= set(one)]
+        assert counted.sets[int(source)] in supersets
+        assert domain.cells(counted.sets[int(source)]) == min(map(domain.cells, supersets))
 
 
-def test_a_plan_comes_back_from_its_files_and_other_columns_are_refused(tmp_path):
+def test_plan_round_trips_and_edited_columns_are_refused(tmp_path):
     domain = Domain({"a": 3, "b": 4, "c": 2})
     workload = Workload(domain).add("marginal", degree=2)
-    made = plan(workload, mechanism="residual-planner")
-    write_plan(tmp_path, made)
+    built = plan(workload, mechanism="residual-planner")
+    write_plan(tmp_path, built)
     back = read_plan(tmp_path, workload)
-    assert back.blocks.digest == made.blocks.digest
-    assert back.counted_sets == made.counted_sets
+    assert back.blocks.digest == built.blocks.digest
+    assert back.counted_sets == built.counted_sets
     with np.load(tmp_path / "blocks.npz") as file:
         columns = dict(file)
     np.savez(tmp_path / "blocks.npz", **(columns | {"share": columns["share"][::-1]}))
@@ -150,4 +150,4 @@ def test_a_plan_comes_back_from_its_files_and_other_columns_are_refused(tmp_path
     (tmp_path / "blocks.npz").write_bytes(b"PK")
     with pytest.raises(JobError, match="no complete plan"):
         read_plan(tmp_path, workload)
-    assert json.loads((tmp_path / "plan.json").read_text())["blocks"]["count"] == len(made.blocks)
+    assert json.loads((tmp_path / "plan.json").read_text())["blocks"]["count"] == len(built.blocks)

@@ -1,8 +1,7 @@
-"""Linear estimates answer exactly the row space of what is measured, with the error of least squares.
-
-The oracle is the explicit strategy matrix over the whole domain: integer rows, whose rank is exact modulo a large
-prime. A query in the row space may be answered, with the variance of generalised least squares; any other is refused.
-A query in the span of the workload is never refused.
+"""Linear estimates answer exactly the queries in the row space of the measurements, with the least-squares variance.
+/ The oracle is the explicit strategy matrix over the whole domain: integer rows, whose rank is exact modulo a large
+prime. A query in the row space may be answered, with the variance of generalised least squares; any other is
+refused. A query in the span of the workload is never refused.
 """
 
 from functools import reduce
@@ -54,7 +53,7 @@ class RowSpace:
 
 
 def random_workload(rng, most_cells):
-    """One to three parts of any family over three or four attributes of two to six cells."""
+    """Return one to three parts of any family over three or four attributes of two to six cells."""
     sizes = rng.integers(2, 7, rng.integers(3, 5))
     while sizes.prod() > most_cells:
         sizes[np.argmax(sizes)] -= 1
@@ -76,8 +75,8 @@ def random_workload(rng, most_cells):
     return workload
 
 
-def queries_of(rng, workload):
-    """Single cells, small random integers, differences, and combinations of the workload's own queries, by set."""
+def draw_queries(rng, workload):
+    """Yield single cells, small random integers, differences, and combinations of the workload's queries, by set."""
     domain = workload.domain
     for _ in range(12):
         names = domain.ordered(workload.sets[rng.integers(len(workload.sets))])
@@ -97,37 +96,37 @@ def queries_of(rng, workload):
             yield names, rng.integers(1, 4) * chosen[0] - rng.integers(0, 3) * chosen[1]
 
 
-def whole_query(domain, names, query):
-    """A query over some attributes as a vector over all cells."""
+def extend_query(domain, names, query):
+    """Return a query over some attributes as a vector over all cells."""
     shape = [domain[name].size if name in names else 1 for name in domain.names]
     return np.broadcast_to(query.reshape(shape), domain.shape(domain.names)).reshape(-1)
 
 
 def integer_strategy(plan):
-    """All measurements over the whole domain modulo PRIME: entries have up to 60 bits, more than a float holds."""
+    """Return all measurements over the whole domain modulo PRIME: entries have up to 60 bits, too many for a float."""
     rows = []
     for block in plan.blocks:
         own = [factor.explicit() % PRIME for factor in block.factors]
         joint = own[0] if block.joint else reduce(lambda a, b: np.kron(a, b) % PRIME, own, np.ones((1, 1), np.int64))
         queries = joint.reshape(len(joint), *plan.domain.shape(block.attributes))
-        rows.append(np.stack([whole_query(plan.domain, block.attributes, query) for query in queries]))
+        rows.append(np.stack([extend_query(plan.domain, block.attributes, query) for query in queries]))
     return np.concatenate(rows)
 
 
 def check_plan(plan, rng):
-    """Compare what a plan says of random queries with the explicit matrix; return the faults as sentences."""
+    """Compare the variances of random queries in a plan with the explicit matrix; return the faults as sentences."""
     units = np.array([block.unit_variance for block in plan.blocks])
     measured, scaled, faults = RowSpace(integer_strategy(plan)), explicit_strategy(plan, units), []
-    asked = RowSpace(explicit_workload(plan.workload)[0])
-    for names, query in queries_of(rng, plan.workload):
+    workload_span = RowSpace(explicit_workload(plan.workload)[0])
+    for names, query in draw_queries(rng, plan.workload):
         if not query.any():
             continue
-        whole = whole_query(plan.domain, names, query)
+        whole = extend_query(plan.domain, names, query)
         inside = whole in measured
         try:
             variance = plan.variance(names, query)
         except PlanError:
-            if whole in asked:
+            if whole in workload_span:
                 faults.append(f"refused in the workload's span: {names} {query.tolist()}")
             continue
         if not inside:
@@ -139,8 +138,8 @@ def check_plan(plan, rng):
     return faults
 
 
-def checked(seed, most_cells):
-    """Plan a random workload with the mechanism of its turn; the faults, or none where the mechanism refuses it."""
+def check_random_plan(seed, most_cells):
+    """Plan a random workload with one of the mechanisms and return the faults, or None if the mechanism refuses it."""
     rng = np.random.default_rng(seed)
     name = PLANNERS[seed % len(PLANNERS)]
     workload = random_workload(rng, most_cells)
@@ -153,21 +152,21 @@ def checked(seed, most_cells):
 
 @pytest.mark.parametrize("seed", range(CI))
 def test_plans_answer_exactly_the_row_space(seed):
-    faults = checked(seed, 100)
+    faults = check_random_plan(seed, 100)
     assert not faults, faults[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(CI, CI + NIGHTLY))
 def test_many_plans_answer_exactly_the_row_space(seed):
-    faults = checked(seed, 400)
+    faults = check_random_plan(seed, 400)
     assert not faults, faults[0]
 
 
 @pytest.mark.parametrize("family", ["abs", "affine"])
 @pytest.mark.parametrize("sizes", [(6, 3, 5, 5), (5, 5, 5, 5)])
-def test_joint_families_alone_answer_exactly_the_row_space(family, sizes):
-    """Some sets are measured by a strategy of several residuals, others by one of fewer rows than its residual has."""
+def test_joint_families_answer_exactly_the_row_space(family, sizes):
+    """Some sets are measured by a strategy of several residuals, others by one with fewer rows than its residual."""
     domain = dp.Domain({f"a{i}": size for i, size in enumerate(sizes)})
     plan = dp.plan(Workload(domain).add(family, degree=2))
     assert isinstance(plan.accuracy, CoupledResiduals)
@@ -175,15 +174,15 @@ def test_joint_families_alone_answer_exactly_the_row_space(family, sizes):
     assert not faults, faults[0]
 
 
-def test_a_span_check_that_passes_everything_is_caught(monkeypatch):
+def test_planted_missing_span_check_is_detected(monkeypatch):
     monkeypatch.setattr(CoupledResiduals, "_check_span", lambda *_: None)
     domain = dp.Domain({"a0": 6, "a1": 3, "a2": 5, "a3": 5})
     faults = check_plan(dp.plan(Workload(domain).add("abs", degree=2)), np.random.default_rng(0))
     assert any("outside the row space" in fault for fault in faults)
 
 
-def test_a_query_outside_the_span_is_refused_by_every_way_to_ask(tmp_path):
-    """The point query of the review, through plan, release and files."""
+def test_query_outside_span_is_refused_by_every_interface(tmp_path):
+    """A regression test of one point query, through the plan, the release and the files."""
     domain = {"attributes": {f"a{i}": {"kind": "integer", "low": 0, "high": size - 1}
                              for i, size in enumerate((6, 3, 5, 5))}}  # fmt: skip
     rng = np.random.default_rng(1)
@@ -205,9 +204,9 @@ def test_a_query_outside_the_span_is_refused_by_every_way_to_ask(tmp_path):
         lambda: release.quantile("a2", 0.5, by="a1"),
         lambda: release.plot(("a1", "a2")),
     ]
-    for ask in refused:
+    for call in refused:
         with pytest.raises(dp.PlanError):
-            ask()
+            call()
     files = list((tmp_path / "run" / "answers").iterdir())
     assert {path.name for path in files} == {"abs-2", "index.parquet"}
     assert "a1 = " not in (tmp_path / "run" / "report.html").read_text()

@@ -1,4 +1,4 @@
-"""One room computes costs: nobody else makes a draw or takes the smoothing off a variance."""
+"""Costs of noise: computed in one module only, exact, and never above the requested cost."""
 
 import ast
 from fractions import Fraction
@@ -10,15 +10,15 @@ import dpscale
 from dpscale import PlanError
 from dpscale.privacy.draws import GaussianDraw, LaplaceDraw, cost_of, gaussian_draw, laplace_draw, restored_gaussian
 
-ROOM = Path(dpscale.__file__).parent
+PACKAGE = Path(dpscale.__file__).parent
 MAKERS = {"GaussianDraw", "LaplaceDraw", "SMOOTHING", "COST_UNIT"}
 # audits compute costs on their own
 AUDITS = {"audit/noise_and_stability.py", "audit/selftest.py", "audit/evidence/sensitivities.py"}
 ALLOWED = {"privacy/draws.py", *AUDITS}
 
 
-def cost_makers(source: str) -> set[str]:
-    """The names of the formula that a module calls or computes with (annotations and isinstance aside)."""
+def find_cost_makers(source: str) -> set[str]:
+    """Return the names of the cost formula that a module calls or computes with, except in annotations."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
@@ -28,33 +28,33 @@ def cost_makers(source: str) -> set[str]:
     return found & MAKERS
 
 
-def test_only_one_module_computes_a_cost():
-    elsewhere = {str(path.relative_to(ROOM)): cost_makers(path.read_text()) for path in ROOM.rglob("*.py")}
+def test_only_one_module_computes_costs():
+    elsewhere = {str(path.relative_to(PACKAGE)): find_cost_makers(path.read_text()) for path in PACKAGE.rglob("*.py")}
     assert {name for name, found in elsewhere.items() if found} <= ALLOWED
     assert elsewhere["privacy/draws.py"] == MAKERS
 
 
 @pytest.mark.parametrize("line", ["GaussianDraw(1, 2, cost)", "cost = m**2 * d / (v - SMOOTHING)"])
-def test_a_planted_second_formula_is_seen(line):
-    assert cost_makers(f"def f(cost, m, d, v):\n    {line}\n")
+def test_planted_second_formula_is_detected(line):
+    assert find_cost_makers(f"def f(cost, m, d, v):\n    {line}\n")
 
 
 @pytest.mark.parametrize("squared", [1, 6, 12**9])
 @pytest.mark.parametrize("cost", [Fraction(1, 7), Fraction(3), Fraction(1, 10**9)])
-def test_a_gaussian_draw_costs_nearly_what_it_may_and_never_more(squared, cost):
+def test_gaussian_draw_cost_is_just_below_requested_cost(squared, cost):
     draw = gaussian_draw(squared, cost, 3, "a")
     assert cost * (1 - Fraction(1, 10**6)) <= draw.cost <= cost
     assert draw.cost == Fraction(draw.multiplier**2 * squared * 9, draw.variance - 8)
     assert restored_gaussian(draw.multiplier, draw.variance, squared, 3) == draw
 
 
-def test_a_laplace_draw_costs_nearly_what_it_may_and_never_more():
+def test_laplace_draw_cost_is_just_below_requested_cost():
     draw = laplace_draw(5, Fraction(1, 3), 2, "a")
     assert Fraction(1, 3) * (1 - Fraction(1, 10**6)) <= draw.cost == Fraction(draw.multiplier * 10, draw.scale)
     assert draw.cost <= Fraction(1, 3)
 
 
-def test_costs_of_either_kind_add_in_their_own_currency():
+def test_gaussian_and_laplace_costs_add_separately():
     laplace = LaplaceDraw(1, 5, Fraction(1, 5))
     total = cost_of([GaussianDraw(1, 20, Fraction(1, 3)), laplace, laplace])
     assert abs(total.gaussian - Fraction(1, 3)) < Fraction(1, 2**150)
@@ -62,7 +62,7 @@ def test_costs_of_either_kind_add_in_their_own_currency():
     assert abs(total.pure_squares - Fraction(2, 25)) < Fraction(1, 2**150)
 
 
-def test_noise_that_cannot_be_drawn_is_refused():
+def test_impossible_noise_is_refused():
     with pytest.raises(PlanError, match="measure age"):
         gaussian_draw(1, Fraction(1, 10**70), 1, "age")
     with pytest.raises(ValueError, match="impossible"):

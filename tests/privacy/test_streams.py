@@ -1,4 +1,4 @@
-"""Keyed streams: ChaCha20 as RFC 8439 has it, one stream a record, nothing of the key outside."""
+"""Keyed streams: ChaCha20 as in RFC 8439, one stream per record, and no key material outside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = bytes(range(32))
 
 
 def chacha_block(key: bytes, counter: int, nonce: bytes) -> bytes:
-    """One block by RFC 8439 section 2.3, in plain Python; `nonce` is the 12 bytes after the counter."""
+    """Return one block as in RFC 8439, section 2.3, in plain Python; `nonce` is the 12 bytes after the counter."""
     start = struct.unpack("<16I", b"expand 32-byte k" + key + struct.pack("<I", counter) + nonce)
     x = list(start)
 
@@ -40,7 +40,7 @@ def chacha_block(key: bytes, counter: int, nonce: bytes) -> bytes:
     return struct.pack("<16I", *((a + b) & 0xFFFFFFFF for a, b in zip(x, start, strict=True)))
 
 
-def test_the_oracle_and_the_stream_give_the_first_vector_of_the_rfc() -> None:
+def test_oracle_and_stream_equal_rfc_test_vector() -> None:
     # RFC 8439, appendix A.1, test vector 1: key, nonce and counter all zero.
     vector = bytes.fromhex(
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
@@ -50,7 +50,7 @@ def test_the_oracle_and_the_stream_give_the_first_vector_of_the_rfc() -> None:
     assert KeyedStream(bytes(32)).words(8).astype("<u8").tobytes() == vector
 
 
-def test_words_count_blocks_within_a_segment_and_segments_in_the_nonce() -> None:
+def test_blocks_are_counted_in_segment_and_segments_in_nonce() -> None:
     stream = KeyedStream(KEY, segment_words=24)
     pieces = np.concatenate([stream.words(n) for n in (5, 0, 30, 1, 44)])
     blocks = [chacha_block(KEY, i % 3, (i // 3).to_bytes(12, "little")) for i in range(10)]
@@ -59,27 +59,27 @@ def test_words_count_blocks_within_a_segment_and_segments_in_the_nonce() -> None
     assert stream.position == 80
 
 
-def test_a_segment_ends_before_the_block_counter_wraps() -> None:
+def test_segment_ends_before_block_counter_overflows() -> None:
     assert streams.SEGMENT_WORDS * 8 // 64 < 2**32
     with pytest.raises(ValueError):
         KeyedStream(KEY, segment_words=2 * streams.SEGMENT_WORDS)
 
 
 @given(st.lists(st.integers(0, 300), max_size=8))
-def test_words_do_not_depend_on_how_they_are_asked_for(sizes: list[int]) -> None:
+def test_words_do_not_depend_on_read_sizes(sizes: list[int]) -> None:
     stream, whole = KeyedStream(KEY), KeyedStream(KEY).words(sum(sizes))
     parts = [stream.words(n) for n in sizes]
     assert np.array_equal(np.concatenate([np.empty(0, np.uint64), *parts]), whole)
 
 
-def test_words_longer_than_a_buffer_are_the_same_words() -> None:
+def test_reads_longer_than_buffer_give_same_words() -> None:
     count = len(streams._ZEROS) // 8 + 100
     stream = KeyedStream(KEY)
     first = stream.words(100)
     assert np.array_equal(np.concatenate([first, stream.words(count)]), KeyedStream(KEY).words(100 + count))
 
 
-def test_purpose_record_and_secret_each_part_the_streams() -> None:
+def test_streams_differ_by_purpose_record_and_secret() -> None:
     record = {"query": ["age", "sex"], "scale": 3, "round": 0}
     keys = {stream_key(SECRET, purpose, record) for purpose in streams.PURPOSES}
     keys |= {
@@ -92,7 +92,7 @@ def test_purpose_record_and_secret_each_part_the_streams() -> None:
     assert np.array_equal(first.words(9), again.words(9))
 
 
-def test_a_continuation_depends_on_the_key_and_the_place_only() -> None:
+def test_continuation_depends_on_key_and_position_only() -> None:
     read, fresh = KeyedStream(KEY), KeyedStream(KEY)
     read.words(1000)
     assert np.array_equal(read.continuation(5).words(4), fresh.continuation(5).words(4))
@@ -113,24 +113,24 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), values, max_size=4))
-def test_canonical_can_be_read_back(record: dict) -> None:
+def test_canonical_round_trips(record: dict) -> None:
     assert json.loads(canonical(record)) == record
 
 
 @pytest.mark.parametrize("bad", [1.0, float("nan"), np.float64(2), np.int64(2), b"x", {1, 2}, Fraction(1, 2)])
-def test_canonical_refuses_what_has_no_canonical_text(bad: object) -> None:
+def test_canonical_refuses_unsupported_values(bad: object) -> None:
     for record in ({"a": bad}, {"a": [bad]}, {"a": {"b": (1, bad)}}):
         with pytest.raises(TypeError):
             canonical(record)
 
 
-def test_canonical_refuses_keys_that_are_not_text_and_records_that_are_no_mapping() -> None:
+def test_canonical_refuses_nontext_keys_and_nonmappings() -> None:
     for bad in ({1: 2}, {"a": {None: 1}}, [("a", 1)]):
         with pytest.raises(TypeError):
             canonical(bad)  # type: ignore[arg-type]
 
 
-def test_wrong_purposes_and_short_secrets_are_refused() -> None:
+def test_unknown_purpose_and_short_secret_are_refused() -> None:
     with pytest.raises(ValueError, match="purpose"):
         stream_key(SECRET, "nosie", {})
     with pytest.raises(ValueError, match="secret"):
@@ -146,7 +146,7 @@ def test_secrets_are_256_bits_and_differ() -> None:
 
 
 @pytest.mark.parametrize("read", [0, 3])
-def test_a_stream_shows_no_key_and_cannot_leave_the_process(read: int) -> None:
+def test_stream_hides_key_and_cannot_be_copied_or_pickled(read: int) -> None:
     stream = KeyedStream(b"K" * 32)
     stream.words(read)
     assert "KKK" not in repr(stream) + str(stream)
@@ -159,6 +159,6 @@ def test_a_stream_shows_no_key_and_cannot_leave_the_process(read: int) -> None:
         cloudpickle.dumps({"task": stream})
 
 
-def test_importing_streams_and_noise_loads_no_numba() -> None:
+def test_streams_import_loads_no_numba() -> None:
     code = "import sys, dpscale.privacy.streams, dpscale.privacy.noise; sys.exit('numba' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=streams.__file__.split("dpscale/privacy")[0])

@@ -1,6 +1,5 @@
-"""Noise of 128 bits: values against the exact candidate and an own reading of the words, laws against the normal.
-
-As in `test_noise`, keys are fixed, the right scale has p > 1e-3, and scale x 1.3 and x 0.7 have p < 1e-9.
+"""Noise of 128 bits: values against exact arithmetic on the same words, distributions against the continuous laws.
+/ As in `test_noise`, keys are fixed; the correct scale has p > 1e-3, and scales x 1.3 and x 0.7 have p < 1e-9.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from dpscale.privacy.noise import (
 )
 from dpscale.privacy.staircase import Staircase, bucket_edges, exact_candidate, exp_bounds
 from dpscale.privacy.streams import KeyedStream
-from tests.privacy.test_noise import ScriptedStream, stream
+from tests.privacy.test_noise import ScriptedStream, open_test_stream
 
 VARIANCES = [2**106, 2**120, 3**80 + Fraction(1, 7), (2**92 - 5) ** 2, 2**200]
 SCALES = [2**53, Fraction(3**50, 7), 2**99]
@@ -41,16 +40,16 @@ PINNED = {
 }
 
 
-def whole(high: np.ndarray, low: np.ndarray) -> list[int]:
+def join_words(high: np.ndarray, low: np.ndarray) -> list[int]:
     return [int(h) * 2**64 + int(lo) for h, lo in zip(high, low, strict=True)]
 
 
-def signed(out: np.ndarray) -> list[int]:
-    return whole(out[0].view(np.int64), out[1])
+def join_signed(out: np.ndarray) -> list[int]:
+    return join_words(out[0].view(np.int64), out[1])
 
 
-def as_words(law: Staircase, negative: int, bucket: int, offset: int, acceptance: str = "") -> list[int]:
-    """The words of a candidate, written bit by bit; the acceptance goes on with ones."""
+def candidate_words(law: Staircase, negative: int, bucket: int, offset: int, acceptance: str = "") -> list[int]:
+    """Return the words of a candidate, written bit by bit; the acceptance is filled with ones."""
     edges = [0, *bucket_edges(law, 63).lower]
     text = f"{offset:0{law.log_width}b}"
     rest = acceptance.ljust(128 - law.log_width, "1")
@@ -58,15 +57,15 @@ def as_words(law: Staircase, negative: int, bucket: int, offset: int, acceptance
     return [(edges[bucket] + edges[bucket + 1]) // 2 << 1 | negative, int(second, 2), int(third, 2)]
 
 
-def decide(law: Staircase, words: list[int]) -> tuple[int, list[int]]:
-    """Candidates done, and the values, of the compiled loop on one candidate."""
+def decide_candidate(law: Staircase, words: list[int]) -> tuple[int, list[int]]:
+    """Return the number of decided candidates and the values from the compiled loop on one candidate."""
     out = np.zeros((2, 1), dtype=np.uint64)
     done, filled = noise._decide(tabulate(law), np.array(words, dtype=np.uint64), 0, out, 0)
-    return done, signed(out[:, :filled])
+    return done, join_signed(out[:, :filled])
 
 
-def whatever_comes(law: Staircase, words: list[int]) -> set[bool]:
-    """Is a candidate kept, by exact arithmetic, at either extreme of what its first two words leave open?"""
+def possible_decisions(law: Staircase, words: list[int]) -> set[bool]:
+    """Return the exact decisions at both extremes of the bits that the first two words leave open."""
     offset_rest = (1 << law.log_width - 32) - 1 << 96 - law.log_width
     hardest, easiest = (offset_rest, 0), (ONES - offset_rest, ONES)  # the third word, and all bits after it
     return {
@@ -79,8 +78,8 @@ def whatever_comes(law: Staircase, words: list[int]) -> set[bool]:
 
 
 @pytest.mark.parametrize("variance", VARIANCES)
-def test_it_is_normal_down_to_its_lowest_bits_and_of_no_other_scale(variance: int | Fraction) -> None:
-    high, low = wide_gaussian(stream(), variance, 200_000)
+def test_wide_gaussian_is_normal_to_lowest_bits_and_rejects_other_scales(variance: int | Fraction) -> None:
+    high, low = wide_gaussian(open_test_stream(), variance, 200_000)
     sigma = float(variance) ** 0.5
     values = high * 2.0**64 + low
     assert stats.kstest(values / sigma, "norm").pvalue > 1e-3
@@ -92,8 +91,8 @@ def test_it_is_normal_down_to_its_lowest_bits_and_of_no_other_scale(variance: in
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_laplace_is_continuous_laplace_down_to_its_lowest_bits(scale: int | Fraction) -> None:
-    high, low = wide_laplace(stream(), scale, 200_000)
+def test_wide_laplace_is_continuous_laplace_to_lowest_bits(scale: int | Fraction) -> None:
+    high, low = wide_laplace(open_test_stream(), scale, 200_000)
     values = high * 2.0**64 + low
     assert stats.kstest(values / float(scale), "laplace").pvalue > 1e-3
     assert all(stats.kstest(values / (float(scale) * wrong), "laplace").pvalue < 1e-9 for wrong in (1.3, 0.7))
@@ -101,9 +100,9 @@ def test_laplace_is_continuous_laplace_down_to_its_lowest_bits(scale: int | Frac
 
 
 @pytest.mark.parametrize("law", [LAWS[1], LAWS[4]])
-def test_the_law_holds_within_a_bucket_too(law: Staircase) -> None:
-    """8 million draws see the shape inside a bucket, and would miss no acceptance step."""
-    drawn = noise._draw(stream(), tabulate(law), 8_000_000)
+def test_law_holds_within_bucket(law: Staircase) -> None:
+    """8 million draws show the shape inside a bucket and would reveal a missing acceptance step."""
+    drawn = noise._draw(open_test_stream(), tabulate(law), 8_000_000)
     places = np.abs(drawn[0].view(np.int64) * 2.0**64 + drawn[1]) / law.width
     places = places[(places >= 1) & (places < 300)]
     observed = np.bincount((places * 16).astype(int) % 16, minlength=16)
@@ -117,40 +116,42 @@ def test_the_law_holds_within_a_bucket_too(law: Staircase) -> None:
 
 
 @given(st.sampled_from(LAWS), st.integers(0, 1), st.integers(0, 90), st.data())
-def test_each_offset_is_one_value(law: Staircase, negative: int, bucket: int, data: st.DataObject) -> None:
+def test_every_bucket_and_offset_give_one_value(
+    law: Staircase, negative: int, bucket: int, data: st.DataObject
+) -> None:
     """Every magnitude has one bucket and one offset; a uniform number of all ones accepts it."""
     offset = data.draw(st.one_of(st.integers(0, law.width - 1), st.integers(0, 3), st.just(law.width - 1)))
-    words = as_words(law, negative, bucket, offset)
+    words = candidate_words(law, negative, bucket, offset)
     value = (-1 if negative else 1) * (bucket * law.width + offset)
     minus_zero = negative and value == 0
-    assert decide(law, words) == (1, [] if minus_zero else [value])
-    assert exact_candidate(law, words, stream()) == (None if minus_zero else value)
+    assert decide_candidate(law, words) == (1, [] if minus_zero else [value])
+    assert exact_candidate(law, words, open_test_stream()) == (None if minus_zero else value)
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_only_a_whole_offset_of_zero_makes_minus_zero(law: Staircase) -> None:
-    assert decide(law, as_words(law, 1, 0, 0)) == (1, [])
-    assert decide(law, as_words(law, 0, 0, 0)) == (1, [0])
+def test_minus_zero_needs_offset_zero(law: Staircase) -> None:
+    assert decide_candidate(law, candidate_words(law, 1, 0, 0)) == (1, [])
+    assert decide_candidate(law, candidate_words(law, 0, 0, 0)) == (1, [0])
     for low in (1, law.width >> 33, law.width >> 32):
-        assert decide(law, as_words(law, 1, 0, low)) == (1, [-low])
-    assert decide(law, as_words(law, 1, 1, 0)) == (1, [-law.width])
+        assert decide_candidate(law, candidate_words(law, 1, 0, low)) == (1, [-low])
+    assert decide_candidate(law, candidate_words(law, 1, 1, 0)) == (1, [-law.width])
 
 
 # ---- the loop and the exact arithmetic -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_what_the_loop_decides_is_what_exact_arithmetic_decides(law: Staircase) -> None:
-    words = stream("words").words(3 * 20_000)
+def test_loop_decisions_equal_exact_arithmetic(law: Staircase) -> None:
+    words = open_test_stream("words").words(3 * 20_000)
     # Acceptances near zero, where some are rejected: as they are, nearly all would be accepted unseen.
     words[1::3] &= np.uint64(0xFFFFFFFF03FFFFFF)
     out = np.zeros((2, 1), dtype=np.uint64)
     outcomes = {"accepted": 0, "rejected": 0}
     for own in words.reshape(-1, 3)[:4000]:
         done, filled = noise._decide(tabulate(law), own, 0, out, 0)
-        exact = exact_candidate(law, own.tolist(), stream("more"))
+        exact = exact_candidate(law, own.tolist(), open_test_stream("more"))
         assert done == 1
-        assert signed(out[:, :filled]) == ([] if exact is None else [exact])
+        assert join_signed(out[:, :filled]) == ([] if exact is None else [exact])
         outcomes["accepted" if filled else "rejected"] += 1
     assert min(outcomes.values()) > 100
 
@@ -160,16 +161,17 @@ def test_what_the_loop_decides_is_what_exact_arithmetic_decides(law: Staircase) 
 @example(LAWS[4], 0, 90, 1.0, 31, True)
 @example(LAWS[4], 0, 90, 1.0, 31, False)
 @example(LAWS[0], 0, 31, 0.34375, 35, False)
-def test_the_loop_yields_only_near_an_acceptance_probability(
+def test_loop_is_undecided_only_near_acceptance_probability(
     law: Staircase, negative: int, bucket: int, place: float, agree: int, above: bool
 ) -> None:
-    """Numbers V at a distance of 2^-agree from R = 1 - exp(-x): decided where 32 bits suffice, yielded where not.
-
-    The loop knows V and the offset to 32 bits each. R moves by at most 2^-34 with the rest of the offset (a slope below
-    1/4), V by 2^-32 with the rest of its bits, and rounding is below 2^-56. So it decides all at a distance of 2^-31.
-    Nearer, it decides where every rest comes to the same end. To accept it allows for 2^-34 while these laws' slopes,
-    at most 1/16, can use up 2^-36 of it: so nothing nearer than 2^-35 is accepted. What is rejected may be as near as
-    rounding: where the offset ends in zeros, and V's known bits are the last below R.
+    """Numbers V at a distance of 2^-agree from R = 1 - exp(-x) are decided if 32 bits suffice, and otherwise left
+    open.
+    The loop knows V and the offset to 32 bits each. R changes by at most 2^-34 with the other bits of the
+    offset (the slope is below 1/4), V by 2^-32 with its other bits, and rounding is below 2^-56. All numbers at a
+    distance of 2^-31 are therefore decided. Nearer numbers are decided if all completions agree. Acceptance allows
+    for 2^-34, of which the slopes of these laws, at most 1/16, use 2^-36: no number nearer than 2^-35 is accepted.
+    A rejected number may be as near as rounding, if the offset ends in zeros and the known bits of V are the last
+    below R.
     """
     offset = min(int(place * law.width), law.width - 1)
     start = bucket * law.width
@@ -178,44 +180,44 @@ def test_the_loop_yields_only_near_an_acceptance_probability(
     number = reject + (2 ** (200 - agree) if above else -(2 ** (200 - agree)))
     if not 0 <= number < 2**200:
         return
-    words = as_words(law, negative, bucket, offset, f"{number:0200b}"[: 128 - law.log_width])
-    done, values = decide(law, words)
+    words = candidate_words(law, negative, bucket, offset, f"{number:0200b}"[: 128 - law.log_width])
+    done, values = decide_candidate(law, words)
     assert done == 1 or agree >= 32
     assert done == 0 or agree <= 34 or not above
     if done:
-        assert whatever_comes(law, words) == {bool(values)}
+        assert possible_decisions(law, words) == {bool(values)}
         assert (len(values) == 1) == above
-        assert exact_candidate(law, words, stream()) == (values[0] if values else None)
+        assert exact_candidate(law, words, open_test_stream()) == (values[0] if values else None)
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_tables_of_few_bits_give_the_same_values(law: Staircase) -> None:
-    """With 8 bit thresholds and a quarter's doubt in the acceptance nearly all goes the exact way, to the same end."""
-    fast = noise._draw(stream(), tabulate(law), 3000)
-    assert np.array_equal(fast, noise._draw(stream(), tabulate(law, bits=8, series_error=2**62), 3000))
-    assert np.array_equal(fast, noise._draw(stream(), tabulate(law, bits=20, series_error=2**50), 3000))
+def test_tables_of_few_bits_give_same_values(law: Staircase) -> None:
+    """With thresholds of 8 bits and a series error of a quarter, nearly all draws are decided exactly."""
+    fast = noise._draw(open_test_stream(), tabulate(law), 3000)
+    assert np.array_equal(fast, noise._draw(open_test_stream(), tabulate(law, bits=8, series_error=2**62), 3000))
+    assert np.array_equal(fast, noise._draw(open_test_stream(), tabulate(law, bits=20, series_error=2**50), 3000))
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_undecided_candidates_are_drawn_exactly(law: Staircase) -> None:
-    """Past the last edge, beside an edge, and beside an acceptance: each in the middle of decided ones."""
+    """The candidates are past the last edge, near an edge and near an acceptance probability, between decided ones."""
     edge = bucket_edges(law, 63).lower[5]
     x = law.energy(7 * law.width - 1) - law.energy(6 * law.width)
-    beside = f"{2**200 - exp_bounds(x, 200)[0]:0200b}"[: 128 - law.log_width]
-    doubtful = [[ONES, 5, 7], [2 * edge, ONES, ONES - 1], as_words(law, 1, 6, law.width - 1, beside)]
-    words = [word for own in doubtful for word in (*as_words(law, 0, 3, 12), *own)]
-    assert all(decide(law, own) == (0, []) for own in doubtful)
-    script = ScriptedStream(words + as_words(law, 0, 4, 1) * 3)
+    acceptance_bits = f"{2**200 - exp_bounds(x, 200)[0]:0200b}"[: 128 - law.log_width]
+    doubtful = [[ONES, 5, 7], [2 * edge, ONES, ONES - 1], candidate_words(law, 1, 6, law.width - 1, acceptance_bits)]
+    words = [word for own in doubtful for word in (*candidate_words(law, 0, 3, 12), *own)]
+    assert all(decide_candidate(law, own) == (0, []) for own in doubtful)
+    script = ScriptedStream(words + candidate_words(law, 0, 4, 1) * 3)
     expected = [
         exact_candidate(law, words[i : i + 3], KeyedStream(bytes(32)).continuation(i)) for i in range(0, len(words), 3)
     ]
-    drawn = signed(noise._draw(script, tabulate(law), 6))
-    kept = [value for value in expected if value is not None]
-    assert drawn == (kept + [4 * law.width + 1] * 3)[:6]
-    assert len(kept) >= 4
+    drawn = join_signed(noise._draw(script, tabulate(law), 6))
+    accepted_values = [value for value in expected if value is not None]
+    assert drawn == (accepted_values + [4 * law.width + 1] * 3)[:6]
+    assert len(accepted_values) >= 4
 
 
-def test_the_loop_touches_no_float() -> None:
+def test_wide_loop_uses_no_floats() -> None:
     loop = sampling_loops.draw_widest_steps
     text = next(iter(njit(loop.signatures[0])(loop.py_func).inspect_llvm().values()))
     assert "i64" in text
@@ -223,15 +225,15 @@ def test_the_loop_touches_no_float() -> None:
     assert "float" not in text
 
 
-# ---- what a stream and a parameter decide, and nothing else ----------------------------------------------------------
+# ---- reproducibility ----
 
 
 @settings(max_examples=25)
 @given(st.sampled_from(LAWS), st.integers(0, 700), st.integers(1, 300))
 def test_values_do_not_depend_on_blocks_or_calls(law: Staircase, size: int, block: int) -> None:
-    table, at_once = noise.tabulate(law), stream()
+    table, at_once = noise.tabulate(law), open_test_stream()
     values = noise._draw(at_once, table, size)
-    in_blocks, in_calls = stream(), stream()
+    in_blocks, in_calls = open_test_stream(), open_test_stream()
     assert np.array_equal(noise._draw(in_blocks, table, size, block), values)
     parts = [noise._draw(in_calls, table, n) for n in (size // 3, size - size // 3)]
     assert np.array_equal(np.concatenate(parts, axis=1), values)
@@ -239,36 +241,39 @@ def test_values_do_not_depend_on_blocks_or_calls(law: Staircase, size: int, bloc
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 3), 100, 2**60, 2**100])
-def test_narrow_noise_is_the_same_in_both_forms(variance: int | Fraction) -> None:
-    values = discrete_gaussian(stream(), variance, 5000)
-    assert whole(*wide_gaussian(stream(), variance, 5000)) == values.tolist()
+def test_narrow_noise_is_equal_in_both_forms(variance: int | Fraction) -> None:
+    values = discrete_gaussian(open_test_stream(), variance, 5000)
+    assert join_words(*wide_gaussian(open_test_stream(), variance, 5000)) == values.tolist()
     scale = min(Fraction(variance), Fraction(2**50))
-    assert whole(*wide_laplace(stream(), scale, 5000)) == discrete_laplace(stream(), scale, 5000).tolist()
+    assert (
+        join_words(*wide_laplace(open_test_stream(), scale, 5000))
+        == discrete_laplace(open_test_stream(), scale, 5000).tolist()
+    )
 
 
-def test_values_are_those_of_the_first_version() -> None:
-    """A change here is a new mechanism version: a release taken up again would meet other noise."""
-    assert whole(*wide_gaussian(stream(), 2**101, 2)) == PINNED[101]
-    assert whole(*wide_gaussian(stream(), 2**120, 3)) == PINNED[120]
-    assert whole(*wide_gaussian(stream(), 2**200, 3)) == PINNED[200]
-    assert whole(*wide_laplace(stream(), 2**99, 3)) == PINNED["laplace"]
+def test_values_equal_first_version() -> None:
+    """A change needs a new mechanism version: a resumed release would draw different noise."""
+    assert join_words(*wide_gaussian(open_test_stream(), 2**101, 2)) == PINNED[101]
+    assert join_words(*wide_gaussian(open_test_stream(), 2**120, 3)) == PINNED[120]
+    assert join_words(*wide_gaussian(open_test_stream(), 2**200, 3)) == PINNED[200]
+    assert join_words(*wide_laplace(open_test_stream(), 2**99, 3)) == PINNED["laplace"]
 
 
 @pytest.mark.parametrize(("draw", "bits"), [(wide_gaussian, 200), (wide_laplace, 99)])
-def test_parameters_are_checked(draw: Callable, bits: int) -> None:
+def test_invalid_parameters_are_refused(draw: Callable, bits: int) -> None:
     for bad in (0, -1, Fraction(-1, 2), 2**bits + 1):
         with pytest.raises(ValueError, match=rf"2\^{bits}"):
-            draw(stream(), bad, 1)
+            draw(open_test_stream(), bad, 1)
     for bad in (1.0, True, "1"):
         with pytest.raises(TypeError, match="expected"):
-            draw(stream(), bad, 1)
+            draw(open_test_stream(), bad, 1)
     with pytest.raises(ValueError, match="size"):
-        draw(stream(), 2**90, -1)
-    high, low = draw(stream(), 2**bits, 0)
+        draw(open_test_stream(), 2**90, -1)
+    high, low = draw(open_test_stream(), 2**bits, 0)
     assert (high.shape, low.shape, high.dtype, low.dtype) == ((0,), (0,), np.int64, np.uint64)
 
 
-def test_staircases_have_the_widths_that_the_loop_needs() -> None:
+def test_staircase_widths_satisfy_loop_limits() -> None:
     for bits in range(100, 201):
         for variance in (2**bits, Fraction(2**bits * 2 + 1, 3)):
             law = gaussian_staircase(Fraction(variance))
