@@ -1,4 +1,4 @@
-"""Names of modules before the 24 packages still import, with a warning that names the new module."""
+"""Module names of earlier versions still import, with a warning that names the new module."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from dpscale.base.old_modules import OLD_NAMES, new_name
 
 
 @pytest.mark.parametrize("old", OLD_NAMES)
-def test_every_old_name_gives_the_module_of_its_new_name(old):
+def test_old_module_name_gives_new_module(old):
     sys.modules.pop(f"dpscale.{old}", None)
     with pytest.warns(DeprecationWarning, match=f"dpscale.{old} is now dpscale.{OLD_NAMES[old]};"):
         found = import_module(f"dpscale.{old}")
@@ -23,7 +23,7 @@ def test_submodules_of_old_packages_are_found():
     assert new_name("dpscale.domain") is None
 
 
-def test_an_old_import_works_in_a_new_process_and_an_unknown_one_fails():
+def test_old_import_works_in_new_process_and_unknown_one_fails():
     code = (
         "from dpscale.release import Release; import dpscale as dp; assert Release is dp.Release; import dpscale.none"
     )

@@ -1,4 +1,4 @@
-"""The oracle of encoding and counting: one value at a time, in plain Python."""
+"""Oracle of encoding and counting: one value at a time, in plain Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NULL_WORDS = {"", "na", "n/a", "nan", "null", "none"}
 
 
 def cell(attribute: Attribute, value: Any) -> int | str:
-    """The cell of one value, or REFUSED, or DROPPED."""
+    """Return the cell of a value, or REFUSED or DROPPED."""
     if attribute.kind == "categories" and isinstance(attribute.values[0], str):
         if value is None:
             return null_cell(attribute)
@@ -28,12 +28,12 @@ def cell(attribute: Attribute, value: Any) -> int | str:
     if number is None:
         return null_cell(attribute)
     if number is REFUSED:
-        return foreign_cell(attribute)
+        return unparsable_cell(attribute)
     return number_cell(attribute, number)
 
 
 def read_number(value: Any) -> Any:
-    """A float, int or Fraction; None for nulls, REFUSED for what is no number."""
+    """Return a float, int or Fraction, None for nulls, and REFUSED for other texts."""
     if isinstance(value, str):
         word = value.strip().lower()
         if word in NULL_WORDS:
@@ -64,8 +64,8 @@ def outside_cell(attribute: Attribute) -> int | str:
     return {"category": attribute.listed, "drop": DROPPED}.get(attribute.outside, REFUSED)
 
 
-def foreign_cell(attribute: Attribute) -> int | str:
-    """Of a text that is no number; where nothing is said, that of outside values."""
+def unparsable_cell(attribute: Attribute) -> int | str:
+    """Return the cell of a text that is not a number; the default policy is that of outside values."""
     policy = attribute.unparsable or attribute.outside
     return {"category": attribute.listed, "drop": DROPPED}.get(policy, REFUSED)
 
@@ -76,7 +76,7 @@ def null_cell(attribute: Attribute) -> int | str:
 
 
 def marginal(domain: Domain, rows: list[tuple[int, ...]], names: tuple[str, ...]) -> np.ndarray:
-    """Counts of rows of codes (all attributes of the domain) over some of the attributes."""
+    """Return the counts of rows of codes (all attributes of the domain) over some of the attributes."""
     places = [domain.names.index(name) for name in names]
     seen = Counter(tuple(row[place] for place in places) for row in rows)
     shape = domain.shape(names)

@@ -1,4 +1,4 @@
-"""Texts in DELTA_LENGTH_BYTE_ARRAY pages, as DuckDB writes them, alone and beside dictionaries."""
+"""Texts in DELTA_LENGTH_BYTE_ARRAY pages, as written by DuckDB, with and without dictionaries."""
 
 import duckdb
 import numpy as np
@@ -11,7 +11,7 @@ from dpscale.domain import Domain
 ROWS, VALUES = 50_000, 40_000
 
 
-def written(path, values):
+def write_duckdb_file(path, values):
     duckdb.sql(f"COPY (SELECT 's' || (range * 7919 % {values}) AS s, range % 3 AS n FROM range({ROWS})) TO '{path}' "
                "(FORMAT PARQUET, PARQUET_VERSION v2, ROW_GROUP_SIZE 20480)")  # fmt: skip
     return path
@@ -19,7 +19,7 @@ def written(path, values):
 
 @pytest.mark.parametrize("values", [VALUES, 7])
 def test_texts_of_version_2_pages_are_counted(tmp_path, values):
-    path = written(tmp_path / "v2.parquet", values)
+    path = write_duckdb_file(tmp_path / "v2.parquet", values)
     encodings = pq.ParquetFile(path).metadata.row_group(0).column(0).encodings
     assert ("DELTA_LENGTH_BYTE_ARRAY" in encodings) == (values == VALUES)
     texts = {"kind": "categories", "values": [f"s{i}" for i in range(values)]}
@@ -30,8 +30,8 @@ def test_texts_of_version_2_pages_are_counted(tmp_path, values):
     assert (found[("n",)] == np.bincount(np.arange(ROWS) % 3)).all()
 
 
-def test_texts_that_change_their_encoding_inside_a_file_are_read_once(tmp_path):
-    """One row group with a dictionary, the next without."""
+def test_files_with_different_text_encodings_are_counted(tmp_path):
+    """One file has a dictionary and the next has none."""
     import pyarrow as pa
 
     few, many = ["a", "b"] * 5000, [f"t{i}" for i in range(10_000)]

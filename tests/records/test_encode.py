@@ -1,4 +1,4 @@
-"""Encoding against the oracle that takes one value at a time; every kind, policy and column type."""
+"""Encoding against an oracle that takes one value at a time, for every kind, policy and column type."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.records import naive
 from tests.strategies import columns, domains
 
 
-def attribute(**table):
+def make_attribute(**table):
     return Domain.from_dict({"attributes": {"x": table}})["x"]
 
 
 @settings(max_examples=250, deadline=None)
 @given(st.data())
-def test_every_value_goes_to_the_cell_of_the_oracle(data):
+def test_encoding_equals_oracle(data):
     one = data.draw(domains(most=1)).attributes[0]
     column = data.draw(columns(one))
     expected = [naive.cell(one, value) for value in column.to_pylist()]
@@ -40,60 +40,60 @@ def test_every_value_goes_to_the_cell_of_the_oracle(data):
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_row_is_encoded_without_regard_to_the_others(data):
+def test_rows_are_encoded_independently(data):
     one = data.draw(domains(most=1)).attributes[0]
     column = data.draw(columns(one))
 
-    def codes(rows):
+    def encode_rows(rows):
         try:
             gone = np.zeros(len(rows), dtype=bool)
-            codes = encode(one, rows, gone).astype(np.int64)
-            return np.where(gone, -1, codes).tolist()
+            encode_rows = encode(one, rows, gone).astype(np.int64)
+            return np.where(gone, -1, encode_rows).tolist()
         except DataError:
             return None
 
-    alone = [codes(column.slice(i, 1)) for i in range(len(column))]
-    together = codes(column)
+    alone = [encode_rows(column.slice(i, 1)) for i in range(len(column))]
+    together = encode_rows(column)
     assert together == (None if None in alone else [code for part in alone for code in part])
 
 
-def test_dictionary_of_128_entries_with_8_bit_indices_and_nulls():
-    one = attribute(kind="coded", size=128, nulls="category")
+def test_dictionary_with_8_bit_indices_and_nulls():
+    one = make_attribute(kind="coded", size=128, nulls="category")
     column = pa.DictionaryArray.from_arrays(pa.array([0, None, 127], pa.int8()), pa.array(range(128)))
     assert encode(one, column).tolist() == [0, 128, 127]
 
 
-def test_unused_entries_of_a_dictionary_do_no_harm():
-    one = attribute(kind="integer", low=0, high=9)
+def test_unused_dictionary_entries_are_ignored():
+    one = make_attribute(kind="integer", low=0, high=9)
     column = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array(["7", "planted", None]))
     assert encode(one, column).tolist() == [7, 7]
 
 
-def test_decimals_are_rounded_as_their_texts_are():
+def test_decimals_are_rounded_like_texts():
     edges = [i / 10 for i in range(100)]
-    one = attribute(kind="bins", edges=edges)
+    one = make_attribute(kind="bins", edges=edges)
     values = [Decimal(i).scaleb(-1).quantize(Decimal("0.000001")) for i in range(99)]
     assert encode(one, pa.array(values, pa.decimal128(30, 6))).tolist() == list(range(99))
 
 
-def test_numbers_beyond_64_bits_and_beyond_floats():
-    one = attribute(kind="integer", low=0, high=9, outside="clip")
+def test_numbers_beyond_64_bits_and_floats():
+    one = make_attribute(kind="integer", low=0, high=9, outside="clip")
     assert encode(one, pa.array([2**64 - 1, 3], pa.uint64())).tolist() == [9, 3]
     assert encode(one, pa.array(["1e999", "-1e999", "+4"])).tolist() == [9, 0, 4]
-    strict = attribute(kind="integer", low=2**53 - 3, high=2**53 - 1, outside="category")
+    strict = make_attribute(kind="integer", low=2**53 - 3, high=2**53 - 1, outside="category")
     assert encode(strict, pa.array([2**53, 2**53 - 1], pa.int64())).tolist() == [3, 2]
     assert encode(strict, pa.array([2**63, 2**53 - 2], pa.uint64())).tolist() == [3, 1]
 
 
-def test_large_domains_have_wide_codes():
+def test_code_type_depends_on_domain_size():
     for size, width in ((256, 1), (257, 2), (65536, 2), (65537, 4)):
-        one = attribute(kind="coded", size=size)
+        one = make_attribute(kind="coded", size=size)
         codes = encode(one, pa.array([0, size - 1]))
         assert (codes.itemsize, codes.tolist()) == (width, [0, size - 1])
 
 
-def test_chunked_columns_with_differing_dictionaries():
-    one = attribute(kind="categories", values=["a", "b", "c"])
+def test_chunks_with_different_dictionaries():
+    one = make_attribute(kind="categories", values=["a", "b", "c"])
     chunks = pa.chunked_array([pa.array(["b", "a"]).dictionary_encode(), pa.array(["c", "b"]).dictionary_encode()])
     assert encode(one, chunks).tolist() == [1, 0, 2, 1]
 
@@ -104,14 +104,14 @@ def test_chunked_columns_with_differing_dictionaries():
     ids=["date", "list", "struct", "binary"],
 )
 @pytest.mark.parametrize("table", [{"kind": "coded", "size": 9}, {"kind": "categories", "values": ["a", "b"]}])
-def test_types_that_hold_neither_numbers_nor_texts_are_refused(column, table):
+def test_unsupported_column_type_is_refused(column, table):
     with pytest.raises(DataError, match="data column 'x': type "):
-        encode(attribute(**table, outside="category"), column)
+        encode(make_attribute(**table, outside="category"), column)
 
 
-def test_numbers_do_not_pass_for_texts():
+def test_numbers_are_refused_for_text_categories():
     with pytest.raises(DataError, match="type int64; expected texts"):
-        encode(attribute(kind="categories", values=["1", "2"]), pa.array([1, 2]))
+        encode(make_attribute(kind="categories", values=["1", "2"]), pa.array([1, 2]))
 
 
 @pytest.mark.parametrize(
@@ -130,23 +130,23 @@ def test_numbers_do_not_pass_for_texts():
         ),
     ],
 )
-def test_the_refusal_says_what_and_the_remedy(table, column, says):
+def test_refusal_states_reason_and_remedy(table, column, says):
     with pytest.raises(DataError) as caught:
-        encode(attribute(**table), column)
+        encode(make_attribute(**table), column)
     assert says in str(caught.value)
     assert caught.value.field == "data column 'x'"
 
 
 def test_empty_columns():
-    one = attribute(kind="categories", values=["a", "b"])
+    one = make_attribute(kind="categories", values=["a", "b"])
     for column in (pa.array([], pa.string()), pa.array([], pa.string()).dictionary_encode(), pa.nulls(0)):
         assert np.array_equal(encode(one, column), [])
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
 @pytest.mark.parametrize(("low", "high"), [(-100, 100), (-128, -120), (3, 120), (-1, 1)])
-def test_whole_numbers_inside_take_a_short_way_to_the_same_cells(kind, low, high):
-    one = attribute(kind="integer", low=low, high=high)
+def test_integer_fast_path_equals_general_encoding(kind, low, high):
+    one = make_attribute(kind="integer", low=low, high=high)
     values = list(range(low, high + 1))
     codes = encode(one, pa.array(values, kind))
     assert codes.dtype == code_type(one.size)
@@ -155,8 +155,8 @@ def test_whole_numbers_inside_take_a_short_way_to_the_same_cells(kind, low, high
 
 
 @pytest.mark.parametrize("value", [1 << 63, (1 << 64) - 1, 256, 1 << 32])
-def test_numbers_beyond_the_code_type_do_not_come_round(value):
+def test_numbers_beyond_code_type_do_not_wrap(value):
     column = pa.array([0, value], pa.uint64())
     with pytest.raises(DataError):
-        encode(attribute(kind="coded", size=200), column)
-    assert encode(attribute(kind="coded", size=200, outside="category"), column).tolist() == [0, 200]
+        encode(make_attribute(kind="coded", size=200), column)
+    assert encode(make_attribute(kind="coded", size=200, outside="category"), column).tolist() == [0, 200]

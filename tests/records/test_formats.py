@@ -1,4 +1,4 @@
-"""Every format and dialect gives the counts of the same table in Parquet."""
+"""Every file format and text dialect gives the counts of the same table in Parquet."""
 
 import gzip
 
@@ -23,7 +23,7 @@ SETS = [("town", "age"), ("age",)]
 ROWS = 3000
 
 
-def data():
+def make_table():
     rng = np.random.default_rng(1)
     town = np.array(["Köln", "Ulm", None], object)[rng.integers(0, 3, ROWS)]
     return pa.table({"town": pa.array(town, pa.string()), "id": rng.integers(0, 99, ROWS),
@@ -31,81 +31,81 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory):
+def expected_counts(tmp_path_factory):
     path = tmp_path_factory.mktemp("oracle") / "x.parquet"
-    pq.write_table(data(), path)
-    return counted(path)
+    pq.write_table(make_table(), path)
+    return count_sets(path)
 
 
-def counted(path, dialect=tables.PLAIN):
+def count_sets(path, dialect=tables.PLAIN):
     table = dp.Table.open(path, DOMAIN, dialect=dialect).split()
     return {names: counts.tolist() for names, counts in dp.count_marginals(table, SETS).items()}
 
 
-def text(delimiter=",", header=True, null=""):
-    rows = [[null if one is None else str(one) for one in row.values()] for row in data().to_pylist()]
+def make_csv(delimiter=",", header=True, null=""):
+    rows = [[null if one is None else str(one) for one in row.values()] for row in make_table().to_pylist()]
     return "\n".join(delimiter.join(row) for row in ([["town", "id", "age"]] if header else []) + rows) + "\n"
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.CSV.GZ", "x.csv.zst", "x.tsv", "x.tsv.gz", "x.tsv.zst"])
-def test_compressed_and_tabbed_text(tmp_path, name, wanted):
-    content = text("\t" if "tsv" in name else ",").encode()
+def test_compressed_and_tab_separated_text(tmp_path, name, expected_counts):
+    content = make_csv("\t" if "tsv" in name else ",").encode()
     codec = {"gz": "gzip", "zst": "zstd"}.get(name.lower().rpartition(".")[2])
     (tmp_path / name).write_bytes(pa.compress(content, codec, asbytes=True) if codec == "zstd"
                                   else gzip.compress(content) if codec else content)  # fmt: skip
-    assert counted(tmp_path) == wanted
+    assert count_sets(tmp_path) == expected_counts
     assert dp.Table.open(tmp_path, DOMAIN).partitions[0].row_bound() >= ROWS
 
 
-def test_archives_that_were_appended_to_are_read_to_their_end(tmp_path, wanted):
-    lines = text().splitlines(keepends=True)
+def test_concatenated_archives_are_read_completely(tmp_path, expected_counts):
+    lines = make_csv().splitlines(keepends=True)
     for name, pack in (
         ("x.csv.gz", gzip.compress),
         ("x.csv.zst", lambda part: pa.compress(part, "zstd", asbytes=True)),
     ):
         (tmp_path / name).write_bytes(b"".join(pack("".join(part).encode()) for part in (lines[:900], lines[900:])))
-        assert counted(tmp_path / name) == wanted
+        assert count_sets(tmp_path / name) == expected_counts
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-8-sig"])
-def test_encodings(tmp_path, encoding, wanted):
-    (tmp_path / "x.csv").write_bytes(text().encode(encoding))
-    assert counted(tmp_path, Dialect(encoding=encoding)) == wanted
+def test_text_encodings(tmp_path, encoding, expected_counts):
+    (tmp_path / "x.csv").write_bytes(make_csv().encode(encoding))
+    assert count_sets(tmp_path, Dialect(encoding=encoding)) == expected_counts
 
 
-def test_delimiters_nulls_and_names_of_a_headless_file(tmp_path, wanted):
-    (tmp_path / "x.csv").write_text(text(";", header=False, null=" n/a "))
+def test_delimiter_null_values_and_column_names(tmp_path, expected_counts):
+    (tmp_path / "x.csv").write_text(make_csv(";", header=False, null=" n/a "))
     dialect = Dialect(";", null_values=("n/a", "-"), names=("town", "id", "age"))
-    assert counted(tmp_path, dialect) == wanted
+    assert count_sets(tmp_path, dialect) == expected_counts
     with pytest.raises(dp.DataError, match="2 names for the 3 columns"):
-        counted(tmp_path, Dialect(";", null_values=("n/a",), names=("town", "age")))
+        count_sets(tmp_path, Dialect(";", null_values=("n/a",), names=("town", "age")))
 
 
 @pytest.mark.parametrize(("name", "codec"), [("x.arrow", None), ("x.ipc", "lz4"), ("x.feather", "zstd")])
-def test_arrow_files(tmp_path, name, codec, wanted):
+def test_arrow_files(tmp_path, name, codec, expected_counts):
     if name == "x.feather":
-        feather.write_feather(data(), tmp_path / name, compression=codec, chunksize=700)
+        feather.write_feather(make_table(), tmp_path / name, compression=codec, chunksize=700)
     else:
         with (
             pa.OSFile(str(tmp_path / name), "wb") as file,
-            pa.ipc.new_file(file, data().schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer,
+            pa.ipc.new_file(file, make_table().schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer,
         ):
-            writer.write_table(data(), max_chunksize=700)
-    assert counted(tmp_path) == wanted
+            writer.write_table(make_table(), max_chunksize=700)
+    assert count_sets(tmp_path) == expected_counts
     assert dp.Table.open(tmp_path, DOMAIN).partitions[0].row_bound() == ROWS
 
 
-def test_an_arrow_file_is_cut_by_its_batches_and_counts_the_same(tmp_path, monkeypatch, wanted):
-    feather.write_feather(data(), tmp_path / "x.feather", chunksize=700)
+def test_arrow_file_is_split_by_batches(tmp_path, monkeypatch, expected_counts):
+    feather.write_feather(make_table(), tmp_path / "x.feather", chunksize=700)
     monkeypatch.setattr(tables, "SPLIT_BYTES", 1)
     monkeypatch.setattr(tables, "SPLIT_ROWS", 1000)
     parts = dp.Table.open(tmp_path, DOMAIN).split().partitions
     assert [part.row_groups for part in parts] == [(0, 1), (2, 3), (4,)]
-    assert counted(tmp_path) == wanted
+    assert count_sets(tmp_path) == expected_counts
     assert [batch["age"].type for batch in parts[2].batches(["age"])] == [pa.int64()]
 
 
-def test_the_snapshot_by_footers_hashes_what_has_none_whole(tmp_path):
+def test_footer_snapshot_hashes_files_without_footer(tmp_path):
     seen = set()
     for year in (1, 2):
         feather.write_feather(pa.table({"age": [year]}), tmp_path / "x.feather")
@@ -114,7 +114,7 @@ def test_the_snapshot_by_footers_hashes_what_has_none_whole(tmp_path):
 
 
 @pytest.mark.parametrize("names", [("x.csv", "x.csv.gz"), ("x.csv", "x.tsv"), ("x.parquet", "x.feather")])
-def test_one_table_kept_in_two_ways_is_refused(tmp_path, names):
+def test_mixed_file_formats_are_refused(tmp_path, names):
     for name in names:
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(dp.DataError, match="files together"):
@@ -123,21 +123,21 @@ def test_one_table_kept_in_two_ways_is_refused(tmp_path, names):
 
 @pytest.mark.parametrize("name", ["x.csv.gz", "x.csv.zst", "x.feather", "x.arrow"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_damaged_file_is_told_without_its_content(tmp_path, name, whole):
+def test_damaged_file_is_reported_without_content(tmp_path, name, whole):
     feather.write_feather(pa.table({"age": ["SECRET"]}), tmp_path / "x")
     good = {"z": gzip.compress(b"age\n" + b"SECRET\n" * 99), "t": pa.compress(b"age\nSECRET\n", "zstd", asbytes=True)}
     content = good.get({"x.csv.gz": "z", "x.csv.zst": "t"}.get(name), (tmp_path / "x").read_bytes())
     (tmp_path / name).write_bytes(b"SECRET" * 9 if whole else content[: len(content) // 2])
     with pytest.raises(dp.DataError, match=rf"{name} (cannot be read|is damaged)") as told:
-        counted(tmp_path / name)
+        count_sets(tmp_path / name)
     assert "SECRET" not in str(told.value)
 
 
-def test_text_of_another_encoding_is_told_without_it(tmp_path):
+def test_text_of_other_encoding_is_reported_without_content(tmp_path):
     (tmp_path / "x.csv").write_bytes("town,age\nKöln,1\n".encode("latin-1"))
     for encoding in ("utf-8", "ascii", "utf-16"):
         with pytest.raises(dp.DataError, match="damaged or not of its format") as told:
-            counted(tmp_path, Dialect(encoding=encoding))
+            count_sets(tmp_path, Dialect(encoding=encoding))
         assert "ln" not in str(told.value).replace(str(tmp_path), "")
 
 
@@ -152,19 +152,19 @@ def test_text_of_another_encoding_is_told_without_it(tmp_path):
     ({"header": False, "names": []}, "one distinct name per column"),
     ({"null_values": "NA"}, "null_values"),
 ])  # fmt: skip
-def test_a_wrong_option_is_one_sentence(tmp_path, wrong, told):
+def test_invalid_text_option_is_refused(tmp_path, wrong, told):
     with pytest.raises(dp.JobError, match=told):
         Job.read(write(tmp_path, data={"path": "data", "domain": "domain.toml", **wrong}))
 
 
-def test_options_of_text_are_refused_for_what_is_none(tmp_path):
+def test_text_options_are_refused_for_parquet(tmp_path):
     with pytest.raises(dp.DataError, match=r"data.encoding: given for Parquet files; expected CSV files; leave it out"):
         dp.run(write(tmp_path, data={"path": "data", "domain": "domain.toml", "encoding": "latin-1"}), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
-def test_a_job_says_how_its_text_is_written(tmp_path):
-    """A run of it has the answers' shape, and its job file says the same."""
+def test_text_options_of_job_are_stored_in_run(tmp_path):
+    """A run with text options works, and its job file has the same options."""
     job = write(tmp_path, data={"path": "text", "domain": "domain.toml", "delimiter": ";", "encoding": "latin-1",
                                 "null_values": ["NA"], "header": False, "names": ["a", "b", "c", "unit"]})  # fmt: skip
     (tmp_path / "text").mkdir()

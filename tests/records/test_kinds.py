@@ -1,4 +1,6 @@
-"""Kinds of attributes beside numbers and lists: dates, booleans, prefixes, groups, made ones, against pandas."""
+"""Attribute kinds beyond numbers and lists (dates, booleans, text prefixes, groups, derived attributes) against
+pandas.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,20 @@ BOUNDS = {"day": ("2019-12-30", "2020-03-01"), "week": ("2019-W52", "2020-W30"),
           "quarter": ("2018-Q3", "2021-Q2"), "year": (1999, 2030)}  # fmt: skip
 
 
-def attribute(**table):
+def make_attribute(**table):
     return dp.Domain.from_dict({"attributes": {"x": table}})["x"]
 
 
-def date_by(by, **more):
+def make_date_attribute(by, **more):
     low, high = BOUNDS[by]
-    return attribute(kind="date", by=by, low=low, high=high, **more)
+    return make_attribute(kind="date", by=by, low=low, high=high, **more)
 
 
 @settings(max_examples=150, deadline=None)
 @given(DAYS, st.sampled_from(PERIODS))
 @example(datetime.date(1969, 12, 31), "week")
 @example(datetime.date(2021, 1, 3), "week")
-def test_periods_are_those_of_pandas(day, by):
+def test_periods_equal_pandas_periods(day, by):
     period = pd.Timestamp(day).to_period(PANDAS[by])
     number = number_of(by, day)
     assert first_day(by, number) == period.start_time.date()
@@ -46,8 +48,8 @@ def test_periods_are_those_of_pandas(day, by):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(DAYS | st.none(), min_size=1, max_size=8), st.sampled_from(PERIODS), st.booleans())
-def test_dates_of_any_type_go_to_the_cell_of_pandas(found, by, clip):
-    own = date_by(by, outside="clip" if clip else "category", nulls="category")
+def test_dates_of_any_type_equal_pandas(found, by, clip):
+    own = make_date_attribute(by, outside="clip" if clip else "category", nulls="category")
     low = pd.Period(first_day(by, own.low), PANDAS[by]).ordinal
     expected = []
     for day in found:
@@ -72,8 +74,8 @@ def test_dates_of_any_type_go_to_the_cell_of_pandas(found, by, clip):
 @settings(max_examples=60, deadline=None)
 @given(st.datetimes(datetime.datetime(1975, 1, 1), datetime.datetime(2035, 1, 1)),
        st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kolkata", ""]), st.integers(-12, 14))  # fmt: skip
-def test_instants_lie_on_the_day_of_the_zone(moment, zone, hours):
-    own = attribute(kind="date", by="day", low="1974-12-01", high="2035-02-01", **({"zone": zone} if zone else {}))
+def test_timestamps_use_day_of_time_zone(moment, zone, hours):
+    own = make_attribute(kind="date", by="day", low="1974-12-01", high="2035-02-01", **({"zone": zone} if zone else {}))
     stamp = pd.Timestamp(moment).floor("s").tz_localize(datetime.timezone(datetime.timedelta(hours=hours)))
     day = stamp.tz_convert(zone or "UTC").date()
     expected = number_of("day", day) - own.low
@@ -86,23 +88,23 @@ def test_instants_lie_on_the_day_of_the_zone(moment, zone, hours):
 @pytest.mark.parametrize(
     "text", ["2025-02-30", "2025-13-01", "20250101", "yesterday", "2025-1-1", "2025-01-01T24:00", "2025-01-01T10"]
 )
-def test_texts_that_are_no_day_are_foreign(text):
-    taken = attribute(kind="date", by="year", low=2020, high=2030, outside="clip", unparsable="category")
+def test_invalid_date_texts_are_unparsable(text):
+    taken = make_attribute(kind="date", by="year", low=2020, high=2030, outside="clip", unparsable="category")
     assert encode(taken, pa.array([text, "2025-02-28"])).tolist() == [11, 5]
     with pytest.raises(dp.DataError, match="a text that is no date"):
-        encode(attribute(kind="date", by="year", low=2020, high=2030, outside="clip"), pa.array([text]))
+        encode(make_attribute(kind="date", by="year", low=2020, high=2030, outside="clip"), pa.array([text]))
 
 
-def test_numbers_are_no_dates():
+def test_numbers_are_refused_as_dates():
     with pytest.raises(dp.DataError, match="dates, times, or texts of them"):
-        encode(date_by("year"), pa.array([2001]))
+        encode(make_date_attribute("year"), pa.array([2001]))
 
 
 @pytest.mark.parametrize("column", [
     pa.array([True, False, None]), pa.array(["yes", "F", "NA"]), pa.array([1, 0, None]), pa.array([" TRUE", "n", ""])
 ])  # fmt: skip
-def test_true_and_false_in_their_spellings(column):
-    own = attribute(kind="boolean", nulls="category", outside="category")
+def test_boolean_spellings(column):
+    own = make_attribute(kind="boolean", nulls="category", outside="category")
     assert encode(own, column).tolist() == [1, 0, 3]
     assert own.labels == [False, True, "(outside)", None]
     assert encode(own, pa.array(["maybe", "2"])).tolist() == [2, 2]
@@ -110,21 +112,21 @@ def test_true_and_false_in_their_spellings(column):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=4) | st.sampled_from(["53111", "5x", "Köln", "ß"]), max_size=6))
-def test_prefixes_are_the_first_letters(texts):
-    own = attribute(kind="text-prefix", length=2, values=["53", "Kö", "ß", "5x"], outside="category")
+def test_text_prefix_uses_first_letters(texts):
+    own = make_attribute(kind="text-prefix", length=2, values=["53", "Kö", "ß", "5x"], outside="category")
     expected = [own.values.index(text[:2]) if text[:2] in own.values else own.outside_cell for text in texts]
     assert encode(own, pa.array(texts, pa.string())).tolist() == expected
 
 
-def test_bytes_that_are_no_text_begin_with_no_value():
-    own = attribute(kind="text-prefix", length=1, values=["a", "b"], outside="category")
+def test_invalid_utf8_has_no_prefix_value():
+    own = make_attribute(kind="text-prefix", length=1, values=["a", "b"], outside="category")
     assert encode(own, pa.array([b"\xff5", b"bc"]).view(pa.string())).tolist() == [2, 1]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-500, 1500), max_size=6), st.booleans())
-def test_rounded_numbers_are_the_nearest_and_of_two_the_upper(numbers, clip):
-    own = attribute(kind="integer", low=0, high=1000, round=50, outside="clip" if clip else "category")
+def test_rounding_is_to_nearest_and_half_up(numbers, clip):
+    own = make_attribute(kind="integer", low=0, high=1000, round=50, outside="clip" if clip else "category")
     cells = [(2 * n + 50) // 100 for n in numbers]
     far = [min(max(cell, 0), 20) for cell in cells]
     expected = [a if clip or a == b else own.outside_cell for a, b in zip(far, cells, strict=True)]
@@ -133,14 +135,14 @@ def test_rounded_numbers_are_the_nearest_and_of_two_the_upper(numbers, clip):
     assert own.labels[:3] == [0, 50, 100]
 
 
-def test_bins_of_logarithms_are_bins_of_numbers():
-    own = attribute(kind="bins", edges=[0, 1, 2, 6], log=10, outside="clip")
+def test_logarithmic_edges_equal_their_powers():
+    own = make_attribute(kind="bins", edges=[0, 1, 2, 6], log=10, outside="clip")
     assert own.edges == (1.0, 10.0, 100.0, 1e6)
     assert encode(own, pa.array([0, 1, 9.99, 10, 1e5, 1e9])).tolist() == [0, 0, 0, 1, 2, 2]
 
 
-def test_clipped_fractions_go_to_the_whole_number_below():
-    own = attribute(kind="integer", low=0, high=84, outside="clip")
+def test_clipped_fractions_are_rounded_down():
+    own = make_attribute(kind="integer", low=0, high=84, outside="clip")
     assert encode(own, pa.array([34.9, 34.5, 35.5, -0.5, 84.9])).tolist() == [34, 34, 35, 0, 84]
 
 
@@ -185,7 +187,7 @@ def table(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["plain.parquet", "cells.parquet", "x.csv"])
-def test_made_attributes_and_parents_are_counted_as_pandas_counts(table, name):
+def test_derived_attributes_and_parents_equal_pandas_counts(table, name):
     folder, frame = table
     domain = dp.Domain.from_dict(tomllib.loads(TOWNS))
     assert domain.names == ("town", "region", "size", "income", "when")
@@ -197,7 +199,7 @@ def test_made_attributes_and_parents_are_counted_as_pandas_counts(table, name):
     assert (counts["region", "size", "when"] == expected).all()
 
 
-def test_a_domain_of_all_kinds_comes_back_from_its_file():
+def test_domain_of_all_kinds_round_trip():
     domain = dp.Domain.from_dict(tomllib.loads(TOWNS))
     again = dp.Domain.from_dict(domain.to_dict())
     assert again == domain
@@ -206,7 +208,7 @@ def test_a_domain_of_all_kinds_comes_back_from_its_file():
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
-def test_a_run_of_all_kinds_and_its_rows(table, scheduler, tmp_path):
+def test_run_and_synthetic_rows_of_all_kinds(table, scheduler, tmp_path):
     folder, frame = table
     (tmp_path / "d.toml").write_text("reviewed = true\n" + TOWNS)
     job = {
@@ -229,7 +231,7 @@ def test_a_run_of_all_kinds_and_its_rows(table, scheduler, tmp_path):
     assert manifest["domain"].startswith("drafted from the data")
 
 
-def test_a_frame_is_read_by_its_own_columns(table):
+def test_frame_is_read_by_source_columns(table):
     _, frame = table
     from dpscale.engine import resolve
     from dpscale.engine.frames import frame_table
@@ -256,18 +258,18 @@ def test_a_frame_is_read_by_its_own_columns(table):
     ('kind = "integer"\nlow = 0\nhigh = 1\noutside = "clip"\nparent = { r = { x = [0], y = [1] } }', "has no parent"),
     ('kind = "bins"\nedges = [0, 1]\nparent = { r = { x = [0] } }', "kinds that list values"),
 ])  # fmt: skip
-def test_wrong_kinds_are_refused(text, says):
+def test_invalid_kind_settings_are_refused(text, says):
     with pytest.raises(dp.DomainError, match=says):
         dp.Domain.from_dict(tomllib.loads(f"[attributes.x]\n{text}"))
 
 
-def test_a_draft_is_taken_once_somebody_has_reviewed_it():
+def test_draft_domain_requires_review():
     with pytest.raises(dp.DomainError, match="reviewed: False"):
         dp.Domain.from_dict({"reviewed": False, "attributes": {"a": {"kind": "boolean"}}})
     assert dp.Domain.from_dict({"reviewed": True, "attributes": {"a": {"kind": "boolean"}}}).reviewed
 
 
-def test_the_sketch_proposes_the_kinds(tmp_path):
+def test_sketch_proposes_kinds(tmp_path):
     from dpscale.records.sketch import sketch
 
     rows = 200

@@ -1,4 +1,4 @@
-"""Delta and Iceberg tables: the rows that their own readers give, at one version, or one sentence."""
+"""Delta and Iceberg tables at a fixed version: the rows that their own libraries return, and one-line errors."""
 
 import datetime as dt
 import json
@@ -25,7 +25,7 @@ SETS = [("a", "town"), ("a", "new")]
 DAYS = [dt.date(2025, 1, 1), dt.date(2025, 1, 2)]
 
 
-def rows(seed, new=False, count=200):
+def make_rows(seed, new=False, count=200):
     rng = np.random.default_rng(seed)
     town = np.array(["Köln / x", "Ulm", None], object)[rng.integers(0, 3, count)]
     columns = {"a": rng.integers(0, 4, count), "town": pa.array(town, pa.string()), "id": rng.integers(0, 60, count),
@@ -33,16 +33,16 @@ def rows(seed, new=False, count=200):
     return pa.table(columns | ({"new": rng.integers(0, 3, count)} if new else {}))
 
 
-def delta(folder):
-    """Version 0, then a column more, then another's rows."""
+def write_delta(folder):
+    """Write version 0, then a version with another column and more rows."""
     path = str(folder / "t")
-    deltalake.write_deltalake(path, rows(1), partition_by=["town", "day"])
-    deltalake.write_deltalake(path, rows(2, new=True), mode="append", schema_mode="merge")
+    deltalake.write_deltalake(path, make_rows(1), partition_by=["town", "day"])
+    deltalake.write_deltalake(path, make_rows(2, new=True), mode="append", schema_mode="merge")
     return path
 
 
 class Iceberg:
-    """The same in Iceberg, with its catalog."""
+    """The same versions as an Iceberg table with its catalog."""
 
     def __init__(self, folder):
         from pyiceberg.catalog.sql import SqlCatalog
@@ -50,16 +50,16 @@ class Iceberg:
         (folder / "w").mkdir()
         catalog = SqlCatalog("x", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/w")
         catalog.create_namespace("n")
-        self.table = catalog.create_table("n.t", schema=rows(1).schema)
+        self.table = catalog.create_table("n.t", schema=make_rows(1).schema)
         with self.table.update_spec() as spec:
             spec.add_identity("town")
             spec.add_identity("day")
-        self.append(rows(1))
+        self.append(make_rows(1))
         with self.table.update_schema() as schema:
             from pyiceberg.types import LongType
 
             schema.add_column("new", LongType())
-        self.append(rows(2, new=True))
+        self.append(make_rows(2, new=True))
         self.path = f"{folder}/w/n/t"
 
     def append(self, table):
@@ -72,9 +72,9 @@ class Iceberg:
 
 @pytest.fixture(params=["delta", "iceberg"])
 def lake(request, tmp_path):
-    """Kind, path, versions in their order, and what appends rows."""
+    """Kind, path, versions in order, and a function that appends rows."""
     if request.param == "delta":
-        path = delta(tmp_path)
+        path = write_delta(tmp_path)
         return "delta", path, [0, 1], lambda table: deltalake.write_deltalake(path, table, mode="append")
     made = Iceberg(tmp_path)
     return "iceberg", made.path, made.versions, made.append
@@ -89,44 +89,45 @@ def oracle(tables, names):
     return np.histogram2d(*(cells[name].astype(float) for name in names), edges)[0]
 
 
-def check(table, tables):
+def assert_counts(table, tables):
     for names, counts in dp.count_marginals(table, SETS).items():
         np.testing.assert_array_equal(counts, oracle(tables, names))
 
 
-def test_versions_partitions_and_columns_that_came_later(lake):
+def test_versions_partitions_and_added_columns(lake):
     kind, path, versions, append = lake
     latest = Origin(format=kind).table(path, DOMAIN)
-    check(latest, [rows(1), rows(2, new=True)])
+    assert_counts(latest, [make_rows(1), make_rows(2, new=True)])
     first = Origin(format=kind, version=versions[0])
     if kind == "delta":  # whose first schema has no such column
         with pytest.raises(dp.DataError, match="no column 'new'"):
             first.table(path, DOMAIN).require(["new"])
     names = snapshot(latest), stamps(latest)
-    append(rows(3, new=True))
+    append(make_rows(3, new=True))
     again = Origin(format=kind, version=versions[-1]).table(path, DOMAIN)
     assert (snapshot(again), stamps(again)) == names
     moved = Origin(format=kind).table(path, DOMAIN)
-    check(moved, [rows(1), rows(2, new=True), rows(3, new=True)])
+    assert_counts(moved, [make_rows(1), make_rows(2, new=True), make_rows(3, new=True)])
     assert snapshot(moved) != names[0]
     assert moved.lake.uuid == latest.lake.uuid
 
 
-def test_partitions_that_cannot_match_are_never_opened(lake):
+def test_pruned_partitions_are_not_opened(lake):
     kind, path, *_ = lake
     text = "day = 2025-01-02 and town = 'Köln / x' and a > 0"
     right = [table.filter((pa.compute.field("day") == DAYS[1]) & (pa.compute.field("town") == "Köln / x")
-                          & (pa.compute.field("a") > 0)) for table in (rows(1), rows(2, new=True))]  # fmt: skip
+                          & (pa.compute.field("a") > 0))
+             for table in (make_rows(1), make_rows(2, new=True))]  # fmt: skip
     whole = Origin(format=kind).table(path, DOMAIN)
     for file in whole.files:
         if "2025-01-02" not in file or "=K" not in file:
             Path(file).write_bytes(b"broken")
     table = Origin(format=kind, where=read_where(text)).table(path, DOMAIN)
     assert 0 < len(table.files) < len(whole.files)
-    check(table, right)
+    assert_counts(table, right)
 
 
-def job(folder, kind, path, **data):
+def make_job(folder, kind, path, **data):
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN.to_dict()))
     return {"data": {"path": path, "domain": str(folder / "domain.toml"), "format": kind} | data,
             "privacy": {"privacy_cost": 1e11, "ledger": str(folder / "ledger.sqlite"), "allow_weak_privacy": True},
@@ -134,27 +135,29 @@ def job(folder, kind, path, **data):
             "mechanism": {"name": "residual-planner"}, "engine": {"scheduler": "synchronous"}}  # fmt: skip
 
 
-def test_a_run_goes_on_at_the_version_that_it_began_with(lake, tmp_path, monkeypatch):
-    """It is stopped after it knows its data; then the table moves on."""
+def test_stopped_run_resumes_at_its_version(lake, tmp_path, monkeypatch):
+    """The run is stopped after it has read its data; then the table gets a new version."""
     kind, path, versions, append = lake
-    made = job(tmp_path, kind, path, privacy_unit="id", max_rows_per_unit=50)
+    made = make_job(tmp_path, kind, path, privacy_unit="id", max_rows_per_unit=50)
 
-    def stop(*_):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpscale.runs.stages.measure.measure", stop)
+        patch.setattr("dpscale.runs.stages.measure.measure", interrupt)
         with pytest.raises(KeyboardInterrupt):
             dp.run(made, tmp_path / "run")
-    append(rows(3, new=True))
+    append(make_rows(3, new=True))
     release = dp.run(made, tmp_path / "run")
-    np.testing.assert_allclose(release.marginal(("a", "town")), oracle([rows(1), rows(2)], ("a", "town")), atol=0.1)
+    np.testing.assert_allclose(
+        release.marginal(("a", "town")), oracle([make_rows(1), make_rows(2)], ("a", "town")), atol=0.1
+    )
     assert release.manifest["table"]["version"] == release.manifest["data"]["version"] == versions[-1]
     with pytest.raises(dp.DataError, match=r"from other data \(version differs\)"):
         dp.run(made, tmp_path / "run")
 
 
-def test_a_commit_that_is_another_is_seen(lake):
+def test_changed_commit_is_detected(lake):
     kind, path, *_ = lake
     table = Origin(format=kind).table(path, DOMAIN)
     before = stamps(table)
@@ -166,69 +169,71 @@ def test_a_commit_that_is_another_is_seen(lake):
         stamps(table)
 
 
-def committed(path, number, *actions):
-    """A commit by another engine, as the protocol of Delta has it."""
+def write_commit(path, number, *actions):
+    """Write a commit of the Delta protocol, as another engine does."""
     at = Path(path) / "_delta_log" / f"{number:020}.json"
     at.write_text("\n".join(json.dumps(one) for one in actions))
 
 
-def test_what_delta_asks_of_readers_is_refused(tmp_path):
-    path = delta(tmp_path)
+def test_unsupported_delta_feature_is_refused(tmp_path):
+    path = write_delta(tmp_path)
     features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"],
                 "writerFeatures": ["deletionVectors"]}  # fmt: skip
-    committed(path, 2, {"protocol": features})
+    write_commit(path, 2, {"protocol": features})
     with pytest.raises(
         dp.DataError, match="a Delta table with deleted rows beside its files; expected a table without"
     ):
         Origin(format="delta").table(path, DOMAIN)
-    check(Origin(format="delta", version=1).table(path, DOMAIN), [rows(1), rows(2, new=True)])
+    assert_counts(Origin(format="delta", version=1).table(path, DOMAIN), [make_rows(1), make_rows(2, new=True)])
 
 
-def test_deleted_and_changed_rows_of_delta(tmp_path):
-    path = delta(tmp_path)
+def test_deleted_delta_rows_are_not_counted(tmp_path):
+    path = write_delta(tmp_path)
     deltalake.DeltaTable(path).delete("a = 2")
-    kept = [table.filter(pa.compute.field("a") != 2) for table in (rows(1), rows(2, new=True))]
-    check(Origin(format="delta").table(path, DOMAIN), kept)
+    kept = [table.filter(pa.compute.field("a") != 2) for table in (make_rows(1), make_rows(2, new=True))]
+    assert_counts(Origin(format="delta").table(path, DOMAIN), kept)
 
 
-def test_what_iceberg_asks_of_readers_is_refused(tmp_path):
+def test_renamed_iceberg_column_is_refused(tmp_path):
     made = Iceberg(tmp_path)
     before = made.versions[-1]
     with made.table.update_schema() as schema:
         schema.rename_column("new", "newer")
         schema.rename_column("id", "key")
-    made.append(rows(3, new=True).rename_columns(["a", "town", "key", "day", "newer"]))
+    made.append(make_rows(3, new=True).rename_columns(["a", "town", "key", "day", "newer"]))
     table = Origin(format="iceberg").table(made.path, DOMAIN)
     table.require(["a", "town"])
     for name in ("newer", "new", "key"):
         with pytest.raises(dp.DataError, match=f"column '{name}' was renamed or recreated"):
             table.require([name])
-    check(Origin(format="iceberg", version=before).table(made.path, DOMAIN), [rows(1), rows(2, new=True)])
+    assert_counts(
+        Origin(format="iceberg", version=before).table(made.path, DOMAIN), [make_rows(1), make_rows(2, new=True)]
+    )
 
 
-def test_rows_deleted_beside_files_of_iceberg_are_refused(tmp_path, monkeypatch):
-    """pyiceberg writes no delete files, so one is put into its plan."""
+def test_iceberg_delete_files_are_refused(tmp_path, monkeypatch):
+    """pyiceberg writes no delete files, so one is added to the scan plan."""
     from pyiceberg.table import DataScan
 
     made, plan = Iceberg(tmp_path), DataScan.plan_files
 
-    def measurement_plan(scan):
+    def plan_with_delete_file(scan):
         tasks = list(plan(scan))
         tasks[0].delete_files = {tasks[0].file}
         return tasks
 
-    monkeypatch.setattr(DataScan, "plan_files", measurement_plan)
+    monkeypatch.setattr(DataScan, "plan_files", plan_with_delete_file)
     with pytest.raises(dp.DataError, match="an Iceberg table with delete files"):
         Origin(format="iceberg").table(made.path, DOMAIN)
 
 
 @pytest.mark.parametrize(("kind", "said"), [("delta", "no Delta table at"), ("iceberg", "no Iceberg table at")])
-def test_what_is_no_table_is_one_sentence(tmp_path, kind, said):
+def test_missing_table_is_refused(tmp_path, kind, said):
     with pytest.raises(dp.DataError, match=said):
         Origin(format=kind).table(str(tmp_path), DOMAIN)
 
 
-def test_wrong_versions_and_missing_packages_are_one_sentence(lake, monkeypatch):
+def test_missing_version_and_package_are_refused(lake, monkeypatch):
     kind, path, *_ = lake
     with pytest.raises(dp.DataError, match=r"data\.version: (no snapshot )?99; expected"):
         Origin(format=kind, version=99).table(path, DOMAIN)
@@ -239,10 +244,10 @@ def test_wrong_versions_and_missing_packages_are_one_sentence(lake, monkeypatch)
         Origin(format=kind).table(path, DOMAIN)
 
 
-def test_two_metadata_files_of_one_number_need_a_catalog(tmp_path):
+def test_ambiguous_iceberg_metadata_is_refused(tmp_path):
     made = Iceberg(tmp_path)
     latest = Path(made.table.metadata_location.removeprefix("file://"))
     (latest.parent / (latest.name[:6] + "other.metadata.json")).write_bytes(latest.read_bytes())
     with pytest.raises(dp.DataError, match="two metadata files with the number"):
         Origin(format="iceberg").table(made.path, DOMAIN)
-    check(Origin(format="iceberg").table(str(latest), DOMAIN), [rows(1), rows(2, new=True)])
+    assert_counts(Origin(format="iceberg").table(str(latest), DOMAIN), [make_rows(1), make_rows(2, new=True)])

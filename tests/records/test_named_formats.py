@@ -1,4 +1,4 @@
-"""Files whose endings say nothing are read by the format that a job names."""
+"""Files without a known extension are read by the format named in the job."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SMALL = dp.Domain.from_dict({"attributes": {"a": {"kind": "integer", "low": 0, "
 FRAME = pd.DataFrame({"a": np.arange(40) % 10, "b": ["x"] * 40})
 
 
-def write(frame, path, kind):
-    """A file of a format, gzipped where the name says so."""
+def write_file(frame, path, kind):
+    """Write a file of the given format, gzipped if the name ends in .gz."""
     if kind in ("csv", "tsv"):
         text = frame.to_csv(index=False, sep="\t" if kind == "tsv" else ",").encode()
         path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
@@ -33,7 +33,7 @@ def write(frame, path, kind):
         feather.write_feather(pa.Table.from_pandas(frame, preserve_index=False), path)
 
 
-def counts(path, **said):
+def count_attribute(path, **said):
     origin = Data(path=str(path), domain=".", **said).origin
     return dp.count_marginals(origin.table(str(path), SMALL), [("a",)])["a",].tolist()
 
@@ -44,18 +44,18 @@ NAMES = [("parquet", "x.dat"), ("parquet", "x"), ("csv", "x.dat"), ("csv", "x.da
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)
 @pytest.mark.parametrize("asked", ["file", "folder", "glob"])
-def test_a_file_of_any_name_is_read_by_its_format(tmp_path, kind, name, asked):
-    write(FRAME, tmp_path / name, kind)
-    write(FRAME, tmp_path / f"2{name}", kind)
+def test_file_of_any_name_is_read_by_named_format(tmp_path, kind, name, asked):
+    write_file(FRAME, tmp_path / name, kind)
+    write_file(FRAME, tmp_path / f"2{name}", kind)
     (tmp_path / "_SUCCESS").write_text("hidden")
     (tmp_path / ".hidden").write_text("hidden")
     path = {"file": tmp_path / name, "folder": tmp_path, "glob": f"{tmp_path}/*x*"}[asked]
-    assert counts(path, format=kind) == [4 if asked == "file" else 8] * 10
+    assert count_attribute(path, format=kind) == [4 if asked == "file" else 8] * 10
 
 
-def test_the_layout_and_the_snapshot_know_the_format(tmp_path):
+def test_layout_and_snapshot_use_named_format(tmp_path):
     for number in (1, 2):
-        write(FRAME, tmp_path / f"{number}.dat", "parquet")
+        write_file(FRAME, tmp_path / f"{number}.dat", "parquet")
     assert layout(str(tmp_path)) is None
     assert layout(str(tmp_path), named="parquet")["number"] == 2
     found = Data(path=str(tmp_path), domain=".", format="parquet").origin.table(str(tmp_path), SMALL)
@@ -63,38 +63,38 @@ def test_the_layout_and_the_snapshot_know_the_format(tmp_path):
     assert found.partitions[0].row_bound() == 40
 
 
-def test_files_in_memory_as_in_a_store(tmp_path):
+def test_named_format_in_memory_store(tmp_path):
     fsspec = pytest.importorskip("fsspec")
     store = fsspec.filesystem("memory")
     store.pipe("/named/1.dat", FRAME.to_csv(index=False).encode())
     store.pipe("/named/_hidden", b"x")
     try:
-        assert counts("memory://named", format="csv") == [4] * 10
+        assert count_attribute("memory://named", format="csv") == [4] * 10
     finally:
         store.rm("/named", recursive=True)
 
 
-def test_what_is_not_of_the_format_is_told(tmp_path):
-    write(FRAME, tmp_path / "x.dat", "csv")
+def test_file_of_other_format_is_refused(tmp_path):
+    write_file(FRAME, tmp_path / "x.dat", "csv")
     for kind in ("parquet", "arrow"):
         with pytest.raises(dp.DataError, match=r"x\.dat is damaged or not of its format"):
-            counts(tmp_path / "x.dat", format=kind)
+            count_attribute(tmp_path / "x.dat", format=kind)
     with pytest.raises(dp.DataError, match=r'format = "csv" in \[data\]'):
-        counts(tmp_path / "x.dat")
+        count_attribute(tmp_path / "x.dat")
     with pytest.raises(dp.DataError, match=r"data\.delimiter: given for Parquet files"):
-        counts(tmp_path / "x.dat", format="parquet", delimiter=";")
-    write(FRAME, tmp_path / "x.dat.gz", "csv")
+        count_attribute(tmp_path / "x.dat", format="parquet", delimiter=";")
+    write_file(FRAME, tmp_path / "x.dat.gz", "csv")
     with pytest.raises(dp.DataError, match="files together"):
-        counts(tmp_path, format="csv")
+        count_attribute(tmp_path, format="csv")
 
 
 @pytest.mark.parametrize("said", [{"format": "xml"}, {"format": "csv", "version": 1}, {"version": 1}])
-def test_no_other_format_and_no_version_of_plain_files(said):
+def test_unknown_format_and_version_of_plain_files_are_refused(said):
     with pytest.raises(ValueError, match="format"):
         Data(path="x", domain=".", **said)
 
 
-def test_a_whole_run_of_a_named_format_is_the_run_of_the_ending(place):
+def test_run_with_named_format_equals_run_by_extension(place):
     frame, answers = table(), []
     for name, said in (("x.csv", {}), ("x.dat", {"format": "csv"})):
         (place / name).write_bytes(frame.to_csv(index=False).encode())
@@ -109,8 +109,8 @@ def test_a_whole_run_of_a_named_format_is_the_run_of_the_ending(place):
     assert np.allclose(answers[0], answers[1], atol=2)
 
 
-def test_the_draft_and_the_check_take_a_format(tmp_path):
-    write(FRAME, tmp_path / "x.dat", "csv")
+def test_sketch_and_domain_check_accept_format(tmp_path):
+    write_file(FRAME, tmp_path / "x.dat", "csv")
     assert "[attributes.a]" in sketch(str(tmp_path / "x.dat"), Data(path="x", domain=".", format="csv").dialect)
     draft = CliRunner().invoke(main, ["domain", "sketch", str(tmp_path / "x.dat"), "--format", "csv"])
     assert draft.exit_code == 0
@@ -121,7 +121,7 @@ def test_the_draft_and_the_check_take_a_format(tmp_path):
     assert CliRunner().invoke(main, [*call, "--format", "xml"]).exit_code == 2
 
 
-def test_a_job_without_a_format_says_nothing_of_it():
+def test_format_is_omitted_from_job_by_default():
     said = Data(path="x", domain=".")
     assert said.model_dump(exclude_none=True).keys().isdisjoint({"format"})
     assert DOMAIN["attributes"]

@@ -1,4 +1,4 @@
-"""Cells straight from Parquet's pages against those that pyarrow's values give, and files that were damaged."""
+"""Codes decoded directly from Parquet pages against pyarrow values, and damaged files."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ WAYS: dict[str, dict[str, Any]] = {
 KINDS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
 
-def columns(nulls: bool, runs: bool) -> dict[str, pa.Array]:
-    """A column of every kind; nulls one in ten; values in runs of a few hundred or each for itself."""
+def make_columns(nulls: bool, runs: bool) -> dict[str, pa.Array]:
+    """Return a column of every kind; one in ten values is null, and values are in runs of 250 or independent."""
     random, mask = np.random.default_rng(0), None
 
-    def drawn(most: int) -> Any:
+    def draw_values(most: int) -> Any:
         return np.repeat(random.integers(0, most, ROWS // 250), 250) if runs else random.integers(0, most, ROWS)
 
     found = {}
     for kind in KINDS:
         mask = random.random(ROWS) < 0.1 if nulls else None
-        found[kind] = pa.array(drawn(100).astype(kind), mask=mask)
-    found["wide"] = pa.array(drawn(3000), mask=mask)
-    found["text"] = pa.array(np.array([f"value {v}" for v in range(20)])[drawn(20)], mask=mask)
-    found["digits"] = pa.array(drawn(12).astype(str), mask=mask)
+        found[kind] = pa.array(draw_values(100).astype(kind), mask=mask)
+    found["wide"] = pa.array(draw_values(3000), mask=mask)
+    found["text"] = pa.array(np.array([f"value {v}" for v in range(20)])[draw_values(20)], mask=mask)
+    found["digits"] = pa.array(draw_values(12).astype(str), mask=mask)
     found["factor"] = found["text"].dictionary_encode()
     for most in (1, 2, 3, 4, 7, 16):
-        found[f"below {most}"] = pa.array(drawn(most) + 3, mask=mask)
-    found["flag"], found["day"] = pa.array(drawn(2).astype(bool), mask=mask), pa.array(drawn(9), pa.int32())
+        found[f"below {most}"] = pa.array(draw_values(most) + 3, mask=mask)
+    found["flag"], found["day"] = pa.array(draw_values(2).astype(bool), mask=mask), pa.array(draw_values(9), pa.int32())
     return found
 
 
-def domain_of(names: Any, nulls: str, outside: str) -> dp.Domain:
-    """Cells for most of the values, so that some are outside."""
+def make_domain(names: Any, nulls: str, outside: str) -> dp.Domain:
+    """Return a domain with cells for most of the values, so that some are outside."""
     policies = {key: how for key, how in {"nulls": nulls, "outside": outside}.items() if how}
     attributes: dict[str, Any] = {name: {"kind": "integer", "low": 3, "high": 90, **policies} for name in names}
     attributes |= {name: {"kind": "bins", "edges": [5, 20, 70, 90], **policies} for name in ("float32", "float64")}
@@ -66,8 +66,8 @@ def domain_of(names: Any, nulls: str, outside: str) -> dp.Domain:
     return dp.Domain.from_dict({"attributes": attributes | {"text": texts, "factor": texts}})
 
 
-def test_levels_are_bits_however_their_runs_are_cut() -> None:
-    """Against bits that are written down one by one; runs of any length, and pages that end in the middle of one."""
+def test_definition_levels_equal_bits_for_all_run_lengths() -> None:
+    """Oracle: bits written one by one; runs have any length, and pages may end within a run."""
     random = np.random.default_rng(2)
     for _ in range(200):
         data, bits = bytearray(), []
@@ -97,7 +97,7 @@ def test_levels_are_bits_however_their_runs_are_cut() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_an_index_beyond_the_entries_is_seen_among_those_looked_up_together(width: int) -> None:
+def test_dictionary_index_out_of_range_is_detected(width: int) -> None:
     random, groups = np.random.default_rng(width), 40
     entries, count = 2**width - (width > 1), 8 * groups
     table = np.zeros(256, np.int32)
@@ -115,8 +115,8 @@ def test_an_index_beyond_the_entries_is_seen_among_those_looked_up_together(widt
             np.testing.assert_array_equal(out, table[indices])
 
 
-def read(path: Path, domain: dp.Domain, ours: bool) -> tuple[Any, Any]:
-    """Codes and dropped rows of a file."""
+def read_codes(path: Path, domain: dp.Domain, ours: bool) -> tuple[Any, Any]:
+    """Return the codes and the dropped rows of a file."""
     part, names = Partition(str(path)), domain.names
     every = [encode_batch(domain, batch, names) for batch in part.batches(names, domain=domain if ours else None)]
     gone = [np.zeros(codes.shape[1], bool) if gone is None else gone for codes, gone in every]
@@ -128,63 +128,68 @@ def read(path: Path, domain: dp.Domain, ours: bool) -> tuple[Any, Any]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("nulls", "runs"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("narrow", [True, False])
-def test_cells_are_those_of_the_values(way: str, nulls: bool, runs: bool, narrow: bool, tmp_path: Path) -> None:
-    """`narrow`: all codes are a byte each, which are looked up and put to their places several at a time."""
-    every = {name: column for name, column in columns(nulls, runs).items() if not narrow or name != "wide"}
+def test_page_codes_equal_value_codes(way: str, nulls: bool, runs: bool, narrow: bool, tmp_path: Path) -> None:
+    """With `narrow` all codes have one byte, and several are looked up at a time."""
+    every = {name: column for name, column in make_columns(nulls, runs).items() if not narrow or name != "wide"}
     pq.write_table(pa.table(every), tmp_path / "x.parquet", **WAYS[way])
     for policy in ("category", "drop"):
-        domain = domain_of(every, policy, policy)
+        domain = make_domain(every, policy, policy)
         if narrow:
             domain = dp.Domain.from_dict({"attributes": {
                 name: about for name, about in domain.to_dict()["attributes"].items() if name != "wide"}})  # fmt: skip
-        for one, other in zip(*(read(tmp_path / "x.parquet", domain, ours) for ours in (True, False)), strict=True):
+        for one, other in zip(
+            *(read_codes(tmp_path / "x.parquet", domain, ours) for ours in (True, False)), strict=True
+        ):
             np.testing.assert_array_equal(one, other)
 
 
-def test_windows_and_batches_cut_pages_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(pa.table(columns(True, False)), tmp_path / "x.parquet", data_page_size=300, write_batch_size=50)
-    domain = domain_of(columns(True, False), "category", "category")
-    whole = read(tmp_path / "x.parquet", domain, True)[0]
+def test_windows_and_batches_may_split_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table(make_columns(True, False)), tmp_path / "x.parquet", data_page_size=300, write_batch_size=50)
+    domain = make_domain(make_columns(True, False), "category", "category")
+    whole = read_codes(tmp_path / "x.parquet", domain, True)[0]
     monkeypatch.setattr("dpscale.records.file_readers.batch_rows", lambda columns: 333)
     monkeypatch.setattr(pages, "WINDOW_VALUES", 16 * 777)
-    np.testing.assert_array_equal(read(tmp_path / "x.parquet", domain, True)[0], whole)
+    np.testing.assert_array_equal(read_codes(tmp_path / "x.parquet", domain, True)[0], whole)
 
 
-def test_dictionaries_are_decoded_here(tmp_path: Path) -> None:
-    """Else the tests above would compare pyarrow with itself."""
-    pq.write_table(pa.table(columns(True, False)), tmp_path / "x.parquet")
-    domain = domain_of(columns(True, False), "category", "category")
+def test_dictionaries_are_decoded_by_dpscale(tmp_path: Path) -> None:
+    """Without this check the other tests might compare pyarrow with itself."""
+    pq.write_table(pa.table(make_columns(True, False)), tmp_path / "x.parquet")
+    domain = make_domain(make_columns(True, False), "category", "category")
     [batch] = Partition(str(tmp_path / "x.parquet")).batches(domain.names, domain=domain)
     here = {name for name, column in batch.items() if isinstance(column, np.ndarray)}
     assert here == set(domain.names) - {"flag"}
 
 
 @pytest.mark.parametrize("nulls", [True, False])
-def test_what_is_refused_is_refused_in_the_same_words(nulls: bool, tmp_path: Path) -> None:
-    pq.write_table(pa.table(columns(nulls, False)), tmp_path / "x.parquet")
-    for name in columns(nulls, False):
-        every = domain_of(columns(nulls, False), "", "" if not nulls else "category").to_dict()["attributes"]
+def test_refusal_texts_equal_those_of_values(nulls: bool, tmp_path: Path) -> None:
+    pq.write_table(pa.table(make_columns(nulls, False)), tmp_path / "x.parquet")
+    for name in make_columns(nulls, False):
+        every = make_domain(make_columns(nulls, False), "", "" if not nulls else "category").to_dict()["attributes"]
         domain, told = dp.Domain.from_dict({"attributes": {name: every[name]}}), []
         for ours in (True, False):
             try:
-                told.append(str(read(tmp_path / "x.parquet", domain, ours)[0].sum()))
+                told.append(str(read_codes(tmp_path / "x.parquet", domain, ours)[0].sum()))
             except DataError as error:
                 told.append(str(error))
         assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("way", ["usual", "zstd", "none", "newer pages", "small pages"])
-def test_a_damaged_file_is_refused_or_read_and_ends_nothing(way: str, tmp_path: Path) -> None:
-    """Bytes changed anywhere: codes stay within the domain, or one sentence names the file."""
-    pq.write_table(pa.table(columns(True, False)).slice(0, 600), tmp_path / "whole.parquet", **WAYS[way])
-    domain, good = domain_of(columns(True, False), "category", "category"), (tmp_path / "whole.parquet").read_bytes()
+def test_damaged_file_is_refused_or_codes_stay_in_domain(way: str, tmp_path: Path) -> None:
+    """With bytes changed anywhere, the codes stay within the domain or an error names the file."""
+    pq.write_table(pa.table(make_columns(True, False)).slice(0, 600), tmp_path / "whole.parquet", **WAYS[way])
+    domain, good = (
+        make_domain(make_columns(True, False), "category", "category"),
+        (tmp_path / "whole.parquet").read_bytes(),
+    )
     random, refused, sizes = np.random.default_rng(1), 0, np.array([domain[name].size for name in domain.names])
     for _ in range(150):
         bad = np.frombuffer(good, np.uint8).copy()
         bad[random.integers(4, len(bad) - 8, random.integers(1, 20))] = random.integers(0, 256)
         (tmp_path / "bad.parquet").write_bytes(bad)
         try:
-            codes, _ = read(tmp_path / "bad.parquet", domain, True)
+            codes, _ = read_codes(tmp_path / "bad.parquet", domain, True)
         except DataError as error:
             refused += "bad.parquet" in str(error)
         else:
@@ -192,7 +197,7 @@ def test_a_damaged_file_is_refused_or_read_and_ends_nothing(way: str, tmp_path: 
     assert refused > 20
 
 
-def test_counts_of_a_file_with_more_columns_than_asked(tmp_path: Path) -> None:
+def test_file_with_other_columns_is_counted(tmp_path: Path) -> None:
     frame = pa.table({"a": [1, 2, 1], "nested": [{"x": 1, "y": 2}] * 3, "b": [0, 1, 1]})
     pq.write_table(frame, tmp_path / "x.parquet")
     table = Table.open(tmp_path, dp.Domain({"a": 3, "b": 2}))

@@ -1,4 +1,4 @@
-"""Total policies: nothing is refused, rows that are dropped are in no count, and nothing moves but the row itself."""
+"""Total policies: no value is refused, dropped rows are in no count, and a row affects only itself."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TOTAL = [("clip", "category", "drop"), ("category", "drop", "category"), ("drop"
 ENGINE = LocalEngine("synchronous")
 
 
-def total(table, policies):
-    """A table of the domain file with policies that refuse nothing."""
+def with_total_policies(table, policies):
+    """Return the table of a domain file with policies that refuse nothing."""
     outside, nulls, unparsable = policies
     texts = table["kind"] == "categories" and isinstance(table["values"][0], str)
     outside = "category" if outside == "clip" and table["kind"] == "categories" else outside
@@ -35,7 +35,7 @@ def total(table, policies):
 @given(st.data(), attribute_tables(), st.sampled_from(TOTAL))
 def test_no_value_is_refused_under_total_policies(data, table, policies):
     table = {key: value for key, value in table.items() if key not in ("outside", "nulls", "unparsable")}
-    one = dp.Domain.from_dict({"attributes": {"x": total(table, policies)}})["x"]
+    one = dp.Domain.from_dict({"attributes": {"x": with_total_policies(table, policies)}})["x"]
     column = data.draw(columns(one))
     gone = np.zeros(len(column), dtype=bool)
     codes = encode(one, column, gone)
@@ -44,21 +44,24 @@ def test_no_value_is_refused_under_total_policies(data, table, policies):
     assert [naive.DROPPED if out else code for code, out in zip(codes.tolist(), gone, strict=True)] == expected
 
 
-def test_texts_that_are_no_numbers_have_a_policy_of_their_own():
-    def cells(**policies):
+def test_unparsable_texts_have_their_own_policy():
+    def encode_texts(**policies):
         one = dp.Domain.from_dict({"attributes": {"x": {"kind": "coded", "size": 3, **policies}}})["x"]
         gone = np.zeros(4, dtype=bool)
         codes = encode(one, pa.array(["1", "x", "9", ""]), gone).tolist()
         return one.labels, ["gone" if out else code for code, out in zip(codes, gone, strict=True)]
 
-    assert cells(outside="clip", nulls="drop", unparsable="category") == ([0, 1, 2, "(outside)"], [1, 3, 2, "gone"])
-    assert cells(outside="clip", nulls="category", unparsable="drop") == ([0, 1, 2, None], [1, "gone", 2, 3])
-    assert cells(outside="category", nulls="category") == ([0, 1, 2, "(outside)", None], [1, 3, 3, 4])
-    assert cells(outside="category", nulls="drop", unparsable="drop")[1] == [1, "gone", 3, "gone"]
-    assert cells(outside="drop", nulls="drop")[1] == [1, "gone", "gone", "gone"]
+    assert encode_texts(outside="clip", nulls="drop", unparsable="category") == (
+        [0, 1, 2, "(outside)"],
+        [1, 3, 2, "gone"],
+    )
+    assert encode_texts(outside="clip", nulls="category", unparsable="drop") == ([0, 1, 2, None], [1, "gone", 2, 3])
+    assert encode_texts(outside="category", nulls="category") == ([0, 1, 2, "(outside)", None], [1, 3, 3, 4])
+    assert encode_texts(outside="category", nulls="drop", unparsable="drop")[1] == [1, "gone", 3, "gone"]
+    assert encode_texts(outside="drop", nulls="drop")[1] == [1, "gone", "gone", "gone"]
 
 
-def test_what_the_domain_file_says_is_written_back_and_old_files_keep_their_digest():
+def test_policies_round_trip_and_old_files_are_unchanged():
     old = {"attributes": {"x": {"kind": "coded", "size": 3, "outside": "clip", "nulls": "reject"}}}
     assert dp.Domain.from_dict(old).to_dict() == old
     new = {"attributes": {"x": {**old["attributes"]["x"], "unparsable": "drop"}}}
@@ -67,7 +70,7 @@ def test_what_the_domain_file_says_is_written_back_and_old_files_keep_their_dige
         dp.Domain.from_dict({"attributes": {"t": {"kind": "categories", "values": ["a", "b"], "unparsable": "drop"}}})
 
 
-def pair(**policies):
+def make_domain(**policies):
     tables = {"a": {"kind": "coded", "size": 3, **policies}, "b": {"kind": "coded", "size": 2, **policies}}
     return dp.Domain.from_dict({"attributes": tables})
 
@@ -76,12 +79,12 @@ DROPPING = {"outside": "drop", "nulls": "drop"}
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 2, 9, None]), st.sampled_from([0, 1, 9, None])), max_size=12))
-def test_a_dropped_row_is_in_no_count_of_any_set(tmp_path_factory, rows):
+def test_dropped_row_is_in_no_count(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("dropped")
     for number, part in enumerate((rows[:5], rows[5:])):
         columns = {name: pa.array([row[i] for row in part], pa.int64()) for i, name in enumerate("ab")}
         pq.write_table(pa.table(columns), folder / f"{number}.parquet")
-    domain, stay = pair(**DROPPING), [row for row in rows if row[0] in (0, 1, 2) and row[1] in (0, 1)]
+    domain, stay = make_domain(**DROPPING), [row for row in rows if row[0] in (0, 1, 2) and row[1] in (0, 1)]
     sets = [("a", "b"), ("a",), ("b",), ()]
     counts = dp.count_marginals(dp.Table.open(folder, domain), sets)
     for names in sets:
@@ -91,11 +94,11 @@ def test_a_dropped_row_is_in_no_count_of_any_set(tmp_path_factory, rows):
 @pytest.mark.parametrize("memory", [200, 1000, 1 << 20])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_all_passes_and_tasks_drop_the_same_rows(tmp_path, memory, workers):
-    """Passes that read one column only leave out what another column drops."""
+    """Passes that read only one column also exclude rows dropped by another column."""
     rng = np.random.default_rng(2)
     values = {"a": rng.integers(0, 5, 300), "b": rng.integers(0, 4, 300)}
     pq.write_table(pa.table(values), tmp_path / "x.parquet")
-    domain, stay = pair(**DROPPING), (values["a"] < 3) & (values["b"] < 2)
+    domain, stay = make_domain(**DROPPING), (values["a"] < 3) & (values["b"] < 2)
     partitions = dp.Table.open(tmp_path, domain).partitions
     for one in plan_passes(domain, [("a",), ("b",), ()], memory, workers):
         handles = run_pass(ENGINE, one, partition_groups(partitions, workers), ["a", "b"])
@@ -110,13 +113,13 @@ def test_all_passes_and_tasks_drop_the_same_rows(tmp_path, memory, workers):
 UNITS = [1, 2, 3, None]
 
 
-def kept(folder, rows, bound):
-    """Units and values of the rows that are counted."""
+def count_kept_rows(folder, rows, bound):
+    """Return the counts of the rows (unit and values) that are counted."""
     for number, part in enumerate((rows[::2], rows[1::2])):
         names = ("unit", "a", "b")
         columns = {name: pa.array([row[i] for row in part], pa.int64()) for i, name in enumerate(names)}
         pq.write_table(pa.table(columns), folder / f"{number}.parquet")
-    domain = pair(**DROPPING)
+    domain = make_domain(**DROPPING)
     partitions = dp.Table.open(folder, domain).partitions
     out = rows_beyond(ENGINE, domain, partition_groups(partitions, 1), "unit", bound, 50, 1 << 20, drop=True)
     left = Counter()
@@ -129,19 +132,19 @@ def kept(folder, rows, bound):
 
 @given(st.lists(st.tuples(st.sampled_from(UNITS), st.sampled_from([0, 1, 9]), st.sampled_from([0, 1, None])),
                 max_size=14), st.integers(1, 3), st.sampled_from(UNITS[:3]))  # fmt: skip
-def test_a_unit_keeps_its_bound_of_rows_that_are_not_dropped(tmp_path_factory, rows, bound, removed):
-    """Rows are dropped first, so that none is chosen in vain; a unit moves nothing but its own rows."""
-    left = kept(tmp_path_factory.mktemp("units"), rows, bound)
+def test_contribution_bound_applies_after_dropping(tmp_path_factory, rows, bound, removed):
+    """Dropped rows do not use up the bound, and a unit affects only its own rows."""
+    left = count_kept_rows(tmp_path_factory.mktemp("units"), rows, bound)
     assert all(row[0] is not None for row in left)
     for unit in UNITS[:3]:
         mine = [row for row in rows if row[0] == unit and row[1] != 9 and row[2] is not None]
         assert sum(count for row, count in left.items() if row[0] == unit) == min(bound, len(mine))
-    without = kept(tmp_path_factory.mktemp("without"), [row for row in rows if row[0] != removed], bound)
+    without = count_kept_rows(tmp_path_factory.mktemp("without"), [row for row in rows if row[0] != removed], bound)
     assert without == Counter({row: count for row, count in left.items() if row[0] != removed})
 
 
-def test_a_whole_run_under_total_policies_takes_anything(place):
-    """Every kind of wrong value in one table: nothing is refused, whatever becomes of it."""
+def test_run_under_total_policies_accepts_any_value(place):
+    """One table has every kind of invalid value."""
     from click.testing import CliRunner
 
     from dpscale.__main__ import main
@@ -168,7 +171,7 @@ def test_a_whole_run_under_total_policies_takes_anything(place):
     assert result.exit_code == 0, result.output
 
 
-def test_decimals_and_texts_alike_are_dropped():
+def test_decimals_texts_and_numbers_are_dropped_equally():
     one = dp.Domain.from_dict({"attributes": {"x": {"kind": "coded", "size": 2, "outside": "drop"}}})["x"]
     for column in (pa.array([Decimal(1), Decimal(7)]), pa.array(["1", "7"]), pa.array([1.0, 7.0]), pa.array([1, 7])):
         gone = np.zeros(2, dtype=bool)

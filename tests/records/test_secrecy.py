@@ -1,4 +1,4 @@
-"""No error tells anything of a record: not a value, not its row, not how many."""
+"""Errors reveal nothing about a record: neither a value, nor its row, nor the number of rows."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ COLUMNS = {
 }
 
 
-def told(error):
+def error_texts(error):
     shown = "".join(traceback.format_exception(error))
     return "\n".join([str(error), repr(error), shown, repr(pickle.loads(pickle.dumps(error)))])
 
 
-def check(error, *more):
+def assert_no_leak(error, *more):
     assert isinstance(error, dp.DpscaleError)
     assert error.field
     assert "\n" not in str(error)
-    message = told(error)
+    message = error_texts(error)
     for secret in (*PLANTED, str(ROW), str(ROW + 1), *more):
         assert secret not in message.replace(f"line {secret}", "")
 
@@ -54,7 +54,7 @@ def check(error, *more):
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
-def test_a_refused_value_is_never_told(tmp_path, kind, column, scheduler):
+def test_refused_value_is_not_revealed(tmp_path, kind, column, scheduler):
     domain = dp.Domain.from_dict({"attributes": {"a": TABLES[kind], "b": {"kind": "coded", "size": 2}}})
     values = COLUMNS[column](ROW)
     pq.write_table(pa.table({"a": values, "b": [1] * (ROW + 1)}), tmp_path / "x.parquet")
@@ -64,26 +64,26 @@ def test_a_refused_value_is_never_told(tmp_path, kind, column, scheduler):
         return
     with pytest.raises(dp.DataError) as caught:
         run_pass(engine, plan_passes(domain, [("a",)], 1000, 2)[0], partition_groups(partitions, 2))
-    check(caught.value)
+    assert_no_leak(caught.value)
 
 
 @pytest.mark.parametrize("line", ["pl4nted,1,1", "pl4nted", '"pl4nted', "918273.5,1", ",pl4nted"])
-def test_a_refused_csv_is_never_told(tmp_path, line):
+def test_refused_csv_line_is_not_revealed(tmp_path, line):
     domain = dp.Domain({"a": 2, "b": 2})
     (tmp_path / "x.csv").write_text("a,b\n" + "1,1\n" * ROW + line + "\n")
     with pytest.raises(dp.DataError) as caught:
         dp.count_marginals(dp.Table.open(tmp_path, domain), [("a", "b")])
-    check(caught.value)
+    assert_no_leak(caught.value)
 
 
 @pytest.mark.parametrize("column", ["not a number", "blobs"])
-def test_a_refused_unit_is_never_told(tmp_path, column):
+def test_refused_unit_is_not_revealed(tmp_path, column):
     domain = dp.Domain({"b": 2})
     pq.write_table(pa.table({"u": COLUMNS[column](ROW), "b": [1] * (ROW + 1)}), tmp_path / "x.parquet")
     groups = partition_groups(dp.Table.open(tmp_path, domain).partitions, 1)
     with pytest.raises(dp.DataError) as caught:
         rows_beyond(LocalEngine("synchronous"), domain, groups, "u", 1, ROW + 1, 1 << 30)
-    check(caught.value)
+    assert_no_leak(caught.value)
 
 
 # What a user hands over by mistake may be records too
@@ -117,7 +117,7 @@ def refuse():
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("given", HANDED)
-def test_records_in_the_place_of_a_setting_are_not_told(tmp_path, monkeypatch, door, given):
+def test_records_passed_as_setting_are_not_revealed(tmp_path, monkeypatch, door, given):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(dp.DpscaleError) as caught:
         DOORS[door](HANDED[given])
@@ -129,29 +129,29 @@ def test_records_in_the_place_of_a_setting_are_not_told(tmp_path, monkeypatch, d
 
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
 @pytest.mark.parametrize("setting", ["job", "domain"])
-def test_a_file_of_records_in_the_place_of_a_settings_file_is_not_told(tmp_path, name, setting):
-    """TOML's own errors name keys that stand twice, and bytes that are no text."""
+def test_data_file_passed_as_settings_file_is_not_revealed(tmp_path, name, setting):
+    """The errors of TOML name repeated keys and undecodable bytes."""
     if name == "x.csv":
         (tmp_path / name).write_text("pl4nted = 1\npl4nted = 918273\n")
     else:
         FRAME.to_parquet(tmp_path / name)
     with pytest.raises(dp.DpscaleError, match="is not TOML") as caught:
         dp.run(tmp_path / name) if setting == "job" else dp.Domain.read(tmp_path / name)
-    assert "pl4nted" not in told(caught.value).replace("pl4nted = ", "")
+    assert "pl4nted" not in error_texts(caught.value).replace("pl4nted = ", "")
     assert "0x" not in str(caught.value)
 
 
 @pytest.mark.parametrize("unit", [False, True])
-def test_the_first_record_of_a_csv_without_a_header_is_not_told(tmp_path, unit):
-    """As the issue found it: the record stood in the message as the file's columns."""
+def test_first_record_of_csv_without_header_is_not_revealed(tmp_path, unit):
+    """Regression test: the record was printed as the columns of the file."""
     (tmp_path / "x.csv").write_text("pl4nted,918273,1\npl4nted,5,0\n")
     table = dp.Table.open(tmp_path / "x.csv", dp.Domain({"a": 2, "b": 2}))
     with pytest.raises(dp.DataError, match="no column 'a'") as caught:
         table.partitions[0].kind("a") if unit else dp.count_marginals(table, [("a",)])
-    check(caught.value)
+    assert_no_leak(caught.value)
 
 
-def test_an_error_of_a_library_in_counting_is_its_kind_alone(tmp_path, monkeypatch):
+def test_library_error_in_counting_reveals_only_its_type(tmp_path, monkeypatch):
     from dpscale.counting import count
 
     def fail(*_):
@@ -161,20 +161,20 @@ def test_an_error_of_a_library_in_counting_is_its_kind_alone(tmp_path, monkeypat
     monkeypatch.setattr(count, "encode", fail)
     with pytest.raises(dp.TransientError, match=r"failed with ArrowInvalid at dpscale/counting/count.py:\d+") as caught:
         dp.count_marginals(dp.Table.open(tmp_path, dp.Domain({"a": 2})), [("a",)])
-    check(caught.value)
+    assert_no_leak(caught.value)
     assert caught.value.__context__ is None
 
 
-def test_a_thread_that_dies_tells_its_kind_alone(capfd):
+def test_failing_thread_reveals_only_error_type(capfd):
     import threading
 
     from dpscale.cli.group import _quiet_threads
 
-    def die():
+    def fail_in_thread():
         raise MemoryError(f"Unable to allocate an array with shape ({NUMBER},)")
 
     with _quiet_threads():
-        thread = threading.Thread(target=die)
+        thread = threading.Thread(target=fail_in_thread)
         thread.start()
         thread.join()
     told_of = capfd.readouterr().err

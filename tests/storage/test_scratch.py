@@ -1,4 +1,4 @@
-"""Scratch that is sealed, and gone with who wrote it: killed processes too."""
+"""Encrypted scratch files, which disappear with the process that wrote them, also if it is killed."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ with shared_folder(base) if named else nullcontext() as folder, used(folder) as 
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.data())
-def test_any_part_is_read_back(lengths, data):
+def test_any_range_is_read_back(lengths, data):
     arrays = [
         np.arange(length, dtype=kind) * 3 for length, kind in zip(lengths, [np.uint64, np.uint32] * 3, strict=False)
     ]
@@ -43,7 +43,7 @@ def test_any_part_is_read_back(lengths, data):
         assert "hidden" in repr(store)
 
 
-def test_two_files_of_the_same_numbers_have_nothing_in_common(tmp_path):
+def test_files_with_equal_content_share_no_block(tmp_path):
     files = [Sealed.new(Use(folder=str(tmp_path))) for _ in range(2)]
     for file in files:
         file.append(np.zeros(1000, np.uint64))
@@ -54,16 +54,16 @@ def test_two_files_of_the_same_numbers_have_nothing_in_common(tmp_path):
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
-def writer(base, kind):
-    """A process that has scratch open, and waits."""
+def start_writer(base, kind):
+    """Start a process that opens a scratch file and waits."""
     process = subprocess.Popen([sys.executable, "-c", WRITES, str(base), kind], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)  # fmt: skip
     assert process.stdout.readline() == "written\n"
     return process
 
 
-def test_a_file_without_a_name_leaves_nothing_when_its_process_is_killed(tmp_path):
-    process = writer(tmp_path, "nameless")
+def test_unnamed_file_disappears_with_killed_process(tmp_path):
+    process = start_writer(tmp_path, "nameless")
     assert not list(tmp_path.iterdir())
     held = [link for link in Path(f"/proc/{process.pid}/fd").iterdir() if str(tmp_path) in os.readlink(link)]
     assert held, "it is there for as long as the process is"
@@ -72,8 +72,8 @@ def test_a_file_without_a_name_leaves_nothing_when_its_process_is_killed(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_the_folder_of_a_killed_process_goes_with_the_next_and_that_of_a_living_one_stays(tmp_path):
-    killed, living = writer(tmp_path, "named"), writer(tmp_path, "named")
+def test_folder_of_killed_process_is_swept_and_of_living_one_stays(tmp_path):
+    killed, living = start_writer(tmp_path, "named"), start_writer(tmp_path, "named")
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
     assert len(list(tmp_path.glob(f"{NAME}*"))) == 2
@@ -87,7 +87,7 @@ def test_the_folder_of_a_killed_process_goes_with_the_next_and_that_of_a_living_
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_goes_with_an_error_and_one_that_is_being_made_stays(tmp_path):
+def test_folder_is_removed_on_error_and_new_folder_stays(tmp_path):
     with pytest.raises(FileExistsError), shared_folder(str(tmp_path)) as own:
         Path(own, LOCK).mkdir()
     assert not list(tmp_path.iterdir())
@@ -100,7 +100,7 @@ def test_a_folder_goes_with_an_error_and_one_that_is_being_made_stays(tmp_path):
     assert not young.exists()
 
 
-def test_the_end_of_a_use_closes_its_files_whoever_holds_them(tmp_path):
+def test_end_of_use_closes_all_its_files(tmp_path):
     with used() as mine, used() as other:
         files = [Sealed.new(use, str(tmp_path)) for use in (mine, other)]
         called = [file.append(np.arange(3)) for file in files]

@@ -1,4 +1,4 @@
-"""A real HTTP server of the S3 protocol (moto's), or the one that DPSCALE_S3 names, for all tests of this folder."""
+"""An HTTP server of the S3 protocol (moto, or the one named by DPSCALE_S3) for all tests of this directory."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ BUCKET = "dpscale-tests"
 
 @pytest.fixture(scope="package")
 def store():
-    """A bucket's URL; the store is given to drivers by the environment, as users do."""
+    """URL of a bucket; drivers get the store from the environment, as for users."""
     keys = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_DEFAULT_REGION": "us-east-1"}
     s3fs = pytest.importorskip("s3fs")
     server, endpoint = None, os.environ.get("DPSCALE_S3")
@@ -26,7 +26,7 @@ def store():
         endpoint = f"http://127.0.0.1:{port}"
         server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)],
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-        answering(port)
+        wait_for_port(port)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**({} if "DPSCALE_S3" in os.environ else keys), "AWS_ENDPOINT_URL": endpoint}.items():
             patch.setenv(name, value)
@@ -38,7 +38,7 @@ def store():
         server.wait()
 
 
-def answering(port):
+def wait_for_port(port):
     for _ in range(600):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -1,4 +1,4 @@
-"""Data in an object store: the counts, names and snapshot of the same files in a folder, and no key anywhere."""
+"""Data in an object store: the counts, names and snapshot of the same files in a directory, and no leaked key."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ DOMAIN = dp.Domain({"a": 4, "b": 3, "c": 5})
 
 @pytest.fixture
 def folder(tmp_path):
-    """Files of two years, a hidden one, and one that is no data."""
+    """Directory with files of two years, a hidden file and a file that is not data."""
     for year, name in ((2020, "x"), (2021, "y"), (2021, "_z"), (2021, "w")):
         path = tmp_path / "t" / f"year={year}" / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,38 +32,38 @@ def folder(tmp_path):
     return tmp_path / "t"
 
 
-def put(folder, prefix):
+def upload(folder, prefix):
     s3fs.S3FileSystem(use_listings_cache=False).put(str(folder), prefix.removeprefix("s3://"), recursive=True)
     return prefix
 
 
-def counted(table, sets=(("a", "b"), ("c",))):
+def count_sets(table, sets=(("a", "b"), ("c",))):
     return {names: counts.tolist() for names, counts in dp.count_marginals(table, list(sets)).items()}
 
 
 @pytest.mark.parametrize("asked", ["", "/year=*", "/year=2021/*.parquet", "/year=2020/x.parquet"])
-def test_files_in_a_store_are_those_of_the_folder(folder, prefix, asked):
-    there, here = dp.Table.open(put(folder, prefix) + asked, DOMAIN), dp.Table.open(f"{folder}{asked}", DOMAIN)
+def test_files_in_store_equal_files_in_directory(folder, prefix, asked):
+    there, here = dp.Table.open(upload(folder, prefix) + asked, DOMAIN), dp.Table.open(f"{folder}{asked}", DOMAIN)
     assert [path.removeprefix(prefix) for path in there.files] == [
         path.removeprefix(str(folder)) for path in here.files
     ]
     assert [part.fixed for part in there.partitions] == [part.fixed for part in here.partitions]
-    assert counted(there) == counted(here)
+    assert count_sets(there) == count_sets(here)
     assert snapshot(there) == snapshot(here)
     assert snapshot(there, footers=True) == snapshot(here, footers=True)
     assert layout(prefix + asked)["number"] == len(here.files)
 
 
-def test_a_large_file_is_cut_by_row_groups(folder, prefix, monkeypatch):
+def test_large_object_is_split_by_row_groups(folder, prefix, monkeypatch):
     monkeypatch.setattr("dpscale.records.table.SPLIT_BYTES", 1)
     monkeypatch.setattr("dpscale.records.table.SPLIT_ROWS", 30)
-    there, here = (dp.Table.open(at, DOMAIN).split() for at in (put(folder, prefix), folder))
+    there, here = (dp.Table.open(at, DOMAIN).split() for at in (upload(folder, prefix), folder))
     assert [part.row_groups for part in there.partitions] == [part.row_groups for part in here.partitions]
     assert len(there.partitions) == 6
-    assert counted(there) == counted(here)
+    assert count_sets(there) == count_sets(here)
 
 
-def test_only_the_columns_asked_are_fetched(tmp_path, prefix, monkeypatch):
+def test_only_requested_columns_are_fetched(tmp_path, prefix, monkeypatch):
     rng = np.random.default_rng(0)
     wide = {"a": rng.integers(0, 4, 20_000)} | {f"x{i}": rng.integers(0, 2**60, 20_000) for i in range(20)}
     pq.write_table(pa.table(wide), tmp_path / "wide.parquet")
@@ -77,21 +77,21 @@ def test_only_the_columns_asked_are_fetched(tmp_path, prefix, monkeypatch):
     assert 0 < sum(fetched) < os.path.getsize(tmp_path / "wide.parquet") // 10
 
 
-def test_csv_in_a_store(tmp_path, prefix):
+def test_csv_in_store(tmp_path, prefix):
     (tmp_path / "t").mkdir()
     frame(50).to_csv(tmp_path / "t" / "x.csv", index=False)
     frame(50, 1).to_csv(tmp_path / "t" / "y.csv", index=False)
-    there, here = dp.Table.open(put(tmp_path / "t", prefix), DOMAIN), dp.Table.open(tmp_path / "t", DOMAIN)
-    assert counted(there) == counted(here)
+    there, here = dp.Table.open(upload(tmp_path / "t", prefix), DOMAIN), dp.Table.open(tmp_path / "t", DOMAIN)
+    assert count_sets(there) == count_sets(here)
     assert snapshot(there) == snapshot(here)
 
 
-def test_a_run_from_a_store_has_the_bytes_of_one_from_a_folder(tmp_path, prefix, capfd):
-    """Units bounded; and neither manifest nor log nor report holds a key."""
+def test_run_from_store_has_snapshot_of_directory_and_no_key(tmp_path, prefix, capfd):
+    """Contributions are bounded; manifest, log and report contain no key."""
     unit = {"domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 2}
     here = dp.run(write(tmp_path, data={"path": "data", **unit}), tmp_path / "here")
     (tmp_path / "ledger.sqlite").unlink()
-    put(tmp_path / "data", prefix)
+    upload(tmp_path / "data", prefix)
     job = write(tmp_path, data={"path": prefix, **unit}, privacy={"privacy_cost": 0.5})
     there = dp.run(job, tmp_path / "there")
     assert there.manifest["snapshot"] == here.manifest["snapshot"]
@@ -105,34 +105,34 @@ def test_a_run_from_a_store_has_the_bytes_of_one_from_a_folder(tmp_path, prefix,
     assert dp.run(job, tmp_path / "there").manifest == there.manifest
 
 
-def test_data_that_change_are_seen(tmp_path, prefix):
+def test_changed_objects_are_detected(tmp_path, prefix):
     write(tmp_path)
-    put(tmp_path / "data", prefix)
+    upload(tmp_path / "data", prefix)
     table = dp.Table.open(prefix, DOMAIN)
     before = stamps(table)
     job = write(tmp_path, data={"path": prefix, "domain": "domain.toml"})
     dp.run(job, tmp_path / "run")
     changed = frame(400, 7).iloc[:200]
     changed.to_parquet(tmp_path / "data" / "0.parquet", index=False)
-    put(tmp_path / "data" / "0.parquet", f"{prefix}/0.parquet")
+    upload(tmp_path / "data" / "0.parquet", f"{prefix}/0.parquet")
     assert stamps(table) != before
     with pytest.raises(dp.DataError, match="from other data"):
         dp.run(job, tmp_path / "run")
 
 
-def test_what_is_rewritten_while_it_is_read_is_not_mixed(tmp_path, prefix):
-    """The driver asks for the very object that was opened."""
+def test_object_rewritten_while_read_is_refused(tmp_path, prefix):
+    """The driver requests the version of the object that was opened."""
     pd.DataFrame({"a": np.zeros(10, int)}).to_parquet(tmp_path / "x.parquet")
-    url = put(tmp_path / "x.parquet", f"{prefix}/x.parquet")
+    url = upload(tmp_path / "x.parquet", f"{prefix}/x.parquet")
     with objects.opening(url, ahead=0) as file:
         file.read(4)
         pd.DataFrame({"a": np.ones(10, int)}).to_parquet(tmp_path / "x.parquet")
-        put(tmp_path / "x.parquet", url)
+        upload(tmp_path / "x.parquet", url)
         with pytest.raises(OSError):
             file.read(100)
 
 
-def test_what_is_missing_is_one_sentence(prefix):
+def test_missing_or_mixed_locations_are_refused(prefix):
     with pytest.raises(dp.DataError, match="no file at"):
         dp.Table.open(f"{prefix}/nothing", DOMAIN)
     with pytest.raises(dp.DataError, match="several locations"):
@@ -145,9 +145,9 @@ def test_what_is_missing_is_one_sentence(prefix):
         dp.Table.open("https://host/x.parquet", DOMAIN)
 
 
-def test_a_damaged_object_is_told_without_its_bytes(tmp_path, prefix):
+def test_damaged_object_is_reported_without_content(tmp_path, prefix):
     (tmp_path / "x.parquet").write_bytes(b"SECRET" * 100)
-    url = put(tmp_path / "x.parquet", f"{prefix}/x.parquet")
+    url = upload(tmp_path / "x.parquet", f"{prefix}/x.parquet")
     with pytest.raises(dp.DataError, match="damaged or not of its format") as told:
         dp.Table.open(url, DOMAIN).require(["a"])
     assert "SECRET" not in str(told.value)
@@ -156,7 +156,7 @@ def test_a_damaged_object_is_told_without_its_bytes(tmp_path, prefix):
 @pytest.mark.parametrize("keyed", ["s3://AKIAKEY:SECRETKEY@bucket/x", "s3://bucket/x?X-Amz-Signature=SECRETKEY",
                                    "abfs://c@a.dfs.core.windows.net/x?sig=SECRETKEY",
                                    "simplecache::s3://b/SECRETKEY"])  # fmt: skip
-def test_an_address_with_a_key_is_refused_and_not_repeated(tmp_path, keyed):
+def test_address_with_key_is_refused_without_printing_it(tmp_path, keyed):
     for ask in (lambda: dp.Table.open(keyed, DOMAIN), lambda: layout(keyed),
                 lambda: dp.run(write(tmp_path, data={"path": keyed, "domain": "domain.toml"}))):  # fmt: skip
         with pytest.raises(dp.DpscaleError, match="that contains a key") as told:
@@ -164,7 +164,7 @@ def test_an_address_with_a_key_is_refused_and_not_repeated(tmp_path, keyed):
         assert "SECRETKEY" not in str(told.value)
 
 
-def test_addresses_keep_what_their_store_needs():
+def test_object_addresses_keep_store_prefix():
     azure = "abfs://container@account.dfs.core.windows.net/folder"
     assert objects._address(azure, "container/folder", "container/folder/x.csv") == f"{azure}/x.csv"
     assert objects._address("gs://bucket/f/*", "bucket/f/*", "bucket/f/x.csv") == "gs://bucket/f/x.csv"
@@ -173,7 +173,7 @@ def test_addresses_keep_what_their_store_needs():
         objects.check_url(url)
 
 
-def test_a_store_that_goes_away_can_be_tried_again(prefix, monkeypatch):
+def test_unreachable_store_is_transient(prefix, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3fs.S3FileSystem.clear_instance_cache()
@@ -183,15 +183,15 @@ def test_a_store_that_goes_away_can_be_tried_again(prefix, monkeypatch):
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-def test_tables_with_a_log_in_a_store(tmp_path, prefix, monkeypatch):
-    """Delta's files are named from its folder, Iceberg's by their addresses; keys come from the environment."""
+def test_delta_and_iceberg_tables_in_store(tmp_path, prefix, monkeypatch):
+    """Delta paths are relative to the table and Iceberg paths are addresses; keys come from the environment."""
     deltalake, sql = pytest.importorskip("deltalake"), pytest.importorskip("pyiceberg.catalog.sql")
     from dpscale.records.origin import Origin
 
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # the test's server has no certificate
     rows = pa.Table.from_pandas(frame(60, 1), preserve_index=False)
     deltalake.write_deltalake(str(tmp_path / "d"), rows, partition_by=["a"])
-    put(tmp_path / "d", f"{prefix}/d")
+    upload(tmp_path / "d", f"{prefix}/d")
     catalog = sql.SqlCatalog("x", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"{prefix}/w",
                              **{"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})  # fmt: skip
     catalog.create_namespace("n")
@@ -199,7 +199,7 @@ def test_tables_with_a_log_in_a_store(tmp_path, prefix, monkeypatch):
     for kind, path in (("delta", f"{prefix}/d"), ("iceberg", f"{prefix}/w/n/t")):
         table = Origin(format=kind).table(path, DOMAIN)
         right = np.histogram2d(frame(60, 1).a, frame(60, 1).b, [range(5), range(4)])[0]
-        assert counted(table)["a", "b"] == right.tolist()
+        assert count_sets(table)["a", "b"] == right.tolist()
         assert snapshot(table, footers=True)
         assert stamps(table) == stamps(Origin(format=kind, version=table.lake.version).table(path, DOMAIN))
 
@@ -207,7 +207,7 @@ def test_tables_with_a_log_in_a_store(tmp_path, prefix, monkeypatch):
 @pytest.mark.parametrize(
     ("url", "package", "extra"), [("gs://b/t", "gcsfs", "gcs"), ("abfs://b@c/t", "adlfs", "azure")]
 )
-def test_a_missing_driver_is_named_with_its_extra(url, package, extra, monkeypatch):
+def test_missing_driver_is_named_with_extra(url, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(importlib.import_module("fsspec.registry"), "_registry", {})
     with pytest.raises(

@@ -1,7 +1,7 @@
-"""Run directories in an object store: a real HTTP server of the S3 protocol (moto's), the store's own driver (s3fs).
+"""Run directories in an object store: an HTTP server of the S3 protocol (moto) and the driver s3fs.
 
-Without these packages (the extra `store`, and moto[server]) the tests are skipped; DPSCALE_S3 names the endpoint of
-another store to try, in which the bucket `dpscale-tests` is made.
+The tests are skipped without these packages (the extra `store`, and moto[server]). DPSCALE_S3 names the endpoint of
+another store, in which the bucket `dpscale-tests` is created.
 """
 
 import json
@@ -36,20 +36,20 @@ s3fs = pytest.importorskip("s3fs")
 pytest.importorskip("upath")
 
 
-def copied(url, folder):
-    """A run in a store as a folder, to be compared with one."""
+def download(url, folder):
+    """Download a run from the store and return its directory."""
     s3fs.S3FileSystem(use_listings_cache=False).get(url.removeprefix("s3://"), str(folder), recursive=True)
     return folder
 
 
 @pytest.mark.parametrize("mechanism", [pytest.param("residual-planner", marks=pytest.mark.slow), "aim-grem"])
-def test_a_run_in_a_store_has_the_bytes_of_one_in_a_folder(tmp_path, prefix, mechanism):
+def test_run_in_store_has_bytes_of_run_in_directory(tmp_path, prefix, mechanism):
     job = write(tmp_path, mechanism={"name": mechanism})
     here = dp.run(job, tmp_path / "here")
     (tmp_path / "ledger.sqlite").unlink()
     there = dp.run(job, prefix)
     assert there.marginal(("a", "b")).tobytes() == here.marginal(("a", "b")).tobytes()
-    copy = copied(prefix, tmp_path / "copy")
+    copy = download(prefix, tmp_path / "copy")
     assert measurements(copy) == measurements(here.path)
     assert answers(copy) == answers(here.path)
     assert "</html>" in (copy / "report.html").read_text()
@@ -60,7 +60,7 @@ def test_a_run_in_a_store_has_the_bytes_of_one_in_a_folder(tmp_path, prefix, mec
     assert dp.Release.open(prefix).manifest == there.manifest
 
 
-def test_a_run_that_was_stopped_goes_on_in_the_store(tmp_path, prefix, monkeypatch):
+def test_stopped_run_resumes_in_store(tmp_path, prefix, monkeypatch):
     job = write(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(measure, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
@@ -74,7 +74,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_store(tmp_path, prefix, monkeypat
     assert row["state"] == "released"
 
 
-def test_a_run_in_a_store_is_ended(tmp_path, prefix, monkeypatch):
+def test_run_in_store_is_ended(tmp_path, prefix, monkeypatch):
     job = write(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(measure, "charge", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
@@ -90,17 +90,17 @@ def test_a_run_in_a_store_is_ended(tmp_path, prefix, monkeypatch):
         dp.run(job, prefix)
 
 
-def test_evidence_of_a_run_in_a_store(tmp_path, prefix):
+def test_evidence_of_run_in_store(tmp_path, prefix):
     release = dp.run(write(tmp_path, engine={"scheduler": "synchronous"}), prefix)
     for _ in range(2):
         write_bundle(Run(release.path), [{"name": "one", "passed": True, "detail": ""}])
-    folder = copied(f"{prefix}/evidence", tmp_path / "bundle")
+    folder = download(f"{prefix}/evidence", tmp_path / "bundle")
     assert check_bundle(folder)["draws"] == 7  # residuals of all subsets of pairs of three attributes
     assert "s3://" not in "".join(path.read_text() for path in folder.iterdir())
     assert "measurements/" in (folder / "run-files.json").read_text()
 
 
-def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, monkeypatch):
+def test_lock_excludes_other_processes_and_expires(tmp_path, prefix, monkeypatch):
     run = Run.create(Job.read(write(tmp_path)), prefix)
     with run.locked():
         with pytest.raises(dp.TransientError, match="another process works in"), run.locked():
@@ -114,8 +114,8 @@ def test_one_process_at_a_time_and_a_dead_ones_lock_is_taken(tmp_path, prefix, m
     assert not (run.path / ".lock").exists()
 
 
-def test_who_lost_the_lock_leaves_it_to_the_other(tmp_path, prefix, monkeypatch):
-    """The first, which only hung, neither renews nor removes the lock of who took it over."""
+def test_lost_lock_is_left_to_its_new_owner(tmp_path, prefix, monkeypatch):
+    """A process that was suspended neither renews nor removes the lock of its successor."""
     monkeypatch.setattr(lock, "BEAT_SECONDS", 0.05)
     run = Run.create(Job.read(write(tmp_path)), prefix)
     with run.locked():
@@ -129,7 +129,7 @@ def test_who_lost_the_lock_leaves_it_to_the_other(tmp_path, prefix, monkeypatch)
         pass
 
 
-def test_of_several_processes_one_makes_the_run(tmp_path, prefix):
+def test_concurrent_processes_create_one_run(tmp_path, prefix):
     job = write(tmp_path, engine={"scheduler": "synchronous"})
     code = "import sys; from dpscale import job; from dpscale.runs import run; "
     code += "run.Run.create(job.Job.read(sys.argv[1]), sys.argv[2])"
@@ -138,7 +138,7 @@ def test_of_several_processes_one_makes_the_run(tmp_path, prefix):
     assert not create(place(prefix + "/manifest.json"), b"another")
 
 
-def test_another_job_and_a_foreign_store_are_refused(tmp_path, prefix):
+def test_other_job_and_unknown_store_are_refused(tmp_path, prefix):
     Run.create(Job.read(write(tmp_path)), prefix)
     other = Job.read(write(tmp_path, "other.toml", workload=[{"family": "marginal", "degree": 1}]))
     with pytest.raises(dp.JobError, match="contains another job"):
@@ -147,8 +147,8 @@ def test_another_job_and_a_foreign_store_are_refused(tmp_path, prefix):
         place("nowhere://bucket/run")
 
 
-def test_a_bucket_or_a_job_that_is_not_there_is_one_sentence_without_keys(tmp_path, prefix):
-    """To try again would not help."""
+def test_missing_bucket_or_job_is_refused_without_printing_keys(tmp_path, prefix):
+    """The error is not transient."""
     bucket = f"s3://no-such-bucket-{uuid.uuid4().hex}"
     with pytest.raises(dp.JobError, match="in a bucket that does not exist") as caught:
         Run.create(Job.read(write(tmp_path)), f"{bucket}/run")
@@ -160,8 +160,8 @@ def test_a_bucket_or_a_job_that_is_not_there_is_one_sentence_without_keys(tmp_pa
             Run(f"{where}/run")
 
 
-def test_a_prefix_that_holds_anything_else_is_refused(tmp_path, prefix):
-    """The rest of an older run, a run's own folders, and a bucket with runs are no new places."""
+def test_prefix_with_other_content_is_refused(tmp_path, prefix):
+    """Refused are leftovers of an older run, directories within a run, and a bucket with runs."""
     job = Job.read(write(tmp_path))
     path = Run.create(job, prefix).path
     (path / "answers" / "index.json").write_bytes(b"[]")
@@ -173,7 +173,7 @@ def test_a_prefix_that_holds_anything_else_is_refused(tmp_path, prefix):
         Run.create(job, prefix)
 
 
-def test_what_a_killed_maker_left_is_taken_up(tmp_path, prefix):
+def test_creation_resumes_after_kill(tmp_path, prefix):
     job = Job.read(write(tmp_path))
     first = Run.create(job, prefix)
     (first.path / ".probe-0123").write_bytes(b"first")
@@ -185,19 +185,19 @@ def test_what_a_killed_maker_left_is_taken_up(tmp_path, prefix):
         Run.create(job, prefix)
 
 
-def test_who_comes_second_finds_the_run_of_the_first(tmp_path, prefix, monkeypatch):
+def test_concurrent_creation_finds_existing_run(tmp_path, prefix, monkeypatch):
     job = Job.read(write(tmp_path))
 
-    def interleaved(where):
+    def create_before_listing(where):
         monkeypatch.setattr(creation, "listed", listed)
         Run.create(job, prefix)
         return listed(where)
 
-    monkeypatch.setattr(creation, "listed", interleaved)
+    monkeypatch.setattr(creation, "listed", create_before_listing)
     assert Run.create(job, prefix).manifest == Run(prefix).manifest
 
 
-def test_a_write_that_fails_leaves_what_was_there(prefix):
+def test_failed_write_leaves_old_content(prefix):
     path = place(prefix + "/file")
     path.write_bytes(b"old")
     with pytest.raises(ZeroDivisionError), writing(path) as file:
@@ -205,46 +205,46 @@ def test_a_write_that_fails_leaves_what_was_there(prefix):
     assert path.read_bytes() == b"old"
 
 
-def test_a_store_without_conditional_writes_is_refused():
-    """fsspec's driver of HTTP takes no exclusive mode."""
+def test_http_store_without_conditional_writes_is_refused():
+    """The HTTP driver of fsspec has no exclusive mode."""
     pytest.importorskip("aiohttp")
     with pytest.raises(dp.JobError, match="lacks conditional writes"):
         create(place("http://127.0.0.1:9/run"), b"x")
 
 
-class Faltering(MemoryFileSystem):
-    """A store that now and then does not answer, and whose `exists` then says no."""
+class UnreachableStore(MemoryFileSystem):
+    """A store that sometimes does not answer, whose `exists` then returns False."""
 
     protocol = "faltering"
     store: ClassVar[dict] = {}
     away = False
 
     def info(self, path, **settings):
-        if Faltering.away:
+        if UnreachableStore.away:
             raise ConnectionError("key=AKIA")
         return super().info(path, **settings)
 
 
 @pytest.mark.filterwarnings("ignore:UPath")
-def test_what_a_store_does_not_tell_is_not_taken_for_absent(monkeypatch):
-    """Else a secret outlived its run, or was taken for lost."""
-    fsspec.register_implementation("faltering", Faltering, clobber=True)
+def test_unreachable_secret_is_not_treated_as_absent(monkeypatch):
+    """Otherwise a secret would outlive its run or be considered lost."""
+    fsspec.register_implementation("faltering", UnreachableStore, clobber=True)
     secret = place("faltering://bucket/secret.key")
     make_secret(secret)
-    monkeypatch.setattr(Faltering, "away", True)
+    monkeypatch.setattr(UnreachableStore, "away", True)
     assert not secret.exists()
     for asked in (present, destroy_secret, make_secret):
         with pytest.raises(dp.TransientError, match="cannot be reached") as caught:
             asked(secret)
         assert "AKIA" not in str(caught.value)
-    monkeypatch.setattr(Faltering, "away", False)
+    monkeypatch.setattr(UnreachableStore, "away", False)
     assert len(read_secret(secret)) == 32
     destroy_secret(secret)
     assert not present(secret)
 
 
-class Heedless(MemoryFileSystem):
-    """A store whose driver passes over that it should not write where something stands."""
+class UnconditionalStore(MemoryFileSystem):
+    """A store whose driver ignores the condition that an object must not exist."""
 
     protocol = "heedless"
     store: ClassVar[dict] = {}
@@ -254,14 +254,14 @@ class Heedless(MemoryFileSystem):
 
 
 @pytest.mark.filterwarnings("ignore:UPath")
-def test_a_store_that_takes_no_notice_of_conditions_is_refused(tmp_path):
-    fsspec.register_implementation("heedless", Heedless, clobber=True)
+def test_store_that_ignores_conditions_is_refused(tmp_path):
+    fsspec.register_implementation("heedless", UnconditionalStore, clobber=True)
     with pytest.raises(dp.JobError, match="lacks conditional writes"):
         Run.create(Job.read(write(tmp_path)), "heedless://bucket/run")
-    assert not [name for name in Heedless.store if "probe" not in name]
+    assert not [name for name in UnconditionalStore.store if "probe" not in name]
 
 
-def test_a_store_that_goes_away_is_one_sentence(tmp_path, prefix, monkeypatch):
+def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
     run = Run.create(Job.read(write(tmp_path)), prefix)
     driver_status.change(run.path, lambda found: not found, submission="s", driver="d", state="running")
     assert driver_status.read(run.path)["state"] == "running"

@@ -1,11 +1,11 @@
-"""Run directories that an earlier version left: how they were made, and what a later version must find in them.
+"""Run directories of earlier versions: how they were made, and their expected content.
 
-    archives/NAME.tar.gz     a folder with data, domain, job, ledger and run directory, as `make` left it
-    archives/NAME.npz        the estimates of the release, by table and attribute set
+archives/NAME.tar.gz has a directory with data, domain, job, ledger and run directory, as `_make` left it;
+archives/NAME.npz has the estimates of the release by table and attribute set.
 
-A job file holds absolute paths, and the digest of a job covers them, so every case lives in a folder of its own below
-`ROOT`. `python -m tests.stored.runs [CASE ...]` makes cases. The archives are never made anew for a later version: a
-version that cannot read them breaks the promise that directories written by released versions stay readable. A new
+A job file has absolute paths, which the digest of a job covers, so each case has its own directory below `ROOT`.
+`python -m tests.stored.runs [CASE ...]` makes cases. The archives are never made again for a later version: a
+version that cannot read them breaks the promise that directories of released versions stay readable. A new
 mechanism or a new form of run directory adds a case.
 """
 
@@ -74,8 +74,8 @@ main(["run", "job.toml", "--run-dir", "run", "--quiet"])
 
 
 @contextmanager
-def own_folder(case: str) -> Iterator[Path]:
-    """The folder of a case, empty, for one process at a time; gone at the end."""
+def case_folder(case: str) -> Iterator[Path]:
+    """Yield the empty directory of a case, for one process at a time, and remove it afterwards."""
     ROOT.mkdir(exist_ok=True)
     with open(ROOT / f"{case}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -89,9 +89,9 @@ def own_folder(case: str) -> Iterator[Path]:
 
 
 @contextmanager
-def restored(case: str) -> Iterator[Path]:
-    """The folder of a case as the earlier version left it."""
-    with own_folder(case) as folder:
+def restore_case(case: str) -> Iterator[Path]:
+    """Yield the directory of a case as the earlier version left it."""
+    with case_folder(case) as folder:
         with tarfile.open(ARCHIVES / f"{case}.tar.gz") as archive:
             archive.extractall(folder, filter="data")
         yield folder
@@ -113,14 +113,14 @@ def write_case(case: str, folder: Path) -> Path:
 
 
 def releases(run: Path) -> dict[str, dp.Release]:
-    """The release of every table in a run directory, by its name ("" where there is one)."""
+    """Return the releases in a run directory by table name ("" for a single table)."""
     if not (run / "tables").exists():
         return {"": dp.Release.open(run)}
     return dict(dp.DatabaseRelease.open(run).tables)
 
 
 def estimates(run: Path) -> dict[str, np.ndarray]:
-    """Every marginal of a workload set and all answers with their errors, computed from the stored measurements."""
+    """Return every marginal of a workload set and all answers with errors, computed from the stored measurements."""
     found = {}
     for name, release in releases(run).items():
         for number, part in enumerate(release.plan.workload.parts):
@@ -133,7 +133,7 @@ def estimates(run: Path) -> dict[str, np.ndarray]:
 
 
 def run_case(job: Path) -> None:
-    """Run a job to its end in another process, in the folder of its file."""
+    """Run a job to its end in another process, in the directory of its file."""
     command = [sys.executable, "-m", "dpscale", "run", job.name, "--run-dir", "run", "--quiet"]
     subprocess.run(command, cwd=job.parent, check=True, env=_environment(), stdout=subprocess.DEVNULL)
 
@@ -143,7 +143,7 @@ def _environment() -> dict[str, str]:
 
 
 def _make(case: str) -> None:
-    with own_folder(case) as folder:
+    with case_folder(case) as folder:
         job = write_case(case, folder)
         if case in INTERRUPTED:
             done = subprocess.run([sys.executable, "-c", KILL, str(INTERRUPTED[case])], cwd=folder, env=_environment())
@@ -160,17 +160,17 @@ def _make(case: str) -> None:
 
 
 def _archive(name: str, folder: Path) -> None:
-    """Pack a folder; the same bytes for the same files."""
+    """Pack a directory, with equal bytes for equal files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in sorted(folder.rglob("*")):
             kept = path.name != "report.html" and not path.name.endswith(".lock")
             if path.is_file() and kept:
-                archive.add(path, path.relative_to(folder), filter=_plain)
+                archive.add(path, path.relative_to(folder), filter=_strip_owner)
     (ARCHIVES / f"{name}.tar.gz").write_bytes(gzip.compress(packed.getvalue(), mtime=0))
 
 
-def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def _strip_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry

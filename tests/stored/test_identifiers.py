@@ -1,7 +1,7 @@
-"""Strings that fix noise, ledger rows, plan files and seeds. They stay when a class, a field or a module is renamed.
+"""Strings that fix noise, ledger rows, plan files and seeds, and must not change when code is renamed.
 
-Each expected value is written out here, not computed from the code under test. A failure means that noise is drawn
-anew for a release that exists, that a stored file is not read, or that rows of a release change.
+The expected values are literals. A failure means that noise is drawn again for an existing release, that a stored
+file cannot be read, or that rows of a release change.
 """
 
 import json
@@ -40,15 +40,15 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def test_a_cost_has_the_keys_of_ledger_rows():
+def test_cost_has_keys_of_ledger_rows():
     cost = Cost(gaussian=Fraction(1, 3), pure=Fraction(1, 2))
     assert json.dumps(cost.to_dict()) == '{"gaussian": "1/3", "zcdp": "0", "pure": "1/2", "pure_squares": "1/4"}'
     assert Cost.from_dict({"gaussian": "1/3", "zcdp": "0", "pure": "1/2", "pure_squares": "1/4"}) == cost
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options_have_the_keys_of_plan_files(name):
-    """Adaptive mechanisms write all options, in this order, into plan.json. New options come after these."""
+def test_options_have_keys_of_plan_files(name):
+    """Adaptive mechanisms write all options in this order to plan.json; new options come after these."""
     assert list(mechanism(name).Options().model_dump())[: len(OPTIONS[name])] == OPTIONS[name]
     assert set(OPTIONS) <= set(MECHANISMS)
 
@@ -57,12 +57,12 @@ def test_options_have_the_keys_of_plan_files(name):
     ("aim-grem", ["mechanism", "version", "workload", "beta", "rows_per_unit", "options"]),
     ("query-smasher", ["mechanism", "workload", "error", "bound", "notes", "factors", "strategies", "blocks"]),
 ])  # fmt: skip
-def test_a_plan_file_has_the_keys_of_earlier_versions(case, expected):
+def test_plan_file_has_keys_of_earlier_versions(case, expected):
     content = json.loads((STORED / case / "plan" / "plan.json").read_text())
     assert [key for key in content if key in expected] == expected
 
 
-def test_factors_have_the_digests_that_measurement_labels_hold():
+def test_factor_digests_in_measurement_labels():
     assert KINDS == ("center", "identity", "matrix", "full", "nested")
     found = [identity_factor(3).digest, center_factor(3).digest,
              Factor("matrix", (3,), np.array([[1, -1, 0], [1, 1, -2]])).digest]  # fmt: skip
@@ -73,7 +73,7 @@ def test_factors_have_the_digests_that_measurement_labels_hold():
     ]
 
 
-def test_labels_of_measurements():
+def test_keys_of_measurement_labels():
     first = json.loads((STORED / "query-smasher" / "draws.json").read_text())["1"][0][0]
     assert list(json.loads(first)) == [
         "attributes",
@@ -102,7 +102,7 @@ def test_labels_of_measurements():
     ]
 
 
-def test_a_decision_has_the_keys_of_earlier_rounds():
+def test_decision_has_keys_of_earlier_versions():
     """A seal covers the whole text, so an added, removed or reordered key would refuse a stored round."""
     with tarfile.open(ARCHIVES / "aim-grem.tar.gz") as archive:
         text = archive.extractfile("run/measurements/round-001.json").read().decode()
@@ -125,10 +125,10 @@ def test_streams_and_seeds():
     assert secret_tag(bytes(32)) == "11347a10716a4e460026ac3cf6f0c14d10c1851850204a6037bd7d0ce32287a9"
 
 
-def test_rows_of_a_release_are_seeded_by_its_name():
+def test_release_id_seeds_synthetic_rows():
     assert PublicStream("release", "purpose", 1).uniforms(2).tolist() == [0.6808499435721234, 0.028759246461127708]
 
 
-def test_names_in_files_and_keys_of_units():
+def test_metadata_key_and_unit_hash_keys():
     assert META == b"dpscale"
     assert KEYS == ("dpscale.unit.one", "dpscale.unit.two")

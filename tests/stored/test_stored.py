@@ -1,4 +1,4 @@
-"""Every run directory of an earlier version opens, gives the same estimates, and goes on where it stopped."""
+"""Run directories of earlier versions open with the same estimates, and interrupted runs resume."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from dpscale.ledger import Ledger
 from dpscale.multitable.job import DatabaseJob
 from dpscale.multitable.run import digest_of
 from dpscale.runs.run import job_digest
-from tests.golden.runs import draws
-from tests.stored.runs import ARCHIVES, CASES, DATABASES, INTERRUPTED, estimates, releases, restored, run_case
+from tests.golden.runs import draw_records
+from tests.stored.runs import ARCHIVES, CASES, DATABASES, INTERRUPTED, estimates, releases, restore_case, run_case
 
 FINISHED = [case for case in CASES if case not in INTERRUPTED]
 
@@ -42,30 +42,32 @@ def assert_same_estimates(found, case):
 
 
 def hashes(run):
-    """SHA-256 of every file of the release: a reader leaves plan, measurements, decisions and rows as they are."""
+    """Return the SHA-256 of every file of a release, which readers must not change."""
     files = [path for path in sorted(run.rglob("*")) if path.is_file() and not path.name.endswith(".lock")]
     return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def values(run):
-    """The records and integers of every table, and the bytes of every decision and sum of links."""
+def measurement_values(run):
+    """Return the records and integers of every table, and the bytes of every decision and sum of links."""
     folders = {path.parent for path in run.rglob("measurements")}
     decisions = [*run.rglob("round-*.json"), *run.glob("links/*/*.npy"), *run.glob("links/*/*.json")]
     return (
-        {str(folder.relative_to(run)): draws(folder) for folder in folders},
+        {str(folder.relative_to(run)): draw_records(folder) for folder in folders},
         {str(path.relative_to(run)): path.read_bytes() for path in decisions},
     )
 
 
-def drawn_before_rows(run):
-    """`values` without links, which are measured beside synthetic rows and so follow the sampler of the version."""
-    tables, decisions = values(run)
+def values_without_links(run):
+    """Return the values without links, which are measured with synthetic rows and depend on the sampler of the
+    version.
+    """
+    tables, decisions = measurement_values(run)
     return tables, {name: content for name, content in decisions.items() if not name.startswith("links/")}
 
 
 @pytest.mark.parametrize("case", FINISHED)
-def test_a_finished_run_opens_and_stays_as_it_is(case):
-    with restored(case) as folder:
+def test_finished_run_opens_unchanged(case):
+    with restore_case(case) as folder:
         before = hashes(folder / "run")
         assert_same_estimates(estimates(folder / "run"), case)
         status = CliRunner().invoke(main, ["status", str(folder / "run"), "--json"])
@@ -75,20 +77,20 @@ def test_a_finished_run_opens_and_stays_as_it_is(case):
 
 @pytest.mark.parametrize("case", [case for case in FINISHED if case not in DATABASES])
 def test_answers_are_made_again_from_stored_measurements(case):
-    """`reconstruct` without the answers and the model that the earlier version left."""
-    with restored(case) as folder:
-        before = values(folder / "run")
+    """`reconstruct` runs without the answers and the model of the earlier version."""
+    with restore_case(case) as folder:
+        before = measurement_values(folder / "run")
         for name in ("answers", "model"):
             shutil.rmtree(folder / "run" / name, ignore_errors=True)
         done = CliRunner().invoke(main, ["reconstruct", str(folder / "run"), "--quiet"])
         assert done.exit_code == 0, done.output
         assert_same_estimates(estimates(folder / "run"), case)
-        assert values(folder / "run") == before
+        assert measurement_values(folder / "run") == before
 
 
 @pytest.mark.parametrize("case", ["rows", "adaptive-rows", "database"])
-def test_synthetic_rows_of_a_finished_run_are_read(case):
-    with restored(case) as folder:
+def test_synthetic_rows_of_finished_run_are_read(case):
+    with restore_case(case) as folder:
         found = dp.DatabaseRelease.open(folder / "run") if case in DATABASES else dp.Release.open(folder / "run")
         rows = found.synthetic()
         tables = rows.values() if isinstance(rows, dict) else [rows]
@@ -97,11 +99,11 @@ def test_synthetic_rows_of_a_finished_run_are_read(case):
 
 
 @pytest.mark.parametrize("case", INTERRUPTED)
-def test_an_interrupted_run_goes_on_with_the_same_noise_and_one_charge(case):
-    with restored(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:
+def test_interrupted_run_resumes_with_same_noise_and_one_charge(case):
+    with restore_case(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:
         finished.extractall(folder / "finished", filter="data")
         run_case(folder / "job.toml")
-        assert drawn_before_rows(folder / "run") == drawn_before_rows(folder / "finished")
+        assert values_without_links(folder / "run") == values_without_links(folder / "finished")
         assert_same_estimates(estimates(folder / "run"), case)
         assert not (folder / "run" / "secret.key").exists()
         with Ledger.open(folder / "ledger.sqlite") as ledger:
@@ -109,22 +111,22 @@ def test_an_interrupted_run_goes_on_with_the_same_noise_and_one_charge(case):
         assert [one["state"] for one in entries] == ["released"]
 
 
-def test_a_changed_value_is_noticed():
-    """The comparison itself: a stored run with one other number fails it."""
-    with restored("identity") as folder:
-        before, found = values(folder / "run"), estimates(folder / "run")
+def test_comparison_detects_changed_value():
+    """Planted fault: the comparison fails if one estimate of a stored run is changed."""
+    with restore_case("identity") as folder:
+        before, found = measurement_values(folder / "run"), estimates(folder / "run")
         manifest = json.loads((folder / "run" / "manifest.json").read_text())
         (folder / "run" / "manifest.json").write_text(json.dumps({**manifest, "note": 1}))
-        assert values(folder / "run") == before
+        assert measurement_values(folder / "run") == before
         next(iter(found.values())).flat[0] += 1e-3
         with pytest.raises(AssertionError):
             assert_same_estimates(found, "identity")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_digest_of_a_job_is_what_it_was(case):
-    """The digest names the default run directory and, with a seed, the release. Defaults of settings are part of it."""
-    with restored(case) as folder:
+def test_job_digest_is_unchanged(case):
+    """The digest names the default run directory and, with a seed, the release; it includes defaults of settings."""
+    with restore_case(case) as folder:
         manifest = json.loads((folder / "run" / "manifest.json").read_text())
         if case in DATABASES:
             found = digest_of(DatabaseJob.read(folder / "job.toml"))
@@ -136,9 +138,9 @@ def test_the_digest_of_a_job_is_what_it_was(case):
 
 
 @pytest.mark.parametrize("case", ["identity", "weighted-residuals", "aim-grem", "database"])
-def test_a_seeded_job_run_again_has_the_same_directory_and_release(case, monkeypatch):
-    """From data to release, in the default run directory, under the release's own name: nothing is patched."""
-    with restored(case) as folder:
+def test_repeated_seeded_job_has_same_directory_and_release(case, monkeypatch):
+    """From data to release, in the default run directory, without patches."""
+    with restore_case(case) as folder:
         monkeypatch.chdir(folder)
         (folder / "ledger.sqlite").unlink()
         done = CliRunner().invoke(main, ["run", "job.toml", "--quiet"], catch_exceptions=False)
@@ -148,6 +150,6 @@ def test_a_seeded_job_run_again_has_the_same_directory_and_release(case, monkeyp
         assert again.name == earlier["job_sha256"][:12]
         assert json.loads((again / "manifest.json").read_text())["release"] == earlier["release"]
         if case in ("identity", "database"):  # other plans are solved in floats, whose last bits differ by processor
-            assert drawn_before_rows(again) == drawn_before_rows(folder / "run")
+            assert values_without_links(again) == values_without_links(folder / "run")
             assert_same_estimates(estimates(again), case)
         assert releases(again).keys() == releases(folder / "run").keys()
