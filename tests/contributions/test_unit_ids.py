@@ -1,4 +1,4 @@
-"""One person, one unit, however files spell the id: against exact fractions, and end to end."""
+"""Unit ids: different spellings of one id are one unit, against exact fractions and in whole runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DAY = datetime.datetime(2020, 1, 1)
 LONG_AGO, FAR = datetime.date(1, 1, 1), datetime.date(9999, 12, 31)
 
 
-def utc(kind="us", zone="UTC"):
+def utc_timestamp(kind="us", zone="UTC"):
     return pa.array([DAY.replace(tzinfo=datetime.UTC)], pa.timestamp(kind, zone))
 
 
@@ -70,14 +70,15 @@ SPELLINGS = {
     "zero": [pa.array([0]), pa.array([-0.0]), pa.array(["-0"]), pa.array(["00.0e7"]), pa.array([False])],
     "day": [pa.array([DAY], pa.timestamp(kind)) for kind in ("s", "ms", "us", "ns")]
            + [pa.array([DAY.date()]), pa.array([DAY.date()], pa.date64())],
-    "zone": [utc("s"), utc("ns"), utc("us", "Europe/Berlin"), utc("ms", "+05:30")],
+    "zone": [utc_timestamp("s"), utc_timestamp("ns"), utc_timestamp("us", "Europe/Berlin"),
+             utc_timestamp("ms", "+05:30")],
     "far": [pa.array([FAR]), pa.array([FAR], pa.date64()), pa.array([FAR]).cast(pa.timestamp("s"))],
     "long ago": [pa.array([LONG_AGO]), pa.array([LONG_AGO]).cast(pa.timestamp("us"))],
 }  # fmt: skip
 PAIRS = [(name, pair) for name, spelled in SPELLINGS.items() for pair in combinations(range(len(spelled)), 2)]
 
 
-def words(column):
+def unit_words(column):
     found = identities(column, "u")
     assert not found.missing.any()
     return [tuple(row) for row in found.words.tolist()]
@@ -85,24 +86,26 @@ def words(column):
 
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_spellings_of_one_id_are_one_unit(name):
-    assert len({word for column in SPELLINGS[name] for word in words(column)}) == 1
+    assert len({word for column in SPELLINGS[name] for word in unit_words(column)}) == 1
 
 
-def test_ids_that_differ_stay_apart():
-    apart = [words(spelled[0])[0] for name, spelled in SPELLINGS.items() if name != "zone"]  # a family of its own
+def test_different_ids_are_different_units():
+    apart = [unit_words(spelled[0])[0] for name, spelled in SPELLINGS.items() if name != "zone"]  # a family of its own
     assert len(set(apart)) == len(SPELLINGS) - 1
     neighbours = [2**53 + k for k in range(4)] + [10**18 + k for k in (-1, 0, 1)] + [2**63 - 1, 2**64 - 1, 2**64 - 2]
-    numbers = words(pa.array(neighbours, pa.uint64()))
+    numbers = unit_words(pa.array(neighbours, pa.uint64()))
     assert len(set(numbers)) == len(neighbours)
-    assert words(pa.array(list(map(str, neighbours)))) == numbers
-    assert words(pa.array(list(map(Decimal, neighbours)), pa.decimal128(38))) == numbers
-    assert words(pa.array([2.0**53])) == words(pa.array([2**53])), "a float that lost a digit is the number it holds"
+    assert unit_words(pa.array(list(map(str, neighbours)))) == numbers
+    assert unit_words(pa.array(list(map(Decimal, neighbours)), pa.decimal128(38))) == numbers
+    assert unit_words(pa.array([2.0**53])) == unit_words(pa.array([2**53])), (
+        "a float that lost a digit is the number it holds"
+    )
     times = [pa.array([k], pa.timestamp("ns")) for k in (0, 1, 10**9, 10**9 + 1)] + [pa.array([5, 7]), pa.array([7, 5])]
-    assert len({word for column in times for word in words(column)}) == 6
+    assert len({word for column in times for word in unit_words(column)}) == 6
 
 
-def test_whole_numbers_have_the_words_that_they_always_had():
-    """Kept rows of tables with whole numbers are those of before: golden runs hold the rest."""
+def test_integer_ids_keep_their_hash_words():
+    """The kept rows of tables with integer ids depend on these words."""
     import pandas as pd
 
     numbers = np.array([0, 7, -7, 10**18 - 1], dtype=np.int64)
@@ -119,15 +122,15 @@ TEXTS = NUMBERISH | STRANGE | st.text(max_size=5) | st.integers().map(str) | st.
 
 @given(st.lists(TEXTS, max_size=8))
 @example(["-0", "+000.", "1e999", "N/A", "ｉｎｆ", "é7", "²", "-", "."])
-def test_texts_together_are_what_each_is_alone(texts):
+def test_vectorized_canonical_texts_equal_single_texts(texts):
     assert canonical_texts(pa.array(texts, pa.large_string())).to_pylist() == [canonical(text) for text in texts]
 
 
 @given(TEXTS, TEXTS)
 @example("1.50", "15e-1")
 @example("9007199254740993", "9007199254740992")
-def test_texts_are_one_id_where_their_values_are(one, other):
-    assert (canonical(one) == canonical(other)) == (meaning(one) == meaning(other))
+def test_texts_are_one_id_if_their_values_are_equal(one, other):
+    assert (canonical(one) == canonical(other)) == (parse_id(one) == parse_id(other))
 
 
 MINUSES = (0x2212, 0xFE63, 0xFF0D)
@@ -137,19 +140,19 @@ def is_variation(letter):
     return "VARIATION SELECTOR" in unicodedata.name(letter, "") or letter == "\u034f"
 
 
-def test_what_nobody_sees_is_no_part_of_an_id():
-    """Of every character that this Python knows."""
+def test_invisible_characters_do_not_change_an_id():
+    """All format characters and variation selectors known to Python are tried."""
     unseen = [
         chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Cf" or is_variation(chr(code))
     ]
     assert len(unseen) > 400
     for text in ("Zoë", "7"):
         around = [mark + text + mark for mark in unseen] + [text[:1] + mark + text[1:] for mark in unseen]
-        assert set(words(pa.array(around))) == set(words(pa.array([text])))
+        assert set(unit_words(pa.array(around))) == set(unit_words(pa.array([text])))
 
 
-def meaning(text):
-    """The oracle: a fraction, nothing, or the text itself, by Python's own readers."""
+def parse_id(text):
+    """Oracle: return a Fraction, None or the text itself, by Python's own parsers."""
     text = "".join(letter for letter in text if unicodedata.category(letter) != "Cf" and not is_variation(letter))
     text = unicodedata.normalize("NFC", text.strip()).strip(" \ufeff\u00a0\u00ad")
     text = text.translate(dict.fromkeys(MINUSES, "-"))
@@ -186,16 +189,16 @@ def canonical_blanks(text):
     pa.array([None, DAY]), pa.array([None, "x"]).dictionary_encode(),
     pa.array([None, Decimal(1)]), pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array(["x", None])),
 ])  # fmt: skip
-def test_what_says_nothing_is_no_id(column):
+def test_null_like_values_are_no_id(column):
     assert identities(column, "u").missing.tolist() == [True, False]
 
 
-def test_bytes_that_are_no_text_are_an_id_as_they_are():
+def test_invalid_utf8_is_an_id():
     bad = pa.array([b"\xff5", b" \xff5", b"07", b"7"]).view(pa.string())
-    assert len(set(words(bad))) == 2
+    assert len(set(unit_words(bad))) == 2
 
 
-def test_a_null_column_has_no_id():
+def test_null_column_has_no_id():
     assert identities(pa.nulls(2), "u").missing.all()
 
 
@@ -206,7 +209,7 @@ def survey(folder):
     return survey_units(LocalEngine("synchronous"), dp.Table.open(folder, dp.Domain({"a": 2})).partitions, "u")
 
 
-def write(folder, columns):
+def write_files(folder, columns):
     folder.mkdir(parents=True, exist_ok=True)
     for number, column in enumerate(columns):
         pq.write_table(pa.table({"u": column, "a": [0] * len(column)}), folder / f"{number}.parquet")
@@ -214,24 +217,24 @@ def write(folder, columns):
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(SEVENS[0], SPELLINGS["day"][0]), (SEVENS[12], SPELLINGS["zone"][0]), (SPELLINGS["day"][4], utc())],
+    [(SEVENS[0], SPELLINGS["day"][0]), (SEVENS[12], SPELLINGS["zone"][0]), (SPELLINGS["day"][4], utc_timestamp())],
 )
-def test_families_of_ids_never_mix_and_no_record_is_asked(tmp_path, one, other):
-    write(tmp_path, [one.slice(0, 0), other.slice(0, 0)])
+def test_mixed_id_families_are_refused_by_schema(tmp_path, one, other):
+    write_files(tmp_path, [one.slice(0, 0), other.slice(0, 0)])
     with pytest.raises(dp.DataError, match=r"data column 'u': .* in one file, .* in another; expected ids of one type"):
         survey(tmp_path)
 
 
-def test_a_file_of_nulls_is_of_any_family(tmp_path):
-    write(tmp_path, [pa.nulls(1), pa.array([DAY]), pa.array([DAY.date()])])
+def test_file_of_nulls_fits_any_family(tmp_path):
+    write_files(tmp_path, [pa.nulls(1), pa.array([DAY]), pa.array([DAY.date()])])
     assert survey(tmp_path) == 3
     one_family(["", ""], "u")
 
 
 @pytest.mark.parametrize("column", [pa.array([b"x"]), pa.array([[1]]), pa.array([datetime.time(1)]),
                                     pa.array([datetime.timedelta(1)])])  # fmt: skip
-def test_types_that_are_no_ids_are_refused_by_the_schema_alone(tmp_path, column):
-    write(tmp_path, [column.slice(0, 0)])
+def test_unsupported_id_types_are_refused_by_schema(tmp_path, column):
+    write_files(tmp_path, [column.slice(0, 0)])
     with pytest.raises(dp.DataError, match="data column 'u': type"):
         survey(tmp_path)
 
@@ -239,13 +242,13 @@ def test_types_that_are_no_ids_are_refused_by_the_schema_alone(tmp_path, column)
 # End to end
 
 
-def test_there_are_sixty_pairs():
+def test_spellings_have_at_least_sixty_pairs():
     assert len(PAIRS) >= 60
 
 
 @pytest.mark.parametrize(("name", "pair"), PAIRS)
-def test_one_person_in_two_files_is_one_row(tmp_path, name, pair):
-    write(tmp_path, [SPELLINGS[name][number] for number in pair])
+def test_unit_in_two_files_keeps_one_row(tmp_path, name, pair):
+    write_files(tmp_path, [SPELLINGS[name][number] for number in pair])
     table = dp.Table.open(tmp_path, dp.Domain({"a": 2}))
     survey(tmp_path)
     groups = partition_groups(table.partitions, 2)
@@ -253,8 +256,8 @@ def test_one_person_in_two_files_is_one_row(tmp_path, name, pair):
     assert sum(map(len, out.values())) == 1
 
 
-def estimate(place, **data):
-    """The estimated number of rows, by a run whose noise is a hundredth of a row."""
+def estimate_row_count(place, **data):
+    """Return the estimated number of rows of a run with a contribution bound of 1 and privacy cost 1."""
     (place / "domain.toml").write_text(tomli_w.dumps({"attributes": {"a": {"kind": "coded", "size": 2}}}))
     job = {
         "data": {"path": str(place / "data"), "domain": str(place / "domain.toml"), "privacy_unit": "u",
@@ -269,8 +272,8 @@ def estimate(place, **data):
 
 
 @pytest.mark.parametrize("name", ["numbers", "days", "csv"])
-def test_whole_runs_count_everybody_once(tmp_path, name):
-    """Two thousand people in twelve files each, spelled in as many ways: 2,000 and noise of about one row."""
+def test_runs_count_each_unit_once(tmp_path, name):
+    """Two thousand units are in up to twelve files with different spellings: the estimate is 2,000 up to noise."""
     people = np.arange(1, 2001)
     numbers = [people.astype(kind) for kind in ("int16", "int64", "uint32", "float32", "float64")]
     texts = [[way.format(number) for number in people] for way in ("{}", " {}", "{:08d}", "{}.0", "+{}", "{}e0", "{}.")]
@@ -281,19 +284,19 @@ def test_whole_runs_count_everybody_once(tmp_path, name):
                 csv.writer(file).writerows([["u", "a"], *((text, 0) for text in column)])
     elif name == "days":
         days = pa.array(people, pa.int32()).cast(pa.date32())
-        write(tmp_path / "data", [days, *(days.cast(pa.timestamp(kind)) for kind in ("s", "us", "ns"))])
+        write_files(tmp_path / "data", [days, *(days.cast(pa.timestamp(kind)) for kind in ("s", "us", "ns"))])
     else:
-        write(tmp_path / "data", [*map(pa.array, numbers), *map(pa.array, texts)])
-    assert estimate(tmp_path) == pytest.approx(2000, abs=30)
+        write_files(tmp_path / "data", [*map(pa.array, numbers), *map(pa.array, texts)])
+    assert estimate_row_count(tmp_path) == pytest.approx(2000, abs=30)
 
 
-def test_rows_without_a_unit_are_refused_or_left_out_each_by_itself(tmp_path):
-    write(tmp_path / "data", [pa.array([*range(1, 1001), *[None] * 500]), pa.array([" ", "NaN", "1"] * 100)])
+def test_rows_without_unit_are_refused_or_dropped(tmp_path):
+    write_files(tmp_path / "data", [pa.array([*range(1, 1001), *[None] * 500]), pa.array([" ", "NaN", "1"] * 100)])
     with pytest.raises(dp.DataError, match='unit_nulls = "drop"'):
-        estimate(tmp_path)
+        estimate_row_count(tmp_path)
     (tmp_path / "again").mkdir()
     (tmp_path / "data").rename(tmp_path / "again" / "data")
-    assert estimate(tmp_path / "again", unit_nulls="drop") == pytest.approx(1000, abs=30)
+    assert estimate_row_count(tmp_path / "again", unit_nulls="drop") == pytest.approx(1000, abs=30)
 
 
 # Texts in one look
@@ -306,8 +309,8 @@ TEXTS = [st.none(), st.sampled_from(ODD_TEXTS), st.text(LETTERS, max_size=20), s
 
 
 @given(st.lists(st.one_of(TEXTS), max_size=12))
-def test_texts_in_one_look_are_what_they_are_spelled_out(texts):
-    """Plain and sliced, and as entries of a dictionary: as every text alone, spelled out and hashed by pandas."""
+def test_fast_text_ids_equal_general_path(texts):
+    """Plain, sliced and dictionary-encoded texts equal single texts that are canonicalized and hashed by pandas."""
     column = pa.array(["left out", *texts], pa.string())[1:]
     found = identities(column, "u")
     assert found.words.shape == (len(texts), 2)
@@ -320,8 +323,8 @@ def test_texts_in_one_look_are_what_they_are_spelled_out(texts):
     np.testing.assert_array_equal(found.words[~found.missing], alike.words[~found.missing])
 
 
-def test_ids_of_every_length_have_the_hash_that_pandas_gives():
-    """However many are taken at a time: short ones stand between long ones, and one is alone in the last turn."""
+def test_text_hashes_of_every_length_equal_pandas():
+    """Texts are hashed in groups; lengths are mixed, and the last group has one text."""
     random = np.random.default_rng(0)
     letters = np.array(list("abcdefgXYZ_:/-0123456789"))
     texts = ["x9" + "".join(random.choice(letters, length)) for length in [*range(90), *random.integers(0, 40, 679)]]
@@ -332,14 +335,14 @@ def test_ids_of_every_length_have_the_hash_that_pandas_gives():
         np.testing.assert_array_equal(words[:, place], right)
 
 
-def test_whole_numbers_have_the_mix_that_pandas_gives():
+def test_integer_hashes_equal_pandas():
     numbers = np.append(np.random.default_rng(0).integers(-(10**18), 10**18, 1000), [0, -1, 1])
     words = number_words(numbers)
     np.testing.assert_array_equal(words[:, 0], pd.util.hash_array(numbers))
     np.testing.assert_array_equal(words[:, 1], pd.util.hash_array(numbers ^ np.int64(0x5DEECE66D1CE4E5B)))
 
 
-def test_most_ids_are_seen_in_one_look():
+def test_common_ids_take_the_fast_path():
     texts = pa.array(
         ["person-1", "550e8400-e29b-41d4-a716-446655440000", "4711", "-3", "me@example.org"], pa.large_string()
     )

@@ -18,7 +18,7 @@ from tests.strategies import accepted_values, as_table, attribute_sets, coded_do
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_rows_in_any_partitioning_give_the_naive_counts(tmp_path_factory, data):
+def test_any_partitioning_gives_naive_counts(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("count")
     domain = data.draw(coded_domains())
     rows = data.draw(coded_rows(domain))
@@ -35,7 +35,7 @@ def test_any_rows_in_any_partitioning_give_the_naive_counts(tmp_path_factory, da
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_every_kind_from_parquet_and_from_csv(tmp_path_factory, data):
+def test_every_kind_of_attribute_is_counted(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("kinds")
     domain = data.draw(domains())
     values = {a.name: data.draw(st.lists(accepted_values(a), min_size=5, max_size=5)) for a in domain.attributes}
@@ -47,14 +47,14 @@ def test_every_kind_from_parquet_and_from_csv(tmp_path_factory, data):
             assert np.array_equal(counts[names], naive.marginal(domain, rows, names))
 
 
-def test_zero_way_sets_and_no_sets(tmp_path):
+def test_empty_set_and_no_sets(tmp_path):
     pq.write_table(pa.table({"a": [0, 1, 1]}), tmp_path / "x.parquet")
     table = dp.Table.open(tmp_path, dp.Domain({"a": 2}))
     assert dp.count_marginals(table, [()]) == {(): 3}
     assert dp.count_marginals(table, []) == {}
 
 
-def test_counts_never_show_in_a_repr():
+def test_repr_contains_no_count():
     assert "41" not in repr(ExactMarginal(("a",), np.array([41, 41])))
 
 
@@ -69,7 +69,7 @@ def test_attributes_of_ten_thousand_cells(tmp_path):
     assert np.array_equal(counts["c", "a"].sum(axis=0), np.bincount(columns["a"], minlength=10_000))
 
 
-def test_dropped_rows_are_left_out_wherever_batches_end(tmp_path, monkeypatch):
+def test_dropped_rows_are_excluded_across_batches(tmp_path, monkeypatch):
     from dpscale.records import raw
 
     monkeypatch.setattr(raw, "BATCH_ROWS", 10)

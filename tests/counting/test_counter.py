@@ -1,4 +1,4 @@
-"""Covers, joints, bit planes and direct counts against np.add.at, bit for bit."""
+"""Counting by covers, joint counters, bit planes and direct counters against np.add.at, bit for bit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SIZES = st.one_of(st.integers(2, 5), st.integers(2, 40), st.sampled_from([255, 2
 CELLS = 200_000
 
 
-def naive(domain, codes, names):
-    """One marginal, one row at a time as far as NumPy goes."""
+def count_naively(domain, codes, names):
+    """Return one marginal by np.add.at."""
     counts = np.zeros(domain.shape(names), dtype=np.int64)
     np.add.at(counts, tuple(codes[domain.names.index(name)] for name in names), 1)
     if not names:
@@ -30,12 +30,12 @@ def naive(domain, codes, names):
     return counts.ravel()
 
 
-def expected(domain, codes, sets):
-    return np.concatenate([naive(domain, codes, names) for names in sets] or [np.zeros(0, np.int64)])
+def expected_counts(domain, codes, sets):
+    return np.concatenate([count_naively(domain, codes, names) for names in sets] or [np.zeros(0, np.int64)])
 
 
-def counted(made, codes, ends=()):
-    """Counts by a cover, the rows handed over in pieces."""
+def count_with_cover(made, codes, ends=()):
+    """Count by a cover, with the rows passed in pieces."""
     compiled = Program.of(made)
     used = [made.domain.names.index(name) for name in compiled.names]
     counting = Counter(compiled)
@@ -45,7 +45,7 @@ def counted(made, codes, ends=()):
 
 
 def random_codes(domain, rows, seed):
-    """Skewed codes of every attribute, in the width that the largest needs."""
+    """Return skewed codes of every attribute, in the type that the largest one needs."""
     random = np.random.default_rng(seed)
     sizes = [attribute.size for attribute in domain.attributes]
     skewed = [np.minimum(random.integers(0, size, rows), random.integers(0, size, rows)) for size in sizes]
@@ -53,8 +53,8 @@ def random_codes(domain, rows, seed):
 
 
 @st.composite
-def questions(draw):
-    """A domain and some sets of it, in order and without repeats, that are small enough to count naively."""
+def domains_with_sets(draw):
+    """Draw a domain and distinct ordered sets of it that are small enough to count naively."""
     sizes = draw(st.lists(SIZES, min_size=1, max_size=7))
     domain = dp.Domain({f"a{i}": size for i, size in enumerate(sizes)})
     every = [names for k in range(5) for names in combinations(domain.names, k) if domain.cells(names) <= CELLS]
@@ -64,21 +64,21 @@ def questions(draw):
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_any_cover_counts_as_the_naive_count_does(data):
-    domain, sets = data.draw(questions())
+def test_any_cover_gives_naive_counts(data):
+    domain, sets = data.draw(domains_with_sets())
     rows = data.draw(st.sampled_from([0, 1, 63, 64, 65, 1000, 5000]))
     codes = random_codes(domain, rows, data.draw(st.integers(0, 99)))
     guess, spare = data.draw(st.sampled_from([1, 1000, 10**6, 10**9])), data.draw(st.sampled_from([None, 0, 500]))
     made = plan_cover(domain, sets, guess, spare)
     ends = sorted(data.draw(st.lists(st.integers(0, rows), max_size=4)))
-    assert np.array_equal(counted(made, codes, ends), expected(domain, codes, sets))
+    assert np.array_equal(count_with_cover(made, codes, ends), expected_counts(domain, codes, sets))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_owner_of_a_set_counts_it_exactly(data):
-    """Covers that no cost model would choose: each set by any way that can count it."""
-    domain, sets = data.draw(questions())
+def test_any_owner_of_a_set_gives_exact_counts(data):
+    """Covers that no cost model would choose: each set is counted by any possible method."""
+    domain, sets = data.draw(domains_with_sets())
     used = domain.ordered({name for names in sets for name in names})
     joints = [names for k in (1, 3) for names in combinations(used, k) if domain.cells(names) <= CELLS]
     owners = []
@@ -88,7 +88,7 @@ def test_any_owner_of_a_set_counts_it_exactly(data):
         owners.append(data.draw(st.sampled_from([*ways, *([PLANES] if small else [])])))
     made = Cover(domain, tuple(sets), tuple(joints), np.array(owners, dtype=np.int64))
     codes = random_codes(domain, 700, data.draw(st.integers(0, 99)))
-    assert np.array_equal(counted(made, codes), expected(domain, codes, sets))
+    assert np.array_equal(count_with_cover(made, codes), expected_counts(domain, codes, sets))
 
 
 @pytest.mark.parametrize(
@@ -100,32 +100,32 @@ def test_block_and_batch_lengths_do_not_matter(block, sizes, monkeypatch):
     domain = dp.Domain({f"a{i}": size for i, size in enumerate(sizes)})
     sets = list(combinations(domain.names, 3)) + list(combinations(domain.names, 2))
     codes = random_codes(domain, 2 * kernels.SLICE + 77 if block > 100 else 300, block)
-    want = expected(domain, codes, sets)
+    want = expected_counts(domain, codes, sets)
     for name in ("NARROW_BLOCK", "WIDE_BLOCK"):
         monkeypatch.setattr(program, name, block)
     monkeypatch.setattr(count, "GATHER_ROWS", block)
     for guess in (1000, 10**9):
         made = plan_cover(domain, sets, guess)
-        assert np.array_equal(counted(made, codes, range(0, codes.shape[1], 999)), want)
+        assert np.array_equal(count_with_cover(made, codes, range(0, codes.shape[1], 999)), want)
     direct = replace(made, joints=(), owners=np.full(len(sets), DIRECT))
-    assert np.array_equal(counted(direct, codes), want)
+    assert np.array_equal(count_with_cover(direct, codes), want)
 
 
-def test_many_rows_go_through_stand_in_counters():
+def test_many_rows_with_direct_counter():
     domain = dp.Domain({"a": 40, "b": 50, "c": 3})
     codes = random_codes(domain, 70_000, 1)
     made = Cover(domain, (("a", "b", "c"),), (), np.array([DIRECT]))
-    assert np.array_equal(counted(made, codes), expected(domain, codes, [("a", "b", "c")]))
+    assert np.array_equal(count_with_cover(made, codes), expected_counts(domain, codes, [("a", "b", "c")]))
 
 
-def test_codes_beyond_32_bits_are_joint_codes():
+def test_joint_codes_beyond_32_bits_use_int64():
     domain = dp.Domain({"a": 1 << 17, "b": 1 << 17})
     (steps,) = Program.of(Cover(domain, (("a", "b"),), (), np.array([DIRECT]))).direct
     assert steps.code == "int64"
 
 
-def test_counters_beyond_32_bits():
-    """Direct counters start beyond 2³²; narrow ones are emptied before they could get there."""
+def test_direct_counters_exceed_32_bits():
+    """Direct counters continue beyond 2³²; narrow ones are flushed before."""
     domain = dp.Domain({"a": 3, "b": 2})
     codes = np.full((2, 10), 1, dtype=np.uint8)
     made = Cover(domain, (("a", "b"), ()), (), np.array([DIRECT, DIRECT]))
@@ -135,8 +135,8 @@ def test_counters_beyond_32_bits():
     assert counting.finish().tolist() == [(1 << 32) - 2 + 10 * (cell in (3, 6)) for cell in range(7)]
 
 
-def test_narrow_counters_are_emptied_before_they_overflow(monkeypatch):
-    """A thousand rows stand for 2³²: emptied at most every hundred rows, the counters never hold more."""
+def test_narrow_counters_are_flushed_before_overflow(monkeypatch):
+    """A thousand rows stand for 2³²: flushed at least every hundred rows, the counters never exceed 100."""
     monkeypatch.setattr(count, "FLUSH_ROWS", 100)
     monkeypatch.setattr(count, "GATHER_ROWS", 1)
     domain = dp.Domain({"a": 3, "b": 2})
@@ -149,8 +149,8 @@ def test_narrow_counters_are_emptied_before_they_overflow(monkeypatch):
     assert 1 << 31 <= 2**32 - 1 - (1 << 18), "the real limit leaves room for a batch"
 
 
-def test_narrow_counters_start_from_what_they_held_near_the_limit():
-    """The sum of a full narrow counter is right beyond 31 bits, and so is what is added after it was emptied."""
+def test_narrow_counters_near_limit_are_summed_exactly():
+    """The sum of a full narrow counter is right beyond 31 bits, also for rows added after its flush."""
     domain = dp.Domain({"a": 3, "b": 2})
     made = Cover(domain, (("a",), ("b",)), (("a", "b"),), np.array([0, 0]))
     counting, full = Counter(Program.of(made)), (1 << 32) - 1
@@ -163,11 +163,11 @@ def test_narrow_counters_start_from_what_they_held_near_the_limit():
 # The oracle sees planted faults
 
 
-def plant(monkeypatch, name):
+def plant_fault(monkeypatch, name):
     if name == "no flush":
         monkeypatch.setattr(kernels, "fold", lambda *_: None)
     elif name == "a shared prefix too long":
-        monkeypatch.setattr(Program, "of", lambda cover: sharing_more(_of(cover)))
+        monkeypatch.setattr(Program, "of", lambda cover: lengthen_shared_prefix(_of(cover)))
     elif name == "padding counted":
         monkeypatch.setattr(kernels, "assemble", lambda rows, *rest: _assemble(rows + 1, *rest))
     elif name == "a batch lost":
@@ -177,27 +177,27 @@ def plant(monkeypatch, name):
 _assemble, _of = kernels.assemble, Program.of
 
 
-def sharing_more(made):
-    """As if a set shared all but its last column with the one before it."""
+def lengthen_shared_prefix(made):
+    """Plant a fault: each set shares more columns with its predecessor than it does."""
     return replace(made, joints=tuple(replace(one, shared=np.minimum(one.shared * 2, 2)) for one in made.joints))
 
 
 @pytest.mark.parametrize("name", ["", "no flush", "a shared prefix too long", "padding counted", "a batch lost"])
-def test_the_oracle_sees_planted_faults(name, monkeypatch):
-    plant(monkeypatch, name)
+def test_oracle_detects_planted_faults(name, monkeypatch):
+    plant_fault(monkeypatch, name)
     domain = dp.Domain({f"a{i}": size for i, size in enumerate([2, 3, 4, 5, 6])})
     sets = list(combinations(domain.names, 2))
     joints = (("a0", "a1", "a2"), ("a0", "a3", "a4"))
     owners = [next((j for j, joint in enumerate(joints) if set(names) <= set(joint)), PLANES) for names in sets]
     made = Cover(domain, tuple(sets), joints, np.array(owners))
     codes = random_codes(domain, 1000, 1)
-    assert np.array_equal(counted(made, codes), expected(domain, codes, sets)) == (name == "")
+    assert np.array_equal(count_with_cover(made, codes), expected_counts(domain, codes, sets)) == (name == "")
 
 
 # The choice
 
 
-def test_a_cover_is_the_same_every_time_and_tells_its_saving():
+def test_cover_is_deterministic_and_reports_saving():
     domain = dp.Domain({f"a{i:02d}": 2 + i % 5 for i in range(20)})
     sets = list(combinations(domain.names, 3))
     made, again = plan_cover(domain, sets), plan_cover(domain, sets)
@@ -208,7 +208,7 @@ def test_a_cover_is_the_same_every_time_and_tells_its_saving():
     assert made.saving.joints == len(made.joints)
 
 
-def test_every_set_lies_in_its_joint_and_joints_stay_within_what_is_spare():
+def test_joints_contain_their_sets_and_respect_spare_memory():
     domain = dp.Domain({f"a{i:02d}": [2, 4, 10, 50][i % 4] for i in range(16)})
     sets = [names for k in (1, 2, 3, 4) for names in combinations(domain.names, k) if domain.cells(names) < 10**5]
     for spare in (0, 10_000, 10**6):
@@ -218,7 +218,7 @@ def test_every_set_lies_in_its_joint_and_joints_stay_within_what_is_spare():
             assert owner < 0 or set(names) <= set(made.joints[owner])
 
 
-def test_a_chosen_cover_is_never_dearer_than_counting_set_by_set():
+def test_cover_costs_at_most_counting_set_by_set():
     for sizes in ([2] * 8, [40] * 6, [2, 300, 4, 5, 7], [10_000, 2]):
         domain = dp.Domain({f"a{i}": size for i, size in enumerate(sizes)})
         for k in range(1, min(4, len(sizes))):
@@ -227,26 +227,26 @@ def test_a_chosen_cover_is_never_dearer_than_counting_set_by_set():
                 assert saving.covered <= saving.alone * (1 + 1e-9)
 
 
-def test_six_four_valued_attributes_are_one_joint():
+def test_small_attributes_share_one_joint():
     domain = dp.Domain({f"a{i}": 4 for i in range(6)})
     made = plan_cover(domain, list(combinations(domain.names, 3)), 10**7)
     assert made.joints == (domain.names,)
     assert not made.owners.any()
 
 
-def test_two_sets_of_one_joint_cost_less_than_two_joints():
+def test_two_sets_in_one_joint_cost_less_than_two_joints():
     assert cover.SCATTER[10] < 2 * cover.SCATTER[3]
     assert len(cover.SCATTER) > 63, "any int64 number of cells has a cost"
 
 
-def test_the_search_ends_with_no_sets_and_with_empty_ones():
+def test_cover_of_no_sets_and_empty_set():
     domain = dp.Domain({"a": 2})
     assert plan_cover(domain, []).joints == ()
     assert plan_cover(domain, [()]).owners.tolist() == [DIRECT]
     assert callable(grow)
 
 
-def test_a_counter_shows_no_count():
+def test_repr_of_counter_contains_no_count():
     domain = dp.Domain({"a": 2})
     counting = Counter(Program.of(plan_cover(domain, [("a",)])))
     counting.add(np.ones((1, 4711), dtype=np.uint8))
@@ -255,7 +255,7 @@ def test_a_counter_shows_no_count():
     assert "owners" not in repr(plan_cover(domain, [("a",)]))
 
 
-def test_the_number_of_rows_is_guessed_from_bytes_and_domain():
+def test_row_count_is_guessed_from_bytes_and_domain():
     domain = dp.Domain({f"a{i}": 16 for i in range(8)})
     assert guess_rows(domain, 4000) == 1001
     assert math.isfinite(guess_rows(dp.Domain({"a": 1 << 20}), 0))

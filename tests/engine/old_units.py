@@ -1,4 +1,6 @@
-"""The rule as it was once, an oracle: hashes of all rows in one place, sorted; every bucket reads everything again."""
+"""Earlier implementation of the contribution bound, as an oracle: the hashes of all rows are sorted, and each bucket
+reads all data.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,22 @@ ROW_BYTES = 64
 
 @dataclass(frozen=True)
 class UnitRows:
-    """Rows of some partitions in one bucket of units: unit (two words), value hash, and where each row stands.
+    """Rows of some partitions in one bucket of units: unit (two words), value hash and position of each row.
 
-    `nobody`: rows of no unit, of all buckets, told with the first one.
+    Rows without a unit (`without_unit`) are listed for all buckets with the first one.
     """
 
     units: Words
     values: Words
     places: NDArray[np.int64]
-    nobody: NDArray[np.int64]
+    without_unit: NDArray[np.int64]
 
 
 NONE = UnitRows(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def buckets(rows: int, memory: int) -> int:
-    """How many buckets keep the rows' hashes within the memory."""
+def count_buckets(rows: int, memory: int) -> int:
+    """Return the number of buckets for which the hashes of their rows fit into the memory."""
     return max(1, -(-rows * ROW_BYTES // max(memory, 1)))
 
 
@@ -52,9 +54,10 @@ def unit_rows(
     drop: bool = False,
     through: UnitMap | None = None,
 ) -> dict[Partition, UnitRows]:
-    """The rows whose unit falls into a bucket, by partition; rows are told apart by the named attributes, or all.
+    """Return the rows whose unit is in a bucket by partition; rows are compared by the named attributes, or by all.
 
-    `drop`: rows without a unit are left out; else DataError. `through`: whose the ids in the column are.
+    With `drop`, rows without a unit are excluded instead of raising DataError; `through` maps ids in the column to
+    units.
     """
     names = tuple(names or domain.names)
     return {
@@ -75,22 +78,22 @@ def _partition_rows(
     chosen, first = [NONE], 0
     for batch in partition.batches(list(dict.fromkeys([unit, *names]))):
         codes, gone = encode_batch(domain, batch, names)
-        owners = _owners(batch[unit], unit, through)
+        owners = _find_owners(batch[unit], unit, through)
         if owners.missing.any() and not drop:
             raise DataError(f"data column {unit!r}", "a null", "a unit for every row",
                             'fill it, or drop such rows with unit_nulls = "drop" in [data]')  # fmt: skip
         stays = ~owners.missing & (owners.words[:, 0] % np.uint64(bucket_count) == bucket)
         mine = np.flatnonzero(stays if gone is None else stays & ~gone)
-        nobody = first + np.flatnonzero(owners.missing) if bucket == 0 else NONE.nobody
-        values = value_words(codes)[mine] ^ owners.words[mine, 1]
-        chosen.append(UnitRows(owners.words[mine], values, first + mine.astype(np.int64), nobody))
+        without_unit = first + np.flatnonzero(owners.missing) if bucket == 0 else NONE.without_unit
+        values = hash_values(codes)[mine] ^ owners.words[mine, 1]
+        chosen.append(UnitRows(owners.words[mine], values, first + mine.astype(np.int64), without_unit))
         first += len(stays)
-    columns = zip(*((rows.units, rows.values, rows.places, rows.nobody) for rows in chosen), strict=True)
+    columns = zip(*((rows.units, rows.values, rows.places, rows.without_unit) for rows in chosen), strict=True)
     return UnitRows(*(np.concatenate(column) for column in columns))
 
 
-def _owners(column: Any, unit: str, through: UnitMap | None) -> Identities:
-    """The units of a column's rows."""
+def _find_owners(column: Any, unit: str, through: UnitMap | None) -> Identities:
+    """Return the units of the rows of a column."""
     own = identities(column, unit)
     if through is None:
         return own
@@ -98,8 +101,8 @@ def _owners(column: Any, unit: str, through: UnitMap | None) -> Identities:
     return Identities(words, missing | own.missing)
 
 
-def value_words(codes: Codes) -> Words:
-    """A 64 bit mix of each row's codes."""
+def hash_values(codes: Codes) -> Words:
+    """Return a 64-bit hash of the codes of each row."""
     mixed = np.full(codes.shape[1], 0x9E3779B97F4A7C15, dtype=np.uint64)
     for row in codes:
         mixed = (mixed ^ row.astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -107,8 +110,10 @@ def value_words(codes: Codes) -> Words:
     return mixed
 
 
-def dropped(parts: Sequence[Mapping[Partition, UnitRows]], bound: int) -> dict[Partition, NDArray[np.int64]]:
-    """Rows of no unit and beyond the bound, by partition, ascending: all but the `bound` smallest hashes of a unit."""
+def find_dropped_rows(parts: Sequence[Mapping[Partition, UnitRows]], bound: int) -> dict[Partition, NDArray[np.int64]]:
+    """Return the rows without a unit or beyond the bound by partition, ascending; the `bound` smallest hashes of a
+    unit stay.
+    """
     by_partition = {part: rows for mapping in parts for part, rows in mapping.items()}
     if not by_partition:
         return {}
@@ -120,11 +125,11 @@ def dropped(parts: Sequence[Mapping[Partition, UnitRows]], bound: int) -> dict[P
     beyond[order] = _rank_in_unit(units[order]) >= bound
     flags = np.split(beyond, ends[:-1])
     gone = {part: rows.places[flag] for (part, rows), flag in zip(by_partition.items(), flags, strict=True)}
-    return {part: np.sort(np.concatenate([gone[part], rows.nobody])) for part, rows in by_partition.items()}
+    return {part: np.sort(np.concatenate([gone[part], rows.without_unit])) for part, rows in by_partition.items()}
 
 
 def _rank_in_unit(units: Words) -> NDArray[np.int64]:
-    """Rank of each row within its run of equal units."""
+    """Return the rank of each row within its run of equal units."""
     starts = np.ones(len(units), dtype=bool)
     starts[1:] = (units[1:] != units[:-1]).any(axis=1)
     first = np.maximum.accumulate(np.where(starts, np.arange(len(units)), 0))
@@ -132,10 +137,10 @@ def _rank_in_unit(units: Words) -> NDArray[np.int64]:
 
 
 def rows_beyond(domain, groups, unit, bound, rows, memory, names=None, drop=False, through=None):
-    """Rows to leave out, by partition, ascending."""
-    count, by_partition = buckets(rows, memory // 2), {}
+    """Return the rows to exclude by partition, ascending."""
+    count, by_partition = count_buckets(rows, memory // 2), {}
     for bucket in range(count):
         parts = [unit_rows(domain, group, unit, bucket, count, names, drop, through) for group in groups]
-        for part, places in dropped(parts, bound).items():
+        for part, places in find_dropped_rows(parts, bound).items():
             by_partition.setdefault(part, []).append(places)
     return {part: np.sort(np.concatenate(places)) for part, places in by_partition.items()}

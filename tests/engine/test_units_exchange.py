@@ -1,4 +1,4 @@
-"""The exchange of shards keeps the very rows that were kept when all hashes were sorted in one place (`old_units`)."""
+"""Contribution bounds by exchange of shards keep the rows of the earlier implementation (`old_units`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.engine import old_units
 UNITS = st.one_of(st.none(), st.integers(0, 5), st.integers(0, 40))
 
 
-def domain_of(dropping):
+def make_domain(dropping):
     policies = {"outside": "drop", "nulls": "drop"} if dropping else {}
     return dp.Domain.from_dict({"attributes": {name: {"kind": "coded", "size": 3, **policies} for name in "ab"}})
 
@@ -35,8 +35,8 @@ def write(folder, pieces):
         pq.write_table(pa.table(columns), folder / f"{number}.parquet", row_group_size=7)
 
 
-def both(engine, domain, partitions, workers, bound, memory, **options):
-    """The rows left out, now and then: by partition, ascending."""
+def compare_rules(engine, domain, partitions, workers, bound, memory, **options):
+    """Return the rows excluded by the current and the earlier rule, by partition, ascending."""
     groups, asked = partition_groups(partitions, workers), ("unit", bound, 60)
     now = rows_beyond(engine, domain, groups, *asked, memory, **options)
     then = old_units.rows_beyond(domain, groups, *asked, 1 << 30, **options)
@@ -47,7 +47,7 @@ def both(engine, domain, partitions, workers, bound, memory, **options):
 
 @st.composite
 def tables(draw):
-    """Rows in files; nulls among the units; values of which some are dropped."""
+    """Draw rows in files, with null units and with values that are dropped."""
     dropping = draw(st.booleans())
     value = st.integers(0, 3 if dropping else 2)
     row = st.tuples(UNITS, value, value)
@@ -59,12 +59,12 @@ def tables(draw):
     tables(), st.integers(1, 4), st.integers(1, 3), st.sampled_from([200, 2000, 1 << 14, 1 << 30]),
     st.sampled_from([2, 7, 1 << 16]), st.booleans(),
 )  # fmt: skip
-def test_the_rows_that_stay_are_those_that_stayed_once(tmp_path_factory, table, bound, workers, memory, near, heavy):
-    """Few and many buckets, alone and several together, in one segment and in many, in memory and on disk."""
+def test_exchange_keeps_rows_of_earlier_rule(tmp_path_factory, table, bound, workers, memory, near, heavy):
+    """With few and many buckets, single and grouped, in one or many segments, in memory and on disk."""
     dropping, pieces = table
     folder = tmp_path_factory.mktemp("units")
     write(folder, pieces)
-    domain = domain_of(dropping)
+    domain = make_domain(dropping)
     engine, partitions = LocalEngine("threads", 2), dp.Table.open(folder, domain).split().partitions
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(units, "HEAVY_ROWS", 2 if heavy else units.HEAVY_ROWS)
@@ -72,31 +72,31 @@ def test_the_rows_that_stay_are_those_that_stayed_once(tmp_path_factory, table, 
         patch.setattr(contribution_bounds, "BATCHES_A_WORKER", 2)
         patch.setattr(contribution_bounds, "LEAST_SEGMENT", 5)
         patch.setattr(contribution_bounds, "KEYS_SENT", 2)
-        now, then = both(engine, domain, partitions, workers, bound, memory, drop=True)
+        now, then = compare_rules(engine, domain, partitions, workers, bound, memory, drop=True)
         assert now == then
         through = UnitMap.made(
             identities(pa.array([1, 2, 3, 30]), "u").words, identities(pa.array([1, 1, 2, 1]), "u").words
         )
-        now, then = both(engine, domain, partitions, workers, bound, memory, drop=True, through=through)
+        now, then = compare_rules(engine, domain, partitions, workers, bound, memory, drop=True, through=through)
         assert now == then
 
 
-def test_a_rule_that_forgets_ties_is_found(tmp_path, monkeypatch):
-    """Planted: of rows that are alike another stays."""
+def test_planted_rule_without_tie_order_is_detected(tmp_path, monkeypatch):
+    """Planted fault: another one of several equal rows stays."""
     write(tmp_path, [[(1, 0, 0)] * 3, [(1, 0, 0)] * 3])
-    domain = domain_of(False)
+    domain = make_domain(False)
     partitions = dp.Table.open(tmp_path, domain).partitions
-    now, then = both(LocalEngine("synchronous"), domain, partitions, 2, 2, 1 << 20)
+    now, then = compare_rules(LocalEngine("synchronous"), domain, partitions, 2, 2, 1 << 20)
     assert now == then
     beyond = unit_loops.beyond
     monkeypatch.setattr(unit_loops, "beyond", lambda rows, bound: beyond(rows[::-1].copy(), bound)[::-1])
-    now, then = both(LocalEngine("synchronous"), domain, partitions, 2, 2, 1 << 20)
+    now, then = compare_rules(LocalEngine("synchronous"), domain, partitions, 2, 2, 1 << 20)
     assert now != then
 
 
 @pytest.mark.parametrize("bound", [1, 2, 5])
-def test_units_of_few_rows_and_of_many_keep_their_smallest(bound):
-    """Against a sort of each unit's rows, by value and then by place; values that tie too."""
+def test_small_and_large_units_keep_smallest_values(bound):
+    """Oracle: the rows of each unit sorted by value and then by position, with ties."""
     random = np.random.default_rng(bound)
     sizes = np.repeat([1, 2, 5, 15, 16, 17, 40], 20)
     unit = random.permutation(np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes))
@@ -108,30 +108,30 @@ def test_units_of_few_rows_and_of_many_keep_their_smallest(bound):
     np.testing.assert_array_equal(unit_loops.beyond(rows, bound), right)
 
 
-def many_rows(folder, count=60_000, files=6):
-    """Units with few rows, one with a third of all."""
+def write_many_rows(folder, count=60_000, files=6):
+    """Write units with few rows and one with a third of all rows."""
     rng = np.random.default_rng(3)
     for number in range(files):
         rows = count // files
         unit = np.where(rng.random(rows) < 0.3, 7, rng.integers(0, count // 5, rows))
         table = pa.table({"unit": unit, "a": rng.integers(0, 3, rows), "b": rng.integers(0, 3, rows)})
         pq.write_table(table, folder / f"{number}.parquet")
-    return dp.Table.open(folder, domain_of(False)).partitions
+    return dp.Table.open(folder, make_domain(False)).partitions
 
 
 @pytest.mark.parametrize(("scheduler", "memory"), [("threads", 1 << 20), ("processes", 1 << 24)])
-def test_on_disk_and_in_processes_too(tmp_path, scheduler, memory):
-    partitions = many_rows(tmp_path)
-    groups, domain = partition_groups(partitions, 2), domain_of(False)
+def test_threads_and_processes_keep_rows_of_earlier_rule(tmp_path, scheduler, memory):
+    partitions = write_many_rows(tmp_path)
+    groups, domain = partition_groups(partitions, 2), make_domain(False)
     now = rows_beyond(LocalEngine(scheduler, 2), domain, groups, "unit", 3, 60_000, memory)
     then = old_units.rows_beyond(domain, groups, "unit", 3, 60_000, 1 << 30)
     assert {part: rows.places.tolist() for part, rows in now.items()} == {p: rows.tolist() for p, rows in then.items()}
 
 
-def test_there_are_no_more_buckets_than_numbers(tmp_path):
-    """Where the guess of rows is far too high, as of a compressed file, and the memory small."""
-    partitions, asked = many_rows(tmp_path), []
-    groups, domain = partition_groups(partitions, 2), domain_of(False)
+def test_number_of_buckets_is_limited(tmp_path):
+    """The guessed number of rows is far too high, as for a compressed file, and the memory is small."""
+    partitions, asked = write_many_rows(tmp_path), []
+    groups, domain = partition_groups(partitions, 2), make_domain(False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contribution_bounds, "Dealing", lambda *own: asked.append(Dealing(*own)) or asked[0])
         patch.setattr(contribution_bounds, "LEAST_ROWS", 1)
@@ -143,34 +143,34 @@ def test_there_are_no_more_buckets_than_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(("rows", "memory"), [(10, 1 << 30), (10**6, 1 << 20), (10**8, 1 << 30), (10**11, 1 << 34)])
-def test_a_batch_fits_its_memory(rows, memory):
+def test_batch_of_buckets_fits_memory(rows, memory):
     count = units.buckets(rows, memory)
     each = units.together(rows, count, memory, 16)
     assert each == 1 or (rows / count * each * units.ROW_BYTES <= memory and count >= 16)
     assert rows / count * units.ROW_BYTES <= memory
 
 
-def test_every_row_is_read_once(tmp_path, monkeypatch):
-    partitions, read = many_rows(tmp_path), []
+def test_each_file_is_read_once(tmp_path, monkeypatch):
+    partitions, read = write_many_rows(tmp_path), []
     batches = type(partitions[0]).batches
 
-    def told(self, *arguments):
+    def record_read(self, *arguments):
         read.append(self.path)
         return batches(self, *arguments)
 
-    monkeypatch.setattr(type(partitions[0]), "batches", told)
-    rows_beyond(LocalEngine("synchronous"), domain_of(False), [partitions], "unit", 3, 60_000, 1 << 18)
+    monkeypatch.setattr(type(partitions[0]), "batches", record_read)
+    rows_beyond(LocalEngine("synchronous"), make_domain(False), [partitions], "unit", 3, 60_000, 1 << 18)
     assert sorted(read) == sorted(part.path for part in partitions)
 
 
-def test_what_is_on_disk_tells_no_hash_and_nothing_is_left(tmp_path, monkeypatch):
-    """All that is written is looked for the hashes of the ids, and of the rows."""
-    partitions, seen, folder = many_rows(tmp_path, 6000), [], tmp_path / "scratch"
+def test_scratch_files_contain_no_hash_and_are_removed(tmp_path, monkeypatch):
+    """All written bytes are searched for the hashes of ids and rows."""
+    partitions, seen, folder = write_many_rows(tmp_path, 6000), [], tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(scratch.tempfile, "tempdir", str(folder))
     append = scratch.Sealed.append
 
-    def looked(self, array):
+    def append_and_check(self, array):
         start = append(self, array)
         own = Path(self._path)
         assert own.stat().st_mode & 0o777 == 0o600
@@ -178,10 +178,10 @@ def test_what_is_on_disk_tells_no_hash_and_nothing_is_left(tmp_path, monkeypatch
         seen.append((own.read_bytes(), array.tobytes(), array.dtype == np.uint64))
         return start
 
-    monkeypatch.setattr(scratch.Sealed, "append", looked)
+    monkeypatch.setattr(scratch.Sealed, "append", append_and_check)
     engine = LocalEngine("synchronous")
     engine.shares_memory = False  # as processes have it
-    rows_beyond(engine, domain_of(False), [partitions], "unit", 3, 6000, 1 << 10)
+    rows_beyond(engine, make_domain(False), [partitions], "unit", 3, 6000, 1 << 10)
     hashes = identities(pa.array([7]), "unit").words.reshape(-1)
     assert seen
     for written, plain, of_rows in seen:
@@ -193,7 +193,7 @@ def test_what_is_on_disk_tells_no_hash_and_nothing_is_left(tmp_path, monkeypatch
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=100), st.integers(0, 99), st.integers(1, 120))
-def test_marked_rows_are_bits(flags, first, rows):
+def test_row_mask_equals_flags(flags, first, rows):
     marked = RowMask.of(np.array(flags))
     wanted = (flags + [False] * 300)[first : first + rows]
     assert marked.within(first, rows).tolist() == wanted
@@ -202,7 +202,7 @@ def test_marked_rows_are_bits(flags, first, rows):
     assert "True" not in repr(marked)
 
 
-def test_few_marks_go_along_and_many_are_sent_once(monkeypatch):
+def test_large_masks_are_sent_once(monkeypatch):
     engine, dropped = LocalEngine("synchronous"), {"part": RowMask.of(np.ones(100, dtype=bool))}
     assert send_dropped_rows(engine, dropped) is dropped
     monkeypatch.setattr(contribution_bounds, "SMALL", 3)
@@ -210,6 +210,6 @@ def test_few_marks_go_along_and_many_are_sent_once(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32])
-def test_values_are_mixed_as_once(kind):
+def test_value_hashes_equal_earlier_hashes(kind):
     codes = np.random.default_rng(0).integers(0, 200, (7, 1003)).astype(kind)
-    np.testing.assert_array_equal(unit_hashes.mixed(codes), old_units.value_words(codes))
+    np.testing.assert_array_equal(unit_hashes.mixed(codes), old_units.hash_values(codes))
