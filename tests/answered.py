@@ -1,4 +1,4 @@
-"""What a run wrote, read back: answers by the index, and the blocks of a plan."""
+"""Helpers to read the answers of a run and to edit its plan and measurement files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dpscale.runs.answers import read_index, read_set
 
 
 def index_of(run: Path) -> list[dict[str, Any]]:
-    """The index of the answers, a row for every set of every part."""
+    """Return the index of the answers, with a row for each set of each part."""
     return list(read_index(run / "answers").to_pylist())
 
 
 def answers_to(run: Path, row: dict[str, Any]) -> pd.DataFrame:
-    """The answers of one row of the index."""
+    """Return the answers of one row of the index."""
     return read_set(run / "answers", row).to_pandas()
 
 
 def edit_blocks(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Edit the columns of a plan's blocks, as whoever may write in the run directory can."""
+    """Edit the columns of the plan blocks, as anyone with write access to the run directory can."""
     path = run / "plan" / "blocks.npz"
     with np.load(path) as file:
         columns = dict(file)
@@ -34,7 +34,7 @@ def edit_blocks(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def plant(path: Path, record: dict[str, Any], values: np.ndarray) -> None:
-    """A file of one measurement, with any record."""
+    """Write a file with one measurement and the given record."""
     head = {key: record[key] for key in ("release", "snapshot", "domain")}
     label = {key: value for key, value in record.items() if key not in head}
     write_values(path, head, [(canonical(label).decode(), np.asarray(values, dtype=np.float64))])

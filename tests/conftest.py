@@ -1,7 +1,7 @@
-"""What holds for every test.
+"""Settings of all tests.
 
-Each run has a plan store and a state folder of its own: nothing that was solved before can hide a fault. Hypothesis
-has no deadline: how long a thing takes is for benchmarks to say, not for tests.
+Each test session has its own plan store and state directory, so that a cached plan cannot hide a fault. Hypothesis
+has no deadline, because benchmarks measure time, not tests.
 """
 
 import os
@@ -19,7 +19,7 @@ settings.load_profile("dpscale")
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder with the small table as three Parquet files."""
+    """Directory with the small table as three Parquet files."""
     from tests.runs.small import table, write_table
 
     write_table(tmp_path / "data", table())
@@ -30,8 +30,10 @@ PLOTS = ("error_plot", "share_plot", "trace_plot")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def plain_reports():
-    """In this process reports have no plots, most of a small run's time; a test of the page asks for `plots`."""
+def reports_without_plots():
+    """Write reports without plots in this process, because plots take most of the time of a small run; use `plots` for
+    them.
+    """
     from dpscale.runs.stages import report
 
     with pytest.MonkeyPatch.context() as patch:
@@ -42,7 +44,7 @@ def plain_reports():
 
 @pytest.fixture
 def plots(monkeypatch):
-    """Reports have their plots."""
+    """Write reports with their plots."""
     from dpscale.answers import report as drawing
     from dpscale.runs.stages import report
 

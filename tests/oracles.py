@@ -1,4 +1,4 @@
-"""Brute force on small explicit domains: whole matrices over the whole domain, that the fast code is tested against."""
+"""Brute-force oracles on small explicit domains: whole matrices over all cells, to test the fast code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpscale.workload.residual.in_axis import decompose
 
 
 def one_way_queries(family: str, size: int) -> np.ndarray:
-    """The one-way queries of a family, straight from the contract's definitions."""
+    """Return the one-way queries of a family, from the definitions in the contract."""
     cells = np.arange(size)
     if family == "marginal":
         return np.array([cells == value for value in range(size)], dtype=float)
@@ -31,7 +31,7 @@ def one_way_queries(family: str, size: int) -> np.ndarray:
 
 
 def joint_queries(part, names) -> np.ndarray:
-    """affine and abs from the contract's definitions; random as drawn."""
+    """Return affine and abs queries from the definitions in the contract, and random queries as drawn."""
     if part.family == "random":
         return part.queries(names)
     sizes = part.domain.shape(names)
@@ -42,7 +42,7 @@ def joint_queries(part, names) -> np.ndarray:
 
 
 def queries_of_part(part, names) -> np.ndarray:
-    """All queries of a part over one set, from the contract's definitions: (m, cells)."""
+    """Return all queries of a part over one set from the definitions in the contract, with shape (queries, cells)."""
     if isinstance(part, ExplicitPart):
         return part.array.reshape(len(part.array), -1)
     if isinstance(part, JointPart):
@@ -56,7 +56,7 @@ def kron(matrices) -> np.ndarray:
 
 
 def explicit_workload(workload) -> tuple[np.ndarray, np.ndarray]:
-    """Every query over the whole domain, and its weight: (m, cells), (m,)."""
+    """Return every query over the whole domain, (queries, cells), and its weight, (queries,)."""
     domain, rows, weights = workload.domain, [], []
     for part in workload.parts:
         for names, weight in zip(part.sets, part.weights, strict=True):
@@ -80,7 +80,7 @@ def _own(part, attribute, names) -> np.ndarray:
 
 
 def _spread(domain, names, queries) -> np.ndarray:
-    """Queries over some attributes as queries over all cells."""
+    """Expand queries over some attributes to queries over all cells."""
     out = []
     for cell in product(*(range(n) for n in domain.shape(domain.names))):
         own = dict(zip(domain.names, cell, strict=True))
@@ -89,7 +89,7 @@ def _spread(domain, names, queries) -> np.ndarray:
 
 
 def explicit_strategy(plan, variances) -> np.ndarray:
-    """All measurements over the whole domain, scaled to unit noise: (rows, cells)."""
+    """Return all measurements over the whole domain, scaled to unit noise, with shape (rows, cells)."""
     rows = []
     for block, variance in zip(plan.blocks, variances, strict=True):
         if block.joint:
@@ -106,9 +106,10 @@ def explicit_strategy(plan, variances) -> np.ndarray:
 
 
 def least_squares_variances(strategy: np.ndarray, queries: np.ndarray, rank: int | None = None) -> np.ndarray:
-    """Variance of the best linear unbiased estimate of each query; asserts that it is in the span.
+    """Return the variance of the best linear unbiased estimate of each query, which must be in the span of the
+    strategy.
 
-    `rank`: of the strategy where it is known exactly; else eigenvalues below 1e-11 of the largest count as 0.
+    `rank` is the exact rank of the strategy if known; otherwise eigenvalues below 1e-11 of the largest count as 0.
     """
     _, values, rows = np.linalg.svd(strategy, full_matrices=False)
     rank = int((values**2 > 1e-11 * values[0] ** 2).sum()) if rank is None else rank
@@ -118,10 +119,10 @@ def least_squares_variances(strategy: np.ndarray, queries: np.ndarray, rank: int
 
 
 def marginal_weights(union) -> np.ndarray:
-    """w of theorem 10 (HDMM): G(w) has the workload's trace on every residual space."""
+    """Return w of theorem 10 (HDMM): G(w) has the trace of the workload on every residual space."""
     return weights_of(residual_traces(union) / np.maximum(dimensions(union.sizes), 1.0), union.sizes)
 
 
 def decompose_all(marginal, lead: int = 0) -> dict:
-    """All residuals of a marginal, by the axes that each keeps."""
+    """Return all residuals of a marginal, by the axes that each one contains."""
     return {keep: decompose(marginal, keep, lead) for keep in subsets(tuple(range(marginal.ndim - lead)))}

@@ -1,4 +1,4 @@
-"""Where the real data is: ../shared/data beside the repository. Tests that need it skip where it is absent."""
+"""Path of the real data (../shared/data beside the repository), and a mark that skips tests without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the whole suite: domains, attribute sets, columns of every type, tables, partitionings."""
+"""Hypothesis strategies of the test suite: domains, attribute sets, columns of every type, tables and partitionings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def policies(kind: str) -> st.SearchStrategy[dict[str, str]]:
 
 @st.composite
 def attribute_tables(draw: st.DrawFn) -> dict[str, Any]:
-    """One table of a domain file."""
+    """Draw one attribute table of a domain file."""
     kind = draw(st.sampled_from(["integer", "categories", "bins", "coded"]))
     rest = draw(policies(kind))
     if kind == "integer":
@@ -47,27 +47,27 @@ def attribute_tables(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def domains(draw: st.DrawFn, most: int = 4) -> Domain:
-    """Domains of up to `most` attributes of all kinds."""
+    """Draw domains with up to `most` attributes of all kinds."""
     tables = draw(st.lists(attribute_tables(), min_size=1, max_size=most))
     return Domain.from_dict({"attributes": {f"a{i}": table for i, table in enumerate(tables)}})
 
 
 @st.composite
 def coded_domains(draw: st.DrawFn, most: int = 5, largest: int = 12) -> Domain:
-    """Domains of coded attributes, given by their sizes."""
+    """Draw domains of coded attributes, given by their sizes."""
     sizes = draw(st.lists(st.integers(2, largest), min_size=1, max_size=most))
     return Domain({f"a{i}": size for i, size in enumerate(sizes)})
 
 
 def attribute_sets(domain: Domain, most: int = 6) -> st.SearchStrategy[list[tuple[str, ...]]]:
-    """Lists of attribute sets of any degree, 0 included, in any order of names."""
+    """Return lists of attribute sets of any degree, including 0, with names in any order."""
     one = st.lists(st.sampled_from(domain.names), unique=True, max_size=4).map(tuple)
     return st.lists(one, min_size=1, max_size=most)
 
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Up to four parts of products and joint families with weights, over a few attributes."""
+    """Draw up to four parts of product and joint families with weights, over a few attributes."""
     workload = Workload(draw(coded_domains(most=5, largest=5)))
     for _ in range(draw(st.integers(1, 4))):
         sets = draw(attribute_sets(workload.domain))
@@ -81,7 +81,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 
 def inside_values(attribute: Attribute) -> st.SearchStrategy[Any]:
-    """Values that the attribute lists."""
+    """Return values that the attribute lists."""
     if attribute.kind == "categories":
         return st.sampled_from(attribute.values)
     if attribute.kind == "bins":
@@ -90,7 +90,7 @@ def inside_values(attribute: Attribute) -> st.SearchStrategy[Any]:
 
 
 def accepted_values(attribute: Attribute) -> st.SearchStrategy[Any]:
-    """Values that the attribute takes under its policies, as a column of one Arrow type can hold them."""
+    """Return values that the attribute accepts under its policies and that fit into a column of one Arrow type."""
     values = inside_values(attribute)
     if attribute.nulls != "reject":
         values |= st.none()
@@ -116,7 +116,7 @@ def _numbers(kind: pa.DataType, near: st.SearchStrategy[Any]) -> st.SearchStrate
 
 
 def column_types(attribute: Attribute) -> list[pa.DataType]:
-    """Arrow types that the attribute can be read from, dictionaries aside."""
+    """Return the Arrow types from which the attribute can be read, except dictionaries."""
     if attribute.kind == "categories" and isinstance(attribute.values[0], str):
         return [pa.string(), pa.large_string(), pa.null()]
     return [*INTEGER_TYPES, pa.bool_(), pa.float16(), pa.float32(), pa.float64(), pa.decimal128(10, 2), pa.string(),
@@ -125,7 +125,7 @@ def column_types(attribute: Attribute) -> list[pa.DataType]:
 
 @st.composite
 def columns(draw: st.DrawFn, attribute: Attribute) -> pa.Array:
-    """Columns that meet the attribute: inside, outside and null values; plain or dictionary-encoded."""
+    """Draw columns with inside, outside and null values, plain or dictionary-encoded."""
     kind = draw(st.sampled_from(column_types(attribute)))
     near = inside_values(attribute)
     if pa.types.is_null(kind):
@@ -145,7 +145,7 @@ def _floats(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 @st.composite
 def dictionaries(draw: st.DrawFn, entries: pa.Array) -> pa.DictionaryArray:
-    """Dictionary columns over these entries, which may hold nulls and entries that no row uses."""
+    """Draw dictionary columns over these entries, which may have nulls and unused entries."""
     indices = st.integers(0, len(entries) - 1) | st.none() if len(entries) else st.none()
     width = draw(st.sampled_from([pa.int8(), pa.int32(), pa.uint16(), pa.int64()]))
     return pa.DictionaryArray.from_arrays(pa.array(draw(st.lists(indices, max_size=8)), width), entries)
@@ -153,18 +153,18 @@ def dictionaries(draw: st.DrawFn, entries: pa.Array) -> pa.DictionaryArray:
 
 @st.composite
 def coded_rows(draw: st.DrawFn, domain: Domain, most: int = 40) -> list[tuple[int, ...]]:
-    """Rows of codes of a coded domain."""
+    """Draw rows of codes of a coded domain."""
     one = st.tuples(*(st.integers(0, size - 1) for size in domain.shape(domain.names)))
     return draw(st.lists(one, min_size=1, max_size=most))
 
 
 @st.composite
 def cuts(draw: st.DrawFn, rows: int, most: int = 4) -> list[tuple[int, int]]:
-    """Intervals that cut 0 … rows into pieces, some of them empty."""
+    """Draw intervals that split 0 … rows into pieces, some of them empty."""
     inner = sorted(draw(st.lists(st.integers(0, rows), max_size=most)))
     return list(zip([0, *inner], [*inner, rows], strict=True))
 
 
 def as_table(domain: Domain, rows: list[tuple[Any, ...]]) -> pa.Table:
-    """Rows of codes as an Arrow table."""
+    """Return rows of codes as an Arrow table."""
     return pa.table({name: pa.array([row[i] for row in rows], pa.int64()) for i, name in enumerate(domain.names)})

@@ -1,4 +1,4 @@
-"""The domain file: what it takes, what it refuses, and that it survives a round trip."""
+"""Domain files: accepted and refused content, and round trips."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.strategies import domains
 GOOD = {"kind": "categories", "values": ["F", "M"]}
 
 
-def read(**tables):
+def read_domain(**tables):
     return dp.Domain.from_dict({"attributes": tables})
 
 
 @settings(max_examples=100, deadline=None)
 @given(domains())
-def test_a_domain_survives_its_file(tmp_path_factory, domain):
+def test_domain_file_round_trip(tmp_path_factory, domain):
     path = tmp_path_factory.mktemp("domain") / "x.domain.toml"
     path.write_text(tomli_w.dumps(domain.to_dict()), encoding="utf-8")
     again = dp.Domain.read(path)
@@ -32,8 +32,8 @@ def test_a_domain_survives_its_file(tmp_path_factory, domain):
         assert len(attribute.labels) == attribute.size == len(set(map(str, attribute.labels)))
 
 
-def test_the_example_of_the_contract():
-    domain = read(
+def test_example_of_the_contract():
+    domain = read_domain(
         age={"kind": "integer", "low": 0, "high": 84, "outside": "clip", "nulls": "reject"},
         sex={"kind": "categories", "values": ["F", "M"], "outside": "reject", "nulls": "category"},
         income={"kind": "bins", "edges": [0, 10000, 50000, 1e6], "outside": "clip"},
@@ -46,18 +46,18 @@ def test_the_example_of_the_contract():
     assert domain.ordered(["code", "age"]) == ("age", "code")
 
 
-def test_labels_of_edges_that_differ_in_the_last_digit():
-    labels = read(x={"kind": "bins", "edges": [1000000, 1000001, 1000002]})["x"].labels
+def test_labels_of_close_edges_are_distinct():
+    labels = read_domain(x={"kind": "bins", "edges": [1000000, 1000001, 1000002]})["x"].labels
     assert len(set(labels)) == 2
     assert labels[0] == "[1e+06, 1000001.0)"
 
 
-def test_sizes_alone_will_do_and_numpys_integers_too():
+def test_domain_from_sizes_accepts_numpy_integers():
     assert dp.Domain({"a": np.int32(10), "b": 20}) == dp.Domain({"a": 10, "b": 20})
 
 
 @pytest.mark.parametrize("size", [0, 1, -3, True, 2.0, "5", None, 1 << 33])
-def test_sizes_that_are_none(size):
+def test_invalid_size_is_refused(size):
     with pytest.raises(dp.DomainError, match="a"):
         dp.Domain({"a": size})
 
@@ -101,15 +101,15 @@ def test_sizes_that_are_none(size):
         ({"kind": "coded", "size": 1 << 40}, "2^32"),
     ],
 )
-def test_bad_tables_are_refused_in_one_sentence(table, says):
+def test_invalid_attribute_table_is_refused_in_one_sentence(table, says):
     with pytest.raises(dp.DomainError) as caught:
-        read(x=table)
+        read_domain(x=table)
     assert says in str(caught.value)
     assert caught.value.field.startswith("attributes")
     assert "\n" not in str(caught.value)
 
 
-def test_no_attributes_and_repeated_names():
+def test_empty_domain_and_repeated_names_are_refused():
     for attributes in ({}, [], [Attribute("a", "coded", high=3)] * 2, {"": 3}):
         with pytest.raises(dp.DomainError):
             dp.Domain(attributes)
@@ -119,7 +119,7 @@ def test_no_attributes_and_repeated_names():
         dp.Domain.from_dict({"attributes": 3})
 
 
-def test_unknown_and_repeated_names_in_a_set():
+def test_unknown_and_repeated_names_in_a_set_are_refused():
     domain = dp.Domain({"age": 3, "sex": 2})
     with pytest.raises(dp.DomainError, match="did you mean 'age'"):
         domain.ordered(["agee"])
@@ -128,7 +128,7 @@ def test_unknown_and_repeated_names_in_a_set():
 
 
 @pytest.mark.parametrize("content", [b"[attributes", b"\xff\xfe", None])
-def test_files_that_cannot_be_read(tmp_path, content):
+def test_unreadable_domain_file_is_refused(tmp_path, content):
     path = tmp_path / "x.toml"
     if content is not None:
         path.write_bytes(content)
@@ -136,19 +136,19 @@ def test_files_that_cannot_be_read(tmp_path, content):
         dp.Domain.read(path)
 
 
-def test_files_are_utf8_with_or_without_a_mark(tmp_path):
+def test_domain_file_may_start_with_byte_order_mark(tmp_path):
     path = tmp_path / "x.toml"
     path.write_bytes('\ufeff[attributes.ort]\nkind = "categories"\nvalues = ["Köln", "Ulm"]\n'.encode())
     assert dp.Domain.read(path)["ort"].labels == ["Köln", "Ulm"]
 
 
-def test_a_name_of_half_a_letter_is_refused():
-    """A lone surrogate, as of a name read with the wrong encoding: it could be written into no file."""
+def test_name_with_lone_surrogate_is_refused():
+    """Such a name comes from a wrong encoding and cannot be written to a file."""
     with pytest.raises(dp.DomainError, match=r"the name 'a\\udcff'.*encoding"):
         dp.Domain({"a\udcff": 3})
 
 
-def test_what_follows_by_way_of_another_is_a_rule_of_the_domain():
+def test_transitive_dependency_is_a_rule_of_the_domain():
     told = [{"attribute": "region", "by": "town", "map": {"0": 0, "1": 0, "2": 1}},
             {"attribute": "country", "by": "region", "map": {"0": 1, "1": 0}}]  # fmt: skip
     domain = dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": told})

@@ -1,4 +1,4 @@
-"""Vocabulary, docstrings, names and grain of the package stay within the limits of docs/design.md."""
+"""Vocabulary, docstrings, names and module sizes of the package stay within the limits of docs/design.md."""
 
 import ast
 import importlib
@@ -83,7 +83,7 @@ def test_names_use_plain_words(trees):
     assert len(found) <= 10, sorted(found)
 
 
-def test_a_class_name_is_used_once(trees):
+def test_class_names_are_unique(trees):
     modules = defaultdict(set)
     for path, tree in trees.items():
         for node in ast.walk(tree):
@@ -92,7 +92,7 @@ def test_a_class_name_is_used_once(trees):
     assert len({name for name, paths in modules.items() if len(paths) > 1}) <= 8
 
 
-def test_modules_are_neither_many_nor_small(trees):
+def test_number_and_size_of_modules_are_limited(trees):
     assert len(trees) <= 300
     imports = sum(isinstance(node, ast.Import | ast.ImportFrom) for tree in trees.values() for node in ast.walk(tree))
     assert imports <= 3700
@@ -200,13 +200,13 @@ def test_documented_parameters_exist():
     assert [fault for name in names for fault in stale_sections(importlib.import_module(name))] == []
 
 
-def test_a_stale_parameter_is_found():
+def test_stale_parameter_is_detected():
     text = "Add.\n\nParameters\n----------\nx, y : int\nz : int\n    Not a parameter.\n\nReturns\n-------\nint\n"
     assert documented_names(text, ("Parameters",)) == ["x", "y", "z"]
 
 
-def test_faults_are_found():
-    """Planted: a dialect word, and a function without sections."""
+def test_planted_faults_are_detected():
+    """Planted faults: a dialect word, and a function without numpydoc sections."""
     assert share_of(words_of("what it tells of whom"), UNUSUAL | {"what"}) == 600
     assert parts_of("GroupKept") & UNUSUAL
     assert "PR01" in {code for code, _ in validate("tests.test_language.share_of")["errors"]}

@@ -1,4 +1,4 @@
-"""What stands around the package: import cost, pipelines, generator, links."""
+"""Import cost of the package, pipelines, data generator and links of the documents."""
 
 import re
 import shutil
@@ -24,38 +24,38 @@ HEAVY = (
 )
 
 
-def python(*arguments, **options):
+def run_python(*arguments, **options):
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    loaded = python("-c", f"import sys, dpscale; print([m for m in {HEAVY} + ('numpy',) if m in sys.modules])")
+def test_importing_the_package_loads_no_heavy_library():
+    loaded = run_python("-c", f"import sys, dpscale; print([m for m in {HEAVY} + ('numpy',) if m in sys.modules])")
     assert loaded.strip() == "[]"
 
 
-def test_help_loads_neither_arrays_nor_models_and_few_modules():
+def test_help_loads_no_heavy_library_and_few_modules():
     code = (
         "import sys, dpscale; few = len([m for m in sys.modules if m.startswith('dpscale')]);"
         "from dpscale.__main__ import main; main(['--help'], standalone_mode=False);"
         f"heavy = [m for m in {HEAVY} + ('numpy', 'pydantic', 'rich', 'jinja2', 'cryptography') if m in sys.modules];"
         "print(heavy, few, len([m for m in sys.modules if m.startswith('dpscale')]))"
     )
-    heavy, few, ours = python("-c", code).splitlines()[-1].rsplit(" ", 2)
+    heavy, few, ours = run_python("-c", code).splitlines()[-1].rsplit(" ", 2)
     assert heavy == "[]"
     assert int(few) == 3  # and the old module names
     assert int(ours) <= 40
 
 
-def test_planning_needs_no_dask_and_no_arrow():
+def test_planning_loads_no_dask_and_no_arrow():
     code = (
         "import sys, dpscale as dp; dp.plan(dp.Workload(dp.Domain({'a': 3})).add('prefix', degree=1)).rmse();"
         f"print([m for m in {HEAVY} if m in sys.modules])"
     )
-    assert python("-c", code).strip() == "[]"
+    assert run_python("-c", code).strip() == "[]"
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_exists():
     import dpscale
 
     for name in dpscale.__all__:
@@ -69,12 +69,12 @@ def test_every_public_name_is_there():
 
 @pytest.fixture(scope="module")
 def pipelines(tmp_path_factory):
-    """The pipelines' job files with the data that they name beside them (fewer rows than they say)."""
+    """The job files of the pipelines next to their data, with fewer rows than they state."""
     from dpscale.cli.demo.randhie import write_demo
 
     place = tmp_path_factory.mktemp("pipelines")
     write_demo(place / "dpscale-demo")
-    python(
+    run_python(
         ROOT / "data/generate.py", place / "dpscale-census", "--rows", 3000, "--attributes", 12, "--sizes", "2,5,20,40"
     )
     shutil.copytree(ROOT / "pipelines", place / "pipelines")
@@ -85,20 +85,20 @@ JOBS = ["adaptive", pytest.param("main", marks=pytest.mark.slow), pytest.param("
 
 
 @pytest.mark.parametrize("name", JOBS)  # the steps are the same; that the others' job files run is tested below
-def test_the_pipelines_run_step_by_step(pipelines, name):
+def test_pipelines_run_step_by_step(pipelines, name):
     run = pipelines / "runs" / name
-    python(pipelines / "pipelines/steps.py", pipelines / f"pipelines/{name}.toml", run)
+    run_python(pipelines / "pipelines/steps.py", pipelines / f"pipelines/{name}.toml", run)
     assert (run / "report.html").exists()
 
 
 @pytest.mark.parametrize("name", ["adaptive", "census"])
-def test_the_job_files_of_the_pipelines_run(pipelines, name):
+def test_job_files_of_pipelines_run(pipelines, name):
     from dpscale import run
 
     assert (run(pipelines / f"pipelines/{name}.toml", pipelines / f"together/{name}").path / "report.html").exists()
 
 
-def test_the_pipeline_is_the_demos_job():
+def test_main_pipeline_is_the_demo_job():
     import tomllib
 
     ours = tomllib.loads((ROOT / "pipelines" / "main.toml").read_text())
@@ -107,9 +107,11 @@ def test_the_pipeline_is_the_demos_job():
     assert ours["mechanism"] == demo["mechanism"]
 
 
-def test_the_generator_is_seeded_and_chunked(tmp_path):
+def test_generator_is_seeded_and_independent_of_files(tmp_path):
     for name, files in (("a", 1), ("b", 3)):
-        python(ROOT / "data" / "generate.py", tmp_path / name, "--rows", 600_000, "--attributes", 3, "--files", files)
+        run_python(
+            ROOT / "data" / "generate.py", tmp_path / name, "--rows", 600_000, "--attributes", 3, "--files", files
+        )
     one, other = (pq.read_table(tmp_path / name / "table") for name in ("a", "b"))
     assert one.equals(other)
     assert one.num_rows == 600_000
@@ -118,7 +120,7 @@ def test_the_generator_is_seeded_and_chunked(tmp_path):
     assert Domain.read(tmp_path / "a" / "domain.toml").shape(("x00", "x01", "x02")) == (2, 4, 10)
 
 
-def test_documents_link_to_what_exists():
+def test_links_of_documents_exist():
     for page in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/*.md"), *ROOT.glob("docs/*/*.md")]:
         for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
             assert not target.startswith("http"), f"{page}: {target}"

@@ -1,4 +1,4 @@
-"""The figures of docs/benchmarks.md: each is made from a file under benchmarks/results, and none is written by hand."""
+"""Figures of docs/benchmarks.md: each one is generated from a file under benchmarks/results."""
 
 import json
 import re
@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 
 @pytest.fixture
 def tables(monkeypatch):
-    """The generator, with the tracked figures in a folder of the test's own."""
+    """The generator module, imported from benchmarks."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import tables
 
@@ -22,31 +22,31 @@ def tables(monkeypatch):
 
 @pytest.fixture
 def figures(tables, tmp_path, monkeypatch):
-    """The tracked figures, in a folder of the test's own."""
+    """The tracked figures, copied to a temporary directory."""
     import results
 
     monkeypatch.setattr(results, "FOLDER", shutil.copytree(results.FOLDER, tmp_path / "results"))
     return results
 
 
-def test_the_page_is_what_the_generator_makes_of_the_results(tables):
+def test_page_equals_generated_page(tables):
     assert tables.filled(PAGE.read_text()) == PAGE.read_text()
 
 
-def test_every_benchmark_has_one_block_and_every_result_a_block(tables):
+def test_benchmarks_results_and_blocks_correspond(tables):
     blocks = [name for _, name, _ in tables.BLOCK.findall(PAGE.read_text())]
     kept = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
     assert sorted(blocks) == sorted(kept) == sorted(tables.BLOCKS)
     assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in kept)
 
 
-def test_what_is_measured_has_no_figure_by_hand(tables):
+def test_measured_section_has_no_handwritten_figure(tables):
     section = PAGE.read_text().split("\n## Measured\n")[1].split("\n## ")[0]
     assert not re.search(r"\d", tables.BLOCK.sub("", section))
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "benchmarks/results").glob("*.json"))])
-def test_another_figure_makes_another_page(tables, figures, name):
+def test_changed_figure_changes_page(tables, figures, name):
     content = json.loads(figures.path_of(name).read_text())
     assert content["run"]
     for key, value in content["figures"].items():
@@ -58,7 +58,7 @@ def test_another_figure_makes_another_page(tables, figures, name):
         assert tables.filled(PAGE.read_text()) != PAGE.read_text(), key
 
 
-def test_a_run_is_saved_whole_or_not_at_all(figures):
+def test_incomplete_results_are_not_saved(figures):
     found = figures.load("noise")
     with pytest.raises(SystemExit, match="no figure for numpy"):
         figures.save("noise", {key: value for key, value in found.items() if key != "numpy"})
@@ -72,5 +72,5 @@ def test_a_run_is_saved_whole_or_not_at_all(figures):
     [(14.69, 3, "14.7"), (413.2, 3, "413"), (1002.4, 4, "1,002"), (14.0, 3, "14.0"), (0.0009, 1, "0.0009"),
      (1.0, 3, "1")],
 )  # fmt: skip
-def test_rounding(tables, value, digits, text):
+def test_rounding_to_significant_digits(tables, value, digits, text):
     assert tables.significant(value, digits) == text

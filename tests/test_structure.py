@@ -1,4 +1,4 @@
-"""Structure of the package: module length, package size and import cycles. Ruff limits functions (pyproject.toml)."""
+"""Structure of the package: module length, package size and import cycles; Ruff limits functions (pyproject.toml)."""
 
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
@@ -15,7 +15,7 @@ LONGEST_MODULE, LARGEST_SHARE, MOST_IMPORTS_BETWEEN_PACKAGES = 400, 0.12, 210
 
 
 def package_of(path):
-    """First folder of a module below the package; empty for modules at the top."""
+    """Return the first directory of a module below the package, or an empty text for top-level modules."""
     parts = path.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else ""
 
@@ -37,11 +37,11 @@ def imports():
     return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
 
 
-def test_there_is_no_import_cycle():
+def test_package_has_no_import_cycle():
     TopologicalSorter(imports()).prepare()
 
 
-def test_a_planted_cycle_is_found():
+def test_planted_import_cycle_is_detected():
     with pytest.raises(CycleError):
         TopologicalSorter(imports() | {"dpscale.base.errors": {"dpscale.job"}}).prepare()
 

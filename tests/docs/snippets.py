@@ -1,4 +1,4 @@
-"""The fenced blocks of all pages: which page, what language, which text."""
+"""Fenced code blocks of all pages, with page, language and text."""
 
 import re
 import textwrap
@@ -27,13 +27,13 @@ class Snippet:
 
 
 def snippets():
-    """All blocks of all pages."""
+    """Yield all blocks of all pages."""
     for path in PAGES:
-        for number, (_, told, text) in enumerate(BLOCK.findall(path.read_text()), 1):
-            language, _, file = told.partition(" ")
+        for number, (_, info, text) in enumerate(BLOCK.findall(path.read_text()), 1):
+            language, _, file = info.partition(" ")
             yield Snippet(str(path.relative_to(ROOT)), number, language, file, textwrap.dedent(text))
 
 
-def of(language, *pages):
-    """Those of a language, of the pages named or of all."""
+def snippets_of(language, *pages):
+    """Return the blocks of a language, of the given pages or of all."""
     return [one for one in snippets() if one.language == language and (not pages or one.page in pages)]

@@ -1,4 +1,4 @@
-"""Every snippet of the documents: run where it can be, else held against the models and commands that it is for."""
+"""Code blocks of the documents: run if possible, otherwise checked against the models and commands."""
 
 import ast
 import json
@@ -19,13 +19,13 @@ from dpscale.job import Job
 from dpscale.job.data import Data
 from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
 from dpscale.multitable.job import DatabaseJob, LinkSection, TableSection
-from tests.docs.snippets import ROOT, of, snippets
+from tests.docs.snippets import ROOT, snippets, snippets_of
 
 KNOWN = {"console", "python", "r", "sql", "text", "toml", "yaml"}
 SITE = ("docs/index.md", "docs/reference/", "docs/around/")  # whose blocks are the site's own directives
 NAMES = "docs/contract.md"  # lists names and what they give: no program
 ELSEWHERE = ("docs/tutorial.md", "docs/databases.md")  # each run whole by a test of its own
-PYTHON = [one for one in of("python") if one.page != NAMES]
+PYTHON = [one for one in snippets_of("python") if one.page != NAMES]
 RUN = ("docs/answers.md", "docs/frames.md", "README.md")
 DOMAIN = """
 attributes.age = {kind = "integer", low = 0, high = 90, round = 10}
@@ -42,7 +42,7 @@ privacy = {rho = 5.0}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a job, and its release where the documents have theirs."""
+    """Directory with a job and its release at the paths that the documents use."""
     folder = tmp_path_factory.mktemp("documents")
     rng = np.random.default_rng(3)
     rows = zip(rng.integers(0, 91, 2000), rng.choice(["F", "M"], 2000), rng.integers(0, 100, 2000), strict=True)
@@ -54,29 +54,31 @@ def place(tmp_path_factory):
     return folder
 
 
-def test_every_block_has_a_language_that_is_checked_here():
+def test_every_block_has_a_checked_language():
     plain = [one for one in snippets() if not one.page.startswith(SITE) and one.language not in KNOWN]
     assert list(map(str, plain)) == []
 
 
 @pytest.mark.parametrize("snippet", PYTHON, ids=str)
-def test_python_is_python(snippet):
+def test_python_blocks_parse(snippet):
     ast.parse(snippet.text)
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_python_runs(page, place, monkeypatch):
+def test_python_blocks_run(page, place, monkeypatch):
     monkeypatch.chdir(place)
-    for snippet in of("toml", page):
+    for snippet in snippets_of("toml", page):
         if snippet.file:
             Path(snippet.file).write_text(snippet.text)
     names = {"query": np.ones((10, 2))}
-    for snippet in of("python", page):
+    for snippet in snippets_of("python", page):
         exec(compile(snippet.text, str(snippet), "exec"), names)
 
 
-@pytest.mark.parametrize("snippet", [one for one in of("toml") if one.page not in (NAMES, *ELSEWHERE)], ids=str)
-def test_toml_is_a_domain_or_a_job(snippet, place):
+@pytest.mark.parametrize(
+    "snippet", [one for one in snippets_of("toml") if one.page not in (NAMES, *ELSEWHERE)], ids=str
+)
+def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
     content = tomllib.loads(snippet.text)
     if content.keys() & {"impossible", "determined"}:
         attributes = {"age": {"kind": "integer", "low": 0, "high": 99}} | {
@@ -90,11 +92,11 @@ def test_toml_is_a_domain_or_a_job(snippet, place):
     elif content.keys() & {"tables", "link"}:
         DatabaseJob.parse(content, place)
     else:
-        Job.parse(_whole(content), place)
+        Job.parse(_complete_job(content), place)
 
 
-def _whole(content):
-    """A job file of which the documents show a part."""
+def _complete_job(content):
+    """Complete a part of a job file to a job."""
     whole = tomllib.loads(JOB) | content
     budget = {} if "epsilon" in whole["privacy"] else {"rho": 1.0}
     return whole | {
@@ -104,7 +106,7 @@ def _whole(content):
 
 
 def commands(snippet):
-    """The words of every dpscale command of a console block."""
+    """Yield the words of each dpscale command of a console block."""
     for line in snippet.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         words = words[next((i for i, word in enumerate(words) if "=" not in word), 0) :]
@@ -112,42 +114,42 @@ def commands(snippet):
             yield words[1:]
 
 
-@pytest.mark.parametrize("snippet", of("console"), ids=str)
-def test_console_calls_commands_that_take_these_options(snippet, place, monkeypatch):
+@pytest.mark.parametrize("snippet", snippets_of("console"), ids=str)
+def test_console_blocks_use_existing_commands_and_options(snippet, place, monkeypatch):
     monkeypatch.chdir(place)
     for words in commands(snippet):
-        _parsed(main, words)
+        _parse_command(main, words)
 
 
-def _parsed(command, words):
-    """UsageError for what the command does not take; files need not be there."""
+def _parse_command(command, words):
+    """Parse a command and raise UsageError for unknown options; files need not exist."""
     if isinstance(command, click.Group):
         context = click.Context(command)
         _, found, rest = command.resolve_command(context, words)
-        return _parsed(found, rest)
+        return _parse_command(found, rest)
     for parameter in command.params:
         if isinstance(parameter.type, click.Path):
             parameter.type.exists = False
     return command.make_context(command.name, list(words))
 
 
-def test_a_planted_option_is_seen():
+def test_unknown_option_is_detected():
     with pytest.raises(click.UsageError):
-        _parsed(main, ["run", "job.toml", "--run-folder", "x"])
+        _parse_command(main, ["run", "job.toml", "--run-folder", "x"])
 
 
-@pytest.mark.parametrize("snippet", of("sql"), ids=str)
-def test_sql_answers(snippet, place, monkeypatch):
+@pytest.mark.parametrize("snippet", snippets_of("sql"), ids=str)
+def test_sql_blocks_return_rows(snippet, place, monkeypatch):
     monkeypatch.chdir(place)
     duckdb = pytest.importorskip("duckdb")
     assert duckdb.sql(snippet.text).fetchall()
 
 
-@pytest.mark.parametrize("snippet", of("r"), ids=str)
-def test_r_answers(snippet, place):
-    """In R where it is; always its filter by the same Arrow library, which R's package hands it to.
+@pytest.mark.parametrize("snippet", snippets_of("r"), ids=str)
+def test_r_blocks_return_rows(snippet, place):
+    """Run the block in R if available, and always its filter in the Arrow library that R uses.
 
-    That `==` on a column of factors is handed over, in R too: apache/arrow, issue 43440 (there `%in%` fails).
+    R also passes `==` on a factor column to Arrow: apache/arrow, issue 43440 (`%in%` fails there).
     """
     if shutil.which("Rscript") and not subprocess.run(["Rscript", "-e", "library(arrow); library(dplyr)"]).returncode:
         subprocess.run(["Rscript", "-e", snippet.text], cwd=place, check=True)
@@ -163,8 +165,8 @@ def test_r_answers(snippet, place):
     assert all(set(found[name].to_pylist()) == {value} for name, value in told)
 
 
-def test_every_key_of_a_job_is_explained():
-    """What the models take is in the pages that say what it means."""
+def test_every_job_key_is_documented():
+    """Each key of the models is on one of the pages that explain them."""
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("jobs.md", "databases.md"))
     models = [Data, Privacy, Part, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection]
     keys = {key for model in models for key in model.model_fields} - {"unit_through"}  # of several tables' own jobs

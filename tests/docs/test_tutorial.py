@@ -1,4 +1,4 @@
-"""The tutorial, run: its Python, its files and its commands, in their order, in an empty folder."""
+"""The tutorial: its Python, files and commands are run in order in an empty directory."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_the_tutorial_does_what_it_says(tmp_path, monkeypatch):
+def test_tutorial_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     for kind, file, text in BLOCK.findall(PAGE.read_text()):

@@ -1,6 +1,7 @@
-"""Seeded runs whose draws and answers are frozen: from a stored plan, under a fixed release id, on a table of CSV text.
+"""Seeded runs with frozen draws and answers: from a stored plan, with a fixed release id, on a table of CSV text.
 
-`python -m tests.golden.runs [CASE ...]` makes stored files anew: only where an issue changes what is drawn.
+`python -m tests.golden.runs [CASE ...]` makes the stored files again, which is allowed only if an issue changes the
+draws.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def write_table(folder: Path, partitions: int) -> None:
-    """The table, in so many files of CSV: the same bytes with any version of any library."""
+    """Write the table into CSV files with the same bytes for any version of any library."""
     rng = np.random.default_rng(11)
     age = rng.integers(0, 8, ROWS)
     sex = (rng.integers(0, 100, ROWS) < 25 + 7 * age).astype(int)
@@ -65,7 +66,7 @@ def write_table(folder: Path, partitions: int) -> None:
             csv.writer(file, lineterminator="\n").writerows([["person", *SIZES], *own.tolist()])
 
 
-def run(case: str, partitions: int, place: Path, stored: bool = True) -> Path:
+def run_case(case: str, partitions: int, place: Path, stored: bool = True) -> Path:
     """Run a case to its end, measured from the stored plan, and return its run directory."""
     write_table(place / "data", partitions)
     domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}}
@@ -76,14 +77,14 @@ def run(case: str, partitions: int, place: Path, stored: bool = True) -> Path:
     own["mechanism"] = own.get("mechanism", {"name": "query-smasher"})
     own["engine"] = {"scheduler": "threads", "memory": "1GiB", "seed": 0}
     (place / "job.toml").write_text(tomli_w.dumps(own))
-    _command("plan", place / "job.toml", "--run-dir", place / "run", "--quiet")
-    _fixed(case, place / "run", stored)
-    _command("run", place / "job.toml", "--run-dir", place / "run", "--quiet")
+    _run_command("plan", place / "job.toml", "--run-dir", place / "run", "--quiet")
+    _use_stored_plan(case, place / "run", stored)
+    _run_command("run", place / "job.toml", "--run-dir", place / "run", "--quiet")
     return place / "run"
 
 
-def _fixed(case: str, folder: Path, stored: bool) -> None:
-    """Put the stored plan in the place of the one just made, and the release under a name of its own."""
+def _use_stored_plan(case: str, folder: Path, stored: bool) -> None:
+    """Replace the new plan by the stored one and the release id by that of the case."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["release"] = f"golden-{case}"
     if stored:
@@ -93,15 +94,15 @@ def _fixed(case: str, folder: Path, stored: bool) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def _command(*arguments: Any) -> None:
+def _run_command(*arguments: Any) -> None:
     from dpscale.__main__ import main
 
     done = CliRunner().invoke(main, [str(one) for one in arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
 
-def draws(folder: Path) -> list[list[str]]:
-    """The record of every measurement with the SHA-256 of its numbers, integers all."""
+def draw_records(folder: Path) -> list[list[str]]:
+    """Return the record of each measurement with the SHA-256 of its numbers, which are integers."""
     found = []
     for path in (folder / "measurements").rglob("*.parquet"):
         table = pq.read_table(path)
@@ -114,8 +115,8 @@ def draws(folder: Path) -> list[list[str]]:
     return sorted(found)
 
 
-def figures(folder: Path) -> dict[str, np.ndarray]:
-    """Every estimated marginal of a target, and all answers with their errors, by name."""
+def read_figures(folder: Path) -> dict[str, np.ndarray]:
+    """Return each estimated marginal of a workload set and all answers with their errors, by name."""
     release, found = dp.Release.open(folder), {}
     for part in release.plan.workload.parts:
         for names in part.sets:
@@ -133,10 +134,10 @@ def _store(cases: list[str]) -> None:
         expected = {}
         for partitions in PARTITIONS:
             with tempfile.TemporaryDirectory() as place:
-                folder = run(case, partitions, Path(place), stored=False)
-                expected[str(partitions)] = draws(folder)
+                folder = run_case(case, partitions, Path(place), stored=False)
+                expected[str(partitions)] = draw_records(folder)
                 shutil.copytree(folder / "plan", STORED / case / "plan", dirs_exist_ok=True)
-                np.savez_compressed(STORED / case / f"figures-{partitions}.npz", **figures(folder))
+                np.savez_compressed(STORED / case / f"figures-{partitions}.npz", **read_figures(folder))
         (STORED / case / "draws.json").write_text(json.dumps(expected, indent=0))
 
 

@@ -1,20 +1,22 @@
-"""What is drawn and answered stays what it was, whatever becomes of the house."""
+"""Draws and answers of frozen runs stay the same."""
 
 import json
 
 import numpy as np
 import pytest
 
-from tests.golden.runs import CASES, PARTITIONS, STORED, draws, figures, run
+from tests.golden.runs import CASES, PARTITIONS, STORED, draw_records, read_figures, run_case
 
 
 @pytest.mark.parametrize("partitions", PARTITIONS)
 @pytest.mark.parametrize("case", CASES)
-def test_a_frozen_run_draws_and_answers_what_it_did(case, partitions, tmp_path):
-    """Records and integers exactly; estimates to 1e-9, since solvers' last bits differ by processor."""
-    folder = run(case, partitions, tmp_path)
-    assert draws(folder) == json.loads((STORED / case / "draws.json").read_text())[str(partitions)]
-    found, frozen = figures(folder), np.load(STORED / case / f"figures-{partitions}.npz")
+def test_frozen_run_gives_stored_draws_and_answers(case, partitions, tmp_path):
+    """Records and integers are equal exactly; estimates to 1e-9, because the last bits of solvers depend on the
+    processor.
+    """
+    folder = run_case(case, partitions, tmp_path)
+    assert draw_records(folder) == json.loads((STORED / case / "draws.json").read_text())[str(partitions)]
+    found, frozen = read_figures(folder), np.load(STORED / case / f"figures-{partitions}.npz")
     assert set(found) == set(frozen.files)
     for name, values in found.items():
         scale = np.abs(frozen[name][np.isfinite(frozen[name])]).max(initial=1)

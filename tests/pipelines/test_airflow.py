@@ -1,7 +1,7 @@
-"""The Airflow DAG in a real Airflow 3, in an environment of its own, on the sample data.
+"""The Airflow DAG in an Airflow 3 environment, on the sample data.
 
-AIRFLOW_CONSTRAINTS names a constraints file (its publishers' are on a host that this test does not ask); without it the
-registry's newest versions are taken. DPSCALE_AIRFLOW names an environment that has Airflow already.
+AIRFLOW_CONSTRAINTS names a constraints file (that of the publisher is on a host that this test does not use);
+without it the newest versions are installed. DPSCALE_AIRFLOW names an environment that already has Airflow.
 """
 
 import json
@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
-    """A function that runs an airflow command; its exit code and output."""
+    """Function that runs an airflow command and returns its exit code and output."""
     home = tmp_path_factory.mktemp("airflow")
-    binary = Path(os.environ.get("DPSCALE_AIRFLOW") or installed(home)) / "bin/airflow"
+    binary = Path(os.environ.get("DPSCALE_AIRFLOW") or install_airflow(home)) / "bin/airflow"
     (home / "dags").mkdir()
     shutil.copy(ROOT / "pipelines/airflow_dag.py", home / "dags")
     command = Path(sys.executable).with_name("dpscale")
@@ -32,18 +32,18 @@ def airflow(tmp_path_factory):
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "DPSCALE": str(command), "DPSCALE_RETRY_SECONDS": "1",
     }  # fmt: skip
 
-    def ran(*arguments, **changed):
+    def run_airflow(*arguments, **changed):
         done = subprocess.run(
             [binary, *arguments], env=environment | changed, cwd=home, capture_output=True, text=True, timeout=600
         )
         return done.returncode, done.stdout + done.stderr
 
-    assert ran("db", "migrate")[0] == 0
-    return ran
+    assert run_airflow("db", "migrate")[0] == 0
+    return run_airflow
 
 
-def installed(home):
-    """A new environment with Airflow."""
+def install_airflow(home):
+    """Create an environment with Airflow."""
     subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True)
     constraints = os.environ.get("AIRFLOW_CONSTRAINTS")
     pinned = ["--constraint", constraints] if constraints else []
@@ -55,7 +55,7 @@ def installed(home):
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory):
-    """The sample data, and the adaptive pipeline over it."""
+    """Directory with the sample data and the adaptive pipeline."""
     from dpscale.cli.demo.randhie import write_demo
 
     place = tmp_path_factory.mktemp("sample")
@@ -66,10 +66,10 @@ def sample(tmp_path_factory):
     return place
 
 
-def test_a_run_whose_task_fails_and_is_retried_spends_once(airflow, sample, tmp_path):
-    """Another process works in the run directory when the stage begins: exit code 75, and a retry after a second."""
+def test_failed_task_is_retried_and_charged_once(airflow, sample, tmp_path):
+    """Another process works in the run directory when the stage starts: exit code 75, and a retry after a second."""
     job, run_dir = sample / "pipelines/adaptive.toml", sample / "retried"
-    command = holding(run_dir, tmp_path)
+    command = write_locking_command(run_dir, tmp_path)
     asked = json.dumps({"job": str(job), "run_dir": str(run_dir)})
     code, output = airflow("dags", "test", "dpscale", "-c", asked, DPSCALE=str(command))
     assert code == 0, output[-4000:]
@@ -83,8 +83,8 @@ def test_a_run_whose_task_fails_and_is_retried_spends_once(airflow, sample, tmp_
     assert (row["release"], row["state"]) == (manifest["release"], "released")
 
 
-def holding(run_dir, folder):
-    """A command in dpscale's place that holds the lock of the run directory for as long as the first measure takes."""
+def write_locking_command(run_dir, folder):
+    """Write a replacement of the dpscale command that locks the run directory during the first measure command."""
     command = folder / "dpscale"
     command.write_text(f"""#!{sys.executable}
 import fcntl, os, subprocess, sys
@@ -100,8 +100,8 @@ with open({str(run_dir / ".lock")!r}, "w") as file:
     return command
 
 
-def test_a_command_that_is_killed_is_retried(airflow, sample, tmp_path):
-    """As the kernel does for want of memory: the first measure ends by signal 9."""
+def test_killed_command_is_retried(airflow, sample, tmp_path):
+    """The first measure command ends by signal 9, as from the out-of-memory killer."""
     command, job, run_dir = tmp_path / "dpscale", sample / "pipelines/main.toml", sample / "killed"
     command.write_text(f"""#!/bin/sh
 if [ "$1" = measure ] && mkdir {tmp_path}/killed; then kill -9 $$; fi
@@ -115,7 +115,7 @@ exec {Path(sys.executable).with_name("dpscale")} "$@"
     assert json.loads((run_dir / "manifest.json").read_text())["stages"]["report"]["state"] == "done"
 
 
-def test_a_refused_budget_is_not_retried(airflow, sample):
+def test_refused_budget_is_not_retried(airflow, sample):
     job, run_dir = sample / "pipelines/adaptive.toml", sample / "refused"
     with Ledger.open(sample / "dpscale-demo/ledger.sqlite") as ledger:
         ledger.set_cap("rand-hie", 0.5, 1e-9)

@@ -1,4 +1,4 @@
-"""The pipelines of real databases, on a few hundred rows of each; skipped where the data are not."""
+"""The pipelines of real databases, on a few hundred rows of each; skipped without the data."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = needs_real_data
 
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What the pipelines share."""
+    """The module that the pipelines share."""
     monkeypatch.syspath_prepend(PIPELINES)
     return importlib.import_module("databases")
 
 
 @pytest.fixture
 def release(tmp_path: Path, shared: Any, request: pytest.FixtureRequest) -> dp.DatabaseRelease:
-    """Of a small version, in a folder of its own."""
+    """Release of a small version of a database, in its own directory."""
     name, job = request.param
     prepare = importlib.import_module(name).prepare
     shared.write(tmp_path / f"dpscale-{name}", prepare(DATA / SOURCES[name], ROWS[name]))
@@ -41,39 +41,41 @@ def release(tmp_path: Path, shared: Any, request: pytest.FixtureRequest) -> dp.D
     return dp.run(tmp_path / f"pipelines/{name}/{job}.toml", tmp_path / "run", scheduler="synchronous")
 
 
-def frames(release: dp.DatabaseRelease) -> Frames:
+def read_frames(release: dp.DatabaseRelease) -> Frames:
     return {name: frame.compute() for name, frame in release.synthetic().items()}
 
 
-def whole(child: pd.DataFrame, column: str, parent: pd.DataFrame, key: str, most: int) -> None:
-    """Every key is a parent's, and no parent has more than its bound; for whom no parent has room, it is null."""
+def assert_foreign_key(child: pd.DataFrame, column: str, parent: pd.DataFrame, key: str, most: int) -> None:
+    """Check that keys refer to parents and that no parent exceeds the degree bound; a key without a free parent is
+    null.
+    """
     assert child[column].dropna().isin(parent[key]).all()
     assert child[column].value_counts().max() <= most
 
 
 @pytest.mark.parametrize("release", [("movielens", "both"), ("movielens", "catalogue")], indirect=True)
-def test_movielens(release: dp.DatabaseRelease, shared: Any) -> None:
-    found = frames(release)
-    whole(found["ratings"], "user_id", found["users"], "user_id", 50)
+def test_movielens_pipeline(release: dp.DatabaseRelease, shared: Any) -> None:
+    found = read_frames(release)
+    assert_foreign_key(found["ratings"], "user_id", found["users"], "user_id", 50)
     assert found["ratings"].movie_id.isin(found["movies"].movie_id).all()
     assert not found["ratings"].duplicated().any()
     assert "ratings" in shared.summary(release)
 
 
 @pytest.mark.parametrize("release", [("movielens", "ratings")], indirect=True)
-def test_ratings_as_rows(release: dp.DatabaseRelease) -> None:
-    found = frames(release)
-    whole(found["ratings"], "user_id", found["users"], "user_id", 50)
+def test_movielens_ratings_as_rows(release: dp.DatabaseRelease) -> None:
+    found = read_frames(release)
+    assert_foreign_key(found["ratings"], "user_id", found["users"], "user_id", 50)
     assert found["ratings"].movie_id.isin(found["movies"].movie_id).all()
     assert found["ratings"].stars.between(1, 5).all()
 
 
 @pytest.mark.parametrize("release", [("berka", "job")], indirect=True)
-def test_berka(release: dp.DatabaseRelease, shared: Any) -> None:
-    found = frames(release)
+def test_berka_pipeline(release: dp.DatabaseRelease, shared: Any) -> None:
+    found = read_frames(release)
     for name, most in {"clients": 2, "loans": 1, "orders": 5, "transactions": 50}.items():
-        whole(found[name], "account_id", found["accounts"], "account_id", most)
-    whole(found["cards"], "disp_id", found["clients"], "disp_id", 1)
+        assert_foreign_key(found[name], "account_id", found["accounts"], "account_id", most)
+    assert_foreign_key(found["cards"], "disp_id", found["clients"], "disp_id", 1)
     for name in ("accounts", "clients"):
         assert found[name].district_id.isin(found["districts"].district_id).all()
     told = shared.compared(release.path.parent / "pipelines/berka/job.toml", release)
@@ -82,24 +84,24 @@ def test_berka(release: dp.DatabaseRelease, shared: Any) -> None:
 
 
 @pytest.mark.parametrize("release", [("chinook", "customers")], indirect=True)
-def test_chinook(release: dp.DatabaseRelease) -> None:
-    found = frames(release)
-    whole(found["invoices"], "CustomerId", found["customers"], "CustomerId", 10)
-    whole(found["lines"], "InvoiceId", found["invoices"], "InvoiceId", 10)
+def test_chinook_customers_pipeline(release: dp.DatabaseRelease) -> None:
+    found = read_frames(release)
+    assert_foreign_key(found["invoices"], "CustomerId", found["customers"], "CustomerId", 10)
+    assert_foreign_key(found["lines"], "InvoiceId", found["invoices"], "InvoiceId", 10)
     assert found["lines"].TrackId.isin(found["tracks"].TrackId).all()
     with closing(sqlite3.connect(next(release.path.parent.rglob("ledger.sqlite")))) as ledger:
         assert list(ledger.execute("SELECT dataset, state FROM releases")) == [("chinook", "released")]
 
 
 @pytest.mark.parametrize("release", [("chinook", "employees")], indirect=True)
-def test_who_reports_to_whom(release: dp.DatabaseRelease) -> None:
-    found = frames(release)["employees"]
+def test_chinook_self_reference(release: dp.DatabaseRelease) -> None:
+    found = read_frames(release)["employees"]
     assert found.ReportsTo.dropna().isin(found.EmployeeId).all()
     assert not (found.ReportsTo == found.EmployeeId).any()
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_data_that_are_not_there_are_a_sentence(name: str, tmp_path: Path) -> None:
+def test_missing_data_are_reported(name: str, tmp_path: Path) -> None:
     shutil.copytree(PIPELINES, tmp_path / "pipelines", ignore=shutil.ignore_patterns("runs"))
     script = [sys.executable, str(tmp_path / f"pipelines/{name}.py"), str(tmp_path / "nowhere")]
     done = subprocess.run(script, capture_output=True, text=True, env={"PYTHONPATH": str(PIPELINES.parent)})
