@@ -1,4 +1,4 @@
-"""The oracle: everything over the whole joint distribution of a small domain, cell by cell."""
+"""The oracle of the reconstruction tests: the whole joint distribution of a small domain, cell by cell."""
 
 from itertools import product
 
@@ -27,15 +27,15 @@ SHAPES = {
 }
 
 
-def axes_of(names):
+def axes_outside(names):
     return tuple(axis for axis, name in enumerate(NAMES) if name not in names)
 
 
-def observed(sets, joint, noise, rng, spread=True):
-    """Cells of every set and of every attribute by itself, with noise; variances differ."""
+def observe_sets(sets, joint, noise, rng, spread=True):
+    """Return noisy counts of every set and every single attribute, with different variances."""
     found = []
     for names in [*sets, *((name,) for name in NAMES)]:
-        counts = joint.sum(axis=axes_of(names))
+        counts = joint.sum(axis=axes_outside(names))
         variance = max(noise, 1.0) ** 2 * (rng.uniform(0.5, 2) if spread else 1.0)
         values = counts + noise * rng.standard_normal(counts.shape)
         groups = tuple(every_cell(SIZES[name]) for name in names)
@@ -43,8 +43,8 @@ def observed(sets, joint, noise, rng, spread=True):
     return found
 
 
-def strategy(one):
-    """The measurement as a matrix over the joint distribution, for cells, products and joint operators over groups."""
+def explicit_strategy(one):
+    """Return the matrix of a measurement over the joint distribution, from cells, products or joint operators."""
     rows = []
     position = [NAMES.index(name) for name in one.attributes]
     for cell in product(*map(range, SHAPE)):
@@ -61,35 +61,34 @@ def strategy(one):
     return np.array(rows).T
 
 
-def scaled(measured):
-    """All of them, and what they said, in standard deviations of the noise."""
+def scaled_system(measured):
+    """Return the matrix and the values of all measurements, in standard deviations of the noise."""
     deviations = [np.sqrt(one.variance) for one in measured]
-    matrix = np.concatenate([strategy(one) / d for one, d in zip(measured, deviations, strict=True)])
+    matrix = np.concatenate([explicit_strategy(one) / d for one, d in zip(measured, deviations, strict=True)])
     return matrix, np.concatenate([one.values.reshape(-1) / d for one, d in zip(measured, deviations, strict=True)])
 
 
-def nearest(measured, total):
-    """The least squares that any table of `total` records has, and its measured numbers."""
-    matrix, said = scaled(measured)
+def solve_least_squares(measured, total):
+    """Return the smallest least-squares loss of a table of `total` records, and its measured values."""
+    matrix, numbers = scaled_system(measured)
     counts = cp.Variable(matrix.shape[1], nonneg=True)
-    problem = cp.Problem(cp.Minimize(cp.sum_squares(matrix @ counts - said) / 2), [cp.sum(counts) == total])
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(matrix @ counts - numbers) / 2), [cp.sum(counts) == total])
     problem.solve(solver="CLARABEL", tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13)
     return problem.value, matrix @ counts.value
 
 
-def of_largest_entropy(measured, numbers, total):
-    """The table of largest entropy that has these measured numbers (in standard deviations), by Newton on its dual.
-
-    It has to have no empty cell.
+def maximise_entropy(measured, numbers, total):
+    """Return the table of largest entropy with given measured values (in standard deviations), by Newton on the dual.
+    / The table must have no empty cell.
     """
-    matrix, _ = scaled(measured)
+    matrix, _ = scaled_system(measured)
     basis = np.linalg.svd(matrix, full_matrices=False)
     rank = int((basis[1] > 1e-9 * basis[1][0]).sum())
     reduced = basis[2][:rank]
     wanted = reduced @ np.linalg.lstsq(matrix, numbers, rcond=None)[0] / total
     dual = np.zeros(rank)
 
-    def law(at):
+    def distribution(at):
         logs = reduced.T @ at
         logs = logs - logs.max()
         return np.exp(logs) / np.exp(logs).sum()
@@ -99,7 +98,7 @@ def of_largest_entropy(measured, numbers, total):
         return np.log(np.exp(logs - logs.max()).sum()) + logs.max() - at @ wanted
 
     for _ in range(200):
-        p = law(dual)
+        p = distribution(dual)
         slope = reduced @ p - wanted
         if np.abs(slope).max() < 1e-13:
             break
@@ -108,4 +107,4 @@ def of_largest_entropy(measured, numbers, total):
         while potential(dual + length * step) > potential(dual) + 1e-4 * length * slope @ step and length > 1e-8:
             length /= 2
         dual = dual + length * step
-    return total * law(dual).reshape(SHAPE)
+    return total * distribution(dual).reshape(SHAPE)

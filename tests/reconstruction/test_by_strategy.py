@@ -1,4 +1,4 @@
-"""1-ways measured by a strategy: the solver against brute force, noise against its law, errors against cell by cell."""
+"""1-way marginals measured by a strategy: solver against brute force, noise against its law, errors against cells."""
 
 from itertools import combinations
 
@@ -13,35 +13,37 @@ from dpscale.workload.residual import center
 from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell
 
 
-def brute(weights, pull, total):
-    """Of all sets of cells above 0 the one whose stationary point is best."""
+def solve_by_enumeration(weights, pull, total):
+    """Return the best stationary point over all sets of positive cells."""
     cells, best = len(pull), (np.inf, np.zeros(0))
     for size in range(1, cells + 1):
-        for kept in combinations(range(cells), size):
-            own, ones = np.ix_(kept, kept), np.ones((size, 1))
+        for support in combinations(range(cells), size):
+            own, ones = np.ix_(support, support), np.ones((size, 1))
             system = np.block([[weights[own], ones], [ones.T, np.zeros((1, 1))]])
-            found = np.linalg.solve(system, np.append(pull[list(kept)], total))[:-1]
+            found = np.linalg.solve(system, np.append(pull[list(support)], total))[:-1]
             if found.min() >= 0:
                 x = np.zeros(cells)
-                x[list(kept)] = found
+                x[list(support)] = found
                 best = min(best, (0.5 * x @ weights @ x - pull @ x, x), key=lambda one: one[0])
     return best[1]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_nearest_counts_are_those_of_brute_force(seed):
+def test_non_negative_least_squares_equals_enumeration(seed):
     rng = np.random.default_rng(seed)
     rows = cumulative_factor(6, bool(seed % 2)).matrix / 4096
     weights, pull = rows.T @ rows, rng.normal(20, 60, 6)
     start = np.linalg.solve(weights, pull)
     np.testing.assert_allclose(
-        non_negative_least_squares(weights, pull, 100.0, start, 5000, 0.0), brute(weights, pull, 100.0), atol=1e-6
+        non_negative_least_squares(weights, pull, 100.0, start, 5000, 0.0),
+        solve_by_enumeration(weights, pull, 100.0),
+        atol=1e-6,
     )
-    np.testing.assert_allclose(project_to_simplex(pull, 100.0), brute(np.eye(6), pull, 100.0), atol=1e-9)
+    np.testing.assert_allclose(project_to_simplex(pull, 100.0), solve_by_enumeration(np.eye(6), pull, 100.0), atol=1e-9)
 
 
-def counts_of(size, seed=0, deviation=60.0):
-    """Skewed counts with many empty cells, and what a strategy tells of them."""
+def make_counts(size, seed=0, deviation=60.0):
+    """Return exact counts with many empty cells, and their noisy estimates from a strategy."""
     rng = np.random.default_rng(seed)
     true = np.where(rng.random(size) < 0.4, rng.poisson(150, size), 0) + 2000.0 * (np.arange(size) == 2)
     factor = cumulative_factor(size)
@@ -50,8 +52,8 @@ def counts_of(size, seed=0, deviation=60.0):
     return exact, exact.at(true + exact.noise(rng)), rng
 
 
-def test_noise_drawn_anew_has_the_covariance_that_sums_and_groups_are_told_by():
-    exact, _, rng = counts_of(8)
+def test_drawn_noise_has_stated_variances():
+    exact, _, rng = make_counts(8)
     groups = Groups(8, (0, 1, 4, 6))
     drawn = np.array([exact.noise(rng) for _ in range(4000)])
     assert drawn.var() == pytest.approx(exact.variance, rel=0.05)
@@ -60,8 +62,8 @@ def test_noise_drawn_anew_has_the_covariance_that_sums_and_groups_are_told_by():
     assert (grouped**2).sum(axis=0).mean() / 3 == pytest.approx(exact.grouped_variance(groups), rel=0.1)
 
 
-def test_what_is_told_is_least_squares_again():
-    exact, noisy, _ = counts_of(8)
+def test_linear_form_reproduces_least_squares():
+    exact, noisy, _ = make_counts(8)
     rows, values, variance = noisy.linear_form()
     np.testing.assert_allclose(np.linalg.lstsq(rows, values, rcond=None)[0], noisy.values, rtol=1e-9)
     assert (rows**2).sum(axis=0).max() == pytest.approx(1)
@@ -71,8 +73,8 @@ def test_what_is_told_is_least_squares_again():
     np.testing.assert_allclose(least_squares(exact.strategy, measured), exact.values, atol=1e-8)
 
 
-def test_counts_are_not_negative_sum_up_and_exact_where_there_is_no_noise():
-    exact, noisy, _ = counts_of(30)
+def test_non_negative_counts_have_total_and_exact_limit():
+    exact, noisy, _ = make_counts(30)
     total = float(exact.values.sum())
     found = noisy.non_negative(total)
     assert found.min() > 0
@@ -81,8 +83,8 @@ def test_counts_are_not_negative_sum_up_and_exact_where_there_is_no_noise():
     assert np.abs(certain.non_negative(total) - exact.values).max() < 1e-3 * total
 
 
-def test_a_measurement_of_the_groups_is_taken_in_by_its_precision():
-    exact, noisy, _ = counts_of(30)
+def test_measured_groups_are_weighted_by_precision():
+    exact, noisy, _ = make_counts(30)
     total, groups = float(exact.values.sum()), Groups(30, (0, 2, 10, 20))
     residual = center(coarsened(exact.values, [groups]), (0,))
     known = coarsened(noisy.refine(groups, residual, 1e2, total), [groups])
@@ -90,18 +92,18 @@ def test_a_measurement_of_the_groups_is_taken_in_by_its_precision():
     np.testing.assert_allclose(noisy.refine(groups, residual, 0.0, total), noisy.non_negative(total))
 
 
-def test_two_measurements_are_averaged_by_their_precisions():
-    _, noisy, _ = counts_of(8)
+def test_average_is_weighted_by_precision():
+    _, noisy, _ = make_counts(8)
     both = noisy.average(noisy.at(noisy.values + 6))
     np.testing.assert_allclose(both.values, noisy.values + 3)
     assert both.unit == pytest.approx(noisy.unit / 2)
 
 
-def test_cumulated_counts_are_nearer_than_those_of_cells_by_themselves():
-    """At the same cost, over 20 draws of 60 cells."""
+def test_strategy_counts_are_nearer_than_cell_counts():
+    """At equal cost, over 20 draws of 60 cells."""
     ours, theirs = [], []
     for seed in range(20):
-        exact, noisy, rng = counts_of(60, seed)
+        exact, noisy, rng = make_counts(60, seed)
         total, true = float(exact.values.sum()), np.cumsum(exact.values)
         white = NoisyCounts(exact.values + rng.normal(0, 60.0, 60), 60.0**2)
         ours.append(((np.cumsum(noisy.non_negative(total)) - true) ** 2).mean())
@@ -109,14 +111,14 @@ def test_cumulated_counts_are_nearer_than_those_of_cells_by_themselves():
     assert np.mean(ours) ** 0.5 < 0.7 * np.mean(theirs) ** 0.5
 
 
-def test_equal_counts_are_told_from_unequal_ones_by_the_noise():
-    """Equal ones are held together far below their noise; unequal ones are left where they were measured."""
+def test_equal_counts_are_shrunk_and_different_ones_are_not():
+    """Equal counts have errors far below their noise; different counts are unchanged."""
     factor, missed = cumulative_factor(20), []
     equal = StrategyCounts(np.full(20, 500.0), 100.0**2, factor)
     for seed in range(10):
         noise = equal.noise(np.random.default_rng(seed))
         missed.append(equal.at(equal.values + noise).non_negative(10_000.0) - 500)
-        apart = equal.at(np.arange(2, 22) * 5000.0 + noise)
-        found = apart.non_negative(float(apart.values.sum()))
-        assert np.abs(found - apart.values).max() < 20
+        separate = equal.at(np.arange(2, 22) * 5000.0 + noise)
+        found = separate.non_negative(float(separate.values.sum()))
+        assert np.abs(found - separate.values).max() < 20
     assert np.sqrt(np.mean(np.square(missed))) < 0.4 * 100

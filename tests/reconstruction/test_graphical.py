@@ -1,4 +1,4 @@
-"""`reconstruct.method = "graphical"`: from the measurements of every mechanism; sizes refused first; files."""
+"""`reconstruct.method = "graphical"` with every mechanism: accuracy, size limit and model file."""
 
 import numpy as np
 import pytest
@@ -24,8 +24,8 @@ PLENTY = {"privacy_cost": 5e4, "dataset": "small", "allow_weak_privacy": True}
 
 
 @pytest.mark.parametrize("mechanism", [*MATRIX, "aim-grem", "mst", "aim-pgm"])
-def test_measurements_of_every_mechanism_give_a_model(tmp_path, mechanism):
-    """At a large budget estimates are the counts, but for what a tree does not measure; and all agree."""
+def test_every_mechanism_gives_accurate_graphical_model(tmp_path, mechanism):
+    """At a large budget estimates equal the counts, except pairs that a tree does not measure; all are consistent."""
     release = dp.run(write(tmp_path, mechanism={"name": mechanism}, reconstruct=GRAPHICAL, privacy=PLENTY,
                            workload=[{"family": "marginal", "degree": 2}]), tmp_path / "run")  # fmt: skip
     exact = frame()
@@ -40,17 +40,17 @@ def test_measurements_of_every_mechanism_give_a_model(tmp_path, mechanism):
     assert audit_run(release.path, tmp_path / "ledger.sqlite").sound
 
 
-def test_strategies_are_fitted_as_they_were_measured(tmp_path):
-    """Prefix queries by hdmm and query-smasher: what least squares says where there is nothing to decide."""
+def test_prefix_strategies_are_fitted_exactly(tmp_path):
+    """Prefix queries by hdmm and query-smasher at a large budget: the counts."""
     for name in ("hdmm", "query-smasher"):
-        asked = [{"family": "prefix", "attributes": [["a", "c"]]}]
-        path = write(tmp_path / name, mechanism={"name": name}, reconstruct=GRAPHICAL, privacy=PLENTY, workload=asked)
+        queries = [{"family": "prefix", "attributes": [["a", "c"]]}]
+        path = write(tmp_path / name, mechanism={"name": name}, reconstruct=GRAPHICAL, privacy=PLENTY, workload=queries)
         release = dp.run(path, tmp_path / name / "run")
         exact = np.histogram2d(frame()["a"], frame()["c"], bins=[range(5), range(6)])[0]
         assert np.abs(release.marginal(("a", "c")) - exact).max() < 1
 
 
-def test_a_model_too_large_is_refused_before_anything_is_read(tmp_path):
+def test_too_large_model_is_refused_before_reading_data(tmp_path):
     path = write(tmp_path, reconstruct=GRAPHICAL | {"most_cells": 30})
     with pytest.raises(dp.PlanError, match=r"reconstruct.method: graphical, for sets whose cliques have 60 cells, .*"
                        r"\(the largest: a, b, c\); expected at most 30 cells .*; leave out a, c"):  # fmt: skip
@@ -60,25 +60,25 @@ def test_a_model_too_large_is_refused_before_anything_is_read(tmp_path):
         check_size(dict.fromkeys("abcd", 10), [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d")], 500)
 
 
-def test_a_model_is_read_back_as_it_was_written(tmp_path):
-    from tests.reconstruction.explicit import SHAPES, SIZES as FIVE, observed
+def test_graphical_model_round_trips_through_file(tmp_path):
+    from tests.reconstruction.explicit import SHAPES, SIZES as FIVE, observe_sets
 
     rng = np.random.default_rng(0)
-    model = fit(FIVE, observed(SHAPES["a square"], rng.uniform(1, 5, tuple(FIVE.values())), 1.0, rng))
+    model = fit(FIVE, observe_sets(SHAPES["a square"], rng.uniform(1, 5, tuple(FIVE.values())), 1.0, rng))
     write_graphical(tmp_path / "graphical.npz", model)
     again = read_graphical(tmp_path / "graphical.npz")
     assert (again.total, again.gap) == (model.total, model.gap)
     assert (again.marginal(("a", "d", "e")) == model.marginal(("a", "d", "e"))).all()
 
 
-def test_pgmpy_has_the_same_answers():
+def test_pgmpy_gives_same_answers():
     pytest.importorskip("pgmpy")
     from pgmpy.inference import VariableElimination
 
-    from tests.reconstruction.test_graphical_model import NAMES, SHAPES, model_of
+    from tests.reconstruction.test_graphical_model import NAMES, SHAPES, make_model
 
     for name in ("a circle of five", "apart", "two shared"):
-        model = model_of(SHAPES[name])
+        model = make_model(SHAPES[name])
         network = model.to_pgmpy()
         assert network.check_model()
         found = VariableElimination(network).query(["a", "e"], show_progress=False)

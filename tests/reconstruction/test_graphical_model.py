@@ -1,4 +1,4 @@
-"""Trees, messages and what a model tells, against sums over the whole joint distribution."""
+"""Junction trees, messages and marginals of a model, against sums over the whole joint distribution."""
 
 from itertools import chain, combinations
 
@@ -11,25 +11,25 @@ import dpscale as dp
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import junction_tree, model_cells
 from dpscale.workload.residual.in_axis import Groups, every_cell
-from tests.reconstruction.explicit import NAMES, SHAPES, SIZES, axes_of
+from tests.reconstruction.explicit import NAMES, SHAPES, SIZES, axes_outside
 
 GROUPS = {"a": every_cell(3), "b": every_cell(2), "c": Groups(4, (0, 1)), "d": every_cell(2), "e": Groups(3, (0, 2))}
 SETS = st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True), max_size=7)
 
 
-def ordered(names):
+def order_names(names):
     return tuple(name for name in NAMES if name in names)
 
 
-def model_of(sets, seed=0, groups=GROUPS):
+def make_model(sets, seed=0, groups=GROUPS):
     rng = np.random.default_rng(seed)
     factors = {names: 2 * rng.standard_normal([groups[name].count for name in names])
-               for names in dict.fromkeys(map(ordered, sets)) if len(names) > 1}  # fmt: skip
+               for names in dict.fromkeys(map(order_names, sets)) if len(names) > 1}  # fmt: skip
     return GraphicalModel(groups, factors, {name: rng.standard_normal(size) for name, size in SIZES.items()}, 50.0)
 
 
-def explicit(model):
-    """The log-potential of every cell of the joint, and log Z."""
+def explicit_log_potentials(model):
+    """Return the log-potential of every cell of the joint, and log Z."""
     grid = np.meshgrid(*map(np.arange, SIZES.values()), indexing="ij")
     codes = dict(zip(NAMES, grid, strict=True))
     logs = sum(table[codes[name]] for name, table in model.cells.items())
@@ -39,31 +39,31 @@ def explicit(model):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_marginal_is_the_brute_force_sum(name):
-    model = model_of(SHAPES[name])
-    logs, log_total = explicit(model)
+def test_marginals_equal_brute_force(name):
+    model = make_model(SHAPES[name])
+    logs, log_total = explicit_log_potentials(model)
     joint = model.total * np.exp(logs - log_total)
     assert model.calibrated.log_total == pytest.approx(log_total, rel=1e-12)
-    for asked in chain.from_iterable(combinations(NAMES, degree) for degree in range(6)):
-        assert model.marginal(asked) == pytest.approx(joint.sum(axis=axes_of(asked)), abs=1e-10)
-    assert model.marginal(("e", "a")) == pytest.approx(joint.sum(axis=axes_of(("a", "e"))).T, abs=1e-10)
+    for attributes in chain.from_iterable(combinations(NAMES, degree) for degree in range(6)):
+        assert model.marginal(attributes) == pytest.approx(joint.sum(axis=axes_outside(attributes)), abs=1e-10)
+    assert model.marginal(("e", "a")) == pytest.approx(joint.sum(axis=axes_outside(("a", "e"))).T, abs=1e-10)
 
 
 @settings(max_examples=60, deadline=None)
 @given(SETS, st.integers(0, 2**32 - 1))
-def test_any_sets_are_summed_right(sets, seed):
-    model = model_of(sets, seed)
-    logs, log_total = explicit(model)
-    for asked in (("a", "e"), ("b", "c", "d"), NAMES):
-        expected = model.total * np.exp(logs - log_total).sum(axis=axes_of(asked))
-        assert model.marginal(asked) == pytest.approx(expected, abs=1e-10)
+def test_marginals_of_any_clique_set_equal_brute_force(sets, seed):
+    model = make_model(sets, seed)
+    logs, log_total = explicit_log_potentials(model)
+    for attributes in (("a", "e"), ("b", "c", "d"), NAMES):
+        expected = model.total * np.exp(logs - log_total).sum(axis=axes_outside(attributes))
+        assert model.marginal(attributes) == pytest.approx(expected, abs=1e-10)
 
 
 @settings(max_examples=100, deadline=None)
 @given(SETS)
-def test_a_junction_tree_is_one(sets):
-    """Its graph is chordal and holds the sets; what two cliques share lies on the whole way between them."""
-    tree = junction_tree(SIZES, [ordered(names) for names in sets])
+def test_junction_tree_is_chordal_with_running_intersection(sets):
+    """Its graph is chordal and contains the sets; a common part of two cliques lies on the whole path between them."""
+    tree = junction_tree(SIZES, [order_names(names) for names in sets])
     graph = nx.Graph()
     graph.add_nodes_from(NAMES)
     graph.add_edges_from(chain.from_iterable(combinations(clique, 2) for clique in tree.cliques))
@@ -77,20 +77,20 @@ def test_a_junction_tree_is_one(sets):
     for one, other in combinations(range(len(tree.cliques)), 2):
         shared = set(tree.cliques[one]) & set(tree.cliques[other])
         assert all(shared <= set(tree.cliques[at]) for at in nx.shortest_path(ways, one, other))
-    assert tree.cells == model_cells(SIZES, map(ordered, sets))
+    assert tree.cells == model_cells(SIZES, map(order_names, sets))
 
 
-def test_messages_survive_potentials_far_apart():
-    model = model_of(SHAPES["a circle of five"])
+def test_large_potentials_do_not_overflow():
+    model = make_model(SHAPES["a circle of five"])
     far = GraphicalModel(GROUPS, {names: 60 * table for names, table in model.factors.items()}, model.cells, 1.0)
-    logs, _ = explicit(far)
+    logs, _ = explicit_log_potentials(far)
     law = np.exp(logs - logs.max())
     assert far.marginal(NAMES) == pytest.approx(law / law.sum(), abs=1e-9)
 
 
-def test_entropy_likelihood_and_conditions_are_those_of_the_joint():
-    model = model_of(SHAPES["two circles"])
-    logs, log_total = explicit(model)
+def test_entropy_likelihood_and_conditioning_equal_joint():
+    model = make_model(SHAPES["two circles"])
+    logs, log_total = explicit_log_potentials(model)
     joint = np.exp(logs - log_total)
     assert model.entropy == pytest.approx(-(joint * (logs - log_total)).sum(), rel=1e-10)
     codes = {name: np.arange(20) % size for name, size in SIZES.items()}
@@ -106,8 +106,8 @@ def test_entropy_likelihood_and_conditions_are_those_of_the_joint():
         model.marginal(("f",))
 
 
-def test_the_tree_is_the_same_in_every_process():
-    """Ties go by the domain's order: nothing of it hangs on the order of Python's sets."""
+def test_junction_tree_does_not_depend_on_hash_seed():
+    """Ties follow the order of the domain, not the order of Python sets."""
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""A model's file gives back the same bytes; those of older versions, an array a table, are read as well."""
+"""Model files: identical bytes after a round trip, and the format of older versions with one array per table."""
 
 import json
 
@@ -14,22 +14,22 @@ ONES = {"a": RNG.random(3), "b": RNG.random(5)}
 MODEL = LowOrder(ONES, GROUPS, {("a", "b"): RNG.random((3, 2))}, 7.0, frozenset({("a", "b")}))
 
 
-def same(found, model):
+def check_equal_models(found, model):
     assert (list(found.ones), found.groups, found.total, found.measured) == (["a", "b"], GROUPS, 7.0, model.measured)
     assert all(found.ones[name].tobytes() == one_way.tobytes() for name, one_way in model.ones.items())
     assert list(found.tables) == list(model.tables)
     assert all(np.array_equal(found.tables[names], table) for names, table in model.tables.items())
 
 
-def test_a_model_comes_back_byte_by_byte(tmp_path):
+def test_model_round_trips_byte_by_byte(tmp_path):
     for model in (MODEL, LowOrder(ONES, GROUPS, {}, 7.0)):
         write_model(tmp_path / "model.npz", model)
-        same(read_model(tmp_path / "model.npz"), model)
+        check_equal_models(read_model(tmp_path / "model.npz"), model)
 
 
-def test_a_file_of_an_older_version_is_read(tmp_path):
+def test_older_model_file_is_read(tmp_path):
     index = {"groups": {name: [one.size, *one.starts] for name, one in GROUPS.items()}, "ones": ["a", "b"],
              "tables": [["a", "b"]], "total": 7.0}  # fmt: skip
     np.savez(tmp_path / "old.npz", index=np.array(json.dumps(index)), one0=ONES["a"], one1=ONES["b"],
              table0=MODEL.tables["a", "b"])  # fmt: skip
-    same(read_model(tmp_path / "old.npz"), MODEL)
+    check_equal_models(read_model(tmp_path / "old.npz"), MODEL)

@@ -1,4 +1,4 @@
-"""What many at once and size may not change, and what they may not cost."""
+"""Batched and compiled steps of the reconstruction against plain formulas, and their memory."""
 
 import tracemalloc
 from itertools import combinations
@@ -28,7 +28,7 @@ from dpscale.workload.residual.in_axis import every_cell
 SIZES = {f"x{i}": 3 + i % 4 for i in range(12)}
 
 
-def parts(seed=0):
+def make_parts(seed=0):
     rng = np.random.default_rng(seed)
     ones = {name: rng.dirichlet(np.ones(size)) * 5000 for name, size in SIZES.items()}
     groups = {name: every_cell(size) for name, size in SIZES.items()}
@@ -42,7 +42,7 @@ def parts(seed=0):
 
 
 def plain_likelihoods(table):
-    """(cells, components) normal densities, by scipy."""
+    """Return normal densities (cells, components) by scipy."""
     y, r = table.values.reshape(-1, 1), np.maximum(table.reference, 1e-6).reshape(-1, 1)
     return norm.pdf(y, r * RATIOS, np.sqrt(table.deviation**2 + (r * WIDTHS) ** 2))
 
@@ -57,7 +57,7 @@ def plain_weights(likelihood, start, strength, rounds):
 
 
 def plain_posterior(ways):
-    """Of tables, each under some references, what has most evidence: the formulas, table by table."""
+    """Yield, table by table, the posterior under the reference with the most evidence, by the formulas."""
     laws = [
         plain_weights(np.concatenate([plain_likelihoods(one) for one in tables]), START, shrinkage.POOLED_STRENGTH,
                       shrinkage.POOLED_ROUNDS)
@@ -79,7 +79,7 @@ def plain_posterior(ways):
         yield found
 
 
-def test_many_tables_at_once_are_shrunk_as_each_by_the_formulas():
+def test_batched_posterior_equals_formulas():
     rng = np.random.default_rng(3)
     ways = [[], []]
     for size, deviation in ((3, 2.0), (40, 9.0), (17, 30.0), (1, 1.0), (200, 5.0)):
@@ -91,8 +91,8 @@ def test_many_tables_at_once_are_shrunk_as_each_by_the_formulas():
     np.testing.assert_allclose(found, np.concatenate(list(plain_posterior(ways))), rtol=1e-9, atol=1e-9)
 
 
-def test_samples_of_tables_with_more_cells_than_a_law_needs_are_weighed_again(monkeypatch):
-    """Where the law of all is learnt from fewer cells than a table's own, its own are all of them."""
+def test_sampled_law_is_refitted_for_small_tables(monkeypatch):
+    """The common law is learnt from fewer cells than one table has, and each table uses all its own cells."""
     rng = np.random.default_rng(4)
     tables = [NoisyTable(rng.gamma(0.5, 40, 50), rng.gamma(0.5, 40, 50), 5.0) for _ in range(9)]
     whole = best_posterior([NoisyTables.of(tables)], [START])
@@ -113,7 +113,7 @@ def fit_by_numpy(table, margins, rounds):
     [(0,), (1,)], [(0, 1), (1, 2)], [(0, 1), (0, 2), (1, 2)], [(0, 1, 2), (1, 3)], [(0,), (2,), (0, 1), (1, 2)],
     [(0, 2), (1,)], [(1, 2)],
 ])  # fmt: skip
-def test_compiled_fits_are_those_of_numpy(sets):
+def test_compiled_fit_equals_numpy(sets):
     rng = np.random.default_rng(0)
     shape = (4, 5, 3, 2)[: max(axis for axes in sets for axis in axes) + 1]
     truth, start = rng.random(shape), rng.random(shape)
@@ -123,8 +123,8 @@ def test_compiled_fits_are_those_of_numpy(sets):
     np.testing.assert_array_equal(start, before)
 
 
-def test_the_posterior_is_the_mean_of_the_mixture():
-    """Against the integral of each component over the noise, done by brute force."""
+def test_posterior_is_mean_of_mixture():
+    """The oracle is the numerical integral of each component over the noise."""
     value, reference, deviation = np.array([30.0, -4.0, 7.0]), np.array([10.0, 10.0, 0.5]), 5.0
     centers, variances = reference[:, None] * RATIOS, deviation**2 + (reference[:, None] * WIDTHS) ** 2
     likelihood = DEPARTURES.likelihoods(value, reference, deviation)[0]
@@ -149,8 +149,8 @@ def test_likelihoods_are_normal_densities():
     np.testing.assert_allclose(found * np.exp(tops)[:, None], expected, rtol=1e-10, atol=1e-25)
 
 
-def test_the_posterior_by_blocks_is_that_at_once():
-    """A table of more cells than a law is learnt from, given the law that its sample has."""
+def test_blockwise_posterior_equals_formula():
+    """The table has more cells than a law is learnt from; the oracle uses the law of its sample."""
     rng = np.random.default_rng(1)
     reference = rng.gamma(0.3, 40.0, size=70_000)
     table = NoisyTable(reference * rng.gamma(2.0, 0.5, size=70_000) + rng.normal(0, 9, 70_000), reference, 9.0)
@@ -164,9 +164,9 @@ def test_the_posterior_by_blocks_is_that_at_once():
     np.testing.assert_allclose(found, np.maximum(roots**2, 1e-3 * reference), rtol=1e-9)
 
 
-def test_many_triples_at_once_are_each_on_its_own():
-    """What pairs expect of them, one pair or more known; and fitted to these and to their 1-ways."""
-    ones, groups, measured, _ = parts()
+def test_batched_triples_equal_single_triples():
+    """Expected tables from one or more known pairs, and their fits to pairs and 1-way marginals."""
+    ones, groups, measured, _ = make_parts()
     model = low_order(ones, groups, {names: one for names, one in measured.items() if len(names) == 2}, chains=0)
     sets = list(combinations(SIZES, 3))
     inside = [len(model.inside(names)) for names in sets]
@@ -183,34 +183,34 @@ def test_many_triples_at_once_are_each_on_its_own():
             np.testing.assert_allclose(exactly[names], fit_by_numpy(table, margins, 100), rtol=1e-9)
 
 
-def test_the_strongest_chain_and_the_nearest_are_those_of_all_products():
+def test_strongest_and_nearest_chain_equal_enumeration():
     rng = np.random.default_rng(2)
     ones = {name: one_way * 5000 for name, one_way in ((n, rng.dirichlet(np.ones(s))) for n, s in SIZES.items())}
     laid = OneWayArrays.of(ones, 5000.0)
-    known, asked = PairArrays(laid, list(combinations(SIZES, 2))), PairArrays(laid, [("x3", "x5"), ("x0", "x9")])
+    known, requested = PairArrays(laid, list(combinations(SIZES, 2))), PairArrays(laid, [("x3", "x5"), ("x0", "x9")])
     tables = {names: rng.random([SIZES[n] for n in names]) for names in known.names}
     links = PairLinks.of(known, np.concatenate([table.ravel() for table in tables.values()]))
-    others = rng.random(asked.starts[-1])
-    strongest, nearest = links.strongest(asked), asked.split(links.nearest(asked, others))
-    for names, other in asked.split(others).items():
+    others = rng.random(requested.starts[-1])
+    strongest, nearest = links.strongest(requested), requested.split(links.nearest(requested, others))
+    for names, other in requested.split(others).items():
         middles = [name for name in SIZES if name not in names]  # ten, which is fewer than are looked at
-        turned = [[tables[a, m] if (a, m) in tables else tables[m, a].T for a in names] for m in middles]
-        chains = [left / ones[m] @ right.T for m, (left, right) in zip(middles, turned, strict=True)]
+        oriented = [[tables[a, m] if (a, m) in tables else tables[m, a].T for a in names] for m in middles]
+        chains = [left / ones[m] @ right.T for m, (left, right) in zip(middles, oriented, strict=True)]
         product = np.outer(ones[names[0]], ones[names[1]]) / 5000
         np.testing.assert_allclose(strongest[names], max(chains, key=lambda one: np.abs(one - product).sum()))
         np.testing.assert_allclose(nearest[names], min([product, *chains], key=lambda one: ((one - other) ** 2).sum()))
 
 
-def big(sizes, seed=0):
+def draw_large_one_ways(sizes, seed=0):
     rng = np.random.default_rng(seed)
     ones = {name: rng.dirichlet(np.ones(size)) * 1e6 for name, size in sizes.items()}
     return ones, {name: every_cell(size) for name, size in sizes.items()}
 
 
-def test_ten_million_cells_take_memory_for_two():
-    """A triple of 215 values an attribute from its three pairs, cell by cell: it and its sums, nothing twice."""
+def test_ten_million_cells_are_fitted_in_place():
+    """A triple of 215 values per attribute from its pairs: the peak is the table and its sums."""
     sizes = dict.fromkeys("abc", 215)
-    ones, groups = big(sizes)
+    ones, groups = draw_large_one_ways(sizes)
     rng = np.random.default_rng(1)
     flat = rng.random((215, 215))
     tables = {
@@ -228,9 +228,9 @@ def test_ten_million_cells_take_memory_for_two():
 
 
 @pytest.mark.slow
-def test_a_pair_of_ten_million_cells_is_shrunk_and_fitted():
+def test_pair_of_ten_million_cells_is_shrunk():
     sizes = {"a": 3163, "b": 3163}
-    ones, groups = big(sizes)
+    ones, groups = draw_large_one_ways(sizes)
     noise = center(np.random.default_rng(2).normal(0, 3, (3163, 3163)), (0, 1))
     model = low_order(ones, groups, {("a", "b"): NoisyResidual(noise, 3.0)})
     found = model.marginal(("a", "b"))
@@ -240,19 +240,19 @@ def test_a_pair_of_ten_million_cells_is_shrunk_and_fitted():
     assert (shrunk >= 0).all()
 
 
-def neighbours(table, reach):
-    """`near` of one pair."""
+def smooth_neighbours(table, reach):
+    """Return `near` for one pair."""
     ones = OneWayArrays.of({"a": np.ones(table.values.shape[0]), "b": np.ones(table.values.shape[1])}, 1.0)
     return near(PairArrays(ones, [("a", "b")]), NoisyTables.of([table]), reach)
 
 
 @pytest.mark.parametrize("shape", [(7, 1), (6, 9), (1, 5)])
-def test_neighbours_expect_what_a_window_without_the_cell_says(shape):
+def test_neighbour_reference_equals_window_without_cell(shape):
     rng = np.random.default_rng(1)
     reference, deviation = rng.gamma(2.0, 20.0, size=shape), 15.0
     values = reference + rng.normal(0, deviation, size=shape)
     for reach in NEIGHBOUR_REACHES:
-        found = neighbours(NoisyTable(values, reference, deviation), reach)
+        found = smooth_neighbours(NoisyTable(values, reference, deviation), reach)
         for cell in np.ndindex(shape):
             window = tuple(slice(max(i - reach, 0), i + reach + 1) for i in cell)
             y, r = values[window].sum() - values[cell], reference[window].sum() - reference[cell]
@@ -262,17 +262,17 @@ def test_neighbours_expect_what_a_window_without_the_cell_says(shape):
         np.testing.assert_array_equal(found.values, values.ravel())
 
 
-def test_neighbours_count_where_codes_lie_in_order_and_not_where_they_are_shuffled():
-    """A band along the diagonal, at a noise that hides single cells; the same with codes in any order."""
+def test_neighbours_are_used_only_for_ordered_codes():
+    """A band along the diagonal whose single cells are below the noise, and the same table with permuted codes."""
     rng, size, deviation = np.random.default_rng(0), 30, 12.0
     i = np.arange(size)
     true = 60 * np.exp(-(((i[:, None] - i[None, :]) / 6.0) ** 2))
     product = np.outer(true.sum(axis=1), true.sum(axis=0)) / true.sum()
     noise, order = rng.normal(0, deviation, true.shape), rng.permutation(size)
-    for turned, better in ((i, True), (order, False)):
-        wanted, reference = true[np.ix_(turned, turned)], product[np.ix_(turned, turned)]
+    for oriented, better in ((i, True), (order, False)):
+        wanted, reference = true[np.ix_(oriented, oriented)], product[np.ix_(oriented, oriented)]
         plain = NoisyTable(wanted + noise, reference, deviation)
-        ways = [NoisyTables.of([plain]), *(neighbours(plain, reach) for reach in NEIGHBOUR_REACHES)]
+        ways = [NoisyTables.of([plain]), *(smooth_neighbours(plain, reach) for reach in NEIGHBOUR_REACHES)]
         chosen, alone = best_posterior(ways), best_posterior(ways[:1])
         off, before = (np.abs(table - wanted.ravel()).sum() for table in (chosen, alone))
         assert bool(off < 0.85 * before) is better

@@ -1,4 +1,4 @@
-"""Errors by simulation, against repeated runs on tables that the model can and cannot tell."""
+"""Simulated standard errors, against repeated runs on tables inside and outside the model."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -24,51 +24,51 @@ GROUPS = {name: every_cell(size) for name, size in SIZES.items()}
 CHAIN, WANTED = (("a", "b"), ("b", "c")), (("a", "c"),)
 
 
-def margin(values, names):
+def marginalize(values, names):
     return values.sum(axis=tuple(i for i, name in enumerate(NAMES) if name not in names))
 
 
-def chained(rows, rng, interaction=0.0):
-    """Records of a — b — c, or with c leaning on both."""
+def draw_chain(rows, rng, interaction=0.0):
+    """Draw records of a chain a — b — c, or with an interaction of all three."""
     law = rng.gamma(1.0, size=(4, 5))[:, :, None] * rng.gamma(1.0, size=(5, 3))[None]
     law = law * np.exp(interaction * rng.standard_normal((4, 5, 3)))
     return rng.multinomial(rows, (law / law.sum()).ravel()).reshape(4, 5, 3).astype(float)
 
 
-def measured(values, deviation, pairs, rng, groups=GROUPS):
-    counts = {name: NoisyCounts(margin(values, name) + rng.normal(0, 9, SIZES[name]), 81.0) for name in NAMES}
-    told = []
+def measure_pairs(values, deviation, pairs, rng, groups=GROUPS):
+    counts = {name: NoisyCounts(marginalize(values, name) + rng.normal(0, 9, SIZES[name]), 81.0) for name in NAMES}
+    observations = []
     for names in pairs:
-        own = coarsened(margin(values, names), [groups[name] for name in names])
-        told.append((names, center(own + rng.normal(0, deviation, own.shape), (0, 1)), deviation**-2))
-    residuals = Residuals({name: own.count for name, own in groups.items()}).updated(told)
+        own = coarsened(marginalize(values, names), [groups[name] for name in names])
+        observations.append((names, center(own + rng.normal(0, deviation, own.shape), (0, 1)), deviation**-2))
+    residuals = Residuals({name: own.count for name, own in groups.items()}).updated(observations)
     return counts, residuals
 
 
-def one_run(rng, interaction=0.0, deviation=9.0, rows=20_000):
-    values = chained(rows, rng, interaction)
-    counts, residuals = measured(values, deviation, CHAIN, rng)
+def run_once(rng, interaction=0.0, deviation=9.0, rows=20_000):
+    values = draw_chain(rows, rng, interaction)
+    counts, residuals = measure_pairs(values, deviation, CHAIN, rng)
     model = model_of(counts, GROUPS, residuals, WANTED)
     return values, model, simulate_errors(model, counts, residuals, WANTED, draws=12)
 
 
-def test_intervals_hold_what_the_model_can_tell():
-    held, ratio, rng = [], [], np.random.default_rng(0)
+def test_intervals_cover_records_of_the_model():
+    covered, ratio, rng = [], [], np.random.default_rng(0)
     for _ in range(12):
-        values, model, errors = one_run(rng)
+        values, model, errors = run_once(rng)
         for names in [*combinations(NAMES, 2), NAMES]:
-            off, own = model.marginal(names) - margin(values, names), errors.cell_errors(names)
-            held.append((np.abs(off) <= 1.96 * own).mean())
+            off, own = model.marginal(names) - marginalize(values, names), errors.cell_errors(names)
+            covered.append((np.abs(off) <= 1.96 * own).mean())
             ratio.append((own**2).mean() / (off**2).mean())
-    assert 0.88 < np.mean(held) < 0.99
+    assert 0.88 < np.mean(covered) < 0.99
     assert 0.6 < np.median(ratio) < 2
 
 
-def test_without_what_was_not_measured_they_would_be_far_too_narrow():
-    """Cells of the triple: the chance of records given their pairs is the greater part of the error."""
+def test_error_without_unmeasured_part_is_too_small():
+    """For cells of the triple, the variation of records given their pairs is the greater part of the error."""
     rng, with_it, without = np.random.default_rng(1), [], []
     for _ in range(8):
-        values, model, errors = one_run(rng, deviation=2.0, rows=2000)
+        values, model, errors = run_once(rng, deviation=2.0, rows=2000)
         off = np.abs(model.marginal(NAMES) - values)
         noise = [(replica.marginal(NAMES) - model.marginal(NAMES)) ** 2 for replica in errors.replicas]
         with_it.append((off <= 1.96 * errors.cell_errors(NAMES)).mean())
@@ -77,66 +77,71 @@ def test_without_what_was_not_measured_they_would_be_far_too_narrow():
     assert np.mean(without) < 0.7
 
 
-def test_what_was_measured_and_drowned_is_in_it():
-    """Independent attributes: estimates forget how the records happened to depart, and so do all replicas of them."""
-    rng, held, forgotten = np.random.default_rng(11), [], []
+def test_error_includes_shrunk_signal():
+    """Independent attributes: the estimates and all replicas shrink the chance departures of the records."""
+    rng, covered, forgotten = np.random.default_rng(11), [], []
     for _ in range(12):
         law = rng.gamma(3.0, size=4)[:, None, None] * rng.gamma(3.0, size=5)[:, None] * rng.gamma(3.0, size=3)
         values = rng.multinomial(20_000, (law / law.sum()).ravel()).reshape(4, 5, 3).astype(float)
-        counts, residuals = measured(values, 40.0, CHAIN, rng)
+        counts, residuals = measure_pairs(values, 40.0, CHAIN, rng)
         model = model_of(counts, GROUPS, residuals)
         errors = simulate_errors(model, counts, residuals, draws=12)
-        off = np.abs(model.marginal(("a", "b")) - margin(values, ("a", "b")))
+        off = np.abs(model.marginal(("a", "b")) - marginalize(values, ("a", "b")))
         assert 0.1 < errors.known["a", "b"] < 0.7
         whole = replace(errors, known=dict.fromkeys(errors.known, 1.0))
-        held.append((off <= 1.96 * errors.cell_errors(("a", "b"))).mean())
+        covered.append((off <= 1.96 * errors.cell_errors(("a", "b"))).mean())
         forgotten.append((off <= 1.96 * whole.cell_errors(("a", "b"))).mean())
-    assert np.mean(forgotten) < 0.9 < 0.95 < np.mean(held)
+    assert np.mean(forgotten) < 0.9 < 0.95 < np.mean(covered)
 
 
-def sparse(rng, law):
-    """A table of far more cells than any of them has records, its pairs measured; and the triple's errors."""
+def measure_sparse_table(rng, law):
+    """Return a table with fewer records than cells, with measured pairs, its model, the errors of the triple and the
+    part.
+    """
     sizes = dict(zip(NAMES, law.shape, strict=True))
     values = rng.multinomial(1500, law.ravel()).reshape(law.shape).astype(float)
-    counts = {name: NoisyCounts(margin(values, name) + rng.normal(0, 2, sizes[name]), 4.0) for name in NAMES}
-    told = [(names, center(margin(values, names) + rng.normal(0, 4, [sizes[n] for n in names]), (0, 1)), 1 / 16)
-            for names in CHAIN]  # fmt: skip
+    counts = {name: NoisyCounts(marginalize(values, name) + rng.normal(0, 2, sizes[name]), 4.0) for name in NAMES}
+    observations = [
+        (names, center(marginalize(values, names) + rng.normal(0, 4, [sizes[n] for n in names]), (0, 1)), 1 / 16)
+        for names in CHAIN
+    ]
     groups = {name: every_cell(size) for name, size in sizes.items()}
-    residuals = Residuals(sizes).updated(told)
+    residuals = Residuals(sizes).updated(observations)
     model = model_of(counts, groups, residuals)
     workload = Workload(Domain(sizes)).add("marginal", attributes=(NAMES, ("a",)))
     return values, model, simulate_errors(model, counts, residuals, draws=8), workload.parts[0]
 
 
-def test_where_cells_are_sparse_all_hold_at_once_and_would_not_by_the_normal_law():
+def test_simultaneous_widths_cover_sparse_cells():
+    """Widths by the normal law do not."""
     rng = np.random.default_rng(12)
     law = rng.gamma(1.0, size=12)[:, None, None] * rng.gamma(0.5, size=10)[:, None] * rng.gamma(0.5, size=9)
-    held, plain, wide = [], [], []
+    covered, plain, wide = [], [], []
     for _ in range(25):
-        values, model, errors, part = sparse(rng, law / law.sum())
+        values, model, errors, part = measure_sparse_table(rng, law / law.sum())
         off, own = np.abs(model.marginal(NAMES) - values), errors.part_errors(part, NAMES)
         half = errors.simultaneous_widths(part, NAMES, own, 0.95)
-        held.append((off <= half).all())
+        covered.append((off <= half).all())
         plain.append((off <= bonferroni(0.95, off.size) * own).all())
         wide.append(half.max() / off.max())
         assert np.array_equal(
             half.transpose(2, 0, 1), errors.simultaneous_widths(part, NAMES, own.transpose(2, 0, 1), 0.95)
         )
-    assert np.mean(plain) < 0.5 < 0.9 < np.mean(held)
+    assert np.mean(plain) < 0.5 < 0.9 < np.mean(covered)
     assert np.median(wide) < 5
 
 
-def test_of_one_attribute_a_cell_is_held_as_far_off_as_any():
+def test_one_way_widths_are_equal_for_all_cells():
     rng = np.random.default_rng(13)
-    *_, errors, part = sparse(rng, np.full((12, 10, 9), 1 / 1080))
+    *_, errors, part = measure_sparse_table(rng, np.full((12, 10, 9), 1 / 1080))
     half = errors.simultaneous_widths(part, ("a",), np.array([1.0, 3.0, 2.0]), 0.95)
     assert half == pytest.approx(np.full(3, 3 * bonferroni(0.95, 3)))
     assert np.isnan(errors.simultaneous_widths(part, NAMES, np.full(4, np.nan), 0.95)).all()
 
 
-def test_the_longer_a_query_s_entries_the_wider_it_is_at_once():
+def test_simultaneous_width_scales_with_query_entries():
     rng = np.random.default_rng(14)
-    *_, errors, _ = sparse(rng, np.full((12, 10, 9), 1 / 1080))
+    *_, errors, _ = measure_sparse_table(rng, np.full((12, 10, 9), 1 / 1080))
     queries = np.zeros((2, 12, 10))
     queries[:, 0, :4] = [[1], [-5]]
     part = Workload(Domain({"a": 12, "b": 10, "c": 9})).add_queries(("a", "b"), queries).parts[0]
@@ -144,34 +149,34 @@ def test_the_longer_a_query_s_entries_the_wider_it_is_at_once():
     assert other == pytest.approx(5 * one, rel=1e-6)
 
 
-def test_an_interaction_that_nobody_measured_is_not_in_it_and_the_label_says_so():
-    held = []
+def test_unmeasured_interaction_is_excluded_and_note_says_so():
+    covered = []
     rng = np.random.default_rng(2)
     for _ in range(4):
-        values, model, errors = one_run(rng, interaction=1.0)
-        held.append((np.abs(model.marginal(NAMES) - values) <= 1.96 * errors.cell_errors(NAMES)).mean())
-    assert np.mean(held) < 0.6
+        values, model, errors = run_once(rng, interaction=1.0)
+        covered.append((np.abs(model.marginal(NAMES) - values) <= 1.96 * errors.cell_errors(NAMES)).mean())
+    assert np.mean(covered) < 0.6
     assert "not included" in SIMULATION_NOTE
     assert "less often than 95" in SIMULATION_NOTE
 
 
-def test_a_cell_and_its_query_agree_in_any_order_of_axes():
+def test_cell_and_query_errors_agree_in_any_axis_order():
     rng = np.random.default_rng(3)
-    *_, errors = one_run(rng)
-    turned, straight = errors.cell_errors(("c", "a")), errors.cell_errors(("a", "c"))
-    np.testing.assert_allclose(turned, straight.T)
+    *_, errors = run_once(rng)
+    transposed, straight = errors.cell_errors(("c", "a")), errors.cell_errors(("a", "c"))
+    np.testing.assert_allclose(transposed, straight.T)
     query = np.zeros((3, 4))
     query[1, 2] = 1
-    assert errors.query_error(("c", "a"), query) == pytest.approx(turned[1, 2], rel=0.15)
+    assert errors.query_error(("c", "a"), query) == pytest.approx(transposed[1, 2], rel=0.15)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_what_records_leave_open_is_their_variance_given_the_measured_margins(grouped):
-    """Against weighted least squares on explicit indicator columns."""
+def test_query_variance_equals_residual_of_measured_margins(grouped):
+    """The oracle is weighted least squares on explicit indicator columns."""
     rng = np.random.default_rng(4)
     groups = GROUPS | ({"b": Groups(5, (0, 2, 4)), "a": Groups(4, (0, 1))} if grouped else {})
-    values = chained(5000, rng)
-    counts, residuals = measured(values, 3.0, CHAIN, rng, groups)
+    values = draw_chain(5000, rng)
+    counts, residuals = measure_pairs(values, 3.0, CHAIN, rng, groups)
     model, query = model_of(counts, groups, residuals), rng.random((4, 5, 3))
     cells = model.marginal(NAMES)
     columns = []
@@ -188,54 +193,57 @@ def test_what_records_leave_open_is_their_variance_given_the_measured_margins(gr
     assert model_variance.query_variance(model, ("c",), np.array([1.0, 0, 2]), CHAIN) == pytest.approx(0, abs=1e-9)
 
 
-def test_draws_may_be_tasks():
+def test_draws_are_tasks_for_each():
     rng = np.random.default_rng(5)
-    values = chained(5000, rng)
-    counts, residuals = measured(values, 5.0, CHAIN, rng)
+    values = draw_chain(5000, rng)
+    counts, residuals = measure_pairs(values, 5.0, CHAIN, rng)
     model, seen = model_of(counts, GROUPS, residuals), []
 
-    def each(function, items):
+    def record_items(function, items):
         seen.extend(items)
         return [function(item) for item in items[::-1]][::-1]
 
     one, other = (
-        simulate_errors(model, counts, residuals, each=each, draws=3),
+        simulate_errors(model, counts, residuals, each=record_items, draws=3),
         simulate_errors(model, counts, residuals, draws=3),
     )
     assert seen == [(0, 0), (0, 1), (0, 2)]
     np.testing.assert_array_equal(one.cell_errors(NAMES), other.cell_errors(NAMES))
 
 
-def four_way(rows, rng, size, strength):
-    """Records of `size` attributes of 3 values, pairs and triples leaning as strongly as is said."""
+def draw_interactions(rows, rng, size, strength):
+    """Draw records of `size` attributes of 3 values with pair effects and triple effects of a given strength."""
     law = np.ones((3,) * size)
-    for kept in [*combinations(range(size), 2), *combinations(range(size), 3)]:
-        lean = np.exp((0.3 if len(kept) == 2 else strength) * rng.standard_normal((3,) * len(kept)))
-        law = law * lean.reshape([3 if axis in kept else 1 for axis in range(size)])
+    for subset in [*combinations(range(size), 2), *combinations(range(size), 3)]:
+        lean = np.exp((0.3 if len(subset) == 2 else strength) * rng.standard_normal((3,) * len(subset)))
+        law = law * lean.reshape([3 if axis in subset else 1 for axis in range(size)])
     return rng.multinomial(rows, (law / law.sum()).ravel()).reshape(law.shape).astype(float)
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.4])
-def test_sets_foretold_without_themselves_tell_how_far_others_are_off(strength):
-    """All pairs and half of the triples of five attributes measured: the other half is off by about φ U."""
+def test_dispersion_predicts_error_of_unmeasured_triples(strength):
+    """All pairs and half of the triples of five attributes are measured: the error of the others is about φ U."""
     rng, names = np.random.default_rng(6), tuple("abcde")
     sizes, groups = dict.fromkeys(names, 3), {name: every_cell(3) for name in names}
-    values = four_way(50_000, rng, 5, strength)
-    exact = {kept: values.sum(axis=tuple(i for i, n in enumerate(names) if n not in kept))
-             for size in (1, 2, 3) for kept in combinations(names, size)}  # fmt: skip
-    triples = [kept for kept in exact if len(kept) == 3]
-    told = [(kept, center(exact[kept] + rng.normal(0, 5.0, exact[kept].shape), range(len(kept))), 1 / 25)
-            for kept in [*(kept for kept in exact if len(kept) == 2), *triples[:8]]]  # fmt: skip
+    values = draw_interactions(50_000, rng, 5, strength)
+    exact = {subset: values.sum(axis=tuple(i for i, n in enumerate(names) if n not in subset))
+             for size in (1, 2, 3) for subset in combinations(names, size)}  # fmt: skip
+    triples = [subset for subset in exact if len(subset) == 3]
+    observations = [
+        (subset, center(exact[subset] + rng.normal(0, 5.0, exact[subset].shape), range(len(subset))), 1 / 25)
+        for subset in [*(subset for subset in exact if len(subset) == 2), *triples[:8]]
+    ]
     counts = {name: NoisyCounts(exact[name,] + rng.normal(0, 5.0, 3), 25.0) for name in names}
-    residuals = Residuals(sizes).updated(told)
+    residuals = Residuals(sizes).updated(observations)
     model = model_of(counts, groups, residuals)
-    pairs = [kept for kept in exact if len(kept) == 2]
-    needed = np.mean([((model.marginal(kept) - exact[kept]) ** 2).sum()
-                      / model_variance.cell_variances(model, kept, pairs).sum() for kept in triples[8:]])  # fmt: skip
+    pairs = [subset for subset in exact if len(subset) == 2]
+    needed = np.mean([((model.marginal(subset) - exact[subset]) ** 2).sum()
+                      / model_variance.cell_variances(model, subset, pairs).sum()
+                      for subset in triples[8:]])  # fmt: skip
     found = dispersion(model, residuals)
     assert needed / 2 < found < 20 * needed
     assert bool(needed > 20) is (strength > 0)
-    assert dispersion(model, Residuals(sizes).updated(told[:7])) == 1.0
+    assert dispersion(model, Residuals(sizes).updated(observations[:7])) == 1.0
 
 
 def indicator_rows(size, rng):
@@ -243,10 +251,10 @@ def indicator_rows(size, rng):
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_products_of_cells_are_the_cells(grouped):
+def test_product_variances_of_cells_equal_cell_variances(grouped):
     rng = np.random.default_rng(7)
     groups = GROUPS | ({"b": Groups(5, (0, 2, 4))} if grouped else {})
-    model = model_of(*measured_parts(chained(5000, rng), rng, groups))
+    model = model_of(*model_inputs(draw_chain(5000, rng), rng, groups))
     found = model_variance.product_variances(model, NAMES, [np.eye(size) for size in SIZES.values()], CHAIN)
     np.testing.assert_allclose(found, model_variance.cell_variances(model, NAMES, CHAIN), atol=1e-9)
     for cell in [(0, 0, 0), (2, 3, 1), (3, 4, 2)]:
@@ -255,14 +263,14 @@ def test_products_of_cells_are_the_cells(grouped):
         assert found[cell] == pytest.approx(model_variance.query_variance(model, NAMES, query, CHAIN), rel=0.3)
 
 
-def measured_parts(values, rng, groups, pairs=CHAIN):
-    counts, residuals = measured(values, 5.0, pairs, rng, groups)
+def model_inputs(values, rng, groups, pairs=CHAIN):
+    counts, residuals = measure_pairs(values, 5.0, pairs, rng, groups)
     return counts, groups, residuals
 
 
-def test_products_of_independent_attributes_are_as_by_projection():
+def test_product_variances_equal_projection_for_independence():
     rng = np.random.default_rng(8)
-    model = model_of(*measured_parts(chained(5000, rng), rng, GROUPS, ()))
+    model = model_of(*model_inputs(draw_chain(5000, rng), rng, GROUPS, ()))
     rows = [indicator_rows(size, rng) for size in SIZES.values()]
     found = model_variance.product_variances(model, NAMES, rows, ())
     for place in [(0, 0, 0), (1, 5, 2), (4, 3, 5)]:
@@ -277,8 +285,8 @@ def test_products_of_independent_attributes_are_as_by_projection():
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_of_a_known_pair_only_what_it_leaves_open_is_left(grouped):
-    """Independent attributes, so that parts of a query add up, and one pair of which everything is known."""
+def test_known_pair_is_removed_from_product_variance(grouped):
+    """Independent attributes, for which parts of a query add up, and one completely known pair."""
     rng = np.random.default_rng(10)
     ones = {name: rng.dirichlet(np.ones(size)) * 1000 for name, size in SIZES.items()}
     groups = GROUPS | ({"b": Groups(5, (0, 2, 4))} if grouped else {})
@@ -293,9 +301,9 @@ def test_of_a_known_pair_only_what_it_leaves_open_is_left(grouped):
 
 
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "random"])
-def test_errors_of_whole_parts_are_about_those_of_their_queries(family):
+def test_part_errors_are_near_single_query_errors(family):
     rng = np.random.default_rng(9)
-    *_, errors = one_run(rng)
+    *_, errors = run_once(rng)
     workload = Workload(Domain(SIZES)).add(family, degree=3)
     part = workload.parts[0]
     found = errors.part_errors(part, NAMES)
@@ -305,7 +313,7 @@ def test_errors_of_whole_parts_are_about_those_of_their_queries(family):
     queries = np.array([part.answers(NAMES, cell).reshape(-1) for cell in cells]).T.reshape(-1, *SIZES.values())
     one_by_one = np.array([errors.query_error(NAMES, query) for query in queries[::7]])
     ratio = found.reshape(-1)[::7] / np.maximum(one_by_one, 1e-9)
-    told = one_by_one > 1
-    assert np.median(ratio[told]) == pytest.approx(1, rel=0.15)
-    assert ratio[told].max() < 2
-    assert ratio[told].min() > 0.4
+    observations = one_by_one > 1
+    assert np.median(ratio[observations]) == pytest.approx(1, rel=0.15)
+    assert ratio[observations].max() < 2
+    assert ratio[observations].min() > 0.4

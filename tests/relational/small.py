@@ -1,4 +1,4 @@
-"""Two small sides, and links between them that are wanted."""
+"""Two small sides, and expected links between their profiles."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import Side
 
 
-def side(rows: int, sizes: tuple[int, ...], seed: int) -> Side:
+def make_side(rows: int, sizes: tuple[int, ...], seed: int) -> Side:
     rng = np.random.default_rng(seed)
     return Side.made(np.stack([rng.integers(0, size, rows) for size in sizes], axis=1), sizes)
 
 
-def wanted(u: Side, v: Side, links: float, seed: int, spread: float = 0.5) -> np.ndarray:
-    """Links of every pair of profiles, far from even, none beyond its pairs of rows."""
+def draw_links(u: Side, v: Side, links: float, seed: int, spread: float = 0.5) -> np.ndarray:
+    """Return random expected links of every pair of profiles, far from uniform, with at most one link per pair of
+    rows.
+    """
     caps = np.multiply.outer(u.counts, v.counts)
     found = np.random.default_rng(seed).gamma(spread, size=caps.shape) * caps
     low, high = 0.0, 1e12
@@ -24,5 +26,5 @@ def wanted(u: Side, v: Side, links: float, seed: int, spread: float = 0.5) -> np
     return np.minimum(high * found, caps)
 
 
-def chance(number: int) -> PublicStream:
+def make_stream(number: int) -> PublicStream:
     return PublicStream(f"test {number}", "links")

@@ -1,4 +1,4 @@
-"""Where profiles are many: a calibrated sample, groups that give what all pairs give, degrees that keep to counts."""
+"""Many profiles: a calibrated sample, groups with the links of all pairs, and degrees that match counts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dpscale.relational.link_estimation import Sums, expected_links, grouped_lin
 U_SIZES, V_SIZES, LINKS = (4, 3, 5), (6, 2), 20_000.0
 
 
-def sides(rows: int = 3000) -> tuple[Side, Side]:
+def make_sides(rows: int = 3000) -> tuple[Side, Side]:
     rng = np.random.default_rng(0)
-    made = (np.stack([rng.integers(0, size, rows) for size in sizes], axis=1) for sizes in (U_SIZES, V_SIZES))
-    u, v = (Side.made(codes, sizes) for codes, sizes in zip(made, (U_SIZES, V_SIZES), strict=True))
+    tables = (np.stack([rng.integers(0, size, rows) for size in sizes], axis=1) for sizes in (U_SIZES, V_SIZES))
+    u, v = (Side.made(codes, sizes) for codes, sizes in zip(tables, (U_SIZES, V_SIZES), strict=True))
     return u, v
 
 
-def signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
-    """Exact sums of links that prefer some kinds."""
+def make_signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
+    """Return exact sums of links with preferred values."""
     shares = plan_shares(LinkProblem(u, v, LINKS, "add/remove", 1.0, known))
     shares = Shares(shares.u, shares.v, (1.0, 1.0, 1.0), 0.0)
     rng = np.random.default_rng(1)
@@ -39,8 +39,8 @@ def signal(u: Side, v: Side, known: bool) -> tuple[Shares, Sums]:
     return shares, Sums(one.T @ weights.sum(axis=1), two.T @ weights.sum(axis=0), one.T @ weights @ two)
 
 
-def test_a_sample_has_the_means_of_all_rows() -> None:
-    u, _ = sides()
+def test_sample_has_means_of_all_rows() -> None:
+    u, _ = make_sides()
     side = Expected.random(u, plan_shares(LinkProblem(u, u, LINKS, "add/remove", 1.0)).u, LINKS)
     values, weights = link_estimation.sample(side, PublicStream("r", "sample"))
     assert weights.sum() == pytest.approx(1)
@@ -48,9 +48,9 @@ def test_a_sample_has_the_means_of_all_rows() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_groups_have_the_links_that_all_pairs_of_profiles_have(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    u, v = sides()
-    shares, sums = signal(u, v, known)
+def test_grouped_links_equal_links_of_all_pairs(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    u, v = make_sides()
+    shares, sums = make_signal(u, v, known)
     monkeypatch.setattr(link_estimation, "ROWS", 3000)
     whole = expected_links(u, v, shares, sums, LINKS, known)
     found = grouped_links(u, v, shares, sums, LINKS, known, PublicStream("r", "groups"))
@@ -64,27 +64,27 @@ def test_groups_have_the_links_that_all_pairs_of_profiles_have(known: bool, monk
     assert np.abs(np.bincount(v.of, found.v_ends) - whole.sum(axis=0)).sum() < 0.02 * LINKS
 
 
-def test_many_are_told_by_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    u, v = sides()
+def test_are_many_depends_on_number_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    u, v = make_sides()
     assert not link_estimation.are_many(u, v)
     monkeypatch.setattr(link_estimation, "MOST_CELLS", 100)
     assert link_estimation.are_many(u, v)
 
 
-def groups(rows: int = 2000) -> tuple[Side, np.ndarray]:
-    """Rows in four groups, and what is expected of each."""
+def make_groups(rows: int = 2000) -> tuple[Side, np.ndarray]:
+    """Return rows in four groups, and the expected degree of each row."""
     rng = np.random.default_rng(3)
     side = Side.made(rng.integers(0, 4, (rows, 1)), (4,))
     return side, rng.gamma(2.0, 3.0, rows) + 0.1
 
 
-def totals_of(side: Side, each: np.ndarray) -> np.ndarray:
+def group_totals(side: Side, each: np.ndarray) -> np.ndarray:
     return np.round(np.bincount(side.of, each))
 
 
-def test_thrown_links_meet_totals_and_expectations() -> None:
-    side, each = groups()
-    totals = totals_of(side, each)
+def test_uniform_degrees_meet_totals_and_expectations() -> None:
+    side, each = make_groups()
+    totals = group_totals(side, each)
     drawn = [np.concatenate(sample_uniform_degrees(each, side, totals, PublicStream("r", str(n)))) for n in range(40)]
     rows = np.argsort(side.of, kind="stable")
     assert [
@@ -93,14 +93,14 @@ def test_thrown_links_meet_totals_and_expectations() -> None:
     assert np.abs(np.mean(drawn, axis=0) - each[rows]).mean() < 0.6
 
 
-def test_dealt_degrees_have_the_counted_spread_and_the_expected_sums() -> None:
-    """True degrees are what is expected times a factor; their counts on the grid are all that is handed over."""
-    side, each = groups(20_000)
+def test_sampled_degrees_have_counted_spread_and_expected_sums() -> None:
+    """True degrees are expectations times a random factor; the sampler sees only their counts on the grid."""
+    side, each = make_groups(20_000)
     true = np.random.default_rng(4).poisson(each * np.random.default_rng(5).gamma(1.0, 1.0, len(each)))
     counts = np.array([(true <= k).sum() for k in GRID], float)
-    found = sample_degrees(counts, 1.0, each, side, totals_of(side, each), PublicStream("r", "dealt"))
+    found = sample_degrees(counts, 1.0, each, side, group_totals(side, each), PublicStream("r", "dealt"))
     degrees = np.concatenate(found)
-    assert [int(part.sum()) for part in found] == totals_of(side, each).astype(int).tolist()
+    assert [int(part.sum()) for part in found] == group_totals(side, each).astype(int).tolist()
     for share in (0.5, 0.9, 0.99):
         assert np.quantile(degrees, share) == pytest.approx(np.quantile(true, share), rel=0.35, abs=1)
     rows = np.argsort(side.of, kind="stable")
@@ -108,20 +108,20 @@ def test_dealt_degrees_have_the_counted_spread_and_the_expected_sums() -> None:
     assert degrees[high].sum() == pytest.approx(each[rows][high].sum(), rel=0.03)
 
 
-def test_noise_gives_no_row_a_million_links() -> None:
-    side, each = groups()
+def test_noisy_counts_give_no_huge_degree() -> None:
+    side, each = make_groups()
     counts = np.minimum(np.cumsum(np.full(len(GRID), 300.0)), side.rows) - 20.0
     degrees = np.concatenate(
-        sample_degrees(counts, 20.0, each, side, totals_of(side, each), PublicStream("r", "noise"))
+        sample_degrees(counts, 20.0, each, side, group_totals(side, each), PublicStream("r", "noise"))
     )
     assert degrees.max() < 1000
 
 
-def test_bounded_degrees_by_groups() -> None:
-    side, each = groups()
+def test_bounded_degrees_meet_group_totals() -> None:
+    side, each = make_groups()
     each = np.minimum(each, 8)
     law = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
-    found = row_degrees(each, law, side, totals_of(side, each), PublicStream("r", "bounded"))
-    assert [int(part.sum()) for part in found] == totals_of(side, each).astype(int).tolist()
+    found = row_degrees(each, law, side, group_totals(side, each), PublicStream("r", "bounded"))
+    assert [int(part.sum()) for part in found] == group_totals(side, each).astype(int).tolist()
     assert max(int(part.max()) for part in found) <= 9
     assert thresholds(3).tolist() == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""The published loop: projections and fit against cvxpy, what is chosen and drawn against their laws."""
+"""The published algorithm for links: projections and fits against cvxpy, selections and draws against their laws."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dpscale.relational import published
 from dpscale.relational.features import Side
 from dpscale.relational.published import Fit, Rounds, descend, project, run_rounds, sample_children, sample_pairs
 from dpscale.relational.rounding import Cross
-from tests.relational.small import chance, side, wanted
+from tests.relational.small import draw_links, make_side, make_stream
 
 
-def by_rows(one: Side) -> Side:
-    """Every row a profile of its own."""
+def split_profiles(one: Side) -> Side:
+    """Return the side with every row as its own profile."""
     return replace(one, profiles=one.profiles[one.of], counts=np.ones(one.rows), of=np.arange(one.rows))
 
 
-def sides(seed: int) -> tuple[Side, Side]:
-    return side(12, (2, 3), seed), side(9, (2, 2, 2), seed + 3)
+def make_sides(seed: int) -> tuple[Side, Side]:
+    return make_side(12, (2, 3), seed), make_side(9, (2, 2, 2), seed + 3)
 
 
-def solved(b: cp.Variable, loss, constraints) -> np.ndarray:
+def solve(b: cp.Variable, loss, constraints) -> np.ndarray:
     cp.Problem(cp.Minimize(loss), constraints).solve(solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13,
                                                      tol_feas=1e-13)  # fmt: skip
     return b.value
@@ -34,14 +34,14 @@ def solved(b: cp.Variable, loss, constraints) -> np.ndarray:
 
 @pytest.mark.parametrize("links", [1.0, 20.0, 54.5, 107.0, 108.0])
 @pytest.mark.parametrize("spread", [0.01, 1.0, 30.0])
-def test_the_projection_is_that_of_all_pairs_of_rows(links: float, spread: float) -> None:
-    u, v = sides(1)
+def test_projection_equals_projection_of_row_pairs(links: float, spread: float) -> None:
+    u, v = make_sides(1)
     cap = np.multiply.outer(u.counts, v.counts)
     b = np.random.default_rng(2).normal(0.4, spread, cap.shape)
     found = project(b, cap, links)
     assert (cap * found).sum() == pytest.approx(links, abs=1e-9)
     far, pairs = b[np.ix_(u.of, v.of)], cp.Variable((u.rows, v.rows))
-    near = solved(pairs, cp.sum_squares(pairs - far), [pairs >= 0, pairs <= 1, cp.sum(pairs) == links])
+    near = solve(pairs, cp.sum_squares(pairs - far), [pairs >= 0, pairs <= 1, cp.sum(pairs) == links])
     assert found[np.ix_(u.of, v.of)] == pytest.approx(near, abs=1e-5)
     # no slack: where b is inside, all are moved by as much; where it is cut, by less
     inside = (found > 0) & (found < 1)
@@ -52,24 +52,24 @@ def test_the_projection_is_that_of_all_pairs_of_rows(links: float, spread: float
         assert ((b + moved[0])[found == 1] >= 1 - 1e-9).all()
 
 
-def test_every_child_is_projected_to_its_own_simplex() -> None:
-    u, v = sides(2)
+def test_children_are_projected_to_simplices() -> None:
+    u, v = make_sides(2)
     fit, b = Fit(u, v, v.rows, True), np.random.default_rng(3).normal(0, 0.3, (len(u.counts), len(v.counts)))
     found = fit.project(b)
     for j in range(len(v.counts)):
         one = cp.Variable(u.rows)
-        near = solved(one, cp.sum_squares(one - b[u.of, j]), [one >= 0, cp.sum(one) == 1])
+        near = solve(one, cp.sum_squares(one - b[u.of, j]), [one >= 0, cp.sum(one) == 1])
         assert found[u.of, j] == pytest.approx(near, abs=1e-6)
 
 
-def matrix(cross: Cross, pairs: tuple[int, int]) -> np.ndarray:
-    """Q, one column a pair of profiles."""
+def query_matrix(cross: Cross, pairs: tuple[int, int]) -> np.ndarray:
+    """Return Q, with one column per pair of profiles."""
     cells = np.eye(pairs[0] * pairs[1]).reshape(-1, *pairs)
     return np.stack([cross.marginals(one) for one in cells], axis=1)
 
 
-def test_marginals_are_plain_counts_and_back_is_the_transpose() -> None:
-    u, v = sides(5)
+def test_marginals_are_counts_and_back_is_transpose() -> None:
+    u, v = make_sides(5)
     cross, shape = Cross.of(u, v), (len(u.counts), len(v.counts))
     weights = np.random.default_rng(1).random(shape)
     for k, (left, right) in enumerate(cross.columns):
@@ -83,16 +83,16 @@ def test_marginals_are_plain_counts_and_back_is_the_transpose() -> None:
         assert table.sum() == pytest.approx(weights.sum())
     assert len(cross.columns) == 2 * 3 + 1 * 3
     entries = np.random.default_rng(2).random(cross.size)
-    assert cross.back(entries).ravel() == pytest.approx(matrix(cross, shape).T @ entries)
+    assert cross.back(entries).ravel() == pytest.approx(query_matrix(cross, shape).T @ entries)
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_the_fit_is_that_over_pairs_of_rows_and_comes_to_the_least_squares(known: bool) -> None:
-    u, v = sides(7)
+def test_fit_equals_fit_over_rows_and_reaches_least_squares(known: bool) -> None:
+    u, v = make_sides(7)
     links = float(v.rows) if known else 40.0
-    fit, rows = Fit(u, v, links, known), Fit(by_rows(u), by_rows(v), links, known)
+    fit, rows = Fit(u, v, links, known), Fit(split_profiles(u), split_profiles(v), links, known)
     cross = Cross.of(u, v).some([0, 4, 7])
-    noisy = cross.marginals(wanted(u, v, links, 3))
+    noisy = cross.marginals(draw_links(u, v, links, 3))
     noisy[noisy > 0] += np.random.default_rng(1).normal(0, 1, (noisy > 0).sum())
     blocks = descend(fit, cross, noisy, fit.begin(), 30)
     pairs = descend(rows, Cross.of(rows.u, rows.v).some([0, 4, 7]), noisy, rows.begin(), 30)
@@ -100,71 +100,71 @@ def test_the_fit_is_that_over_pairs_of_rows_and_comes_to_the_least_squares(known
     long = descend(fit, cross, noisy, fit.begin(), 5000)
     b, cap = cp.Variable(fit.cap.shape), fit.cap
     within = [b >= 0, b <= 1, u.counts @ b == 1] if known else [b >= 0, b <= 1, cp.sum(cp.multiply(cap, b)) == links]
-    query = matrix(cross, cap.shape) * cap.ravel()
-    best = solved(b, cp.sum_squares(query @ cp.reshape(b, cap.size, order="C") - noisy), within)
+    query = query_matrix(cross, cap.shape) * cap.ravel()
+    best = solve(b, cp.sum_squares(query @ cp.reshape(b, cap.size, order="C") - noisy), within)
     loss = [((query @ one.ravel() - noisy) ** 2).sum() for one in (blocks, long, best)]
     assert loss[1] == pytest.approx(loss[2], rel=1e-4, abs=1e-4)
     assert loss[0] >= loss[1]
 
 
-def test_without_noise_all_marginals_are_met_and_each_is_taken_once() -> None:
-    """Nine marginals in rounds of 4: the third round takes the last, and the other two nothing."""
-    u, v = sides(8)
+def test_noiseless_rounds_meet_all_marginals_once() -> None:
+    """Nine marginals in rounds of 4: the third round takes the last one, and the other two rounds none."""
+    u, v = make_sides(8)
     cross, links = Cross.of(u, v), 50.0
-    true = cross.marginals(wanted(u, v, links, 9))
+    true = cross.marginals(draw_links(u, v, links, 9))
     taken: list[list[int]] = []
 
-    def choose(number, believed, left, count):
-        taken.append(sorted(left, key=lambda k: -np.abs(believed - true)[cross.entries(k)].sum())[:count])
+    def choose_largest_errors(number, estimated, left, count):
+        taken.append(sorted(left, key=lambda k: -np.abs(estimated - true)[cross.entries(k)].sum())[:count])
         return taken[-1]
 
-    def measure(number, chosen):
+    def measure_exactly(number, chosen):
         out = np.zeros(cross.size)
         for k in chosen:
             out[cross.entries(k)] = true[cross.entries(k)]
         return out
 
     fit = Fit(u, v, links, False)
-    b = run_rounds(fit, Rounds(5, 4), cross, choose, measure)
+    b = run_rounds(fit, Rounds(5, 4), cross, choose_largest_errors, measure_exactly)
     assert [len(own) for own in taken] == [4, 4, 1]
     assert sorted(k for own in taken for k in own) == list(range(9))
     errors = [np.abs(cross.marginals(one * fit.cap) - true).sum() for one in (fit.begin(), b)]
     assert errors[1] < 0.1 * errors[0]
 
 
-def test_choices_and_noise_cost_what_there_is() -> None:
+def test_round_costs_sum_to_budget() -> None:
     selection, noise = Rounds(7, 3, 0.3).costs(Fraction(5))
     assert 21 * (selection + noise) == 5
     assert float(selection / (selection + noise)) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("links", [1, 30, 70])
-def test_rows_are_drawn_with_their_chances(links: int) -> None:
-    u, v = sides(4)
+def test_sampled_pairs_have_their_probabilities(links: int) -> None:
+    u, v = make_sides(4)
     fit = Fit(u, v, links, False)
     b = fit.project(np.random.default_rng(5).normal(0.3, 0.3, fit.cap.shape))
     counted, times = np.zeros((u.rows, v.rows)), 2000
     for number in range(times):
-        pairs = sample_pairs(b, u, v, links, chance(number))
+        pairs = sample_pairs(b, u, v, links, make_stream(number))
         assert len(np.unique(pairs, axis=0)) == len(pairs) == links
         counted[pairs[:, 0], pairs[:, 1]] += 1
     want = b[np.ix_(u.of, v.of)]
     assert (np.abs(counted / times - want) <= 5 * np.sqrt(want * (1 - want) / times) + 1e-12).all()
 
 
-def test_every_child_draws_one_parent_by_its_own_chances() -> None:
-    u, v = sides(6)
+def test_sampled_children_have_one_parent_with_its_probability() -> None:
+    u, v = make_sides(6)
     fit = Fit(u, v, v.rows, True)
     b = fit.project(np.random.default_rng(5).normal(0.1, 0.1, fit.cap.shape))
-    found = [sample_children(b, u, v, chance(number)) for number in range(2000)]
+    found = [sample_children(b, u, v, make_stream(number)) for number in range(2000)]
     assert all(one.sum(axis=0).tolist() == v.counts.tolist() for one in found)
     want = b * fit.cap
     assert np.mean(found, axis=0) == pytest.approx(want, abs=0.12)
 
 
-def test_a_step_longer_than_the_largest_singular_value_allows_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """σ² by powers is that of the explicit matrix over pairs of rows."""
-    u, v = sides(3)
+def test_largest_singular_value_equals_explicit_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step length depends on σ² from power iteration; the oracle is the matrix over pairs of rows."""
+    u, v = make_sides(3)
     cross, cap = Cross.of(u, v), np.multiply.outer(u.counts, v.counts)
-    whole = matrix(cross, cap.shape) * np.sqrt(cap.ravel())
+    whole = query_matrix(cross, cap.shape) * np.sqrt(cap.ravel())
     assert published._largest(cross, cap) == pytest.approx(np.linalg.norm(whole, 2) ** 2, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Sums over siblings, by brute force; swaps bring them to what is wanted, and leave degrees as they were."""
+"""Sums over siblings by brute force; swaps of children bring them to their targets with unchanged degrees."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dpscale.relational.rounding import Cross
 SIZES = (3, 2)
 
 
-def family(seed: int, alike: float = 0.8, parents: int = 300) -> tuple[np.ndarray, np.ndarray]:
-    """Children's values, often their parent's own, and whose each is."""
+def make_families(seed: int, similarity: float = 0.8, parents: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of children, often those of their parent, and the parent of each child."""
     rng = np.random.default_rng(seed)
     owner = np.repeat(np.arange(parents), rng.integers(0, 6, parents))
     own = np.stack([rng.integers(0, size, parents) for size in SIZES], axis=1)[owner]
     other = np.stack([rng.integers(0, size, len(owner)) for size in SIZES], axis=1)
-    return np.where(rng.random(len(owner))[:, None] < alike, own, other), owner
+    return np.where(rng.random(len(owner))[:, None] < similarity, own, other), owner
 
 
-def by_pairs(rows: np.ndarray, owner: np.ndarray, tables: PairTables) -> np.ndarray:
-    """The oracle: every ordered pair."""
+def sums_by_pairs(rows: np.ndarray, owner: np.ndarray, tables: PairTables) -> np.ndarray:
+    """Return the sums over every ordered pair of siblings: the oracle."""
     found = np.zeros(int(tables.starts[-1]))
     for parent in np.unique(owner):
         mine = np.flatnonzero(owner == parent)
@@ -38,14 +38,14 @@ def by_pairs(rows: np.ndarray, owner: np.ndarray, tables: PairTables) -> np.ndar
     return found
 
 
-def test_sums_are_those_of_all_pairs() -> None:
-    rows, owner = family(0, parents=40)
-    assert (sibling_sums(rows, owner, PairTables(SIZES)) == by_pairs(rows, owner, PairTables(SIZES))).all()
+def test_sibling_sums_equal_sums_over_pairs() -> None:
+    rows, owner = make_families(0, parents=40)
+    assert (sibling_sums(rows, owner, PairTables(SIZES)) == sums_by_pairs(rows, owner, PairTables(SIZES))).all()
     assert not sibling_sums(rows[:0], owner[:0], PairTables(SIZES)).any()
 
 
 @pytest.mark.parametrize("children", [2, 3, 7])
-def test_one_parent_moves_no_further_than_is_charged_and_as_far(children: int) -> None:
+def test_sibling_sensitivity_is_reached_and_never_exceeded(children: int) -> None:
     tables = PairTables(SIZES)
     worst = 0
     for seed in range(200):
@@ -57,8 +57,8 @@ def test_one_parent_moves_no_further_than_is_charged_and_as_far(children: int) -
     assert 0.98 * limit <= worst <= limit
 
 
-def setting() -> tuple[np.ndarray, np.ndarray, Side, Side, np.ndarray]:
-    rows, owner = family(1)
+def make_setting() -> tuple[np.ndarray, np.ndarray, Side, Side, np.ndarray]:
+    rows, owner = make_families(1)
     rng = np.random.default_rng(2)
     u, v = Side.made(np.stack([rng.integers(0, 2, 300)], axis=1), (2,)), Side.made(rows, SIZES)
     shares = plan_shares(LinkProblem(u, v, len(rows), "add/remove", 1.0, True))
@@ -66,8 +66,8 @@ def setting() -> tuple[np.ndarray, np.ndarray, Side, Side, np.ndarray]:
     return rows, owner, u, v, expected
 
 
-def test_swaps_meet_what_siblings_have_in_common() -> None:
-    rows, owner, u, v, expected = setting()
+def test_swaps_reach_sibling_sums() -> None:
+    rows, owner, u, v, expected = make_setting()
     tables, chance = PairTables(SIZES), PublicStream("release", "siblings")
     true = sibling_sums(rows, owner, tables) * STEP
     links = np.stack([np.random.default_rng(3).permutation(owner), np.arange(len(rows))], axis=1)
@@ -75,22 +75,22 @@ def test_swaps_meet_what_siblings_have_in_common() -> None:
     assert sorted(after[:, 1]) == list(range(len(rows)))
     assert (np.bincount(after[:, 0], minlength=300) == np.bincount(links[:, 0], minlength=300)).all()
 
-    def off(some: np.ndarray) -> float:
+    def sibling_error(some: np.ndarray) -> float:
         return float(np.abs(sibling_sums(rows[some[:, 1]], some[:, 0], tables) * STEP - true).sum())
 
-    assert off(after) < 0.1 * off(links)
+    assert sibling_error(after) < 0.1 * sibling_error(links)
     cross = Cross.of(u, v)
 
-    def apart(some: np.ndarray) -> float:
+    def cross_error(some: np.ndarray) -> float:
         whole = np.zeros(expected.shape)
         np.add.at(whole, (u.of[some[:, 0]], v.of[some[:, 1]]), 1.0)
         return float((cross.marginals(whole - expected) ** 2).sum())
 
-    assert apart(after) < 1.5 * apart(links) + 100
+    assert cross_error(after) < 1.5 * cross_error(links) + 100
 
 
-def test_noise_alone_is_not_believed() -> None:
-    rows, owner, *_ = setting()
+def test_noise_alone_is_shrunk() -> None:
+    rows, owner, *_ = make_setting()
     tables, rng = PairTables(SIZES), np.random.default_rng(5)
     now = sibling_sums(rows, rng.permutation(owner), tables) * STEP
     target = estimate_sums(now + rng.normal(0, 200, now.size), now, tables, 200.0**-2)

@@ -14,14 +14,14 @@ from dpscale.synthesis.cells import refine_to_cells
 from dpscale.synthesis.draw import RowPart, draw, rake_weights
 from dpscale.synthesis.quality import count_sampled_sets, distances_by_degree
 from dpscale.workload.residual.in_axis import Groups
-from tests.reconstruction.pairwise.small import MEMORY, SIZES, counts, joint, model
+from tests.reconstruction.pairwise.small import MEMORY, SIZES, count_pair, draw_joint, make_model
 
 SIZE_LIST = list(SIZES.values())
 
 
 @pytest.fixture(scope="module")
 def learnt() -> PairwiseModel:
-    return learn(pair_targets(model(joint()), MEMORY), "release", 4000)
+    return learn(pair_targets(make_model(draw_joint()), MEMORY), "release", 4000)
 
 
 def off(rows: np.ndarray, table: np.ndarray) -> float:
@@ -30,12 +30,12 @@ def off(rows: np.ndarray, table: np.ndarray) -> float:
     for i in range(4):
         for j in range(i + 1, 4):
             want = table.sum(axis=tuple(k for k in range(4) if k not in (i, j)))
-            found.append(np.abs(counts(rows, i, j, SIZE_LIST) / len(rows) - want).sum())
+            found.append(np.abs(count_pair(rows, i, j, SIZE_LIST) / len(rows) - want).sum())
     return float(np.mean(found))
 
 
 def test_pairs_of_rows_are_what_is_wanted_far_nearer_than_by_chance(learnt: PairwiseModel) -> None:
-    table, rows = joint(), draw(learnt, RowPart(5000, 1, 0), "release")
+    table, rows = draw_joint(), draw(learnt, RowPart(5000, 1, 0), "release")
     chance = np.random.default_rng(0).choice(table.size, 5000, p=table.ravel())
     sampled = np.stack(np.unravel_index(chance, table.shape), axis=1)
     assert off(rows, table) < 0.006
@@ -50,7 +50,7 @@ def test_one_row_and_none(learnt: PairwiseModel) -> None:
 def test_parts_together_have_the_counts_of_the_whole(learnt: PairwiseModel) -> None:
     parts = [draw(learnt, RowPart(8000, 8, number), "release") for number in range(8)]
     assert sum(map(len, parts)) == 8000
-    assert off(np.concatenate(parts), joint()) < 0.006
+    assert off(np.concatenate(parts), draw_joint()) < 0.006
 
 
 def test_a_part_follows_from_its_numbers_alone(learnt: PairwiseModel) -> None:
@@ -79,7 +79,7 @@ def test_what_was_not_measured_is_what_the_model_implies() -> None:
     a, given_a = rng.dirichlet(np.ones(3)), rng.dirichlet(np.full(4, 0.3), 3)
     given_b = rng.dirichlet(np.full(2, 0.3), 4)
     table = np.einsum("a,ab,bc,d->abcd", a, given_a, given_b, np.full(6, 1 / 6))
-    full = model(table)
+    full = make_model(table)
     measured = {("a", "b"), ("b", "c")}
     tables = {names: full.tables[names] for names in measured}
     known = LowOrder(full.ones, full.groups, tables, full.total, frozenset(measured))
@@ -93,7 +93,7 @@ def test_what_was_not_measured_is_what_the_model_implies() -> None:
 
 
 def test_cells_inside_groups_share_by_their_one_way() -> None:
-    grouped = model(joint(), groups={"d": Groups(6, (0, 2, 3)), "b": Groups(4, (0, 3))})
+    grouped = make_model(draw_joint(), groups={"d": Groups(6, (0, 2, 3)), "b": Groups(4, (0, 3))})
     asked = learn(pair_targets(grouped, MEMORY), "release", 4000)
     part = RowPart(5000, 1, 0)
     groups = draw(asked, part, "release")
@@ -104,7 +104,7 @@ def test_cells_inside_groups_share_by_their_one_way() -> None:
         own = np.bincount(cells[:, i], minlength=SIZE_LIST[i]) / 5000
         assert own == pytest.approx(grouped.ones[name] / grouped.total, abs=0.002)
         assert (grouped.groups[name].labels[cells[:, i]] == groups[:, i]).all()
-    joint_cells = counts(cells, 1, 3, SIZE_LIST) / 5000
+    joint_cells = count_pair(cells, 1, 3, SIZE_LIST) / 5000
     b, d = ([0, 0, 0, 1], (0, 3)), ([0, 0, 1, 2, 2, 2], (0, 2, 3))
     inside = [
         grouped.ones[name] / np.add.reduceat(grouped.ones[name], starts)[labels]
@@ -118,7 +118,7 @@ def test_fewer_rows_with_weights_have_the_counts_of_many(learnt: PairwiseModel) 
     rows = draw(learnt, RowPart(400, 1, 0), "release")
     weights = rake_weights(learnt.targets, rows, RowPart(400, 1, 0), 5000.0)
     assert weights.sum() == pytest.approx(5000)
-    table = joint()
+    table = draw_joint()
 
     def distance(own: np.ndarray) -> float:
         return float(np.mean([
@@ -131,7 +131,7 @@ def test_fewer_rows_with_weights_have_the_counts_of_many(learnt: PairwiseModel) 
 
 
 def test_one_attribute_and_too_little_memory_for_pairs() -> None:
-    whole = model(joint())
+    whole = make_model(draw_joint())
     alone = LowOrder({"d": whole.ones["d"]}, {"d": whole.groups["d"]}, {}, whole.total)
     asked = learn(pair_targets(alone, MEMORY), "r", 100)
     rows = draw(asked, RowPart(1000, 1, 0), "r")
@@ -142,7 +142,7 @@ def test_one_attribute_and_too_little_memory_for_pairs() -> None:
 
 
 def test_rows_that_are_far_from_the_estimates_are_told_to_be(learnt: PairwiseModel) -> None:
-    whole, names = model(joint()), list(SIZES)
+    whole, names = make_model(draw_joint()), list(SIZES)
 
     def off_by(rows: np.ndarray) -> dict[str, float]:
         return distances_by_degree(count_sampled_sets(rows, SIZE_LIST), names, SIZE_LIST, whole.marginal)

@@ -25,7 +25,7 @@ from dpscale.synthesis.three_way import (
     three_way_targets,
     write_targets,
 )
-from tests.reconstruction.pairwise.small import MEMORY, SIZES, joint, model
+from tests.reconstruction.pairwise.small import MEMORY, SIZES, draw_joint, make_model
 
 SIZE_LIST = list(SIZES.values())
 SETS = list(combinations(range(4), 3))
@@ -33,12 +33,12 @@ SETS = list(combinations(range(4), 3))
 
 @pytest.fixture(scope="module")
 def learnt() -> PairwiseModel:
-    return learn(pair_targets(model(joint()), MEMORY), "release")
+    return learn(pair_targets(make_model(draw_joint()), MEMORY), "release")
 
 
 @pytest.fixture(scope="module")
 def model_of_threes(learnt: PairwiseModel) -> ThreeWayTargets:
-    return three_way_targets(learnt, model(joint()), "release", MEMORY)
+    return three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
 
 
 def pairwise_model(table: np.ndarray) -> np.ndarray:
@@ -69,24 +69,27 @@ def off(rows: np.ndarray, table: np.ndarray, degree: int) -> float:
 
 
 def test_what_is_wanted_of_three_attributes_is_what_the_pairwise_model_has(model_of_threes: ThreeWayTargets) -> None:
-    explicit, layout = pairwise_model(joint()), model_of_threes.layout
+    explicit, layout = pairwise_model(draw_joint()), model_of_threes.layout
     assert layout.sets.tolist() == [list(kept) for kept in SETS]
     for number, kept in enumerate(SETS):
         found = layout.of(model_of_threes.shares, number)
-        truth, data = margin(explicit, kept), margin(joint(), kept)
+        truth, data = margin(explicit, kept), margin(draw_joint(), kept)
         assert np.abs(found - truth).sum() < 0.03
         assert np.abs(found - truth).sum() < 0.15 * np.abs(data - truth).sum(), "it follows no three-way effect"
         for axis in range(3):
             pair = tuple(i for place, i in enumerate(kept) if place != axis)
-            assert found.sum(axis=axis) == pytest.approx(margin(joint(), pair), abs=1e-3)
+            assert found.sum(axis=axis) == pytest.approx(margin(draw_joint(), pair), abs=1e-3)
 
 
 def test_a_released_table_of_three_attributes_is_the_target(learnt: PairwiseModel) -> None:
     """`joint` has an effect of three attributes that no pair shows."""
-    names, total = tuple(SIZES)[:3], model(joint()).total
-    table = margin(joint(), (0, 1, 2)) * total
+    names, total = tuple(SIZES)[:3], make_model(draw_joint()).total
+    table = margin(draw_joint(), (0, 1, 2)) * total
     made = three_way_targets(
-        learnt, replace(model(joint()), tables={**model(joint()).tables, names: table}), "release", MEMORY
+        learnt,
+        replace(make_model(draw_joint()), tables={**make_model(draw_joint()).tables, names: table}),
+        "release",
+        MEMORY,
     )
     assert made.layout.of(made.shares, 0) * total == pytest.approx(table, abs=1e-3)
     rows = draw(learnt, RowPart(5000, 1, 0), "release", made)
@@ -96,7 +99,7 @@ def test_a_released_table_of_three_attributes_is_the_target(learnt: PairwiseMode
 def test_polished_rows_are_nearer_over_three_and_as_near_over_two(
     learnt: PairwiseModel, model_of_threes: ThreeWayTargets
 ) -> None:
-    table, part = pairwise_model(joint()), RowPart(5000, 1, 0)
+    table, part = pairwise_model(draw_joint()), RowPart(5000, 1, 0)
     plain, polished = draw(learnt, part, "release"), draw(learnt, part, "release", model_of_threes)
     assert polished.shape == (5000, 4)
     assert off(polished, table, 3) < 0.5 * off(plain, table, 3)
@@ -106,7 +109,7 @@ def test_polished_rows_are_nearer_over_three_and_as_near_over_two(
 def test_polished_parts_together_have_the_counts_of_the_whole(
     learnt: PairwiseModel, model_of_threes: ThreeWayTargets
 ) -> None:
-    table = pairwise_model(joint())
+    table = pairwise_model(draw_joint())
     parts = [draw(learnt, RowPart(20_000, 4, number), "release", model_of_threes) for number in range(4)]
     plain = [draw(learnt, RowPart(20_000, 4, number), "release") for number in range(4)]
     assert list(map(len, parts)) == [5000] * 4
@@ -186,17 +189,17 @@ def test_more_attributes_than_there_is_time_for() -> None:
 
 
 def test_without_a_set_rows_are_held_to_pairs(learnt: PairwiseModel) -> None:
-    none = three_way_targets(learnt, model(joint()), "release", 1)
+    none = three_way_targets(learnt, make_model(draw_joint()), "release", 1)
     assert none.layout.cells == 0
-    assert off(draw(learnt, RowPart(5000, 1, 0), "release", none), joint(), 2) < 0.01
+    assert off(draw(learnt, RowPart(5000, 1, 0), "release", none), draw_joint(), 2) < 0.01
 
 
 def test_what_was_told_is_kept_byte_by_byte_and_made_the_same_again(learnt: PairwiseModel, tmp_path: Path) -> None:
-    kept = three_way_targets(learnt, model(joint()), "release", MEMORY)
+    kept = three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
     write_targets(tmp_path / "threes.npz", kept)
     back = read_targets(tmp_path / "threes.npz")
-    again = three_way_targets(learnt, model(joint()), "release", MEMORY)
+    again = three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
     assert kept.shares.tobytes() == back.shares.tobytes() == again.shares.tobytes()
     assert isinstance(back.layout, TripleLayout)
     assert (back.layout.sets == kept.layout.sets).all()
-    assert (three_way_targets(learnt, model(joint()), "another", MEMORY).shares != kept.shares).any()
+    assert (three_way_targets(learnt, make_model(draw_joint()), "another", MEMORY).shares != kept.shares).any()

@@ -19,7 +19,7 @@ from dpscale.runs.stages.synthesize import RowsWarning
 from dpscale.synthesis.one_way_rounding import apportion, balance_rows
 from dpscale.synthesis.quality import expected_distance
 from dpscale.synthesis.tree import spanning_tree, tree_start
-from tests.reconstruction.pairwise.small import MEMORY, joint, model
+from tests.reconstruction.pairwise.small import MEMORY, draw_joint, make_model
 
 RECORDS = 20_000
 
@@ -85,7 +85,7 @@ def test_rows_that_start_from_independent_attributes_are_warned_of(tmp_path, mon
 
 def test_the_tree_has_the_largest_mutual_information():
     """Against every spanning tree of four attributes."""
-    asked, table = pair_targets(model(joint()), MEMORY), joint()
+    asked, table = pair_targets(make_model(draw_joint()), MEMORY), draw_joint()
 
     def information(i, j):
         pair = table.sum(axis=tuple(k for k in range(4) if k not in (i, j)))
@@ -108,7 +108,7 @@ def test_the_tree_has_the_largest_mutual_information():
 
 
 def test_the_start_has_the_released_ones_and_the_pairs_of_the_tree():
-    asked = pair_targets(model(joint()), MEMORY)
+    asked = pair_targets(make_model(draw_joint()), MEMORY)
     rows, theta = tree_start(asked, 20_000, PublicStream("r", "start"))
     layout = asked.layout
     for i, size in enumerate(layout.sizes):
@@ -125,7 +125,7 @@ def test_the_start_has_the_released_ones_and_the_pairs_of_the_tree():
 
 def test_balanced_rows_have_the_released_shares_of_modes():
     """Two modes in the wrong proportion, which no single value can change."""
-    asked = pair_targets(model(joint()), MEMORY)
+    asked = pair_targets(make_model(draw_joint()), MEMORY)
     rng = np.random.default_rng(0)
     rows = np.stack([rng.choice(size, 5000, p=np.roll(asked.layout.one(asked.ones, i), 1)) for i, size
                      in enumerate(asked.layout.sizes)], axis=1).astype(np.int32)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pairs that were not measured, as one model of all the others has them: nearer to the truth than a chain."""
+"""Completion of unmeasured pairs by a pairwise model, which is more accurate than a chain."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.pairwise import learn as learning
 from dpscale.reconstruction.pairwise.learn import complete_pairs, learn, learning_steps, read_pairwise, write_pairwise
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
-from tests.reconstruction.pairwise.small import MEMORY, SIZES, model
+from tests.reconstruction.pairwise.small import MEMORY, SIZES, make_model
 
 
-def two_ways() -> np.ndarray:
-    """d depends on a through b and, apart from it, through c: no single chain tells all of it."""
+def two_path_distribution() -> np.ndarray:
+    """Return a distribution in which d depends on a through b and through c: no single chain describes it."""
     rng = np.random.default_rng(5)
     a = rng.dirichlet(np.ones(3))
     b, c = rng.dirichlet(np.full(4, 0.4), 3), rng.dirichlet(np.full(2, 0.4), 3)
@@ -23,13 +23,13 @@ def two_ways() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def tables() -> tuple[LowOrder, LowOrder]:
-    """All pairs of a distribution, and the same with (a, d) not measured and said to be independent."""
-    full = model(two_ways())
-    told = {names: table for names, table in full.tables.items() if names != ("a", "d")}
-    return full, LowOrder(full.ones, full.groups, told, full.total, frozenset(told))
+    """All pairs of a distribution, and the same model without a measured pair (a, d)."""
+    full = make_model(two_path_distribution())
+    known = {names: table for names, table in full.tables.items() if names != ("a", "d")}
+    return full, LowOrder(full.ones, full.groups, known, full.total, frozenset(known))
 
 
-def test_a_pair_is_nearer_to_the_truth_than_independence_and_than_any_chain(tables: tuple[LowOrder, LowOrder]) -> None:
+def test_completed_pair_is_nearer_than_independence_and_chains(tables: tuple[LowOrder, LowOrder]) -> None:
     full, partial = tables
     learnt = learn(pair_targets(partial, MEMORY), "release")
     done = complete_pairs(partial, learnt)
@@ -45,23 +45,23 @@ def test_a_pair_is_nearer_to_the_truth_than_independence_and_than_any_chain(tabl
     assert done.tables["a", "d"].sum(axis=1) == pytest.approx(full.ones["a"], rel=1e-4)
 
 
-def test_chance_of_the_rows_is_no_dependence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing depends on anything: a pair that was not measured is nearly the product, and not what rows show."""
+def test_independent_pairs_are_completed_as_independent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chance departures of the drawn rows must be shrunk."""
     rng = np.random.default_rng(2)
     law = np.einsum("a,b,c,d->abcd", *(rng.dirichlet(np.full(size, 2.0)) for size in SIZES.values()))
-    full = model(law, measured=[("a", "b")])
+    full = make_model(law, measured=[("a", "b")])
     bare = LowOrder(full.ones, full.groups, {("a", "b"): full.tables["a", "b"]}, full.total, full.measured)
 
-    def departing() -> float:
+    def completion_error() -> float:
         done = complete_pairs(bare, learn(pair_targets(bare, MEMORY), "release", 1000))
         return sum(np.abs(done.tables[names] - full.tables[names]).sum() for names in full.tables)
 
-    ours = departing()
+    ours = completion_error()
     monkeypatch.setattr(learning, "_shrunk_target", lambda pair_targets, one, other: (one + other) / 2)
-    assert ours < 0.5 * departing()
+    assert ours < 0.5 * completion_error()
 
 
-def test_what_was_learnt_comes_back_from_its_file(tables: tuple[LowOrder, LowOrder], tmp_path) -> None:
+def test_pairwise_model_round_trips_through_file(tables: tuple[LowOrder, LowOrder], tmp_path) -> None:
     _, partial = tables
     learnt = learn(pair_targets(partial, MEMORY), "release", 500)
     write_pairwise(tmp_path / "learnt.npz", learnt, CellDistribution(partial.groups, partial.ones), partial.total)
@@ -72,8 +72,8 @@ def test_what_was_learnt_comes_back_from_its_file(tables: tuple[LowOrder, LowOrd
     assert (total, dict(cells.groups)) == (partial.total, dict(partial.groups))
 
 
-def test_the_last_bits_of_tables_change_nothing(tables: tuple[LowOrder, LowOrder]) -> None:
-    """As on another machine."""
+def test_rounding_differences_do_not_change_model(tables: tuple[LowOrder, LowOrder]) -> None:
+    """Another machine may differ in the last bits of the tables."""
     _, partial = tables
     near = {names: table * (1 + 1e-15) for names, table in partial.tables.items()}
     other = LowOrder(partial.ones, partial.groups, near, partial.total, partial.measured)
@@ -82,7 +82,7 @@ def test_the_last_bits_of_tables_change_nothing(tables: tuple[LowOrder, LowOrder
     assert (one.targets.shares == two.targets.shares).all()
 
 
-def test_the_effort_is_that_of_measured_pairs(tables: tuple[LowOrder, LowOrder]) -> None:
+def test_learning_steps_count_measured_pairs(tables: tuple[LowOrder, LowOrder]) -> None:
     full, partial = tables
     assert learning_steps(pair_targets(partial, MEMORY), 100) < learning_steps(pair_targets(full, MEMORY), 100)
     assert learning_steps(pair_targets(full, MEMORY), 100) == 14 * 100 * 3 * (3 + 4 + 2 + 6)

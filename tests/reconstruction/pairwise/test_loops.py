@@ -1,4 +1,4 @@
-"""The loops against brute force: counts, weights, and the law of a drawn value."""
+"""The loops of the Gibbs sampler against brute force: counts, weights and the distribution of drawn values."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.pairwise import loops
 from dpscale.reconstruction.pairwise.learn import Sweeper, independent_rows
 from dpscale.reconstruction.pairwise.pairs import pair_targets
-from tests.reconstruction.pairwise.small import MEMORY, SIZES, counts, joint, model
+from tests.reconstruction.pairwise.small import MEMORY, SIZES, count_pair, draw_joint, make_model
 
 SIZE_LIST = list(SIZES.values())
 
 
-def sweeper(count: int = 400, theta: float = 0.0, active: bool = True) -> Sweeper:
-    asked, chance = pair_targets(model(joint()), MEMORY), PublicStream("test", "sweeper")
-    rows = independent_rows(asked.layout, asked.ones, count, chance)
-    thetas = theta * np.random.default_rng(1).normal(size=asked.layout.cells)
-    return Sweeper(asked.layout, asked.ones, rows, asked.shares * count, thetas, asked.layout.used & active, chance)
+def make_sweeper(count: int = 400, theta: float = 0.0, active: bool = True) -> Sweeper:
+    targets, chance = pair_targets(make_model(draw_joint()), MEMORY), PublicStream("test", "sweeper")
+    rows = independent_rows(targets.layout, targets.ones, count, chance)
+    thetas = theta * np.random.default_rng(1).normal(size=targets.layout.cells)
+    return Sweeper(
+        targets.layout, targets.ones, rows, targets.shares * count, thetas, targets.layout.used & active, chance
+    )
 
 
-def test_counts_are_those_of_the_rows() -> None:
-    made = sweeper()
+def test_counts_equal_counts_of_rows() -> None:
+    sweeper = make_sweeper()
     for i, j in combinations(range(4), 2):
-        assert (made.layout.of(made.counts, i, j) == counts(made.rows, i, j, SIZE_LIST)).all()
-    made.sweep(1.0)
+        assert (sweeper.layout.of(sweeper.counts, i, j) == count_pair(sweeper.rows, i, j, SIZE_LIST)).all()
+    sweeper.sweep(1.0)
     for i, j in combinations(range(4), 2):
-        assert (made.layout.of(made.counts, i, j) == counts(made.rows, i, j, SIZE_LIST)).all()
+        assert (sweeper.layout.of(sweeper.counts, i, j) == count_pair(sweeper.rows, i, j, SIZE_LIST)).all()
 
 
-def test_weights_are_the_gradient_of_the_energy_and_lie_twice() -> None:
-    made = sweeper(theta=0.7)
-    made.sweep(0.0)
-    layout, beta = made.layout, 3.0
+def test_weights_are_gradient_of_energy_in_both_layouts() -> None:
+    sweeper = make_sweeper(theta=0.7)
+    sweeper.sweep(0.0)
+    layout, beta = sweeper.layout, 3.0
     weights, slopes = np.zeros(2 * layout.cells, np.float32), np.zeros(2 * layout.cells, np.float32)
-    loops.weigh(layout.starts, made.active, layout.sizes, made.target_counts, made.scale, made.theta, made.counts, beta,
-                weights, slopes)  # fmt: skip
+    loops.weigh(layout.starts, sweeper.active, layout.sizes, sweeper.target_counts, sweeper.scale, sweeper.theta,
+                sweeper.counts, beta, weights, slopes)  # fmt: skip
     for i, j in layout.pairs:
-        c, t, th = (layout.of(one, i, j) for one in (made.counts, made.target_counts, made.theta))
+        c, t, th = (layout.of(one, i, j) for one in (sweeper.counts, sweeper.target_counts, sweeper.theta))
         expected = th - beta * (c + 0.5 - t) / (t + 1)
         by_i = weights[layout.starts[i, j, 1] :][: expected.size].reshape(expected.shape[::-1])
         by_j = weights[layout.starts[j, i, 1] :][: expected.size].reshape(expected.shape)
@@ -50,54 +52,54 @@ def test_weights_are_the_gradient_of_the_energy_and_lie_twice() -> None:
         assert by_j == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
 
-def test_the_weights_follow_every_change_of_a_sweep() -> None:
-    """After a sweep the weights kept as rows changed are those made anew from the counts."""
-    made = sweeper(theta=0.3)
-    made.sweep(2.0)
-    kept = made._weights[: -loops.BEHIND].copy()
-    layout = made.layout
+def test_weights_follow_every_change_of_a_sweep() -> None:
+    """After a sweep the updated weights equal the weights computed from the counts."""
+    sweeper = make_sweeper(theta=0.3)
+    sweeper.sweep(2.0)
+    updated = sweeper._weights[: -loops.BEHIND].copy()
+    layout = sweeper.layout
     fresh, slopes = np.zeros(2 * layout.cells, np.float32), np.zeros(2 * layout.cells, np.float32)
-    loops.weigh(layout.starts, made.active, layout.sizes, made.target_counts, made.scale, made.theta, made.counts, 2.0,
-                fresh, slopes)  # fmt: skip
-    assert kept == pytest.approx(fresh, abs=2e-3)
-    assert np.abs(kept).max() > 0.1
+    loops.weigh(layout.starts, sweeper.active, layout.sizes, sweeper.target_counts, sweeper.scale, sweeper.theta,
+                sweeper.counts, 2.0, fresh, slopes)  # fmt: skip
+    assert updated == pytest.approx(fresh, abs=2e-3)
+    assert np.abs(updated).max() > 0.1
 
 
 @pytest.mark.parametrize("theta", [0.0, 1.2])
-def test_without_feedback_values_follow_the_pairwise_model(theta: float) -> None:
-    """A long chain over four attributes has the law ∝ Π ones · exp Σ θ."""
-    made = sweeper(4000, theta)
+def test_rows_without_feedback_follow_pairwise_model(theta: float) -> None:
+    """A long chain over four attributes has the distribution ∝ Π ones · exp Σ θ."""
+    sweeper = make_sweeper(4000, theta)
     logits = sum(
-        np.log(made.layout.one(made.ones, i)).reshape([-1 if k == i else 1 for k in range(4)]) for i in range(4)
+        np.log(sweeper.layout.one(sweeper.ones, i)).reshape([-1 if k == i else 1 for k in range(4)]) for i in range(4)
     )
-    for i, j in made.layout.pairs:
+    for i, j in sweeper.layout.pairs:
         shape = [SIZE_LIST[k] if k in (i, j) else 1 for k in range(4)]
-        logits = logits + made.layout.of(made.theta, i, j).reshape(shape)
+        logits = logits + sweeper.layout.of(sweeper.theta, i, j).reshape(shape)
     law = np.exp(logits - logits.max())
     law /= law.sum()
     for _ in range(30):
-        made.sweep(0.0)
+        sweeper.sweep(0.0)
     seen = np.zeros(law.size)
     for _ in range(20):
         for _ in range(3):
-            made.sweep(0.0)
-        seen += np.bincount(np.ravel_multi_index(tuple(made.rows.T), law.shape), minlength=law.size)
+            sweeper.sweep(0.0)
+        seen += np.bincount(np.ravel_multi_index(tuple(sweeper.rows.T), law.shape), minlength=law.size)
     expected = law.ravel() * seen.sum()
     often = expected > 40
-    assert _fits(seen, expected, often) > 1e-4
+    assert _goodness_of_fit(seen, expected, often) > 1e-4
     if theta:
         wrong = np.exp(0.7 * (logits - logits.max()))
-        assert _fits(seen, wrong.ravel() / wrong.sum() * seen.sum(), often) < 1e-9
+        assert _goodness_of_fit(seen, wrong.ravel() / wrong.sum() * seen.sum(), often) < 1e-9
 
 
-def _fits(seen: np.ndarray, expected: np.ndarray, often: np.ndarray) -> float:
-    """The p-value, rare cells taken as one."""
+def _goodness_of_fit(seen: np.ndarray, expected: np.ndarray, often: np.ndarray) -> float:
+    """Return the p value, with rare cells merged into one."""
     rare = [] if often.all() else [~often]
     both = [np.append(one[often], [one[few].sum() for few in rare]) for one in (seen, expected)]
     return float(chisquare(*both).pvalue)
 
 
-def test_the_exponential_is_near_enough() -> None:
+def test_fast_exponential_is_accurate() -> None:
     logits = np.linspace(-12, 0, 50).astype(np.float32)
     found = np.zeros(50, np.float32)
     loops.exponentials(logits, 50, found)
@@ -106,7 +108,7 @@ def test_the_exponential_is_near_enough() -> None:
     assert math.isclose(float(found[-10]), math.exp(float(logits[-10])), rel_tol=5e-3)
 
 
-def test_uniforms_fill_the_unit_interval() -> None:
+def test_uniforms_fill_unit_interval() -> None:
     state = PublicStream("test", "uniforms").state()
     drawn = np.array([loops.uniform(state) for _ in range(20_000)])
     assert 0 <= drawn.min() < drawn.max() < 1
@@ -114,7 +116,7 @@ def test_uniforms_fill_the_unit_interval() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 17])
-def test_lines_are_added_in_their_order_whatever_their_length(size: int) -> None:
+def test_gather_adds_lines_in_order_for_any_length(size: int) -> None:
     draws = np.random.default_rng(size)
     weights = draws.normal(size=100 + size + loops.BEHIND).astype(np.float32)
     lines, logits = draws.integers(0, 100, 30).astype(np.uint64), draws.normal(size=size + 8).astype(np.float32)
