@@ -1,4 +1,4 @@
-"""Cells become values that would be coded to the same cells, of the input's types."""
+"""Decoded values are encoded to the same cells and have the types of the input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TABLES: list[tuple[dict[str, Any], pa.DataType]] = [
 
 
 @pytest.mark.parametrize(("table", "wanted"), TABLES, ids=[f"{t['kind']} {w}" for t, w in TABLES])
-def test_values_are_coded_to_the_cells_that_they_came_from(table: dict[str, Any], wanted: pa.DataType) -> None:
+def test_decoded_values_are_encoded_to_same_cells(table: dict[str, Any], wanted: pa.DataType) -> None:
     attribute = from_table("x", table)
     cells = np.random.default_rng(0).integers(0, attribute.size, 500).astype(np.int32)
     values = column(attribute, cells, PublicStream("r", "values"), wanted)
@@ -37,7 +37,7 @@ def test_values_are_coded_to_the_cells_that_they_came_from(table: dict[str, Any]
     assert (encode(attribute, values) == cells).all()
 
 
-def test_bins_are_filled_evenly_and_whole_where_the_column_is() -> None:
+def test_bins_are_filled_evenly_with_integers_for_integer_columns() -> None:
     attribute = from_table("x", {"kind": "bins", "edges": [0, 10, 20]})
     cells = np.zeros(4000, np.int32)
     whole = column(attribute, cells, PublicStream("r", "values"), pa.int64()).to_numpy()
@@ -47,21 +47,21 @@ def test_bins_are_filled_evenly_and_whole_where_the_column_is() -> None:
     assert real.mean() == pytest.approx(5, abs=0.2)
 
 
-def test_what_was_outside_has_no_value_but_among_texts() -> None:
+def test_outside_cell_is_null_or_text_label() -> None:
     numbers = from_table("x", {"kind": "integer", "low": 0, "high": 1, "outside": "category"})
     assert column(numbers, np.array([0, 2], np.int32), PublicStream("r", "v")).to_pylist() == [0, None]
     texts = from_table("x", {"kind": "categories", "values": ["a"], "outside": "category"})
     assert column(texts, np.array([0, 1], np.int32), PublicStream("r", "v")).to_pylist() == ["a", "(outside)"]
 
 
-def test_a_type_that_values_do_not_fit_is_left_alone() -> None:
+def test_unsuitable_type_is_ignored() -> None:
     attribute = from_table("x", {"kind": "categories", "values": ["a", "b"]})
     assert column(attribute, np.array([0, 1], np.int32), PublicStream("r", "v"), pa.int64()).type == pa.string()
     assert type_of("no such type") is None
     assert type_of("decimal128(9, 3)") == pa.decimal128(9, 3)
 
 
-def test_a_file_has_no_word_of_metadata(tmp_path) -> None:
+def test_parquet_file_has_no_metadata(tmp_path) -> None:
     table = table_of({"a": pa.array([1, 2]), "b": pa.array(["x", None])})
     pq.write_table(table, tmp_path / "t.parquet", store_schema=False)
     assert table.schema.metadata is None

@@ -1,4 +1,4 @@
-"""Rows of towns in regions: groups of towns of several regions are told apart by the row's region."""
+"""Synthetic rows under a functional dependency, for groups of towns in several regions."""
 
 from __future__ import annotations
 
@@ -36,43 +36,43 @@ def model():
     truth = {("town", "x"): ones["town"][:, None] * law[list(REGION.of)],
              ("region", "x"): ones["region"][:, None] * law}  # fmt: skip
     ones["x"] = truth["region", "x"].sum(axis=0)
-    three_way_targets = {names: coarsened(table, [GROUPS[name] for name in names]) for names, table in truth.items()}
-    noisy = {names: NoisyResidual(center(table, (0, 1)), 0.1) for names, table in three_way_targets.items()}
-    made = low_order(ones, GROUPS, noisy, list(combinations(SIZES, 2)), rules=(REGION,))
-    assert made.marginal(("town", "x")) == pytest.approx(coarse(truth["town", "x"], made), rel=0.02, abs=20)
-    return made
+    grouped = {names: coarsened(table, [GROUPS[name] for name in names]) for names, table in truth.items()}
+    noisy = {names: NoisyResidual(center(table, (0, 1)), 0.1) for names, table in grouped.items()}
+    fitted = low_order(ones, GROUPS, noisy, list(combinations(SIZES, 2)), rules=(REGION,))
+    assert fitted.marginal(("town", "x")) == pytest.approx(spread_groups(truth["town", "x"], fitted), rel=0.02, abs=20)
+    return fitted
 
 
-def coarse(table, made):
-    """x's cells share within their groups."""
-    inside = made.ones["x"] / made.coarse["x"][GROUPS["x"].labels]
+def spread_groups(table, fitted):
+    """Return a table over groups of x, with x's cells in proportion within their groups."""
+    inside = fitted.ones["x"] / fitted.coarse["x"][GROUPS["x"].labels]
     return coarsened(table, [every_cell(8), GROUPS["x"]])[:, GROUPS["x"].labels] * inside
 
 
-def test_what_rows_are_held_to_is_what_is_answered(model):
-    """Two ways to the same table: of three by its pairs, and estimates' marginals."""
+def test_refinement_shares_equal_marginals(model):
+    """Two computations of one table: a triple from its pairs, and the marginals of the estimates."""
     learnt = learn(pair_targets(model, MEMORY), "release", 4000)
     cells = CellDistribution(model.groups, model.ones, model.rules)
     rows = draw(learnt, RowPart(1000, 1, 0), "release")
     for fine in (frozenset(), frozenset({1, 2})):
         own = _AttributeRefinement(learnt.targets, cells, rows, fine, 0)
         x = model.marginal(("x", "town")) / TOTAL
-        held = x if fine else coarsened(x, [GROUPS["x"], every_cell(8)])
-        assert own._shares(2) == pytest.approx(held, abs=2e-3)
+        expected = x if fine else coarsened(x, [GROUPS["x"], every_cell(8)])
+        assert own._shares(2) == pytest.approx(expected, abs=2e-3)
         assert own._shares(1) == pytest.approx(model.marginal(("region", "town")) / TOTAL, abs=1e-9)
 
 
-def test_rows_have_their_towns_regions_and_what_these_have_in_common_with_x(model, tmp_path):
+def test_rows_obey_dependency_and_share_effects_of_region(model, tmp_path):
     learnt = learn(pair_targets(model, MEMORY), "release", 4000)
     write_pairwise(tmp_path / "learnt.npz", learnt, CellDistribution(model.groups, model.ones, model.rules), TOTAL)
     learnt, cells, _ = read_pairwise(tmp_path / "learnt.npz")
     assert cells.rules == (REGION,)
     groups = draw(learnt, RowPart(20_000, 1, 0), "release")
     off = {}
-    for three_way_targets in (cells, CellDistribution(cells.groups, cells.ones)):
-        rows = refine_to_cells(learnt.targets, three_way_targets, groups, PublicStream("release", "cells", 0))
+    for distribution in (cells, CellDistribution(cells.groups, cells.ones)):
+        rows = refine_to_cells(learnt.targets, distribution, groups, PublicStream("release", "cells", 0))
         found = np.bincount(rows[:, 0] * 4 + rows[:, 2], minlength=32).reshape(8, 4) / 20_000
         impossible = float((np.array(REGION.of)[rows[:, 0]] != rows[:, 1]).mean())
-        off[bool(three_way_targets.rules)] = impossible, np.abs(found - model.marginal(("town", "x")) / TOTAL).sum()
+        off[bool(distribution.rules)] = impossible, np.abs(found - model.marginal(("town", "x")) / TOTAL).sum()
     assert off[True][0] < 0.01 < 0.2 < off[False][0]
     assert off[True][1] < 0.03 < 0.1 < off[False][1]

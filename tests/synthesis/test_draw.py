@@ -1,4 +1,4 @@
-"""Rows have the counts that are wanted, in one part or in many, and follow from nothing but names and numbers."""
+"""Drawn rows have the wanted counts, in one part or many, and depend on names and numbers only."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def learnt() -> PairwiseModel:
     return learn(pair_targets(make_model(draw_joint()), MEMORY), "release", 4000)
 
 
-def off(rows: np.ndarray, table: np.ndarray) -> float:
-    """Mean over pairs of the L1 distance to what is wanted, as a share of the rows."""
+def pair_error(rows: np.ndarray, table: np.ndarray) -> float:
+    """Return the mean over pairs of the L1 distance to the wanted shares."""
     found = []
     for i in range(4):
         for j in range(i + 1, 4):
@@ -34,26 +34,26 @@ def off(rows: np.ndarray, table: np.ndarray) -> float:
     return float(np.mean(found))
 
 
-def test_pairs_of_rows_are_what_is_wanted_far_nearer_than_by_chance(learnt: PairwiseModel) -> None:
+def test_pairs_of_rows_are_nearer_than_independent_draws(learnt: PairwiseModel) -> None:
     table, rows = draw_joint(), draw(learnt, RowPart(5000, 1, 0), "release")
     chance = np.random.default_rng(0).choice(table.size, 5000, p=table.ravel())
     sampled = np.stack(np.unravel_index(chance, table.shape), axis=1)
-    assert off(rows, table) < 0.006
-    assert off(rows, table) < 0.15 * off(sampled, table)
+    assert pair_error(rows, table) < 0.006
+    assert pair_error(rows, table) < 0.15 * pair_error(sampled, table)
 
 
-def test_one_row_and_none(learnt: PairwiseModel) -> None:
+def test_one_row_and_no_row(learnt: PairwiseModel) -> None:
     assert draw(learnt, RowPart(1, 1, 0), "release").shape == (1, 4)
     assert [len(draw(learnt, RowPart(1, 3, number), "release")) for number in range(3)] == [0, 0, 1]
 
 
-def test_parts_together_have_the_counts_of_the_whole(learnt: PairwiseModel) -> None:
+def test_parts_together_have_counts_of_one_draw(learnt: PairwiseModel) -> None:
     parts = [draw(learnt, RowPart(8000, 8, number), "release") for number in range(8)]
     assert sum(map(len, parts)) == 8000
-    assert off(np.concatenate(parts), draw_joint()) < 0.006
+    assert pair_error(np.concatenate(parts), draw_joint()) < 0.006
 
 
-def test_a_part_follows_from_its_numbers_alone(learnt: PairwiseModel) -> None:
+def test_part_depends_on_its_numbers_only(learnt: PairwiseModel) -> None:
     part = RowPart(2000, 2, 1)
     assert (draw(learnt, part, "release") == draw(learnt, part, "release")).all()
     assert (draw(learnt, part, "release") != draw(learnt, part, "another")).any()
@@ -62,7 +62,7 @@ def test_a_part_follows_from_its_numbers_alone(learnt: PairwiseModel) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0, 30), min_size=1, max_size=20), st.integers(1, 9))
-def test_targets_of_parts_are_whole_and_add_up(cells: list[float], parts: int) -> None:
+def test_part_targets_are_integers_with_correct_sum(cells: list[float], parts: int) -> None:
     whole = np.array(cells)
     shares = [RowPart(100, parts, number).share(whole, PublicStream("r", "dither")) for number in range(parts)]
     total = np.sum(shares, axis=0)
@@ -73,8 +73,8 @@ def test_targets_of_parts_are_whole_and_add_up(cells: list[float], parts: int) -
         assert (spread_out <= 1).all()
 
 
-def test_what_was_not_measured_is_what_the_model_implies() -> None:
-    """A chain a — b — c: the pair (a, c) is not measured and said to be independent; rows know better."""
+def test_unmeasured_pair_follows_pairwise_model() -> None:
+    """In a chain a — b — c the pair (a, c) is not measured and independent in the estimates, but not in the rows."""
     rng = np.random.default_rng(3)
     a, given_a = rng.dirichlet(np.ones(3)), rng.dirichlet(np.full(4, 0.3), 3)
     given_b = rng.dirichlet(np.full(2, 0.3), 4)
@@ -92,13 +92,13 @@ def test_what_was_not_measured_is_what_the_model_implies() -> None:
     assert found.sum(axis=0) == pytest.approx(truth.sum(axis=0), abs=1e-6)
 
 
-def test_cells_inside_groups_share_by_their_one_way() -> None:
+def test_cells_within_groups_follow_one_way_counts() -> None:
     grouped = make_model(draw_joint(), groups={"d": Groups(6, (0, 2, 3)), "b": Groups(4, (0, 3))})
-    asked = learn(pair_targets(grouped, MEMORY), "release", 4000)
+    fitted = learn(pair_targets(grouped, MEMORY), "release", 4000)
     part = RowPart(5000, 1, 0)
-    groups = draw(asked, part, "release")
+    groups = draw(fitted, part, "release")
     cells = refine_to_cells(
-        asked.targets, CellDistribution(grouped.groups, grouped.ones), groups, PublicStream("release", "cells", 0)
+        fitted.targets, CellDistribution(grouped.groups, grouped.ones), groups, PublicStream("release", "cells", 0)
     )
     for i, name in enumerate(SIZES):
         own = np.bincount(cells[:, i], minlength=SIZE_LIST[i]) / 5000
@@ -114,42 +114,42 @@ def test_cells_inside_groups_share_by_their_one_way() -> None:
     assert np.abs(joint_cells - implied).sum() < 0.012
 
 
-def test_fewer_rows_with_weights_have_the_counts_of_many(learnt: PairwiseModel) -> None:
+def test_few_weighted_rows_have_counts_of_many(learnt: PairwiseModel) -> None:
     rows = draw(learnt, RowPart(400, 1, 0), "release")
     weights = rake_weights(learnt.targets, rows, RowPart(400, 1, 0), 5000.0)
     assert weights.sum() == pytest.approx(5000)
     table = draw_joint()
 
-    def distance(own: np.ndarray) -> float:
+    def weighted_error(own: np.ndarray) -> float:
         return float(np.mean([
             np.abs(np.bincount(rows[:, i] * SIZE_LIST[j] + rows[:, j], own, SIZE_LIST[i] * SIZE_LIST[j]) / own.sum()
                    - table.sum(axis=tuple(k for k in range(4) if k not in (i, j))).ravel()).sum()
             for i in range(4) for j in range(i + 1, 4)
         ]))  # fmt: skip
 
-    assert distance(weights) < 0.6 * distance(np.ones(400))
+    assert weighted_error(weights) < 0.6 * weighted_error(np.ones(400))
 
 
-def test_one_attribute_and_too_little_memory_for_pairs() -> None:
+def test_one_attribute_and_memory_for_few_pairs() -> None:
     whole = make_model(draw_joint())
     alone = LowOrder({"d": whole.ones["d"]}, {"d": whole.groups["d"]}, {}, whole.total)
-    asked = learn(pair_targets(alone, MEMORY), "r", 100)
-    rows = draw(asked, RowPart(1000, 1, 0), "r")
+    fitted = learn(pair_targets(alone, MEMORY), "r", 100)
+    rows = draw(fitted, RowPart(1000, 1, 0), "r")
     assert np.bincount(rows[:, 0], minlength=6) / 1000 == pytest.approx(alone.ones["d"] / alone.total, abs=0.001)
     few = pair_targets(whole, 64 * 20)  # bytes: room for 20 cells
     assert 0 < few.layout.cells <= 20
     assert draw(learn(few, "r", 100), RowPart(50, 1, 0), "r").shape == (50, 4)
 
 
-def test_rows_that_are_far_from_the_estimates_are_told_to_be(learnt: PairwiseModel) -> None:
+def test_distances_by_degree_detect_shuffled_rows(learnt: PairwiseModel) -> None:
     whole, names = make_model(draw_joint()), list(SIZES)
 
-    def off_by(rows: np.ndarray) -> dict[str, float]:
+    def distances(rows: np.ndarray) -> dict[str, float]:
         return distances_by_degree(count_sampled_sets(rows, SIZE_LIST), names, SIZE_LIST, whole.marginal)
 
-    drawn = off_by(draw(learnt, RowPart(5000, 1, 0), "release"))
+    drawn = distances(draw(learnt, RowPart(5000, 1, 0), "release"))
     rng = np.random.default_rng(0)
     shuffled = np.stack([rng.permutation(column) for column in draw(learnt, RowPart(5000, 1, 0), "release").T], axis=1)
-    assert drawn["1"] == pytest.approx(off_by(shuffled)["1"])
-    assert drawn["2"] < 0.1 * off_by(shuffled)["2"]
-    assert drawn["3"] < off_by(shuffled)["3"]
+    assert drawn["1"] == pytest.approx(distances(shuffled)["1"])
+    assert drawn["2"] < 0.1 * distances(shuffled)["2"]
+    assert drawn["3"] < distances(shuffled)["3"]

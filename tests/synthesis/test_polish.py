@@ -1,4 +1,4 @@
-"""Polished rows have the released counts over three attributes; sets without a table follow the model of all pairs."""
+"""Polished rows have the released counts over three attributes; other triples follow the pairwise model."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def model_of_threes(learnt: PairwiseModel) -> ThreeWayTargets:
     return three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
 
 
-def pairwise_model(table: np.ndarray) -> np.ndarray:
-    """The distribution of largest entropy with the pairs of `table`, by fitting all cells."""
+def maximum_entropy(table: np.ndarray) -> np.ndarray:
+    """Return the distribution of largest entropy with the pairs of `table`, by fitting all cells."""
     found = np.full_like(table, 1 / table.size)
     for _ in range(2000):
         for pair in combinations(range(4), 2):
@@ -51,38 +51,40 @@ def pairwise_model(table: np.ndarray) -> np.ndarray:
     return found
 
 
-def margin(table: np.ndarray, kept: tuple[int, ...]) -> np.ndarray:
-    return table.sum(axis=tuple(k for k in range(4) if k not in kept))
+def margin(table: np.ndarray, subset: tuple[int, ...]) -> np.ndarray:
+    return table.sum(axis=tuple(k for k in range(4) if k not in subset))
 
 
-def count_rows(rows: np.ndarray, kept: tuple[int, ...]) -> np.ndarray:
-    """By brute force."""
-    found = np.zeros([SIZE_LIST[i] for i in kept])
+def count_rows(rows: np.ndarray, subset: tuple[int, ...]) -> np.ndarray:
+    """Count the cells of a set by brute force."""
+    found = np.zeros([SIZE_LIST[i] for i in subset])
     for row in rows:
-        found[tuple(row[list(kept)])] += 1
+        found[tuple(row[list(subset)])] += 1
     return found
 
 
-def off(rows: np.ndarray, table: np.ndarray, degree: int) -> float:
+def mean_error(rows: np.ndarray, table: np.ndarray, degree: int) -> float:
     sets = list(combinations(range(4), degree))
-    return float(np.mean([np.abs(count_rows(rows, kept) / len(rows) - margin(table, kept)).sum() for kept in sets]))
+    return float(
+        np.mean([np.abs(count_rows(rows, subset) / len(rows) - margin(table, subset)).sum() for subset in sets])
+    )
 
 
-def test_what_is_wanted_of_three_attributes_is_what_the_pairwise_model_has(model_of_threes: ThreeWayTargets) -> None:
-    explicit, layout = pairwise_model(draw_joint()), model_of_threes.layout
-    assert layout.sets.tolist() == [list(kept) for kept in SETS]
-    for number, kept in enumerate(SETS):
+def test_three_way_targets_equal_pairwise_model(model_of_threes: ThreeWayTargets) -> None:
+    explicit, layout = maximum_entropy(draw_joint()), model_of_threes.layout
+    assert layout.sets.tolist() == [list(subset) for subset in SETS]
+    for number, subset in enumerate(SETS):
         found = layout.of(model_of_threes.shares, number)
-        truth, data = margin(explicit, kept), margin(draw_joint(), kept)
+        truth, data = margin(explicit, subset), margin(draw_joint(), subset)
         assert np.abs(found - truth).sum() < 0.03
         assert np.abs(found - truth).sum() < 0.15 * np.abs(data - truth).sum(), "it follows no three-way effect"
         for axis in range(3):
-            pair = tuple(i for place, i in enumerate(kept) if place != axis)
+            pair = tuple(i for place, i in enumerate(subset) if place != axis)
             assert found.sum(axis=axis) == pytest.approx(margin(draw_joint(), pair), abs=1e-3)
 
 
-def test_a_released_table_of_three_attributes_is_the_target(learnt: PairwiseModel) -> None:
-    """`joint` has an effect of three attributes that no pair shows."""
+def test_released_triple_is_used_as_target(learnt: PairwiseModel) -> None:
+    """`draw_joint` has a three-way effect that is not visible in pairs."""
     names, total = tuple(SIZES)[:3], make_model(draw_joint()).total
     table = margin(draw_joint(), (0, 1, 2)) * total
     made = three_way_targets(
@@ -96,40 +98,38 @@ def test_a_released_table_of_three_attributes_is_the_target(learnt: PairwiseMode
     assert np.abs(count_rows(rows, (0, 1, 2)) / 5000 - table / total).sum() < 0.02
 
 
-def test_polished_rows_are_nearer_over_three_and_as_near_over_two(
+def test_polished_rows_are_nearer_in_triples_and_as_near_in_pairs(
     learnt: PairwiseModel, model_of_threes: ThreeWayTargets
 ) -> None:
-    table, part = pairwise_model(draw_joint()), RowPart(5000, 1, 0)
+    table, part = maximum_entropy(draw_joint()), RowPart(5000, 1, 0)
     plain, polished = draw(learnt, part, "release"), draw(learnt, part, "release", model_of_threes)
     assert polished.shape == (5000, 4)
-    assert off(polished, table, 3) < 0.5 * off(plain, table, 3)
-    assert off(polished, table, 2) < 1.5 * off(plain, table, 2) < 0.01
+    assert mean_error(polished, table, 3) < 0.5 * mean_error(plain, table, 3)
+    assert mean_error(polished, table, 2) < 1.5 * mean_error(plain, table, 2) < 0.01
 
 
-def test_polished_parts_together_have_the_counts_of_the_whole(
-    learnt: PairwiseModel, model_of_threes: ThreeWayTargets
-) -> None:
-    table = pairwise_model(draw_joint())
+def test_polished_parts_have_counts_of_one_draw(learnt: PairwiseModel, model_of_threes: ThreeWayTargets) -> None:
+    table = maximum_entropy(draw_joint())
     parts = [draw(learnt, RowPart(20_000, 4, number), "release", model_of_threes) for number in range(4)]
     plain = [draw(learnt, RowPart(20_000, 4, number), "release") for number in range(4)]
     assert list(map(len, parts)) == [5000] * 4
-    assert off(np.concatenate(parts), table, 3) < 0.6 * off(np.concatenate(plain), table, 3)
+    assert mean_error(np.concatenate(parts), table, 3) < 0.6 * mean_error(np.concatenate(plain), table, 3)
     assert (parts[2] == draw(learnt, RowPart(20_000, 4, 2), "release", model_of_threes)).all()
     assert (parts[2] != parts[1]).any()
 
 
-def polisher(model_of_threes: ThreeWayTargets, learnt: PairwiseModel) -> Polisher:
-    asked, chance = learnt.targets, PublicStream("test", "polisher")
+def make_polisher(model_of_threes: ThreeWayTargets, learnt: PairwiseModel) -> Polisher:
+    targets, chance = learnt.targets, PublicStream("test", "polisher")
     rows = learnt.rows[:600].copy()
-    return Polisher(model_of_threes.layout, model_of_threes.shares * 600, asked.layout, asked.ones, rows,
-                    asked.shares * 600, learnt.theta, asked.layout.used, chance)  # fmt: skip
+    return Polisher(model_of_threes.layout, model_of_threes.shares * 600, targets.layout, targets.ones, rows,
+                    targets.shares * 600, learnt.theta, targets.layout.used, chance)  # fmt: skip
 
 
-def laid_out(made: Polisher, rows: np.ndarray, aims: np.ndarray, beta: float) -> np.ndarray:
-    """Weights and slopes from the definition: one line for each pair of values of the others, slopes behind."""
+def expected_weights(made: Polisher, rows: np.ndarray, aims: np.ndarray, beta: float) -> np.ndarray:
+    """Return weights and slopes by definition: one line for each pair of values of the others, followed by slopes."""
     lines = []
-    for number, kept in enumerate(SETS):
-        count, aim = count_rows(rows, kept), made._sets.of(aims, number)
+    for number, subset in enumerate(SETS):
+        count, aim = count_rows(rows, subset), made._sets.of(aims, number)
         slope = beta / (aim + 1)
         for axis in range(3):
             both = [np.moveaxis(one, axis, -1) for one in (slope * (aim - count - 0.5), slope)]
@@ -137,37 +137,37 @@ def laid_out(made: Polisher, rows: np.ndarray, aims: np.ndarray, beta: float) ->
     return np.concatenate(lines)
 
 
-def test_weights_are_the_gradient_of_the_energy_and_follow_every_change(
+def test_weights_are_gradient_of_energy_and_follow_changes(
     learnt: PairwiseModel, model_of_threes: ThreeWayTargets
 ) -> None:
-    made, aims = polisher(model_of_threes, learnt), model_of_threes.shares * 600
+    made, aims = make_polisher(model_of_threes, learnt), model_of_threes.shares * 600
     before = made.rows.copy()
     made.polish(2.0, 3.0)
-    kept = made._threes[:-BEHIND]
+    updated = made._threes[:-BEHIND]
     assert (made.rows != before).any()
-    assert kept == pytest.approx(laid_out(made, made.rows, aims, 3.0), abs=2e-3)
-    assert np.abs(kept - laid_out(made, before, aims, 3.0)).max() > 0.5
+    assert updated == pytest.approx(expected_weights(made, made.rows, aims, 3.0), abs=2e-3)
+    assert np.abs(updated - expected_weights(made, before, aims, 3.0)).max() > 0.5
 
 
-def test_counts_are_those_of_the_rows(learnt: PairwiseModel, model_of_threes: ThreeWayTargets) -> None:
+def test_counts_of_triples_equal_brute_force(learnt: PairwiseModel, model_of_threes: ThreeWayTargets) -> None:
     layout, counts = model_of_threes.layout, np.zeros(model_of_threes.layout.cells)
     loops.count_triples(learnt.rows[:500], layout.sets, layout.ends, layout.sizes, counts)
-    for number, kept in enumerate(SETS):
-        assert (layout.of(counts, number) == count_rows(learnt.rows[:500], kept)).all()
+    for number, subset in enumerate(SETS):
+        assert (layout.of(counts, number) == count_rows(learnt.rows[:500], subset)).all()
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0, 30), min_size=1, max_size=20), st.integers(2, 9))
-def test_what_is_wanted_of_parts_is_whole_and_adds_up(cells: list[float], parts: int) -> None:
+def test_triple_targets_of_parts_are_integers_with_correct_sum(cells: list[float], parts: int) -> None:
     whole = np.array(cells)
     shares = [RowPart(100, parts, number).share(whole, PublicStream("r", "dither threes")) for number in range(parts)]
     assert all((share == np.rint(share)).all() for share in shares)
     assert (np.abs(np.sum(shares, axis=0) - whole) < 1 + 1e-9).all()
 
 
-def test_sets_that_chance_moves_most_are_kept_within_the_memory(learnt: PairwiseModel, monkeypatch) -> None:
+def test_triples_of_largest_chance_variation_are_selected_within_memory(learnt: PairwiseModel, monkeypatch) -> None:
     layout = learnt.targets.layout
-    root_sums = [np.floor(np.sqrt(count_rows(learnt.rows[:2000], kept)) * 64).sum() for kept in SETS]
+    root_sums = [np.floor(np.sqrt(count_rows(learnt.rows[:2000], subset)) * 64).sum() for subset in SETS]
     assert loops.count_roots(learnt.rows[:2000], np.array(SETS), layout.sizes).tolist() == root_sums
     monkeypatch.setattr(three_way, "MOST_SETS", 2)
     best = sorted(sorted(range(4), key=lambda number: -root_sums[number])[:2])
@@ -178,28 +178,28 @@ def test_sets_that_chance_moves_most_are_kept_within_the_memory(learnt: Pairwise
     assert sets_of(PairLayout(layout.names, layout.sizes, used), learnt.rows, MEMORY).tolist() == [[0, 2, 3], [1, 2, 3]]
 
 
-def test_more_attributes_than_there_is_time_for() -> None:
+def test_number_of_triples_and_attributes_is_limited() -> None:
     count = 250
     used = ~np.eye(count, dtype=np.bool_)
     layout = PairLayout(tuple(map(str, range(count))), np.full(count, 2), used)
     rows = np.random.default_rng(0).integers(0, 2, (400, count)).astype(np.int32)
-    kept = sets_of(layout, rows, MEMORY)
-    assert len(kept) == three_way.MOST_SETS
-    assert kept.max() < three_way.MOST_ATTRIBUTES
+    selected = sets_of(layout, rows, MEMORY)
+    assert len(selected) == three_way.MOST_SETS
+    assert selected.max() < three_way.MOST_ATTRIBUTES
 
 
-def test_without_a_set_rows_are_held_to_pairs(learnt: PairwiseModel) -> None:
+def test_rows_without_triples_follow_pairs(learnt: PairwiseModel) -> None:
     none = three_way_targets(learnt, make_model(draw_joint()), "release", 1)
     assert none.layout.cells == 0
-    assert off(draw(learnt, RowPart(5000, 1, 0), "release", none), draw_joint(), 2) < 0.01
+    assert mean_error(draw(learnt, RowPart(5000, 1, 0), "release", none), draw_joint(), 2) < 0.01
 
 
-def test_what_was_told_is_kept_byte_by_byte_and_made_the_same_again(learnt: PairwiseModel, tmp_path: Path) -> None:
-    kept = three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
-    write_targets(tmp_path / "threes.npz", kept)
+def test_three_way_targets_round_trip_and_are_reproducible(learnt: PairwiseModel, tmp_path: Path) -> None:
+    written = three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
+    write_targets(tmp_path / "threes.npz", written)
     back = read_targets(tmp_path / "threes.npz")
     again = three_way_targets(learnt, make_model(draw_joint()), "release", MEMORY)
-    assert kept.shares.tobytes() == back.shares.tobytes() == again.shares.tobytes()
+    assert written.shares.tobytes() == back.shares.tobytes() == again.shares.tobytes()
     assert isinstance(back.layout, TripleLayout)
-    assert (back.layout.sets == kept.layout.sets).all()
-    assert (three_way_targets(learnt, make_model(draw_joint()), "another", MEMORY).shares != kept.shares).any()
+    assert (back.layout.sets == written.layout.sets).all()
+    assert (three_way_targets(learnt, make_model(draw_joint()), "another", MEMORY).shares != written.shares).any()

@@ -1,4 +1,4 @@
-"""What cannot be never appears, and rules that cannot be read are refused."""
+"""Rules of the domain in rows: impossible rows are repaired, and invalid rules are refused."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ RULES: dict[str, Any] = {
 }
 
 
-def domain(**rules: Any) -> Domain:
+def make_domain(**rules: Any) -> Domain:
     return Domain.from_dict({"attributes": ATTRIBUTES, **(rules or RULES)})
 
 
-def impossible(row: Mapping[str, int]) -> bool:
-    """By hand, on cells."""
+def is_impossible(row: Mapping[str, int]) -> bool:
+    """Return whether a row of cells is impossible, with the rules written by hand."""
     young_married = row["age"] <= 2 and row["marital"] == 1
     rich_child = row["age"] <= 1 and row["income"] >= 1 and row["region"] == 0
     return young_married or rich_child or (row["region"] == 0) != (row["code"] < 2)
 
 
-def test_no_impossible_row_is_left_and_possible_ones_stay() -> None:
-    own, rng = domain(), np.random.default_rng(0)
+def test_impossible_rows_are_repaired_and_others_unchanged() -> None:
+    own, rng = make_domain(), np.random.default_rng(0)
     ones = {name: rng.random(own[name].size) + 0.2 for name in own.names}
     rows = np.stack([rng.integers(0, own[name].size, 4000) for name in own.names], axis=1).astype(np.int32)
-    wrong = np.array([impossible(dict(zip(own.names, row, strict=True))) for row in rows])
+    wrong = np.array([is_impossible(dict(zip(own.names, row, strict=True))) for row in rows])
     possible = RuleRepair(own.rules, own.names, ones)
     assert (possible.broken(rows) == wrong).all()
     repaired = possible.repair(rows, PublicStream("r", "possible"))
-    assert not any(impossible(dict(zip(own.names, row, strict=True))) for row in repaired)
+    assert not any(is_impossible(dict(zip(own.names, row, strict=True))) for row in repaired)
     assert (repaired[~wrong] == rows[~wrong]).all()
     assert 0.3 < wrong.mean() < 0.9
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_rules_are_kept_or_refused(data: st.DataObject) -> None:
+def test_any_rules_are_obeyed_or_refused(data: st.DataObject) -> None:
     sizes = {"a": 3, "b": 2, "c": 4}
     names = list(sizes)
     cells = {name: st.frozensets(st.integers(0, size - 1), min_size=1) for name, size in sizes.items()}
@@ -80,14 +80,14 @@ def test_any_rules_are_kept_or_refused(data: st.DataObject) -> None:
     assert not possible.broken(repaired).any()
 
 
-def test_rules_that_leave_nothing_are_refused() -> None:
+def test_rules_that_exclude_every_row_are_refused() -> None:
     rules = [StructuralZero((("a", frozenset({0, 1, 2})),))]
     with pytest.raises(PlanError, match="rules that exclude every row"):
         RuleRepair(rules, ["a"], {"a": np.ones(3)}).repair(np.zeros((4, 1), np.int32), PublicStream("r", "possible"))
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "text"),
     [
         ({"impossible": [{"agee": [1]}]}, "no attribute 'agee'"),
         ({"impossible": [{"age": [77]}]}, "impossible.age: 77"),
@@ -98,14 +98,14 @@ def test_rules_that_leave_nothing_are_refused() -> None:
         ({"determined": [{"attribute": "region", "by": "code", "map": {"A1": "nort"}}]}, "did you mean 'north'"),
     ],
 )
-def test_rules_that_cannot_be_read_are_refused(rules: dict[str, Any], said: str) -> None:
+def test_invalid_rules_are_refused(rules: dict[str, Any], text: str) -> None:
     with pytest.raises(DomainError) as refused:
-        domain(**rules)
-    assert said in str(refused.value)
+        make_domain(**rules)
+    assert text in str(refused.value)
 
 
-def test_rules_are_part_of_the_domain_and_survive_its_file() -> None:
-    own = domain()
+def test_rules_round_trip_through_domain_file() -> None:
+    own = make_domain()
     assert Domain.from_dict(own.to_dict()) == own
     assert own != Domain.from_dict({"attributes": ATTRIBUTES})
     assert own.digest != Domain.from_dict({"attributes": ATTRIBUTES}).digest

@@ -1,4 +1,4 @@
-"""A toy of each kind, one module and one line in a table each: what CONTRIBUTING.md tells to do."""
+"""A toy plug-in of each kind, with one module and one registry line each, as in CONTRIBUTING.md."""
 
 from dpscale.mechanisms import MECHANISMS
 from dpscale.reconstruction import RECONSTRUCTIONS
@@ -6,7 +6,7 @@ from dpscale.runs.stages import STAGES, Stage
 
 
 def register() -> None:
-    """The lines, in this process."""
+    """Register the toys in this process."""
     MECHANISMS["one-ways"] = "tests.toys.one_ways"
     MECHANISMS["tree"] = "tests.toys.tree"
     RECONSTRUCTIONS["cut-at-zero"] = "tests.toys.cut_at_zero"
@@ -14,8 +14,8 @@ def register() -> None:
                              "tests.toys.totals", needs=("measure",))  # fmt: skip
 
 
-def forget() -> None:
-    """As it was before."""
+def unregister() -> None:
+    """Remove the toys from the registries."""
     for table, names in (
         (MECHANISMS, ("one-ways", "tree")),
         (RECONSTRUCTIONS, ("cut-at-zero",)),

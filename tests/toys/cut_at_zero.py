@@ -1,4 +1,4 @@
-"""A reconstruction: least squares with what is below zero cut off, and no errors told."""
+"""A reconstruction: least squares with negative values replaced by zero, without standard errors."""
 
 import numpy as np
 
@@ -6,8 +6,8 @@ from dpscale.reconstruction.base import BasicOptions, Reconstruction
 from dpscale.reconstruction.model_answers import ModelEstimates
 
 
-class Cut:
-    """Marginals of least squares, cut at zero."""
+class ClippedMarginals:
+    """Marginals of least squares, clipped at zero."""
 
     def __init__(self, estimates):
         self.estimates = estimates
@@ -17,7 +17,7 @@ class Cut:
 
 
 def estimates(evidence, options, folder):
-    cut = Cut(evidence.least_squares())
+    cut = ClippedMarginals(evidence.least_squares())
     return ModelEstimates(evidence, cut, evidence.workload.domain.names)
 
 

@@ -1,4 +1,4 @@
-"""A matrix mechanism: every asked attribute by itself, cell by cell, at equal shares."""
+"""A matrix mechanism: every attribute of the workload by itself, cell by cell, with equal shares."""
 
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.fixed_plan import marginal_plan, matrix_mechanism
@@ -9,15 +9,15 @@ NAME = "one-ways"
 
 
 class Options(Settings):
-    """What share of the budget is used."""
+    """The share of the budget that is used."""
 
     used: float = setting(1.0, "a share above 0, up to 1", "the share of the budget that is used", gt=0, le=1)
 
 
 def plan(problem, options, tools):
-    """One block an attribute."""
+    """Plan one block per attribute."""
     workload = problem.workload
-    names = [name for name in workload.domain.names if any(name in asked for asked in workload.sets)]
+    names = [name for name in workload.domain.names if any(name in attributes for attributes in workload.sets)]
     share = options.used * (1 - 1e-15) / len(names)
     factors = {name: (identity_factor(workload.domain[name].size),) for name in names}
     blocks = [Block((name,), factors[name], share, True, problem.noise) for name in names]

@@ -1,4 +1,4 @@
-"""Families whose Gram has not full rank, each made from its matrix: a family is one object and one line in a table."""
+"""Families with a singular Gram matrix, each defined by its matrix."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ Matrix = Callable[[int], np.ndarray]
 
 
 def windows(size: int) -> np.ndarray:
-    """Sums of 3 neighbouring cells, or of all where there are fewer."""
+    """Return sums of 3 neighbouring cells, or of all cells if there are fewer."""
     width = min(3, size)
     return np.array([[low <= cell < low + width for cell in range(size)] for low in range(size - width + 1)], float)
 
 
 def halves(size: int) -> np.ndarray:
-    """The first half and the rest."""
+    """Return the first half and the rest."""
     cells = np.arange(size)
     return np.array([cells < size // 2, cells >= size // 2], float)
 
 
-def whole(size: int) -> np.ndarray:
-    """The total: nothing is left of it beside the mean."""
+def total(size: int) -> np.ndarray:
+    """Return the total, which has no residual besides the mean."""
     return np.ones((1, size))
 
 
 def repeated(size: int) -> np.ndarray:
-    """One cell, asked four times, and the total."""
+    """Return one cell four times, and the total."""
     return np.vstack([np.eye(size)[[size // 2] * 4], np.ones((1, size))])
 
 
-def drawn(size: int) -> np.ndarray:
-    """Half as many queries as cells, drawn at random, and a query of nothing."""
+def random_queries(size: int) -> np.ndarray:
+    """Return half as many random queries as cells, and a query of zeros."""
     random = np.random.default_rng(size)
     return np.vstack([random.random((max(size // 2, 1), size)) < 0.5, np.zeros((1, size))]).astype(float)
 
 
-MATRICES: dict[str, Matrix] = {one.__name__: one for one in (windows, halves, whole, repeated, drawn)}
+MATRICES: dict[str, Matrix] = {one.__name__: one for one in (windows, halves, total, repeated, random_queries)}
 
 
 def family_of(name: str, matrix: Matrix) -> Family:
-    """A family by its matrix; it numbers its queries as if each were one cell's."""
+    """Return the family of a matrix; its queries are numbered as if each were one cell."""
     return Family(
         name,
         count=lambda size: len(matrix(size)),

@@ -1,4 +1,4 @@
-"""A mechanism that asks for more than it says it costs is stopped before the draw, whatever it is."""
+"""Mechanisms with a wrong cost are stopped before a draw."""
 
 import sys
 from contextlib import suppress
@@ -18,28 +18,28 @@ from tests.audit.small import write
 RHO = {"rho": 0.5, "dataset": "small"}
 
 
-class Cheap(AdaptivePlan):
-    """Charged a hundredth of what its first decision costs."""
+class UnderchargedPlan(AdaptivePlan):
+    """Planted error: the charge is a hundredth of the cost of the first decision."""
 
     @property
     def cost(self):
         return dp.privacy.Cost(gaussian=self.setting.beta / 100)
 
 
-class Greedy(AdaptivePlan):
-    """Its rounds measure at fifty times their budget, and its decisions say so."""
+class OverspendingPlan(AdaptivePlan):
+    """Planted error: rounds measure at fifty times their budget, and decisions state this cost."""
 
     def next_selection(self, state):
-        asked = super().next_selection(state)
-        return replace(asked, step=asked.step * 50) if asked else None
+        selection = super().next_selection(state)
+        return replace(selection, step=selection.step * 50) if selection else None
 
 
-class Sly(AdaptivePlan):
-    """Its choices are made at fifty times the cost that its decisions tell."""
+class HiddenSelectionCostPlan(AdaptivePlan):
+    """Planted error: selections are made at fifty times the cost in their decisions."""
 
     def next_selection(self, state):
-        asked = super().next_selection(state)
-        return replace(asked, beta=asked.beta * 50) if asked else None
+        selection = super().next_selection(state)
+        return replace(selection, beta=selection.beta * 50) if selection else None
 
     def make_decision(self, state, selection, chosen):
         decision = super().make_decision(state, selection, chosen)
@@ -59,8 +59,8 @@ def registered(request, monkeypatch):
     monkeypatch.setitem(MECHANISMS, "over", module.__name__)
 
 
-@pytest.mark.parametrize("registered", [Cheap, Greedy], indirect=True)
-def test_no_more_is_drawn_than_was_paid(tmp_path, registered):
+@pytest.mark.parametrize("registered", [UnderchargedPlan, OverspendingPlan], indirect=True)
+def test_planted_overspending_is_stopped_before_draw(tmp_path, registered):
     with suppress(Exception):
         dp.run(write(tmp_path, mechanism={"name": "over"}, privacy=RHO), tmp_path / "run")
     assert not list((tmp_path / "run" / "measurements").glob("round-*.json"))  # nor is a choice written
@@ -69,20 +69,20 @@ def test_no_more_is_drawn_than_was_paid(tmp_path, registered):
         assert audit.drawn <= audit.paid
 
 
-@pytest.mark.parametrize("registered", [Sly], indirect=True)
-def test_a_choice_costs_what_its_decision_tells(tmp_path, registered):
+@pytest.mark.parametrize("registered", [HiddenSelectionCostPlan], indirect=True)
+def test_planted_selection_cost_is_refused(tmp_path, registered):
     with pytest.raises((dp.DpscaleError, ValueError)):
         dp.run(write(tmp_path, mechanism={"name": "over"}, privacy=RHO), tmp_path / "run")
 
 
-def test_pure_noise_is_not_charged_as_many_small_parts_that_it_is_not(tmp_path, monkeypatch):
-    """Under a cap in gdp a release of many small epsilons costs less; how small they are is counted again."""
+def test_planted_pure_squares_are_refused(tmp_path, monkeypatch):
+    """Under a cap in gdp a release of many small epsilons costs less; their squares are recomputed."""
     honest = FixedPlan.cost.fget
 
-    def cheaper(self):
+    def understated_cost(self):
         return dp.privacy.Cost(pure=honest(self).pure, pure_squares="1/1000000")
 
-    monkeypatch.setattr(FixedPlan, "cost", property(cheaper))
+    monkeypatch.setattr(FixedPlan, "cost", property(understated_cost))
     job = write(tmp_path, privacy={"epsilon": 10.0, "dataset": "small"}, engine={"scheduler": "synchronous"})
     with pytest.raises(dp.BudgetError, match="would measure more than was charged"):
         dp.run(job, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""A toy mechanism, reconstruction and stage run end to end, on threads and on a cluster, and give the same bytes."""
+"""Toy plug-ins (mechanisms, reconstruction, stage) run end to end with the same bytes on threads and on a cluster."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def cluster():
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_toy_runs_on_threads_and_on_a_cluster_with_the_same_bytes(tmp_path, name, cluster):
+def test_toys_give_same_bytes_on_threads_and_cluster(tmp_path, name, cluster):
     path = write(tmp_path, **JOBS[name])
     release = dp.run(path, tmp_path / "threads", scheduler="threads")
     assert audit_run(release.path, tmp_path / "ledger.sqlite").sound
@@ -56,7 +56,7 @@ def test_a_toy_runs_on_threads_and_on_a_cluster_with_the_same_bytes(tmp_path, na
         assert what(tmp_path / "threads") == what(tmp_path / "cluster")
 
 
-def test_the_toys_options_and_refusals_come_with_it(tmp_path):
+def test_toy_options_are_validated(tmp_path):
     with pytest.raises(dp.JobError, match=r"mechanism.used: 2.0; expected a share above 0, up to 1; fix it"):
         dp.run(write(tmp_path, mechanism={"name": "one-ways", "used": 2.0}), tmp_path / "run")
     with pytest.raises(dp.JobError, match=r"mechanism.usd: given for one-ways; expected used; did you mean 'used'"):
@@ -65,15 +65,15 @@ def test_the_toys_options_and_refusals_come_with_it(tmp_path):
         dp.run(write(tmp_path, mechanism={"name": "tree"}, reconstruct={"method": "cut-at-zero"}), tmp_path / "run")
 
 
-def test_the_toy_reconstruction_is_its_own(tmp_path):
+def test_toy_reconstruction_is_used(tmp_path):
     release = dp.run(write(tmp_path, **JOBS["one-ways"]), tmp_path / "run")
     assert (release.marginal(("a",)) >= 0).all()
     assert np.isnan(release.answer(("a",), np.ones(4))[1])
     assert "Estimates are cut at zero." in (release.path / "report.html").read_text()
 
 
-def test_the_selections_hook_leaves_a_spanning_tree(tmp_path):
-    """Three attributes: the two pairs that are chosen hold all of them, and no third is ever a candidate."""
+def test_excluded_candidates_leave_spanning_tree(tmp_path):
+    """Three attributes: the two selected pairs contain all of them, and the third pair is never a candidate."""
     for number in range(6):
         place = tmp_path / str(number)
         release = dp.run(
@@ -84,16 +84,16 @@ def test_the_selections_hook_leaves_a_spanning_tree(tmp_path):
         assert {name for pair in chosen for name in pair} == {"a", "b", "c"}
 
 
-def test_the_toy_stage_is_handed_over_by_hash_and_made_again(tmp_path):
-    """What it needs is what it reads: edited measurements are refused."""
+def test_toy_stage_checks_hashes_of_its_input(tmp_path):
+    """The stage reads the measurements, and edited measurements are refused."""
     release = dp.run(write(tmp_path, **JOBS["one-ways"]), tmp_path / "run")
     shutil.rmtree(release.path / "totals")
     path = next((release.path / "measurements").glob("*.parquet"))
-    kept = path.read_bytes()
-    path.write_bytes(kept + b"\n")
+    content = path.read_bytes()
+    path.write_bytes(content + b"\n")
     done = CliRunner().invoke(main, ["run", str(tmp_path / "job.toml"), "--run-dir", str(release.path), "--quiet"])
     assert done.exit_code == 2
     assert "files that stage measure wrote" in done.stderr
-    path.write_bytes(kept)
+    path.write_bytes(content)
     dp.run(tmp_path / "job.toml", release.path)
     assert Run(release.path).done("totals")

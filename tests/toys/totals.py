@@ -1,4 +1,4 @@
-"""A stage: the estimated total of every asked set, as a file."""
+"""A stage that writes the estimated total of every set of the workload to a file."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""An adaptive mechanism: pairs that form a spanning tree, all chosen in one round; otherwise as `aim-grem`."""
+"""An adaptive mechanism: pairs of a spanning tree, all selected in one round; otherwise as `aim-grem`."""
 
 from dataclasses import fields
 
@@ -9,7 +9,7 @@ from dpscale.mechanisms.contract import Mechanism, NoOptions
 
 
 class TreeSelection(AimSelection):
-    """Pairs that close a circle are lost."""
+    """A selection that excludes pairs that would close a cycle."""
 
     def excluded(self, chosen):
         root = {name: name for names in self.candidates for name in names}
@@ -23,16 +23,16 @@ class TreeSelection(AimSelection):
 
 
 class Tree(AdaptivePlan):
-    """One round takes the whole tree, all of whose edges are pairs, and all that is left of the budget."""
+    """An adaptive plan with one round for the whole tree and all of the remaining budget."""
 
     def next_selection(self, state):
-        asked = super().next_selection(state)
+        selection = super().next_selection(state)
         count = len(self.setting.names) - 1
         step = state.left / count
         cost = self.setting.schedule.selecting * step
-        mine = {field.name: getattr(asked, field.name) for field in fields(AimSelection)} if asked else {}
+        mine = {field.name: getattr(selection, field.name) for field in fields(AimSelection)} if selection else {}
         mine |= {"candidates": state.offered, "count": count, "beta": cost, "step": step - cost}
-        return TreeSelection(**mine) if asked else None
+        return TreeSelection(**mine) if selection else None
 
 
 def plan(problem, options, tools=None):

@@ -10,37 +10,37 @@ SIZES = [2, 3, 5, 8]
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", FAMILIES)
 class TestClosedForms:
-    def test_matrix_is_the_contracts(self, name, size):
+    def test_matrix_equals_reference(self, name, size):
         np.testing.assert_array_equal(FAMILIES[name].matrix(size), one_way_queries(name, size))
 
-    def test_count_gram_and_means(self, name, size):
+    def test_count_gram_and_means_equal_matrix(self, name, size):
         queries, family = one_way_queries(name, size), FAMILIES[name]
         assert family.count(size) == len(queries)
         np.testing.assert_allclose(family.gram(size), queries.T @ queries)
         np.testing.assert_allclose(family.means(size), queries.mean(axis=1))
 
-    def test_quadratic_is_the_diagonal(self, name, size):
+    def test_quadratic_equals_diagonal(self, name, size):
         form = np.random.default_rng(size).normal(size=(size, size))
         form = form + form.T
         queries = one_way_queries(name, size)
         np.testing.assert_allclose(FAMILIES[name].quadratic(form), np.diag(queries @ form @ queries.T), atol=1e-12)
 
-    def test_answers_along_any_axis(self, name, size):
+    def test_answers_along_any_axis_equal_matrix(self, name, size):
         values = np.random.default_rng(1).normal(size=(3, size, 4))
         expected = np.einsum("qn,anb->aqb", one_way_queries(name, size), values)
         np.testing.assert_allclose(FAMILIES[name].answers(values, 1), expected, atol=1e-12)
 
-    def test_bounds_name_every_query(self, name, size):
+    def test_bounds_have_one_entry_per_query(self, name, size):
         for cells in FAMILIES[name].bounds(size).values():
             assert len(cells) == FAMILIES[name].count(size)
 
-    def test_axis_gram_restores_the_centred_gram(self, name, size):
+    def test_axis_restores_centred_gram(self, name, size):
         axis, queries = axis_of(name, size), one_way_queries(name, size)
         centered = queries - queries.mean(axis=1, keepdims=True)
         np.testing.assert_allclose(axis.factor.gram * axis.weight, centered.T @ centered, atol=1e-10)
         assert axis.mean_square == pytest.approx((queries.mean(axis=1) ** 2).sum())
 
 
-def test_all_families_meet_at_size_two():
+def test_families_have_equal_axis_at_size_two():
     keys = {axis_of(name, 2).factor.key for name in FAMILIES}
     assert len(keys) == 1

@@ -11,36 +11,36 @@ SIZES = {"a": 3, "b": 4, "c": 2}
 EVERY = subsets(tuple(SIZES))
 
 
-def noisy(names, rng):
+def draw_residual(names, rng):
     return center(rng.normal(size=[SIZES[name] for name in names]), range(len(names)))
 
 
-def measured(rng, count=12):
+def draw_measurements(rng, count=12):
     chosen = [EVERY[index] for index in rng.integers(len(EVERY), size=count)]
-    return [(names, noisy(names, rng), float(rng.uniform(0.1, 3))) for names in chosen]
+    return [(names, draw_residual(names, rng), float(rng.uniform(0.1, 3))) for names in chosen]
 
 
-def test_every_residual_is_the_inverse_variance_average():
-    told = measured(np.random.default_rng(0), 20)
-    together, stepwise = Residuals(SIZES).updated(told), Residuals(SIZES)
-    for one in told:
+def test_residuals_are_inverse_variance_averages():
+    measurements = draw_measurements(np.random.default_rng(0), 20)
+    together, stepwise = Residuals(SIZES).updated(measurements), Residuals(SIZES)
+    for one in measurements:
         stepwise = stepwise.updated([one])
     for names in together.values:
-        own = [(value, weight) for kept, value, weight in told if kept == names]
+        own = [(value, weight) for subset, value, weight in measurements if subset == names]
         expected = sum(v * w for v, w in own) / sum(w for _, w in own)
         np.testing.assert_allclose(together.values[names], expected, atol=1e-12)
         np.testing.assert_allclose(stepwise.values[names], expected, atol=1e-12)
         assert together.precision(names) == pytest.approx(sum(w for _, w in own))
 
 
-def test_exact_residuals_give_back_the_marginal():
+def test_exact_residuals_restore_marginal():
     data = np.random.default_rng(2).normal(size=(3, 4, 2))
-    told = [(names, residual_of(data, ["abc".index(n) for n in names]), 1.0) for names in EVERY]
-    np.testing.assert_allclose(Residuals(SIZES).updated(told).marginal(("a", "b", "c")), data, atol=1e-12)
+    measurements = [(names, residual_of(data, ["abc".index(n) for n in names]), 1.0) for names in EVERY]
+    np.testing.assert_allclose(Residuals(SIZES).updated(measurements).marginal(("a", "b", "c")), data, atol=1e-12)
 
 
-def test_non_negative_is_the_least_squares_solution_under_local_non_negativity():
-    """The oracle is over all cells of a table: explicit marginals and centring, and the inputs of `updated` alone."""
+def test_non_negative_is_constrained_least_squares():
+    """The oracle is cvxpy over all cells of a table, with explicit marginals and centring."""
     import cvxpy as cp
 
     rng = np.random.default_rng(3)
@@ -48,22 +48,24 @@ def test_non_negative_is_the_least_squares_solution_under_local_non_negativity()
     noisy_residuals = []
     for names in EVERY[:7]:
         axes = ["abc".index(n) for n in names]
-        noisy_residuals.append((names, residual_of(data, axes) + 2 * noisy(names, rng), float(rng.uniform(0.2, 2))))
+        noisy_residuals.append(
+            (names, residual_of(data, axes) + 2 * draw_residual(names, rng), float(rng.uniform(0.2, 2)))
+        )
     state, sets = Residuals(SIZES).updated(noisy_residuals), list(combinations("abc", 2))
     found = non_negative(state, sets, 5000)
     assert all(found.marginal(names).min() > -1e-5 for names in sets)
     table = cp.Variable(data.size)
     cost = sum(
-        cp.sum_squares(kron(names, lambda n: np.eye(n) - 1 / n) @ table - values.ravel()) * weight
+        cp.sum_squares(explicit_matrix(names, lambda n: np.eye(n) - 1 / n) @ table - values.ravel()) * weight
         for names, values, weight in noisy_residuals
     )
-    limits = [kron(names, np.eye) @ table >= 0 for names in sets]
+    limits = [explicit_matrix(names, np.eye) @ table >= 0 for names in sets]
     cp.Problem(cp.Minimize(cost), limits).solve(solver="CLARABEL")
     for names in EVERY[:7]:
-        expected = kron(names, lambda n: np.eye(n) - 1 / n) @ table.value
+        expected = explicit_matrix(names, lambda n: np.eye(n) - 1 / n) @ table.value
         np.testing.assert_allclose(found.values[names].ravel(), expected, atol=2e-4)
 
 
-def kron(names, matrix):
-    """A matrix on each axis of `names`, sums over the others, as one matrix over all cells."""
+def explicit_matrix(names, matrix):
+    """Return the product of a matrix on each axis of `names` and sums over the others, over all cells."""
     return reduce(np.kron, [matrix(n) if name in names else np.ones((1, n)) for name, n in SIZES.items()])

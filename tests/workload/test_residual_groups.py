@@ -5,7 +5,7 @@ from dpscale.workload.residual.in_axis import Groups, by_mass, coarsened, every_
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=40), st.floats(0.1, 500))
-def test_groups_are_runs_of_all_cells_and_at_least_two(counts, least):
+def test_groups_partition_cells_into_runs(counts, least):
     groups = by_mass(np.array(counts), least)
     assert groups.starts[0] == 0
     assert list(groups.starts) == sorted(set(groups.starts))
@@ -13,13 +13,13 @@ def test_groups_are_runs_of_all_cells_and_at_least_two(counts, least):
     assert groups.widths.sum() == len(counts) == len(groups.labels)
 
 
-def test_groups_reach_their_mass():
+def test_groups_reach_minimum_mass():
     counts = np.random.default_rng(0).gamma(0.3, size=100)
     sums = coarsened(counts, [by_mass(counts, 2.0)])
     assert (sums >= 2.0 * 0.3).all()
 
 
-def test_coarsened_sums_and_keeps_integers_and_expanded_spreads():
+def test_coarsened_and_expanded_tables():
     table = np.arange(12).reshape(3, 4)
     groups = [Groups(3, (0, 2)), Groups(4, (0, 1, 3))]
     small = coarsened(table, groups)

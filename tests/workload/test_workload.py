@@ -9,39 +9,39 @@ from tests.oracles import explicit_workload
 DOMAIN = Domain({"a": 4, "b": 3, "c": 2})
 
 
-def mixed() -> Workload:
+def make_mixed_workload() -> Workload:
     rng = np.random.default_rng(0)
     workload = Workload(DOMAIN).add("marginal", degree=2).add("prefix", attributes=[("a",), ("c", "a")], weight=2.0)
     workload.add("range", degree=3, weight=0.5)
     return workload.add_queries(("c", "b"), rng.normal(size=(5, 2, 3)), weights=[1, 2, 0, 1, 3])
 
 
-def test_query_counts_by_hand():
+def test_query_counts_equal_values_by_hand():
     assert Workload(Domain({f"x{i}": 40 for i in range(40)})).add("range", degree=2).query_count == 780 * 820**2
-    assert mixed().query_count == (12 + 8 + 6) + (4 + 8) + 10 * 6 * 3 + 5
+    assert make_mixed_workload().query_count == (12 + 8 + 6) + (4 + 8) + 10 * 6 * 3 + 5
     assert Workload(DOMAIN).add("marginal", degree=0).query_count == 1
 
 
-def test_duplicates_count_and_nothing_is_added():
+def test_duplicate_sets_count_as_queries():
     workload = Workload(DOMAIN).add("marginal", attributes=[("a",), ("a",)]).add("marginal", degree=1)
     assert workload.query_count == 4 + 4 + 9
     assert workload.sets == (("a",), ("b",), ("c",))
 
 
-def test_decomposition_is_the_brute_force_one():
-    """The Gram of every subworkload equals the one got by projecting each query of the explicit workload."""
-    workload = mixed()
+def test_decomposition_equals_brute_force():
+    """The Gram matrix of every subworkload equals that of the explicit queries projected on its space."""
+    workload = make_mixed_workload()
     queries, weights = explicit_workload(workload)
     cube = queries.reshape(-1, *DOMAIN.shape(DOMAIN.names))
     found = {sub.attributes: sub for sub in decompose(workload)}
-    for kept in subsets(DOMAIN.names):
-        axes = [DOMAIN.names.index(name) for name in kept]
+    for subset in subsets(DOMAIN.names):
+        axes = [DOMAIN.names.index(name) for name in subset]
         pieces = piece(cube, axes, lead=1).reshape(len(cube), -1)
         expected = (pieces * weights[:, None]).T @ pieces
-        np.testing.assert_allclose(found[kept].gram(), expected, atol=1e-9)
+        np.testing.assert_allclose(found[subset].gram(), expected, atol=1e-9)
 
 
-def test_merging_keeps_one_term_for_a_family_over_many_sets():
+def test_family_over_many_sets_is_one_term():
     for sub in decompose(Workload(DOMAIN).add("prefix", degree=1).add("prefix", degree=3, weight=7.0)):
         assert len(sub.terms) == 1
 
@@ -53,7 +53,7 @@ def test_signature_ignores_scale_and_names_only():
     assert a == b != c
 
 
-def test_zero_weight_asks_nothing():
+def test_zero_weight_gives_no_subworkload():
     assert list(decompose(Workload(DOMAIN).add("marginal", degree=2, weight=0.0))) == []
 
 
@@ -75,7 +75,7 @@ def test_zero_weight_asks_nothing():
         (lambda w: w.add_queries(("a",), np.zeros((2, 4)), weights=[1]), "workload.weights", "one weight"),
     ],
 )
-def test_bad_input_is_refused_in_one_sentence(call, field, remedy):
+def test_invalid_workload_is_refused_in_one_sentence(call, field, remedy):
     from dpscale import DpscaleError
 
     with pytest.raises(DpscaleError) as caught:
@@ -85,35 +85,35 @@ def test_bad_input_is_refused_in_one_sentence(call, field, remedy):
     assert "\n" not in str(caught.value)
 
 
-def test_arrays_of_the_same_numbers_and_other_shapes_are_other_queries():
-    """5 queries of 6 cells on (a, b) and on (c, d): their pieces were once taken for each other's."""
+def test_arrays_of_equal_numbers_and_other_shape_differ():
+    """Regression test: the pieces of 5 queries of 6 cells on (a, b) and on (c, d) were confused."""
     domain = Domain({"a": 2, "b": 3, "c": 3, "d": 2})
     queries = np.random.default_rng(0).normal(size=(5, 2, 3))
-    asked = {("a", "b"): queries, ("c", "d"): queries.reshape(5, 3, 2)}
+    arrays = {("a", "b"): queries, ("c", "d"): queries.reshape(5, 3, 2)}
     workload = Workload(domain)
-    for names, array in asked.items():
+    for names, array in arrays.items():
         workload.add_queries(names, array)
     found = {sub.attributes: sub.gram() for sub in decompose(workload) if sub.attributes}
-    for names, array in asked.items():
-        for keep in ((0,), (1,), (0, 1)):
-            pieces = piece(array, keep, lead=1).reshape(5, -1)
-            np.testing.assert_allclose(found[tuple(names[axis] for axis in keep)], pieces.T @ pieces, atol=1e-12)
+    for names, array in arrays.items():
+        for axes in ((0,), (1,), (0, 1)):
+            pieces = piece(array, axes, lead=1).reshape(5, -1)
+            np.testing.assert_allclose(found[tuple(names[axis] for axis in axes)], pieces.T @ pieces, atol=1e-12)
 
 
-def test_too_large_an_array_is_refused():
+def test_too_large_array_is_refused():
     big = Domain({"a": 100, "b": 101})
     workload = Workload(big).add_queries(("a", "b"), np.zeros((1, 100, 101)))
     with pytest.raises(PlanError):
         decompose(workload)
 
 
-def test_unknown_family_is_a_job_error():
+def test_unknown_family_is_refused():
     with pytest.raises(JobError):
         Workload(DOMAIN).add("nothing", degree=1)
 
 
 @pytest.mark.parametrize("family", ["prefix", "hybrid", "affine", "random"])
-def test_a_weight_for_each_query_is_that_of_the_brute_force_gram(family):
+def test_query_weights_equal_brute_force_gram(family):
 
     settings = {"numeric": ["a"]} if family == "hybrid" else {}
     domain = Domain({"a": 3, "b": 4})
@@ -129,14 +129,14 @@ def test_a_weight_for_each_query_is_that_of_the_brute_force_gram(family):
     assert weighted.parts[0].name == family
 
 
-def test_sets_with_and_without_weights_for_each_query_stand_together():
+def test_set_weights_and_query_weights_are_separate_parts():
     domain = Domain({"a": 3, "b": 4, "c": 2})
-    asked = Workload(domain).add("prefix", degree=1, weight=[2.0, [1, 0, 0, 3], 1.0])
-    assert [part.sets for part in asked.parts] == [(("a",), ("c",)), (("b",),)]
-    assert asked.query_count == 9
+    workload = Workload(domain).add("prefix", degree=1, weight=[2.0, [1, 0, 0, 3], 1.0])
+    assert [part.sets for part in workload.parts] == [(("a",), ("c",)), (("b",),)]
+    assert workload.query_count == 9
 
 
 @pytest.mark.parametrize("weight", [[[1, 2], 1.0, 1.0], [[1, "x", 1], 1.0, 1.0], [[1, -1, 1], 1.0, 1.0]])
-def test_wrong_weights_for_each_query_are_refused(weight):
+def test_invalid_query_weights_are_refused(weight):
     with pytest.raises(JobError, match="weight"):
         Workload(Domain({"a": 3, "b": 4, "c": 2})).add("prefix", degree=1, weight=weight)
