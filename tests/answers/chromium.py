@@ -28,7 +28,8 @@ WAYS = {
 
 def render_page(page: Path, script: str, ways=tuple(WAYS), pictures: Path | None = None) -> dict[str, dict]:
     """Return, for every display mode, the result of `script` and the console messages.
-    / With a folder `pictures`, a screenshot MODE.png of every mode is written there.
+
+    With a folder `pictures`, a screenshot MODE.png of every mode is written there.
     """
     return asyncio.run(asyncio.wait_for(_render_page(page, script, ways, pictures), SECONDS))
 

@@ -287,7 +287,8 @@ def test_counts_appear_in_private_report_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every count of the table is distinctive, and none appears in another file or in any output.
-    / The budget is tiny, because an accurate rounded estimate in the report of the run could equal the count.
+
+    The budget is tiny, because an accurate rounded estimate in the report of the run could equal the count.
     """
     place, work = tmp_path / "place", tmp_path / "work"
     work.mkdir()

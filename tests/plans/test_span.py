@@ -1,5 +1,6 @@
 """Linear estimates answer exactly the queries in the row space of the measurements, with the least-squares variance.
-/ The oracle is the explicit strategy matrix over the whole domain: integer rows, whose rank is exact modulo a large
+
+The oracle is the explicit strategy matrix over the whole domain: integer rows, whose rank is exact modulo a large
 prime. A query in the row space may be answered, with the variance of generalised least squares; any other is
 refused. A query in the span of the workload is never refused.
 """

@@ -1,5 +1,6 @@
 """Exact noise against closed forms, the published samplers, and bit by bit where 64 bits do not decide.
-/ Goodness-of-fit tests use a fixed key, so that they are deterministic. Each accepts the law with p > 1e-3 and
+
+Goodness-of-fit tests use a fixed key, so that they are deterministic. Each accepts the law with p > 1e-3 and
 rejects scales x 1.3 and x 0.7 with p < 1e-9, which shows its power.
 """
 

@@ -1,5 +1,6 @@
 """Noise of 128 bits: values against exact arithmetic on the same words, distributions against the continuous laws.
-/ As in `test_noise`, keys are fixed; the correct scale has p > 1e-3, and scales x 1.3 and x 0.7 have p < 1e-9.
+
+As in `test_noise`, keys are fixed; the correct scale has p > 1e-3, and scales x 1.3 and x 0.7 have p < 1e-9.
 """
 
 from __future__ import annotations
@@ -164,14 +165,13 @@ def test_loop_decisions_equal_exact_arithmetic(law: Staircase) -> None:
 def test_loop_is_undecided_only_near_acceptance_probability(
     law: Staircase, negative: int, bucket: int, place: float, agree: int, above: bool
 ) -> None:
-    """Numbers V at a distance of 2^-agree from R = 1 - exp(-x) are decided if 32 bits suffice, and otherwise left
-    open.
-    The loop knows V and the offset to 32 bits each. R changes by at most 2^-34 with the other bits of the
-    offset (the slope is below 1/4), V by 2^-32 with its other bits, and rounding is below 2^-56. All numbers at a
-    distance of 2^-31 are therefore decided. Nearer numbers are decided if all completions agree. Acceptance allows
-    for 2^-34, of which the slopes of these laws, at most 1/16, use 2^-36: no number nearer than 2^-35 is accepted.
-    A rejected number may be as near as rounding, if the offset ends in zeros and the known bits of V are the last
-    below R.
+    """Numbers V at a distance of 2^-agree from R = 1 - exp(-x): decided if 32 bits suffice, and left open otherwise.
+
+    The loop knows V and the offset to 32 bits each. R changes by at most 2^-34 with the other bits of the offset (the
+    slope is below 1/4), V by 2^-32 with its other bits, and rounding is below 2^-56. All numbers at a distance of 2^-31
+    are therefore decided. Nearer numbers are decided if all completions agree. Acceptance allows for 2^-34, of which
+    the slopes of these laws, at most 1/16, use 2^-36: no number nearer than 2^-35 is accepted. A rejected number may be
+    as near as rounding, if the offset ends in zeros and the known bits of V are the last below R.
     """
     offset = min(int(place * law.width), law.width - 1)
     start = bucket * law.width

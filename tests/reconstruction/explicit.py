@@ -79,7 +79,8 @@ def solve_least_squares(measured, total):
 
 def maximise_entropy(measured, numbers, total):
     """Return the table of largest entropy with given measured values (in standard deviations), by Newton on the dual.
-    / The table must have no empty cell.
+
+    The table must have no empty cell.
     """
     matrix, _ = scaled_system(measured)
     basis = np.linalg.svd(matrix, full_matrices=False)

@@ -42,7 +42,8 @@ def make_exact_links(users: list, movies: list, links: list) -> ExactLinks:
 
 def squared_changes(u: Features, v: Features, most: int, replaced: bool):
     """Return, by sum, |Δ|² of every neighbour that differs in one user: all old and new profiles, all sets of links.
-    / The contributions of other users are the same before and after, and are left out.
+
+    The contributions of other users are the same before and after, and are left out.
     """
     movies = [V_PROFILES[i % len(V_PROFILES)] for i in range(MOVIES)]
     sums = {}

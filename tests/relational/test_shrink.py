@@ -17,7 +17,8 @@ PRIOR = 0.15
 
 def shares_by_quadrature(departed: np.ndarray, carried: np.ndarray, sigma: float) -> np.ndarray:
     """Return, for one block, the expected real share of the departures, integrated over the unknown scales.
-    / log c of the common scale is normal around the prior's, log s of the block's around log c, both on [log .005,
+
+    log c of the common scale is normal around the prior's, log s of the block's around log c, both on [log .005,
     log 1.5]; the block is zero with probability SPIKE, its kind with probability NOTHING.
     """
     low, high = math.log(0.005), math.log(1.5)

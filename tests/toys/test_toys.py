@@ -12,7 +12,7 @@ from dpscale.__main__ import main
 from dpscale.audit.composition import audit_run
 from dpscale.runs.run import Run
 from tests.audit.small import answers, measurements, write
-from tests.toys import forget, register
+from tests.toys import register, unregister
 
 PAIRS = [{"family": "marginal", "degree": 2}]
 ONES = [{"family": "marginal", "degree": 1}]
@@ -27,7 +27,7 @@ JOBS = {
 def registered():
     register()
     yield
-    forget()
+    unregister()
 
 
 @pytest.fixture(scope="module")
