@@ -1,7 +1,7 @@
 """A job on a cluster of two workers in a separate process: python -m tests.audit.cluster_run JOB RUN_DIR HOW.
 
-All texts of the cluster (worker logs, task names, tasks, errors, dashboard content) go to stdout, and debug logging
-goes to stderr. HOW is done, disk (workers cannot write files), killed or memory.
+All texts of the cluster (worker logs, task names, tasks, errors, dashboard content) are written to stdout, and the
+debug log to stderr. HOW is done, disk (workers cannot write files), killed or memory.
 """
 
 from __future__ import annotations

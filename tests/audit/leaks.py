@@ -48,4 +48,4 @@ def leaks_under(folders: Iterable[Path]) -> dict[str, list[str]]:
     """Return the planted counts and values by file, for every file in the directories that contains one."""
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     found = {str(path): leaks_in(path.name.encode() + b"\0" + path.read_bytes()) for path in files}
-    return {name: told for name, told in found.items() if told}
+    return {name: leaks for name, leaks in found.items() if leaks}

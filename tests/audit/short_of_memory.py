@@ -2,7 +2,7 @@
 
 All modules are imported first. A child without a limit measures the address space that a stage maps; then, for each
 limit from nothing to slightly more than that, a child runs the stage of each run directory. The exit code and
-stderr of each child are printed as JSON. PLANTED keeps the texts of errors.
+stderr of each child are printed as JSON. With PLANTED, errors have their original texts.
 """
 
 from __future__ import annotations

@@ -111,9 +111,9 @@ def test_script_verifies_bundle_with_standard_library_and_dp_accounting(bundles,
     assert alone.stdout.endswith("all claims are correct\n")
     assert check_bundle(folder)["sound"], "nothing is left behind by the script"
     pytest.importorskip("dp_accounting")
-    beside = subprocess.run([sys.executable, folder / "recompute.py"], capture_output=True, text=True, cwd="/")
-    assert (beside.returncode, beside.stderr) == (0, "")
-    assert "dp-accounting, PLD" in beside.stdout
+    with_accounting = subprocess.run([sys.executable, folder / "recompute.py"], capture_output=True, text=True, cwd="/")
+    assert (with_accounting.returncode, with_accounting.stderr) == (0, "")
+    assert "dp-accounting, PLD" in with_accounting.stdout
     assert check_bundle(folder)["sound"], "nothing is left behind by the script"
 
 
@@ -180,9 +180,9 @@ def test_reduced_pure_cost_is_detected(bundles, tmp_path):
 def test_seeded_run_is_reported_as_not_private(tmp_path, selftest):
     run = run_job(tmp_path, engine={"scheduler": "synchronous", "seed": 3})
     assert run_command("evidence", run, "--selftest", selftest)[0] == 0
-    code, told, _ = run_command("evidence", "--check", run / "evidence")
+    code, output, _ = run_command("evidence", "--check", run / "evidence")
     assert code == 0
-    assert "NOT PRIVATE" in told
+    assert "NOT PRIVATE" in output
     assert "NO: the noise follows from a seed" in (run / "evidence" / "checklist.json").read_text()
 
 
@@ -254,14 +254,14 @@ def test_bundles_of_neighbouring_tables_differ_in_value_hashes_only(tmp_path, mo
             table = pd.read_parquet(path)
             pd.concat([table, table.iloc[:1]]).to_parquet(path, index=False)
         folders.append(write_run_bundle(run_job(place, engine=engine)))
-    said = [{path.name: json.loads(path.read_text()) for path in folder.glob("*.json")} for folder in folders]
+    contents = [{path.name: json.loads(path.read_text()) for path in folder.glob("*.json")} for folder in folders]
     for name in ("events.json", "strategies.json", "checklist.json"):
-        for one in said:
+        for one in contents:
             text = json.dumps(one[name]).replace(one["draws.json"]["release"], "RELEASE")
             one[name] = text
-        assert said[0][name] == said[1][name]
+        assert contents[0][name] == contents[1][name]
     strip = [[{key: value for key, value in draw.items() if key != "file"} for draw in one["draws.json"]["draws"]]
-             for one in said]  # fmt: skip
+             for one in contents]  # fmt: skip
     assert strip[0] == strip[1]
 
 
@@ -450,10 +450,10 @@ def test_truncated_missing_or_added_file_is_detected(bundles, tmp_path, change):
                "more": lambda: (folder / "more.txt").write_text(""),
                "folder": lambda: (folder / "more").mkdir()}  # fmt: skip
     changes[change]()
-    code, _, told = run_command("evidence", "--check", folder)
+    code, _, output = run_command("evidence", "--check", folder)
     assert code == 2
-    assert told.startswith("dpscale: evidence: ")
-    assert told.count("\n") == 1
+    assert output.startswith("dpscale: evidence: ")
+    assert output.count("\n") == 1
 
 
 def test_signer_is_reported_and_compared_with_public_key(tmp_path, keys, selftest):
@@ -463,12 +463,12 @@ def test_signer_is_reported_and_compared_with_public_key(tmp_path, keys, selftes
     folder = run / "evidence"
     raw = subprocess.run(["openssl", "pkey", "-pubin", "-in", public, "-outform", "DER"], check=True,
                          capture_output=True).stdout[-32:]  # fmt: skip
-    code, told, _ = run_command("evidence", "--check", folder, "--public-key", public)
-    assert (code, told.splitlines()[0]) == (0, f"signed by the key {hashlib.sha256(raw).hexdigest()}")
+    code, output, _ = run_command("evidence", "--check", folder, "--public-key", public)
+    assert (code, output.splitlines()[0]) == (0, f"signed by the key {hashlib.sha256(raw).hexdigest()}")
     assert run_command("evidence", "--check", folder)[0] == 0
-    code, _, told = run_command("evidence", "--check", folder, "--public-key", another)
+    code, _, output = run_command("evidence", "--check", folder, "--public-key", another)
     assert code == 2
-    assert "is signed by another key" in told
+    assert "is signed by another key" in output
     (folder / "signature.json").unlink()
     assert "lacks a signature" in run_command("evidence", "--check", folder)[2]
 
@@ -484,11 +484,11 @@ def test_openssl_verifies_signature(tmp_path, keys):
 
 
 def test_unsigned_bundle_is_reported_and_refused_with_public_key(bundles, keys):
-    code, told, _ = run_command("evidence", "--check", bundles["plan"])
-    assert (code, told.splitlines()[0]) == (0, "unsigned: anyone may have made it")
-    code, _, told = run_command("evidence", "--check", bundles["plan"], "--public-key", keys[0][1])
+    code, output, _ = run_command("evidence", "--check", bundles["plan"])
+    assert (code, output.splitlines()[0]) == (0, "unsigned: anyone may have made it")
+    code, _, output = run_command("evidence", "--check", bundles["plan"], "--public-key", keys[0][1])
     assert code == 2
-    assert "is unsigned, but a public key was given" in told
+    assert "is unsigned, but a public key was given" in output
     assert json.loads(run_command("evidence", "--check", bundles["plan"], "--json")[1])["signed_by"] is None
 
 
@@ -512,10 +512,10 @@ def test_invalid_key_is_refused_without_printing_it(tmp_path, selftest, content)
     run, path = run_job(tmp_path), tmp_path / "key.pem"
     if content is not None:
         path.write_text(content)
-    code, _, told = run_command("evidence", run, "--selftest", selftest, "--key", path)
+    code, _, output = run_command("evidence", run, "--selftest", selftest, "--key", path)
     assert code == 2
-    assert "--key: " in told
-    assert not content or content not in told
+    assert "--key: " in output
+    assert not content or content not in output
     assert not (run / "evidence").exists()
 
 
@@ -581,14 +581,14 @@ def test_self_test_is_run_by_default_and_invalid_file_is_refused(tmp_path, monke
         "dpscale.audit.selftest.selftest", lambda: [("noise", True, "fine"), ("attack", False, "found")]
     )
     assert run_command("evidence", run)[0] == 0
-    code, told, _ = run_command("evidence", "--check", run / "evidence")
+    code, output, _ = run_command("evidence", "--check", run / "evidence")
     assert code == 0
-    assert "self-test FAILED, according to the bundle" in told
+    assert "self-test FAILED, according to the bundle" in output
     for text in ("", "[1]", "{}x"):
         given.write_text(text)
-        code, _, told = run_command("evidence", run, "--selftest", given)
+        code, _, output = run_command("evidence", run, "--selftest", given)
         assert code == 2
-        assert told.startswith("dpscale: --selftest: ")
+        assert output.startswith("dpscale: --selftest: ")
 
 
 def test_script_runs_on_ascii_console(bundles):

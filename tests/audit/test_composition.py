@@ -44,10 +44,10 @@ def test_ledger_covers_laplace_noise_as_pure_epsilon(tmp_path, mechanism, data):
     assert found.sound
     assert 0.7 * 999 / 1000 < found.drawn <= 0.7
     with Ledger.open(ledger) as opened:
-        told = opened.summary()["datasets"]["pure"]
-    assert told["spent"]["epsilon"] == told["spent"]["pure_epsilon"]
-    assert told["spent"]["delta"] == 0
-    assert found.drawn <= Fraction(told["releases"][0]["cost"]["pure"]) <= 0.7
+        summary = opened.summary()["datasets"]["pure"]
+    assert summary["spent"]["epsilon"] == summary["spent"]["pure_epsilon"]
+    assert summary["spent"]["delta"] == 0
+    assert found.drawn <= Fraction(summary["releases"][0]["cost"]["pure"]) <= 0.7
 
 
 @pytest.mark.parametrize("published", [False, True])

@@ -134,13 +134,13 @@ def raise_in_process(_):
 
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
-@pytest.mark.parametrize("asked", [True, False])
-def test_workers_send_cause_only_in_debug_mode(scheduler, asked, monkeypatch):
-    monkeypatch.setenv("DPSCALE_DEBUG", "1" if asked else "0")
+@pytest.mark.parametrize("debug_mode", [True, False])
+def test_workers_send_cause_only_in_debug_mode(scheduler, debug_mode, monkeypatch):
+    monkeypatch.setenv("DPSCALE_DEBUG", "1" if debug_mode else "0")
     with pytest.raises(dp.TransientError) as caught:
         resolve(scheduler=scheduler).map(raise_in_process, ["x"])
-    assert (SECRET in "".join(traceback.format_exception(caught.value))) == asked
-    assert (caught.value.__cause__ is not None) == asked
+    assert (SECRET in "".join(traceback.format_exception(caught.value))) == debug_mode
+    assert (caught.value.__cause__ is not None) == debug_mode
 
 
 def test_command_shows_cause_and_warns_in_debug_mode(place, monkeypatch):

@@ -38,9 +38,9 @@ def refuse(name):
 def test_foreign_error_keeps_type_and_place_without_text(name, scheduler):
     with pytest.raises(KINDS[name]) as caught:
         resolve(scheduler=scheduler).map(fail, [name], "map")
-    told = "".join(traceback.format_exception(caught.value))
-    assert leaks_in(told.encode()) == []
-    assert "in fail" in told
+    text = "".join(traceback.format_exception(caught.value))
+    assert leaks_in(text.encode()) == []
+    assert "in fail" in text
     assert caught.value.__context__ is None
 
 

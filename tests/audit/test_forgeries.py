@@ -225,11 +225,11 @@ def test_unforged_bundle_passes_with_ledger_or_head(bundles):
         found = check_bundle(folder)
         assert any("who made the bundle" in one for one in found["unverified"])
         for place in (ledger, found["head"]):
-            code, told, _ = run_command("evidence", "--check", folder, "--ledger", place)
+            code, output, _ = run_command("evidence", "--check", folder, "--ledger", place)
             assert code == 0
-            assert f"the chain with the head {found['head']}" in told
-            assert "who made the bundle" not in told
-            assert "CANNOT BE VERIFIED: draws, self-test" in told
+            assert f"the chain with the head {found['head']}" in output
+            assert "who made the bundle" not in output
+            assert "CANNOT BE VERIFIED: draws, self-test" in output
 
 
 # ---- forgeries that are consistent -----------------------------------------------------------------------------------
@@ -307,9 +307,9 @@ def test_consistent_forgery_is_unverified_and_refused_with_ledger(bundles, tmp_p
     assert any("who made the bundle" in one for one in found["unverified"])
     assert "CANNOT BE VERIFIED: who made the bundle" in run_command("evidence", "--check", copy)[1]
     for place in (ledger, head):
-        code, _, told = run_command("evidence", "--check", copy, "--ledger", place)
+        code, _, output = run_command("evidence", "--check", copy, "--ledger", place)
         assert code == 2
-        assert "which the ledger does not contain" in told
+        assert "which the ledger does not contain" in output
 
 
 def test_omitted_release_is_detected_by_head(tmp_path):
@@ -342,9 +342,9 @@ def test_later_ledger_entries_are_counted(tmp_path):
     run_job(tmp_path, "identity", name="two")
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.set_cap("small", 9.0, 1e-9, protects=Protection())
-    code, told, _ = run_command("evidence", "--check", folder, "--ledger", tmp_path / "ledger.sqlite")
+    code, output, _ = run_command("evidence", "--check", folder, "--ledger", tmp_path / "ledger.sqlite")
     assert code == 0
-    assert "the ledger has 3 later entries" in told, "a release, its decision and a cap"
+    assert "the ledger has 3 later entries" in output, "a release, its decision and a cap"
 
 
 def test_bundle_under_cap_passes_after_ledger_copy(tmp_path):
@@ -354,8 +354,8 @@ def test_bundle_under_cap_passes_after_ledger_copy(tmp_path):
     run = run_job(tmp_path, "identity", data=UNIT)
     head = check_bundle(write_run_bundle(run))["head"]
     assert run_command("ledger", "copy", tmp_path / "ledger.sqlite", tmp_path / "new.sqlite")[0] == 0
-    code, told, _ = run_command("evidence", "--check", run / "evidence", "--ledger", tmp_path / "new.sqlite")
-    assert (code, f"the chain with the head {head}" in told) == (0, True)
+    code, output, _ = run_command("evidence", "--check", run / "evidence", "--ledger", tmp_path / "new.sqlite")
+    assert (code, f"the chain with the head {head}" in output) == (0, True)
 
     def raise_cap(files):
         files["ledger"]["cap"]["epsilon"] = 40.0

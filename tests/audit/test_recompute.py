@@ -39,7 +39,7 @@ def test_pure_mechanism_is_dominated_by_its_gaussian_equivalent(epsilon):
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0])
 def test_selection_is_dominated_by_its_gaussian_equivalent(epsilon):
-    """The bound holds for every position of the interval of losses."""
+    """The bound is valid for every position of the interval of losses."""
     gaussian = stats.norm.cdf(stats.norm.isf(ALPHAS) - recompute.mu_of_pure(epsilon / 2))
     for part in np.linspace(0.001, 0.999, 199):
         assert (trade_off((part * epsilon, (part - 1) * epsilon), ALPHAS) - gaussian).min() >= -1e-9
@@ -78,13 +78,13 @@ def test_norms_and_digests_equal_those_of_factors():
     rng = np.random.default_rng(0)
     matrix = rng.integers(-(1 << 40), 1 << 40, (5, 6))
     full = {"kind": "full", "shape": [2, 3], "matrix": matrix.tolist()}
-    for factor, said in [(center_factor(7), {"kind": "center", "shape": [7]}),
+    for factor, fields in [(center_factor(7), {"kind": "center", "shape": [7]}),
                          (identity_factor(4), {"kind": "identity", "shape": [4]}),
                          (Factor("full", (2, 3), matrix), full)]:  # fmt: skip
         explicit = [[int(value) for value in column] for column in factor.explicit().T]
         brute = max(sum(v * v for v in c) for c in explicit), max(sum(map(abs, c)) for c in explicit)
-        assert sensitivities.norms(said) == brute
-        assert sensitivities.digest(said) == factor.digest
+        assert sensitivities.norms(fields) == brute
+        assert sensitivities.digest(fields) == factor.digest
 
 
 def test_due_cost_of_mixed_events_is_in_charged_currency():

@@ -101,12 +101,12 @@ def test_nothing_is_drawn_after_secret_is_destroyed(tmp_path, monkeypatch):
         patch.setattr(Ledger, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             measure(run)
-    name, kept = next(iter(measurements(run.path).items()))
+    name, content = next(iter(measurements(run.path).items()))
     (run.measurements_path / name).unlink()
     with pytest.raises(JobError, match="secret of the release is lost"):
         measure(run)
     assert name not in measurements(run.path)
-    (run.measurements_path / name).write_bytes(kept)
+    (run.measurements_path / name).write_bytes(content)
     measure(run)
     assert [row["state"] for row in ledger_releases(tmp_path)] == ["released"]
 

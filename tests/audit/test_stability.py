@@ -115,9 +115,9 @@ def test_planted_data_dependent_domain_is_detected():
     fewer = counts[:, 1:]
     assert worst_neighbour(case, counts, [fewer]) == float("inf")
     one = domain_of_the_data(case)
-    gone = counts.copy()
-    gone[0, 0] = 0
-    assert len(one.release(counts, 0)) != len(one.release(gone, 0))
+    without = counts.copy()
+    without[0, 0] = 0
+    assert len(one.release(counts, 0)) != len(one.release(without, 0))
 
 
 @pytest.mark.parametrize("kinds", [("int64", "int32"), ("int64", "float64"), ("int64", "uint8"), ("object", "string")])

@@ -155,10 +155,10 @@ def test_run_of_older_version_is_refused_without_suggesting_new_run(place):
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
     with pytest.raises(dp.JobError) as refused:
         dp.Release.open(place / "run")
-    for said in (result.stderr, str(refused.value)):
-        assert "created by an older version of dpscale" in said
-        assert "read the files in answers/" in said
-        assert "new run" not in said
+    for message in (result.stderr, str(refused.value)):
+        assert "created by an older version of dpscale" in message
+        assert "read the files in answers/" in message
+        assert "new run" not in message
 
 
 def test_missing_or_invalid_job_file_is_refused(place):

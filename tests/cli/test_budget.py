@@ -17,7 +17,7 @@ def run_command(*arguments):
 
 
 @pytest.mark.parametrize(
-    ("privacy", "said"),
+    ("privacy", "message"),
     [
         ({"epsilon": 25.0, "delta": 1e-9}, "privacy.epsilon: 25: the odds"),
         ({"epsilon": 21.0}, "privacy.epsilon: 21: the odds"),
@@ -27,11 +27,11 @@ def run_command(*arguments):
         ({"epsilon": 1.0, "delta": 1e-4, "public_rows": 48842}, "at most 1 / public_rows, 2.05e-05"),
     ],
 )
-def test_weak_budget_needs_permission(tmp_path, privacy, said):
+def test_weak_budget_needs_permission(tmp_path, privacy, message):
     job = write(tmp_path, privacy=privacy | {"dataset": "small"})
     with pytest.raises(dp.JobError) as refused:
         Job.read(job)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "allow_weak_privacy = true" in str(refused.value)
     Job.read(write(tmp_path, privacy=privacy | {"dataset": "small", "allow_weak_privacy": True}))
 
@@ -63,9 +63,9 @@ def test_pure_cap_admits_only_laplace_noise(tmp_path):
     refused = run_command("run", gaussian, "--run-dir", tmp_path / "gaussian", "--quiet")
     assert refused.exit_code == 3
     assert "a pure cap admits nothing else" in refused.stderr
-    told = run_command("ledger", "show", ledger).output
-    assert "protects  one row (add/remove)" in told
-    assert "left      epsilon 0.5" in told
+    shown = run_command("ledger", "show", ledger).output
+    assert "protects  one row (add/remove)" in shown
+    assert "left      epsilon 0.5" in shown
 
 
 def test_seed_is_refused_under_cap_and_shown_without(tmp_path):
@@ -76,8 +76,8 @@ def test_seed_is_refused_under_cap_and_shown_without(tmp_path):
     )
     assert run_command("run", seeded, "--run-dir", tmp_path / "one", "--quiet").exit_code == 0
     assert "epsilon infinite" in run_command("ledger", "show", ledger).output
-    told = json.loads(run_command("ledger", "show", ledger, "--json").output)["datasets"]["small"]
-    assert told["spent"]["epsilon"] is None
+    summary = json.loads(run_command("ledger", "show", ledger, "--json").output)["datasets"]["small"]
+    assert summary["spent"]["epsilon"] is None
     run_command("ledger", "cap", ledger, "--dataset", "small", "--epsilon", "5", "--delta", "1e-6")
     refused = run_command("run", other, "--run-dir", tmp_path / "two", "--quiet")
     assert refused.exit_code == 3

@@ -69,10 +69,10 @@ def test_missing_columns_and_wrong_types_are_listed(tmp_path, domain_file):
     data = write_partitions(tmp_path / "data", frame.assign(sex=frame.index), "parquet", 2)
     frame.drop(columns=["age", "income"]).to_parquet(data / "x.parquet", index=False)
     result = run_command("domain", "check", domain_file, data, "--json")
-    told = json.loads(result.stdout)
+    report = json.loads(result.stdout)
     assert result.exit_code == 2
-    assert (told["private"], told["rows"], told["columns"], told["columns_affected"]) == (True, 8000, 4, 4)
-    found = {(one["attribute"], one["fault"].partition(";")[0]): one for one in told["faults"]}
+    assert (report["private"], report["rows"], report["columns"], report["columns_affected"]) == (True, 8000, 4, 4)
+    found = {(one["attribute"], one["fault"].partition(";")[0]): one for one in report["faults"]}
     assert found["age", "no such column"]["files"] == found["income", "no such column"]["files"] == 1
     assert found["sex", "type int64"]["files"] == 2
     assert found["code", "values outside the domain"]["rows"] == 8
@@ -81,14 +81,14 @@ def test_missing_columns_and_wrong_types_are_listed(tmp_path, domain_file):
 
 def test_examples_are_few_and_independent_of_partitions(tmp_path):
     (tmp_path / "d.toml").write_text("[attributes.a]\nkind = 'coded'\nsize = 2\n")
-    frame, told = pd.DataFrame({"a": ["x" * 99, *map(str, range(2, 40)), "1"]}), []
+    frame, faults = pd.DataFrame({"a": ["x" * 99, *map(str, range(2, 40)), "1"]}), []
     for partitions in (1, 7):
         data = write_partitions(tmp_path / str(partitions), frame, "csv", partitions)
-        told.append(json.loads(run_command("domain", "check", tmp_path / "d.toml", data, "--json").stdout)["faults"])
-    assert told[0] == told[1]
-    assert told[0][0]["fault"] == "texts that are no number"
-    assert told[0][0]["examples"] == ["x" * 40]
-    assert (told[0][1]["rows"], len(told[0][1]["examples"])) == (38, 5)
+        faults.append(json.loads(run_command("domain", "check", tmp_path / "d.toml", data, "--json").stdout)["faults"])
+    assert faults[0] == faults[1]
+    assert faults[0][0]["fault"] == "texts that are no number"
+    assert faults[0][0]["examples"] == ["x" * 40]
+    assert (faults[0][1]["rows"], len(faults[0][1]["examples"])) == (38, 5)
 
 
 def test_data_without_faults_pass(tmp_path, domain_file):
@@ -118,7 +118,7 @@ ENGINES = [("threads", "1GiB"), ("synchronous", "1MiB"), ("processes", "1GiB")]
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("unit", [{}, {"privacy_unit": "person", "max_rows_per_unit": 3}])
 def test_run_names_all_refused_columns_on_every_engine(place, kind, unit):
-    said = set()
+    messages = set()
     for number, (scheduler, memory) in enumerate(ENGINES):
         write_partitions(place / f"data{number}", spoil_table(table()), kind, 3 + 2 * number, order=2)
         data = {"path": f"data{number}", "domain": "domain.toml", **unit}
@@ -126,8 +126,8 @@ def test_run_names_all_refused_columns_on_every_engine(place, kind, unit):
         result = run_command("run", path, "--run-dir", place / f"run{number}", "--quiet")
         assert result.exit_code == 2, result.output
         assert not any(secret in result.output for secret in SECRETS)
-        said.add(result.stderr)
-    assert said == {f"dpscale: {WANTED}\n"}
+        messages.add(result.stderr)
+    assert messages == {f"dpscale: {WANTED}\n"}
 
 
 def test_columns_outside_workload_are_not_named(place):
@@ -148,7 +148,7 @@ def test_counts_and_frames_name_all_refused_columns(place):
     assert str(caught.value).startswith(f"data columns: {reasons}; expected")
     write_job(place)
     privacy = {"epsilon": 1.0, "ledger": str(place / "l.sqlite"), "dataset": "d"}
-    asked = job(data={"domain": str(place / "domain.toml")}, privacy=privacy)
+    job_dict = job(data={"domain": str(place / "domain.toml")}, privacy=privacy)
     with pytest.raises(dp.DataError) as caught:
-        dp.run(asked, place / "run", data=frame)
+        dp.run(job_dict, place / "run", data=frame)
     assert str(caught.value).startswith(f"data columns: {reasons}; expected")

@@ -90,12 +90,12 @@ def check_combination(folder, family, degree, mechanism, compared=False, pure=Fa
     (folder / f"{name}.toml").write_text(tomli_w.dumps(job))
     if run.exists():
         return
-    code, said = run_command("run", folder / f"{name}.toml", "--run-dir", run, "--quiet")
+    code, message = run_command("run", folder / f"{name}.toml", "--run-dir", run, "--quiet")
     if is_refused(family, degree, mechanism) or (pure and code):
-        assert (code, said[:9], said.count("\n")) == (2, "dpscale: ", 1), (name, said)
+        assert (code, message[:9], message.count("\n")) == (2, "dpscale: ", 1), (name, message)
         assert (charged_releases(ledger), run.exists()) == ([], False), name
         return
-    assert code == 0, (name, said)
+    assert code == 0, (name, message)
     assert len(charged_releases(ledger)) == 1, name
     selftest = ["evidence", run, "--selftest", folder / "selftest.json"]
     published = run_command("publish", run)

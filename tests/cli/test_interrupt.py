@@ -38,12 +38,12 @@ def test_interrupted_run_is_stopped_and_resumes(tmp_path, scheduler):
     try:
         assert eventually(lambda: list((run / "measurements").glob("*.parquet")))
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, message = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 75
-    assert told.startswith("dpscale: stopped; ")
-    assert told.count("\n") == 1
+    assert message.startswith("dpscale: stopped; ")
+    assert message.count("\n") == 1
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "stopped"
     assert "measure: stopped, run the job again to resume" in run_command("status", run)[1]
     left = measurements(run)

@@ -90,10 +90,10 @@ def test_text_output_has_errors_and_advice(write_job):
 
 
 def test_advice_names_adaptive_mechanism_for_few_records(write_job):
-    said = "`aim-grem` is usually more accurate"
-    assert said in " ".join(run_plan(write_job())["advice"])
+    advice = "`aim-grem` is usually more accurate"
+    assert advice in " ".join(run_plan(write_job())["advice"])
     few, many = (f"epsilon = 1.0\ndelta = 1e-9\npublic_rows = {rows}" for rows in (40, 10**8))
-    assert said in " ".join(run_plan(write_job(privacy=few))["advice"])
+    assert advice in " ".join(run_plan(write_job(privacy=few))["advice"])
     assert "aim-grem" not in " ".join(
         run_plan(write_job(privacy=many))["advice"] + run_plan(write_job(privacy="epsilon = 1.0"))["advice"]
     )

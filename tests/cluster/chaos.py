@@ -116,9 +116,9 @@ class Chaos:
         driver_status.change(self.run, lambda found: found["at"] == at, state="failed", exit_code=AGAIN)
         return AGAIN
 
-    def _kill(self, whom: str) -> None:
-        if getattr(self, f"_kill_{whom}")():
-            self.killed[whom] += 1
+    def _kill(self, process: str) -> None:
+        if getattr(self, f"_kill_{process}")():
+            self.killed[process] += 1
 
     def _kill_worker(self) -> bool:
         """Kill a worker under its nanny, which starts another one."""

@@ -82,8 +82,8 @@ def cluster(secured, shared_cluster):
     yield shared_cluster
     with dask.config.set(PATIENCE), Client(shared_cluster, set_as_default=False) as client:
         before = {nanny.pid for nanny in shared_cluster.workers.values()}
-        gone = before - set(client.run(exit_if_changed, on_error="ignore").values())
-        assert eventually(lambda: not gone & {nanny.pid for nanny in shared_cluster.workers.values()})
+        changed = before - set(client.run(exit_if_changed, on_error="ignore").values())
+        assert eventually(lambda: not changed & {nanny.pid for nanny in shared_cluster.workers.values()})
         client.wait_for_workers(2, timeout=500)
 
 

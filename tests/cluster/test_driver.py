@@ -54,7 +54,7 @@ def job(expected):
 
 
 def remove_run(run):
-    """Remove a run directory and return whether it is gone; a cancelled driver may still write its last status."""
+    """Remove a run directory and return whether it is removed; a cancelled driver may still write its status."""
     shutil.rmtree(run, ignore_errors=True)
     return not run.exists()
 
@@ -74,10 +74,10 @@ def run_command(*arguments):
 
 
 def submit(cluster, job, run="run"):
-    code, out, told = run_command(
+    code, out, message = run_command(
         "submit", job, "--run-dir", job.parent / run, "--scheduler", address(cluster), "--json"
     )
-    assert code == 0, told
+    assert code == 0, message
     return json.loads(out)
 
 
@@ -124,9 +124,9 @@ def test_cancelled_run_stops_at_next_task_and_can_be_resubmitted(cluster, client
     submit(cluster, job)
     assert wait_for_measurement(run)
     run_command("cancel", run)
-    code, _, told = run_command("wait", run, "--seconds", 30)
+    code, _, message = run_command("wait", run, "--seconds", 30)
     assert code == 75
-    assert told == "dpscale: run: cancelled; submit it again to resume\n"
+    assert message == "dpscale: run: cancelled; submit it again to resume\n"
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "cancelled"
     assert driver_status.read(run)["state"] == "cancelled"
     assert "measure: cancelled, submit it again to resume" in run_command("status", run)[1]
@@ -141,15 +141,15 @@ def test_run_is_ended_only_after_cancel(cluster, client, slow, job, expected):
     client.run(slow_down, 5.0)
     submit(cluster, job)
     assert eventually(lambda: has_reserved_charge(job.parent))  # what is drawn is in no file for five seconds
-    code, _, told = run_command("end", run)
+    code, _, message = run_command("end", run)
     assert code == 75
-    assert "dpscale cancel" in told
+    assert "dpscale cancel" in message
     run_command("cancel", run)
     assert run_command("wait", run, "--seconds", 30)[0] == 75
     assert run_command("end", run)[1].startswith("abandoned: the whole charge is spent")
-    code, _, told = run_command("submit", job, "--run-dir", run, "--scheduler", address(cluster))
+    code, _, message = run_command("submit", job, "--run-dir", run, "--scheduler", address(cluster))
     assert code == 2
-    assert "was ended on" in told
+    assert "was ended on" in message
     assert charge_states(job.parent) == ["reserved"]
 
 
@@ -168,18 +168,18 @@ def test_data_error_is_reported_by_wait(cluster, client, tmp_path):
     for path in (job.parent / "data").glob("*.parquet"):
         pd.read_parquet(path).drop(columns="c").to_parquet(path, index=False)
     submit(cluster, job)
-    code, _, told = run_command("wait", job.parent / "run", "--seconds", 30)
+    code, _, message = run_command("wait", job.parent / "run", "--seconds", 30)
     assert code == 2
-    assert told.startswith("dpscale: ")
-    assert "'c'" in told or " c" in told
-    assert len(told.strip().splitlines()) == 1
+    assert message.startswith("dpscale: ")
+    assert "'c'" in message or " c" in message
+    assert len(message.strip().splitlines()) == 1
 
 
 def test_unexpected_error_reports_only_its_type(tmp_path):
     driver_status.change(tmp_path, lambda _: True, submission="s", driver="d", state="running")
     assert driver._end(tmp_path, lambda _: True, ValueError("31337 rows")) == 70
-    told = "the driver failed with ValueError; set DPSCALE_DEBUG=1 to see the cause (its output is private)"
-    assert driver_status.read(tmp_path)["error"] == told
+    message = "the driver failed with ValueError; set DPSCALE_DEBUG=1 to see the cause (its output is private)"
+    assert driver_status.read(tmp_path)["error"] == message
     assert "31337" not in (tmp_path / driver_status.FILE).read_text()
 
 
@@ -187,9 +187,9 @@ def test_refused_budget_gives_exit_code_3(cluster, client, job):
     with Ledger.open(job.parent / "ledger.sqlite") as ledger:
         ledger.set_cap("small", 1e-6, 1e-9)
     submit(cluster, job)
-    code, _, told = run_command("wait", job.parent / "run", "--seconds", 30)
+    code, _, message = run_command("wait", job.parent / "run", "--seconds", 30)
     assert code == 3
-    assert "cap" in told
+    assert "cap" in message
     assert not measurements(job.parent / "run")
 
 
@@ -233,9 +233,9 @@ def test_lost_scheduler_is_reported_and_run_can_be_resubmitted(
         assert wait_for_measurement(run)
         kill(scheduler)
         monkeypatch.setattr(driver_status, "SILENT_SECONDS", 4)
-        code, _, told = run_command("wait", run, "--seconds", 500)
+        code, _, message = run_command("wait", run, "--seconds", 500)
     assert code == 75
-    assert "no heartbeat" in told or "connection to the Dask scheduler was lost" in told, told
+    assert "no heartbeat" in message or "connection to the Dask scheduler was lost" in message, message
     assert eventually(
         lambda: driver_status.read_status(run)["state"] == "failed" or driver_status.read_status(run)["silent"]
     )
@@ -252,10 +252,10 @@ def test_submit_refuses_workers_without_run_directory(tmp_path, secured):
         script = f'mount -t tmpfs none {job.parent} && exec "$@"'
         made.worker("--no-nanny", within=["unshare", "-m", "sh", "-c", script, "sh"])
         with dask.config.set({"dpscale.worker-wait": 60}):
-            code, _, told = run_command("submit", job, "--run-dir", job.parent / "run", "--scheduler", made.address)
+            code, _, message = run_command("submit", job, "--run-dir", job.parent / "run", "--scheduler", made.address)
     assert code == 2
-    assert "run directory: worker tls://" in told
-    assert "shared file system" in told
+    assert "run directory: worker tls://" in message
+    assert "shared file system" in message
     assert not driver_status.read(job.parent / "run")
 
 
@@ -273,12 +273,12 @@ def test_submit_refuses_ledger_on_network_file_system_of_workers(cluster, client
 
     client.run(set_mounts, [("/", "ext4"), (str(tmp_path), "nfs4")])
     try:
-        code, _, told = run_command("submit", job, "--run-dir", tmp_path / "run", "--scheduler", address(cluster))
+        code, _, message = run_command("submit", job, "--run-dir", tmp_path / "run", "--scheduler", address(cluster))
     finally:
         client.run(set_mounts, None)
     assert code == 2
-    assert told.startswith("dpscale: privacy.ledger: ")
-    assert "(nfs4) at worker tls://" in told
+    assert message.startswith("dpscale: privacy.ledger: ")
+    assert "(nfs4) at worker tls://" in message
     assert not driver_status.read(tmp_path / "run")
 
 

@@ -85,11 +85,11 @@ def test_lost_scheduler_is_reported_and_run_resumes_elsewhere(tmp_path, certific
         begun = subprocess.Popen([*command, made.address], env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         assert eventually(lambda: list((run / "measurements").glob("*.parquet")))
         kill(scheduler)
-        _, told = begun.communicate(timeout=500)
-    assert begun.returncode == 75, told
+        _, message = begun.communicate(timeout=500)
+    assert begun.returncode == 75, message
     lost = "dpscale: engine: the connection to the Dask scheduler was lost; start it, then run it again to resume"
-    assert lost in told
-    assert "Traceback" not in told.split("dpscale: engine")[1]
+    assert lost in message
+    assert "Traceback" not in message.split("dpscale: engine")[1]
     left = measurements(run)
     assert 0 < len(left) < len(measurements(expected / "run"))
     assert json.loads((run / "manifest.json").read_text())["stages"]["measure"]["state"] == "failed"

@@ -24,9 +24,9 @@ def test_manifest_fits_schema_of_its_reader(what):
     python = os.environ.get("DPSCALE_DEPLOY_PYTHON", sys.executable)
     done = subprocess.run([python, CLUSTER / "check.py"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    [told] = [line for line in done.stdout.splitlines() if line.startswith(what)]
-    if "skipped" in told:
-        pytest.skip(told)
+    [result] = [line for line in done.stdout.splitlines() if line.startswith(what)]
+    if "skipped" in result:
+        pytest.skip(result)
 
 
 def test_manifests_share_image_and_disable_spilling():

@@ -27,17 +27,17 @@ def add_sum(number, array):
 
 
 def test_map_keeps_order_and_bounds_scheduler_tasks(cluster, client):
-    held, seen = [], []
+    task_counts, seen = [], []
 
     def progress(label, done, total):
-        held.append(len(cluster.scheduler.tasks))
+        task_counts.append(len(cluster.scheduler.tasks))
         seen.append((label, done, total))
 
     engine = resolve(client, progress=progress)
     assert engine.map(square, range(100_000), "squares") == [i * i for i in range(100_000)]
-    assert max(held) <= 2 * LEAST_TASKS
+    assert max(task_counts) <= 2 * LEAST_TASKS
     assert seen[-1] == ("squares", 100_000, 100_000)
-    assert len(held) < 2000, "items were sent in batches"
+    assert len(task_counts) < 2000, "items were sent in batches"
     assert eventually(lambda: not cluster.scheduler.tasks)
 
 

@@ -67,19 +67,22 @@ def test_persisted_and_broadcast_values_are_sent_in_chunks(client, message_sizes
     shared = engine.broadcast(array)
     assert engine.broadcast(5) == 5, "little goes along with each task"
     whole, sums = engine.reduce(scale_with_sum, [(shared, 1), (shared, 2)], 2)
-    kept = engine.persist(reverse_and_scale, [(array, 1), (array[:5], 4)])
-    assert engine.map(weighted_total, [(whole, sums, 5), (kept[0], array, 1)]) == [18 * array.sum(), 2 * array.sum()]
-    assert engine.map(np.sum, kept) == [array.sum(), 4 * array[:5].sum()]
+    persisted = engine.persist(reverse_and_scale, [(array, 1), (array[:5], 4)])
+    assert engine.map(weighted_total, [(whole, sums, 5), (persisted[0], array, 1)]) == [
+        18 * array.sum(),
+        2 * array.sum(),
+    ]
+    assert engine.map(np.sum, persisted) == [array.sum(), 4 * array[:5].sum()]
     assert max(message_sizes) < MOST
 
 
 def test_lost_chunks_are_computed_again(client):
     engine, array = resolve(client), random_integers(LARGE)
-    shared, (kept,) = engine.broadcast(array), engine.persist(reverse_and_scale, [(array, 1)])
-    holders = {worker for workers in client.who_has([shared, kept]).values() for worker in workers}
+    shared, (persisted,) = engine.broadcast(array), engine.persist(reverse_and_scale, [(array, 1)])
+    holders = {worker for workers in client.who_has([shared, persisted]).values() for worker in workers}
     client.run(die, workers=sorted(holders), on_error="ignore")
     whole, _ = engine.reduce(scale_with_sum, [(shared, 1), (shared, 2)], 2)
-    assert engine.map(weighted_total, [(whole, kept, 1)]) == [4 * array.sum()]
+    assert engine.map(weighted_total, [(whole, persisted, 1)]) == [4 * array.sum()]
 
 
 @pytest.mark.filterwarnings("ignore:Sending large graph:UserWarning")

@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.machines import free_port, machines
 from tests.cluster.waiting import eventually
 
-TELLING = ["info/main/workers.html", "info/main/logs.html", "json/identity.json", "metrics", "status"]
+PRIVATE_PAGES = ["info/main/workers.html", "info/main/logs.html", "json/identity.json", "metrics", "status"]
 
 
 def http_status(port, page):
@@ -29,5 +29,5 @@ def test_task_and_log_pages_are_disabled(tmp_path, certificates, configured):
     with machines(tmp_path, certificates / "dask.yaml" if configured else None) as made:
         made.scheduler("--dashboard-address", f"127.0.0.1:{port}")
         assert eventually(lambda: http_status(port, "health") == 200)
-        found = {page: http_status(port, page) for page in TELLING}
+        found = {page: http_status(port, page) for page in PRIVATE_PAGES}
     assert set(found.values()) == {404} if configured else found["info/main/logs.html"] == 200

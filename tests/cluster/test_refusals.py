@@ -174,7 +174,7 @@ def test_different_data_on_worker_are_refused(client, tmp_path, monkeypatch, the
 
 def test_task_larger_than_worker_memory_is_refused(cluster, client):
     engine = resolve(client)
-    limit = min(told["memory_limit"] for told in cluster.scheduler.identity()["workers"].values()) - connect.BASE
+    limit = min(worker["memory_limit"] for worker in cluster.scheduler.identity()["workers"].values()) - connect.BASE
     engine.check_worker_memory(limit, "age, sex")
     with pytest.raises(PlanError, match=r"engine.memory: a task on age, sex needs .* GiB that worker tls://"):
         engine.check_worker_memory(limit + 1, "age, sex")

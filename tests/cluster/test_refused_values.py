@@ -83,14 +83,14 @@ def test_all_refused_columns_are_named_on_a_cluster(client, tmp_path):
         part = pd.read_csv(tmp_path / "data" / f"{number}.csv")
         part.iloc[5, column] = 9
         part.to_csv(tmp_path / "data" / f"{number}.csv", index=False)
-    said = set()
+    messages = set()
     for where, given in (("cluster", client), ("here", None)):
         with pytest.raises(DataError) as caught:
             run_stages(Run.create(Job.read(job), tmp_path / where), client=given)
-        said.add(str(caught.value))
+        messages.add(str(caught.value))
         assert caught.value.__cause__ is None
         assert caught.value.__context__ is None
-    [text] = said
+    [text] = messages
     assert text.startswith("data columns: ")
     assert text.count("(a value outside the domain)") == 3
 

@@ -16,11 +16,11 @@ JOB = {
     "workload": [{"family": "marginal", "degree": 2}],
     "privacy": {"rho": 0.5, "dataset": "small"},
 }
-ASKED = {way: SynthesizeTable(rows=160_000, parts=3, method=way) for way in ("sampler", "ancestral")}
-ASKED["polished"] = SynthesizeTable(rows=160_000, parts=3, method="sampler", polish=True)
+REQUESTS = {way: SynthesizeTable(rows=160_000, parts=3, method=way) for way in ("sampler", "ancestral")}
+REQUESTS["polished"] = SynthesizeTable(rows=160_000, parts=3, method="sampler", polish=True)
 
 
-@pytest.fixture(scope="module", params=ASKED)
+@pytest.fixture(scope="module", params=REQUESTS)
 def expected(request, tmp_path_factory):
     """A threaded run whose rows are three tasks."""
     from dpscale.job import Job
@@ -28,7 +28,7 @@ def expected(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     reconstruct = {"method": "graphical"}
     run = Run.create(Job.read(write(folder, **JOB, reconstruct=reconstruct)), folder / "run")
-    run.request_rows(ASKED[request.param])
+    run.request_rows(REQUESTS[request.param])
     for stage in ("plan", "measure", "reconstruct", "synthesize"):
         run_stages(run, scheduler="threads", only=stage)
     assert len(row_digests(run.path)) == 4

@@ -25,9 +25,9 @@ QUEUE = os.environ.get("DPSCALE_SLURM", "normal")
 
 def running_jobs():
     """Return the ids of running worker jobs."""
-    told = subprocess.run(["squeue", "-h", "-t", "R", "-n", "dask-worker", "-o", "%A"], capture_output=True, text=True,
-                          check=True).stdout  # fmt: skip
-    return set(told.split())
+    output = subprocess.run(["squeue", "-h", "-t", "R", "-n", "dask-worker", "-o", "%A"], capture_output=True,
+                            text=True, check=True).stdout  # fmt: skip
+    return set(output.split())
 
 
 def test_cancelled_slurm_job_is_requeued_and_bytes_equal_threads(tmp_path, certificates):

@@ -42,18 +42,18 @@ def test_invalid_job_is_refused_before_queueing(tmp_path, call_script, fault):
         (tmp_path / "domain.toml").unlink()
     else:
         job.write_text(job.read_text().replace('path = "data"', 'pth = "data"'))
-    code, told, queued = call_script(job)
-    assert (code, queued) == (2, 0), told
-    assert told.startswith("slurm.py: ")
-    assert told.count("\n") == 1
+    code, message, queued = call_script(job)
+    assert (code, queued) == (2, 0), message
+    assert message.startswith("slurm.py: ")
+    assert message.count("\n") == 1
 
 
 def test_missing_certificates_are_reported(tmp_path, call_script):
     pytest.importorskip("dask_jobqueue")
-    code, told, queued = call_script(write(tmp_path), DASK_CONFIG=str(tmp_path / "none"))
-    assert (code, queued) == (2, 0), told
-    assert "certificates.py" in told.splitlines()[-1]
-    assert "Traceback" not in told
+    code, message, queued = call_script(write(tmp_path), DASK_CONFIG=str(tmp_path / "none"))
+    assert (code, queued) == (2, 0), message
+    assert "certificates.py" in message.splitlines()[-1]
+    assert "Traceback" not in message
 
 
 def test_exit_code_of_error_during_run(tmp_path, cluster, monkeypatch, capsys):
@@ -71,6 +71,6 @@ def test_exit_code_of_error_during_run(tmp_path, cluster, monkeypatch, capsys):
     job = write(tmp_path, privacy=privacy, engine={})
     monkeypatch.setattr(sys, "argv", ["slurm.py", str(job), "--run-dir", str(tmp_path / "run"), "--queue", "normal"])
     assert slurm.main() == 3
-    told = capsys.readouterr().err
-    assert told.startswith("slurm.py: ")
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("slurm.py: ")
+    assert message.count("\n") == 1

@@ -53,11 +53,11 @@ def test_full_disk_is_reported_and_run_resumes(client, job, expected, left):
         (place / "ballast").write_bytes(bytes((state.f_bavail - left) * state.f_bsize))
         with pytest.raises(TransientError, match="No space left on device"):
             run(directory, client)
-        kept = measurements(directory.path)
-        assert len(kept) <= len(measurements(expected))
+        before = measurements(directory.path)
+        assert len(before) <= len(measurements(expected))
         (place / "ballast").unlink()
         run(directory, client)
-        assert measurements(directory.path).items() >= kept.items()
+        assert measurements(directory.path).items() >= before.items()
         assert_same_release(directory.path, expected)
 
 

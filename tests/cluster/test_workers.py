@@ -31,17 +31,17 @@ def test_scheduler_without_workers_is_reported(bare_scheduler):
         assert_refused(TransientError, "no worker", "start workers", scheduler=bare_scheduler.address)
 
 
-@pytest.mark.parametrize(("told", "seconds"), [("1h", 3600), ("90 s", 90), ("2.5", 2.5), (0.5, 0.5), ("30m", 1800)])
-def test_worker_wait_accepts_dask_time_formats(told, seconds):
-    with dask.config.set({"dpscale.worker-wait": told}):
+@pytest.mark.parametrize(("wait", "seconds"), [("1h", 3600), ("90 s", 90), ("2.5", 2.5), (0.5, 0.5), ("30m", 1800)])
+def test_worker_wait_accepts_dask_time_formats(wait, seconds):
+    with dask.config.set({"dpscale.worker-wait": wait}):
         assert worker_seconds() == seconds
 
 
-@pytest.mark.parametrize("told", ["abc", "1 fortnight", "", "-5", -5, "1e999", "nan", float("inf"), True, None, [1]])
-def test_invalid_worker_wait_is_refused(bare_scheduler, told):
-    with dask.config.set({"dpscale.worker-wait": told}), pytest.raises(JobError) as caught:
+@pytest.mark.parametrize("wait", ["abc", "1 fortnight", "", "-5", -5, "1e999", "nan", float("inf"), True, None, [1]])
+def test_invalid_worker_wait_is_refused(bare_scheduler, wait):
+    with dask.config.set({"dpscale.worker-wait": wait}), pytest.raises(JobError) as caught:
         resolve(scheduler=bare_scheduler.address)
-    assert str(caught.value).startswith(f"dpscale.worker-wait: {told!r} in Dask's configuration; expected seconds")
+    assert str(caught.value).startswith(f"dpscale.worker-wait: {wait!r} in Dask's configuration; expected seconds")
 
 
 @contextmanager

@@ -83,11 +83,11 @@ def die_once(marker: str, value: int) -> int:
 
 def consume_memory(*_: object) -> int:
     """Take more memory than any test worker has, slowly enough for its nanny to notice."""
-    held = []
+    blocks = []
     for _ in range(400):
-        held.append(bytearray(os.urandom(1 << 20)) * 8)
+        blocks.append(bytearray(os.urandom(1 << 20)) * 8)
         time.sleep(0.01)
-    return len(held)
+    return len(blocks)
 
 
 def exhaust_memory_in_counting() -> None:

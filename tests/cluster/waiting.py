@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 
-def eventually(holds: Callable[[], object], seconds: float = 500) -> bool:
+def eventually(condition: Callable[[], object], seconds: float = 500) -> bool:
     end = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         if time.monotonic() > end:
             return False
         time.sleep(0.1)

@@ -90,8 +90,10 @@ def test_spellings_of_one_id_are_one_unit(name):
 
 
 def test_different_ids_are_different_units():
-    apart = [unit_words(spelled[0])[0] for name, spelled in SPELLINGS.items() if name != "zone"]  # a family of its own
-    assert len(set(apart)) == len(SPELLINGS) - 1
+    distinct = [
+        unit_words(spelled[0])[0] for name, spelled in SPELLINGS.items() if name != "zone"
+    ]  # a family of its own
+    assert len(set(distinct)) == len(SPELLINGS) - 1
     neighbours = [2**53 + k for k in range(4)] + [10**18 + k for k in (-1, 0, 1)] + [2**63 - 1, 2**64 - 1, 2**64 - 2]
     numbers = unit_words(pa.array(neighbours, pa.uint64()))
     assert len(set(numbers)) == len(neighbours)
@@ -105,7 +107,7 @@ def test_different_ids_are_different_units():
 
 
 def test_integer_ids_keep_their_hash_words():
-    """The kept rows of tables with integer ids depend on these words."""
+    """The counted rows of tables with integer ids depend on these words."""
     import pandas as pd
 
     numbers = np.array([0, 7, -7, 10**18 - 1], dtype=np.int64)
@@ -318,9 +320,9 @@ def test_fast_text_ids_equal_general_path(texts):
         own = _spelled_out(pa.array([text or ""], pa.large_string()))
         assert found.missing[row] == own.missing[0]
         assert own.missing[0] or found.words[row].tolist() == own.words[0].tolist()
-    alike = identities(column.dictionary_encode(), "u")
-    np.testing.assert_array_equal(found.missing, alike.missing)
-    np.testing.assert_array_equal(found.words[~found.missing], alike.words[~found.missing])
+    encoded = identities(column.dictionary_encode(), "u")
+    np.testing.assert_array_equal(found.missing, encoded.missing)
+    np.testing.assert_array_equal(found.words[~found.missing], encoded.words[~found.missing])
 
 
 def test_text_hashes_of_every_length_equal_pandas():

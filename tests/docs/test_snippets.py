@@ -154,15 +154,15 @@ def test_r_blocks_return_rows(snippet, place):
     if shutil.which("Rscript") and not subprocess.run(["Rscript", "-e", "library(arrow); library(dplyr)"]).returncode:
         subprocess.run(["Rscript", "-e", snippet.text], cwd=place, check=True)
     folder = snippet.text.partition('open_dataset("')[2].partition('"')[0]
-    asked = snippet.text.partition("filter(")[2].partition(")")[0]
-    wanted = [one.strip().partition(" == ") for one in asked.split("&")]
-    told = [(name, json.loads(value)) for name, _, value in wanted]
+    condition = snippet.text.partition("filter(")[2].partition(")")[0]
+    wanted = [one.strip().partition(" == ") for one in condition.split("&")]
+    values = [(name, json.loads(value)) for name, _, value in wanted]
     keep = ds.scalar(True)
-    for name, value in told:
+    for name, value in values:
         keep = keep & (ds.field(name) == value)
     found = ds.dataset(place / folder).to_table(filter=keep)
     assert found.num_rows == 20
-    assert all(set(found[name].to_pylist()) == {value} for name, value in told)
+    assert all(set(found[name].to_pylist()) == {value} for name, value in values)
 
 
 def test_every_job_key_is_documented():

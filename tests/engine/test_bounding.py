@@ -70,12 +70,12 @@ def surviving_rows(rule, folder, pieces, bound, memory=1 << 20):
     write_pieces(folder, pieces)
     partitions = dp.Table.open(folder, DOMAIN).partitions
     out = rule(partitions, bound, memory)
-    kept: dict[int, Counter[tuple[int, int]]] = {}
+    surviving: dict[int, Counter[tuple[int, int]]] = {}
     for part, piece in zip(partitions, pieces, strict=True):
         gone = set(out[part].tolist())
         for place, (unit, a, b) in enumerate(piece):
-            kept.setdefault(unit, Counter())[a, b] += place not in gone
-    return {unit: +rows for unit, rows in kept.items()}
+            surviving.setdefault(unit, Counter())[a, b] += place not in gone
+    return {unit: +rows for unit, rows in surviving.items()}
 
 
 def distribute_rows(rows, places, count=3):
@@ -97,15 +97,15 @@ def cases(draw):
 def is_stable(rule, folder, case):
     """Return whether the surviving rows of a unit respect the bound and depend on its own rows only."""
     bound, removed = case["bound"], case["removed"]
-    kept = surviving_rows(rule, folder / "1", distribute_rows(case["rows"], case["places"]), bound)
+    surviving = surviving_rows(rule, folder / "1", distribute_rows(case["rows"], case["places"]), bound)
     shuffled = surviving_rows(rule, folder / "2", distribute_rows(case["other"], case["others"]), bound, case["memory"])
     rest = [(row, place) for row, place in zip(case["rows"], case["places"], strict=True) if row[0] != removed]
     without = surviving_rows(
         rule, folder / "3", distribute_rows([row for row, _ in rest], [place for _, place in rest]), bound
     )
     sizes = Counter(row[0] for row in case["rows"])
-    exact = all(sum(rows.values()) == min(bound, sizes[unit]) for unit, rows in kept.items())
-    return exact and shuffled == kept and without == {u: rows for u, rows in kept.items() if u != removed}
+    exact = all(sum(rows.values()) == min(bound, sizes[unit]) for unit, rows in surviving.items())
+    return exact and shuffled == surviving and without == {u: rows for u, rows in surviving.items() if u != removed}
 
 
 @settings(max_examples=40, deadline=None)
@@ -129,8 +129,8 @@ def test_removing_a_unit_changes_at_most_bound_rows(tmp_path):
     rng = np.random.default_rng(5)
     rows = [(int(u), int(a), int(b)) for u, a, b in rng.integers(0, [40, 3, 2], (600, 3))]
 
-    def count_rows(folder, kept_rows):
-        write_pieces(folder, distribute_rows(kept_rows, rng.integers(0, 3, len(kept_rows))))
+    def count_rows(folder, rows_given):
+        write_pieces(folder, distribute_rows(rows_given, rng.integers(0, 3, len(rows_given))))
         partitions = dp.Table.open(folder, DOMAIN).partitions
         out = rows_beyond_bound(partitions, 4)
         cells = np.zeros((3, 2), dtype=int)

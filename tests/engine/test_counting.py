@@ -82,11 +82,11 @@ def test_groups_contain_each_partition_once_and_are_balanced():
 def test_many_partitions_are_grouped_with_one_size_call_each(monkeypatch):
     """Each size call is an access to the disk."""
     parts = [Partition(f"/x/{i}.parquet", share=i % 77) for i in range(100_000)]
-    asked, size = Counter(), Partition.size
-    monkeypatch.setattr(Partition, "size", lambda part: asked.update([part.path]) or size(part))
+    size_calls, size = Counter(), Partition.size
+    monkeypatch.setattr(Partition, "size", lambda part: size_calls.update([part.path]) or size(part))
     groups = partition_groups(parts, 1000)
-    assert sum(map(len, groups)) == len(asked) == 100_000
-    assert set(asked.values()) == {1}
+    assert sum(map(len, groups)) == len(size_calls) == 100_000
+    assert set(size_calls.values()) == {1}
     loads = [sum(part.share for part in group) for group in groups]
     assert max(loads) - min(loads) <= 77
 
@@ -130,7 +130,7 @@ def test_one_huge_file_is_shared_by_sets(tmp_path):
     assert_counts(engine, domain, sets, tmp_path, rows)
     assert len(engine.items) == 3
     assert all(len(partitions) == 1 for _, partitions, *_ in engine.items)
-    mine = [(asked.first, asked.first + len(asked.shards)) for asked, *_ in engine.items]
+    mine = [(task.first, task.first + len(task.shards)) for task, *_ in engine.items]
     assert [first for first, _ in mine[1:]] == [end for _, end in mine[:-1]]
 
 
@@ -191,10 +191,10 @@ def test_counting_cost_reports_tasks_and_saving():
     sets = list(combinations(domain.names, 3))
     for workers in (1, 2, 64, 1000):
         for rows in (None, 10**6, 10**12):
-            told = counting_cost(domain, sets, 4 << 30, workers, rows)
-            assert told.tasks < TASKS
-            assert told.saving.asked == 1140
-            assert told.saving.factor >= 1
+            predicted = counting_cost(domain, sets, 4 << 30, workers, rows)
+            assert predicted.tasks < TASKS
+            assert predicted.saving.asked == 1140
+            assert predicted.saving.factor >= 1
     binary = dp.Domain({f"a{i:02d}": 2 for i in range(20)})
     assert counting_cost(binary, list(combinations(binary.names, 3)), 1 << 30, 2).saving.factor > 10
 
@@ -237,9 +237,9 @@ def test_predicted_tasks_equal_executed_tasks(tmp_path):
     for workers in (1, 2, 9):
         engine = TaskCounter("threads", workers=workers)
         assert_counts(engine, domain, sets, tmp_path, rows)
-        told = counting_cost(domain, sets, 1 << 30, workers)
+        predicted = counting_cost(domain, sets, 1 << 30, workers)
         shards = sum(len(one.shards) for one in plan_passes(domain, sets, 1 << 30, workers))
-        assert engine.tasks + shards == told.tasks, "the tasks that measure are counted too"
+        assert engine.tasks + shards == predicted.tasks, "the tasks that measure are counted too"
 
 
 class TaskCounter(LocalEngine):

@@ -37,9 +37,9 @@ def write(folder, pieces):
 
 def compare_rules(engine, domain, partitions, workers, bound, memory, **options):
     """Return the rows excluded by the current and the earlier rule, by partition, ascending."""
-    groups, asked = partition_groups(partitions, workers), ("unit", bound, 60)
-    now = rows_beyond(engine, domain, groups, *asked, memory, **options)
-    then = old_units.rows_beyond(domain, groups, *asked, 1 << 30, **options)
+    groups, arguments = partition_groups(partitions, workers), ("unit", bound, 60)
+    now = rows_beyond(engine, domain, groups, *arguments, memory, **options)
+    then = old_units.rows_beyond(domain, groups, *arguments, 1 << 30, **options)
     return {part: rows.places.tolist() for part, rows in now.items()}, {
         part: rows.tolist() for part, rows in then.items() if len(rows)
     }
@@ -130,14 +130,14 @@ def test_threads_and_processes_keep_rows_of_earlier_rule(tmp_path, scheduler, me
 
 def test_number_of_buckets_is_limited(tmp_path):
     """The guessed number of rows is far too high, as for a compressed file, and the memory is small."""
-    partitions, asked = write_many_rows(tmp_path), []
+    partitions, dealings = write_many_rows(tmp_path), []
     groups, domain = partition_groups(partitions, 2), make_domain(False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contribution_bounds, "Dealing", lambda *own: asked.append(Dealing(*own)) or asked[0])
+        patch.setattr(contribution_bounds, "Dealing", lambda *own: dealings.append(Dealing(*own)) or dealings[0])
         patch.setattr(contribution_bounds, "LEAST_ROWS", 1)
         patch.setattr(contribution_bounds, "LEAST_SEGMENT", 1 << 18)
         now = rows_beyond(LocalEngine("threads", 2), domain, groups, "unit", 3, 200_000, 4 * units.ROW_BYTES)
-    assert asked[0].buckets == MOST_BUCKETS
+    assert dealings[0].buckets == MOST_BUCKETS
     then = old_units.rows_beyond(domain, groups, "unit", 3, 60_000, 1 << 30)
     assert {part: rows.places.tolist() for part, rows in now.items()} == {p: rows.tolist() for p, rows in then.items()}
 

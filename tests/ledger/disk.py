@@ -1,6 +1,6 @@
 """Simulation of power cuts: the system calls of a process, recorded by strace, are replayed up to any moment.
 
-Flushed data are kept. Of later writes, each sector of 512 bytes, each truncation and each directory change may be
+Flushed data survive. Of later writes, each sector of 512 bytes, each truncation and each directory change may be
 present or not, as POSIX allows. The simulation shares no code with the ledger.
 """
 

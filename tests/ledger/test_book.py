@@ -328,10 +328,10 @@ def test_summary_is_json_and_adds_up(ledger: Ledger) -> None:
     assert [row["state"] for row in adult["releases"]] == ["committed", "reserved"]
     total = gaussian(1) + Cost(zcdp="1/1000", pure="1/100")
     assert adult["spent"]["epsilon"] == epsilon_of_mu(root_above(total.squared_mu), DELTA)
-    told = adult["spent"]["squared_mu"]  # rounded up, by less than a step of a float
-    assert math.nextafter(told, 0) < total.squared_mu <= told
+    squared_mu = adult["spent"]["squared_mu"]  # rounded up, by less than a step of a float
+    assert math.nextafter(squared_mu, 0) < total.squared_mu <= squared_mu
     assert adult["reserved"]["squared_mu"] == float_above(Cost(zcdp="1/1000", pure="1/100").squared_mu)
-    assert adult["remaining"] == pytest.approx(gdp_mu(2, DELTA) ** 2 - told)
+    assert adult["remaining"] == pytest.approx(gdp_mu(2, DELTA) ** 2 - squared_mu)
     assert adult["currency"].startswith("gdp")
     assert any("counted together" in note for note in adult["notes"])
     assert list(ledger.summary("pure")["datasets"]) == ["pure"]
@@ -462,7 +462,7 @@ class NaiveLedger(Ledger):
         chain.append = lambda *_: ""
         yield db
 
-    def charge(self, *asked: Any, **named: Any) -> str:
+    def charge(self, *arguments: Any, **named: Any) -> str:
         read, seen = Request.account, list[Account]()
 
         def account(request: Request, db: Any) -> Account:
@@ -472,7 +472,7 @@ class NaiveLedger(Ledger):
             return seen[0]
 
         with mock.patch.object(Request, "account", account):
-            return super().charge(*asked, **named)
+            return super().charge(*arguments, **named)
 
 
 def test_concurrent_processes_cannot_exceed_cap(path: Path) -> None:
@@ -940,7 +940,7 @@ def public_folder() -> Iterator[Path]:
 
 
 def run_as_other_user(act: Callable[[], object]) -> DpscaleError | None:
-    """Return the error of `act` for a user other than root, whom permissions restrict."""
+    """Return the error of `act` for a user other than root, who is subject to permissions."""
     receive, send = os.pipe()
 
     def child() -> None:

@@ -37,8 +37,8 @@ def test_truncated_log_is_detected_by_charged_run(tmp_path, monkeypatch):
         ledger_dataset(run)
     assert (refused.value.exit_code, str(refused.value).count("\n")) == (3, 0)
     (selftest := tmp_path / "selftest.json").write_text('[{"name": "a", "passed": true, "detail": ""}]')
-    code, _, told = run_command("evidence", run.path, "--selftest", selftest)
-    assert (code, told.count("\n")) == (3, 1)
+    code, _, message = run_command("evidence", run.path, "--selftest", selftest)
+    assert (code, message.count("\n")) == (3, 1)
 
 
 @needs_mounts
@@ -69,6 +69,6 @@ def test_releases_are_shown_at_own_delta_and_totals_at_named_delta(tmp_path):
     assert "epsilon 1 at delta 1e-06" in next(line for line in lines if line.startswith("  - "))
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.charge("small", "finer", Cost(gaussian="1/50"), "ab" * 32, delta=1e-9)
-        told = ledger.summary("small")["datasets"]["small"]
-    assert [row["own"]["delta"] for row in told["releases"]] == [1e-6, 1e-9]
-    assert told["spent"]["delta"] == 1e-6
+        dataset = ledger.summary("small")["datasets"]["small"]
+    assert [row["own"]["delta"] for row in dataset["releases"]] == [1e-6, 1e-9]
+    assert dataset["spent"]["delta"] == 1e-6

@@ -52,6 +52,6 @@ def test_local_disk_and_unknown_mounts_are_accepted(tmp_path, monkeypatch):
 
 
 def test_mounts_of_this_machine():
-    told = dict(ledgerplace.mounts())
-    assert told["/"]
-    assert all(isinstance(kind, str) for kind in told.values())
+    kinds = dict(ledgerplace.mounts())
+    assert kinds["/"]
+    assert all(isinstance(kind, str) for kind in kinds.values())

@@ -97,9 +97,9 @@ def neighbours(table: tuple[int, ...], relation: Protection) -> Iterator[tuple[i
 @pytest.mark.parametrize(("entry", "dataset"), [(PERSON, ROW), (PERSON, REPLACED), (PERSON, PERSON), (ROW, ROW)])
 def test_steps_equal_largest_distance_of_neighbours(entry: Protection, dataset: Protection) -> None:
     tables = [(a, b) for a in range(ROWS + 1) for b in range(ROWS + 1)]
-    apart = [table_distance(table, near, entry) for table in tables for near in neighbours(table, dataset)]
-    assert max(number for number in apart if number is not None) == steps(entry, dataset)
-    assert None not in apart
+    distances = [table_distance(table, near, entry) for table in tables for near in neighbours(table, dataset)]
+    assert max(number for number in distances if number is not None) == steps(entry, dataset)
+    assert None not in distances
 
 
 def test_cap_fixes_the_protected_unit(ledger: Ledger) -> None:

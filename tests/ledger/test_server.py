@@ -163,8 +163,8 @@ def test_transaction_ended_by_deadlock_is_repeated(ledger: Ledger, path: str) ->
     ledger.set_cap("adult", 5.0, DELTA)
     with open_database(path) as other, ledger.__class__.open(path) as watching:
         other.execute("BEGIN; LOCK TABLE releases IN ACCESS EXCLUSIVE MODE")
-        told: list[str] = []
-        charging = threading.Thread(target=lambda: told.append(ledger.charge(*CHARGE)))
+        states: list[str] = []
+        charging = threading.Thread(target=lambda: states.append(ledger.charge(*CHARGE)))
         charging.start()
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         while not watching._store.db.execute(waiting).fetchone()[0]:  # type: ignore[attr-defined]
@@ -173,7 +173,7 @@ def test_transaction_ended_by_deadlock_is_repeated(ledger: Ledger, path: str) ->
             other.execute("LOCK TABLE numbers IN EXCLUSIVE MODE")
         other.execute("ROLLBACK")
         charging.join()
-    assert told == ["reserved"]
+    assert states == ["reserved"]
     assert list(release_rows(path)) == ["r1"]  # type: ignore[arg-type]
 
 
@@ -194,7 +194,7 @@ def make_killed_publisher(place: str, statement: int) -> Callable[[], None]:
     """Return a function that publishes the releases and is killed before the given statement."""
 
     def act() -> None:
-        left, kept = iter(range(statement)), ledgerserver._commit
+        left, real_commit = iter(range(statement)), ledgerserver._commit
 
         def step() -> None:
             if next(left, None) is None:
@@ -207,7 +207,7 @@ def make_killed_publisher(place: str, statement: int) -> Callable[[], None]:
 
         def commit(db: Any, place: str) -> None:
             step()
-            kept(db, place)
+            real_commit(db, place)
             step()
 
         ledgerserver.Statements, ledgerserver._commit = Deadly, commit  # type: ignore[misc]
@@ -321,12 +321,12 @@ def test_server_stop_between_charge_and_commit(server: Server, path: str) -> Non
             ledger.commit("r1")
         with pytest.raises(TransientError, match="cannot be reached"):
             Ledger.open(path, timeout=0.2)
-        told: list[str] = []
-        waiting = threading.Thread(target=lambda: told.append(patient.commit("r1")))
+        states: list[str] = []
+        waiting = threading.Thread(target=lambda: states.append(patient.commit("r1")))
         waiting.start()
         server.start()
         waiting.join()
-        assert told == ["committed"]
+        assert states == ["committed"]
         assert ledger.charge(*CHARGE) == "committed"
         ledger.verify()
 
@@ -419,16 +419,16 @@ def test_missing_driver_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         dp.run(job, tmp_path / "run")
 
 
-@pytest.mark.parametrize(("change", "said", "kind"), [
+@pytest.mark.parametrize(("change", "message", "kind"), [
     ({"PGPASSWORD": "wrong-word"}, "does not let this user in", JobError),
     ({"PGUSER": "nobody-known"}, "does not let this user in", JobError),
 ])  # fmt: skip
 def test_rejected_user_is_reported(
-    path: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], said: str, kind: type[DpscaleError]
+    path: str, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], message: str, kind: type[DpscaleError]
 ) -> None:
     for name, value in change.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(kind, match=said) as refused:
+    with pytest.raises(kind, match=message) as refused:
         Ledger.open(path)
     for word in (*change.values(), os.environ["PGUSER"], os.environ["PGPASSWORD"]):
         assert word not in str(refused.value).replace("dpscale of", "").replace("of dpscale", "")
@@ -605,7 +605,7 @@ def test_killed_move_leaves_one_open_ledger_and_can_be_repeated(source_and_targe
     def act() -> None:
         from dpscale.ledger import release_rows as ledgerrows
 
-        def deadly(kept: Callable[..., Any]) -> Callable[..., Any]:
+        def deadly(function: Callable[..., Any]) -> Callable[..., Any]:
             def killed(*arguments: Any) -> Any:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -615,12 +615,12 @@ def test_killed_move_leaves_one_open_ledger_and_can_be_repeated(source_and_targe
             ledgerrows.insert_closed = deadly(ledgerrows.insert_closed)
         else:  # closed, and the new one is not there yet
             os.link = deadly(os.link)
-            kept = ledgerserver._commit
+            real_commit = ledgerserver._commit
 
             def commit(db: Any, place: str) -> None:
                 if place == target:
                     os.kill(os.getpid(), signal.SIGKILL)
-                kept(db, place)
+                real_commit(db, place)
 
             ledgerserver._commit = commit
         with Ledger.open(source) as ledger:

@@ -52,9 +52,9 @@ def test_older_entries_belong_to_table_of_cap(ledger):
     for other in (ORDER, COLUMN):
         with pytest.raises(BudgetError, match="do not add"):
             charge(ledger, "three", other)
-    told = ledger.summary("shop")["datasets"]["shop"]
-    assert told["spent"]["squared_mu"] == pytest.approx(2 / 50)
-    assert told["protects"] == "all rows of one customers.id (add/remove)"
+    summary = ledger.summary("shop")["datasets"]["shop"]
+    assert summary["spent"]["squared_mu"] == pytest.approx(2 / 50)
+    assert summary["protects"] == "all rows of one customers.id (add/remove)"
 
 
 def test_unit_of_table_counts_twice_for_rows(ledger):

@@ -199,10 +199,10 @@ def test_concurrent_upgrades_build_one_chain(place: str, turn: int) -> None:
     processes = [context.Process(target=open_at_once, args=(place, barrier, answers)) for _ in range(4)]
     for process in processes:
         process.start()
-    told = [answers.get(timeout=DEADLINE) for _ in processes]
+    heads = [answers.get(timeout=DEADLINE) for _ in processes]
     for process in processes:
         process.join()
-    assert told == [told[0]] * 4
+    assert heads == [heads[0]] * 4
     check_upgraded(place)
 
 
@@ -239,9 +239,9 @@ def act_at_statement(place: str, number: int, act: Callable[[Any], None]) -> Ite
             def __init__(self, db: Any) -> None:
                 self._db = db
 
-            def execute(self, *asked: Any) -> Any:
+            def execute(self, *arguments: Any) -> Any:
                 step(self._db)
-                return self._db.execute(*asked)
+                return self._db.execute(*arguments)
 
         patch.setattr(ledgerfile, "_upgrade", lambda db: upgrade(Stepping(db)))  # type: ignore[arg-type]
     with patch.context():

@@ -70,8 +70,8 @@ def test_failed_task_is_retried_and_charged_once(airflow, sample, tmp_path):
     """Another process works in the run directory when the stage starts: exit code 75, and a retry after a second."""
     job, run_dir = sample / "pipelines/adaptive.toml", sample / "retried"
     command = write_locking_command(run_dir, tmp_path)
-    asked = json.dumps({"job": str(job), "run_dir": str(run_dir)})
-    code, output = airflow("dags", "test", "dpscale", "-c", asked, DPSCALE=str(command))
+    configuration = json.dumps({"job": str(job), "run_dir": str(run_dir)})
+    code, output = airflow("dags", "test", "dpscale", "-c", configuration, DPSCALE=str(command))
     assert code == 0, output[-4000:]
     assert "another process works in" in output
     manifest = json.loads((run_dir / "manifest.json").read_text())
@@ -108,8 +108,8 @@ if [ "$1" = measure ] && mkdir {tmp_path}/killed; then kill -9 $$; fi
 exec {Path(sys.executable).with_name("dpscale")} "$@"
 """)
     command.chmod(0o755)
-    asked = json.dumps({"job": str(job), "run_dir": str(run_dir)})
-    code, output = airflow("dags", "test", "dpscale", "-c", asked, DPSCALE=str(command))
+    configuration = json.dumps({"job": str(job), "run_dir": str(run_dir)})
+    code, output = airflow("dags", "test", "dpscale", "-c", configuration, DPSCALE=str(command))
     assert code == 0, output[-4000:]
     assert "dpscale measure was ended by signal 9 (Killed)" in output
     assert json.loads((run_dir / "manifest.json").read_text())["stages"]["report"]["state"] == "done"

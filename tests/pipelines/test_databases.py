@@ -78,9 +78,9 @@ def test_berka_pipeline(release: dp.DatabaseRelease, shared: Any) -> None:
     assert_foreign_key(found["cards"], "disp_id", found["clients"], "disp_id", 1)
     for name in ("accounts", "clients"):
         assert found[name].district_id.isin(found["districts"].district_id).all()
-    told = shared.compared(release.path.parent / "pipelines/berka/job.toml", release)
-    assert "PRIVATE" in told
-    assert told.count("links at random") == 7
+    text = shared.compared(release.path.parent / "pipelines/berka/job.toml", release)
+    assert "PRIVATE" in text
+    assert text.count("links at random") == 7
 
 
 @pytest.mark.parametrize("release", [("chinook", "customers")], indirect=True)

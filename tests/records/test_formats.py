@@ -128,20 +128,20 @@ def test_damaged_file_is_reported_without_content(tmp_path, name, whole):
     good = {"z": gzip.compress(b"age\n" + b"SECRET\n" * 99), "t": pa.compress(b"age\nSECRET\n", "zstd", asbytes=True)}
     content = good.get({"x.csv.gz": "z", "x.csv.zst": "t"}.get(name), (tmp_path / "x").read_bytes())
     (tmp_path / name).write_bytes(b"SECRET" * 9 if whole else content[: len(content) // 2])
-    with pytest.raises(dp.DataError, match=rf"{name} (cannot be read|is damaged)") as told:
+    with pytest.raises(dp.DataError, match=rf"{name} (cannot be read|is damaged)") as caught:
         count_sets(tmp_path / name)
-    assert "SECRET" not in str(told.value)
+    assert "SECRET" not in str(caught.value)
 
 
 def test_text_of_other_encoding_is_reported_without_content(tmp_path):
     (tmp_path / "x.csv").write_bytes("town,age\nKöln,1\n".encode("latin-1"))
     for encoding in ("utf-8", "ascii", "utf-16"):
-        with pytest.raises(dp.DataError, match="damaged or not of its format") as told:
+        with pytest.raises(dp.DataError, match="damaged or not of its format") as caught:
             count_sets(tmp_path, Dialect(encoding=encoding))
-        assert "ln" not in str(told.value).replace(str(tmp_path), "")
+        assert "ln" not in str(caught.value).replace(str(tmp_path), "")
 
 
-@pytest.mark.parametrize(("wrong", "told"), [
+@pytest.mark.parametrize(("wrong", "message"), [
     ({"delimiter": "||"}, r"data.delimiter: '\|\|'; expected one ASCII character"),
     ({"delimiter": ""}, "data.delimiter"),
     ({"encoding": "klingon"}, "data.encoding: 'klingon'; expected a text encoding"),
@@ -152,8 +152,8 @@ def test_text_of_other_encoding_is_reported_without_content(tmp_path):
     ({"header": False, "names": []}, "one distinct name per column"),
     ({"null_values": "NA"}, "null_values"),
 ])  # fmt: skip
-def test_invalid_text_option_is_refused(tmp_path, wrong, told):
-    with pytest.raises(dp.JobError, match=told):
+def test_invalid_text_option_is_refused(tmp_path, wrong, message):
+    with pytest.raises(dp.JobError, match=message):
         Job.read(write(tmp_path, data={"path": "data", "domain": "domain.toml", **wrong}))
 
 

@@ -79,9 +79,9 @@ def test_timestamps_use_day_of_time_zone(moment, zone, hours):
     stamp = pd.Timestamp(moment).floor("s").tz_localize(datetime.timezone(datetime.timedelta(hours=hours)))
     day = stamp.tz_convert(zone or "UTC").date()
     expected = number_of("day", day) - own.low
-    told = [stamp.isoformat(), stamp.isoformat().replace("+00:00", "Z")]
+    texts = [stamp.isoformat(), stamp.isoformat().replace("+00:00", "Z")]
     instant = pa.array([stamp.tz_convert("UTC").tz_localize(None)], pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
-    assert encode(own, pa.array(told)).tolist() == [expected] * 2
+    assert encode(own, pa.array(texts)).tolist() == [expected] * 2
     assert encode(own, instant).tolist() == [expected]
 
 
@@ -225,8 +225,8 @@ def test_run_and_synthetic_rows_of_all_kinds(table, scheduler, tmp_path):
     west = rows[rows.town.isin(["Bonn", "Köln"])]
     assert (west.region == "west").all()
     assert pd.to_datetime(rows.when).dt.year.eq(2020).all()
-    told = pq.read_table(tmp_path / "run" / "answers" / "marginal-1").to_pandas()
-    assert {"2020-Q1", "west", "(null)"} <= set(told.value_1)
+    answers = pq.read_table(tmp_path / "run" / "answers" / "marginal-1").to_pandas()
+    assert {"2020-Q1", "west", "(null)"} <= set(answers.value_1)
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["domain"].startswith("drafted from the data")
 

@@ -190,8 +190,8 @@ def test_unsupported_delta_feature_is_refused(tmp_path):
 def test_deleted_delta_rows_are_not_counted(tmp_path):
     path = write_delta(tmp_path)
     deltalake.DeltaTable(path).delete("a = 2")
-    kept = [table.filter(pa.compute.field("a") != 2) for table in (make_rows(1), make_rows(2, new=True))]
-    assert_counts(Origin(format="delta").table(path, DOMAIN), kept)
+    remaining = [table.filter(pa.compute.field("a") != 2) for table in (make_rows(1), make_rows(2, new=True))]
+    assert_counts(Origin(format="delta").table(path, DOMAIN), remaining)
 
 
 def test_renamed_iceberg_column_is_refused(tmp_path):
@@ -227,9 +227,9 @@ def test_iceberg_delete_files_are_refused(tmp_path, monkeypatch):
         Origin(format="iceberg").table(made.path, DOMAIN)
 
 
-@pytest.mark.parametrize(("kind", "said"), [("delta", "no Delta table at"), ("iceberg", "no Iceberg table at")])
-def test_missing_table_is_refused(tmp_path, kind, said):
-    with pytest.raises(dp.DataError, match=said):
+@pytest.mark.parametrize(("kind", "message"), [("delta", "no Delta table at"), ("iceberg", "no Iceberg table at")])
+def test_missing_table_is_refused(tmp_path, kind, message):
+    with pytest.raises(dp.DataError, match=message):
         Origin(format=kind).table(str(tmp_path), DOMAIN)
 
 

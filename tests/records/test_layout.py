@@ -56,6 +56,6 @@ def test_layout_in_store_equals_listing(memory_store):
 
 def test_failing_store_is_transient_without_text(monkeypatch):
     monkeypatch.setattr(fsspec.filesystem("memory").__class__, "find", lambda *_, **__: 1 / 0)
-    with pytest.raises(TransientError, match="ZeroDivisionError") as told:
+    with pytest.raises(TransientError, match="ZeroDivisionError") as caught:
         layout("memory://layouts")
-    assert "division" not in str(told.value)
+    assert "division" not in str(caught.value)

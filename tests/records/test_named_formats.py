@@ -33,8 +33,8 @@ def write_file(frame, path, kind):
         feather.write_feather(pa.Table.from_pandas(frame, preserve_index=False), path)
 
 
-def count_attribute(path, **said):
-    origin = Data(path=str(path), domain=".", **said).origin
+def count_attribute(path, **settings):
+    origin = Data(path=str(path), domain=".", **settings).origin
     return dp.count_marginals(origin.table(str(path), SMALL), [("a",)])["a",].tolist()
 
 
@@ -43,14 +43,14 @@ NAMES = [("parquet", "x.dat"), ("parquet", "x"), ("csv", "x.dat"), ("csv", "x.da
 
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)
-@pytest.mark.parametrize("asked", ["file", "folder", "glob"])
-def test_file_of_any_name_is_read_by_named_format(tmp_path, kind, name, asked):
+@pytest.mark.parametrize("path_form", ["file", "folder", "glob"])
+def test_file_of_any_name_is_read_by_named_format(tmp_path, kind, name, path_form):
     write_file(FRAME, tmp_path / name, kind)
     write_file(FRAME, tmp_path / f"2{name}", kind)
     (tmp_path / "_SUCCESS").write_text("hidden")
     (tmp_path / ".hidden").write_text("hidden")
-    path = {"file": tmp_path / name, "folder": tmp_path, "glob": f"{tmp_path}/*x*"}[asked]
-    assert count_attribute(path, format=kind) == [4 if asked == "file" else 8] * 10
+    path = {"file": tmp_path / name, "folder": tmp_path, "glob": f"{tmp_path}/*x*"}[path_form]
+    assert count_attribute(path, format=kind) == [4 if path_form == "file" else 8] * 10
 
 
 def test_layout_and_snapshot_use_named_format(tmp_path):
@@ -88,18 +88,18 @@ def test_file_of_other_format_is_refused(tmp_path):
         count_attribute(tmp_path, format="csv")
 
 
-@pytest.mark.parametrize("said", [{"format": "xml"}, {"format": "csv", "version": 1}, {"version": 1}])
-def test_unknown_format_and_version_of_plain_files_are_refused(said):
+@pytest.mark.parametrize("settings", [{"format": "xml"}, {"format": "csv", "version": 1}, {"version": 1}])
+def test_unknown_format_and_version_of_plain_files_are_refused(settings):
     with pytest.raises(ValueError, match="format"):
-        Data(path="x", domain=".", **said)
+        Data(path="x", domain=".", **settings)
 
 
 def test_run_with_named_format_equals_run_by_extension(place):
     frame, answers = table(), []
-    for name, said in (("x.csv", {}), ("x.dat", {"format": "csv"})):
+    for name, settings in (("x.csv", {}), ("x.dat", {"format": "csv"})):
         (place / name).write_bytes(frame.to_csv(index=False).encode())
         (place / "unit.dat").write_bytes(b"person,home\n" + b"".join(b"%d,%d\n" % (i, i // 2) for i in range(1400)))
-        data = {"path": name, "domain": "domain.toml", **said, "privacy_unit": "person", "max_rows_per_unit": 6}
+        data = {"path": name, "domain": "domain.toml", **settings, "privacy_unit": "person", "max_rows_per_unit": 6}
         data["unit_through"] = [{"path": "unit.dat", "key": "person", "unit": "home", "format": "csv"}]
         privacy = {"epsilon": 1e4, "delta": 1e-9, "dataset": name, "allow_weak_privacy": True}
         job = write_job(place, data=data, privacy=privacy)
@@ -122,6 +122,6 @@ def test_sketch_and_domain_check_accept_format(tmp_path):
 
 
 def test_format_is_omitted_from_job_by_default():
-    said = Data(path="x", domain=".")
-    assert said.model_dump(exclude_none=True).keys().isdisjoint({"format"})
+    data_section = Data(path="x", domain=".")
+    assert data_section.model_dump(exclude_none=True).keys().isdisjoint({"format"})
     assert DOMAIN["attributes"]

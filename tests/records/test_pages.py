@@ -166,13 +166,13 @@ def test_refusal_texts_equal_those_of_values(nulls: bool, tmp_path: Path) -> Non
     pq.write_table(pa.table(make_columns(nulls, False)), tmp_path / "x.parquet")
     for name in make_columns(nulls, False):
         every = make_domain(make_columns(nulls, False), "", "" if not nulls else "category").to_dict()["attributes"]
-        domain, told = dp.Domain.from_dict({"attributes": {name: every[name]}}), []
+        domain, results = dp.Domain.from_dict({"attributes": {name: every[name]}}), []
         for ours in (True, False):
             try:
-                told.append(str(read_codes(tmp_path / "x.parquet", domain, ours)[0].sum()))
+                results.append(str(read_codes(tmp_path / "x.parquet", domain, ours)[0].sum()))
             except DataError as error:
-                told.append(str(error))
-        assert told[0] == told[1]
+                results.append(str(error))
+        assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("way", ["usual", "zstd", "none", "newer pages", "small pages"])

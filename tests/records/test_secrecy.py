@@ -177,5 +177,5 @@ def test_failing_thread_reveals_only_error_type(capfd):
         thread = threading.Thread(target=fail_in_thread)
         thread.start()
         thread.join()
-    told_of = capfd.readouterr().err
-    assert told_of == "dpscale: a thread or a destructor failed with MemoryError\n"
+    output = capfd.readouterr().err
+    assert output == "dpscale: a thread or a destructor failed with MemoryError\n"

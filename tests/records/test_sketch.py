@@ -90,12 +90,12 @@ def test_irregular_csv_is_explained(tmp_path):
     with pytest.raises(dp.DataError, match="set --delimiter ';' here, and delimiter in"):
         sketch(str(tmp_path))
     text = sketch(str(tmp_path), Dialect(";"))
-    told = tomllib.loads(text)["attributes"]
-    assert (told["age"]["kind"], told["age"]["unparsable"]) == ("integer", "category")
+    attributes = tomllib.loads(text)["attributes"]
+    assert (attributes["age"]["kind"], attributes["age"]["unparsable"]) == ("integer", "category")
     assert "# left out: 'day' (days that are not written as 2025-01-31" in text
     assert "# left out: 'number' (an id" in text
-    assert told["person"]["kind"] == "text-prefix"
-    domain = dp.Domain.from_dict({"attributes": told})
+    assert attributes["person"]["kind"] == "text-prefix"
+    domain = dp.Domain.from_dict({"attributes": attributes})
     assert dp.count_marginals(dp.Table.open(tmp_path, domain, dialect=Dialect(";")), [("age",)])["age",].sum() == 400
 
 

@@ -1,4 +1,4 @@
-"""The snapshot changes with every byte and name, and with nothing else."""
+"""The snapshot id depends on the name and content of each file, and on nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path):
     return tmp_path / "t"
 
 
-def taken(path, **options):
+def take_snapshot(path, **options):
     return snapshot(dp.Table.open(path, DOMAIN), **options)
 
 
@@ -34,80 +34,80 @@ def footers(request):
     return request.param
 
 
-def test_order_and_place_do_not_matter(folder, footers):
-    before = taken(folder, footers=footers)
+def test_order_and_location_of_files_do_not_matter(folder, footers):
+    before = take_snapshot(folder, footers=footers)
     files = sorted(folder.rglob("*.*"), reverse=True)
-    assert taken(files, footers=footers) == before
+    assert take_snapshot(files, footers=footers) == before
     shutil.move(folder, folder.parent / "elsewhere")
-    assert taken(folder.parent / "elsewhere", footers=footers) == before
+    assert take_snapshot(folder.parent / "elsewhere", footers=footers) == before
 
 
-def test_engine_and_splitting_do_not_matter(folder, footers):
+def test_scheduler_and_splitting_do_not_matter(folder, footers):
     table = dp.Table.open(folder, DOMAIN)
     before = snapshot(table, footers)
     for scheduler in ("threads", "synchronous"):
         assert snapshot(table.split(), footers, LocalEngine(scheduler).each("snapshot")) == before
 
 
-def test_a_name_matters(folder, footers):
-    before = taken(folder, footers=footers)
+def test_file_name_changes_snapshot(folder, footers):
+    before = take_snapshot(folder, footers=footers)
     os.rename(folder / "y.parquet", folder / "y2.parquet")
-    assert taken(folder, footers=footers) != before
+    assert take_snapshot(folder, footers=footers) != before
 
 
 @pytest.mark.parametrize("path", ["year=1", "year=1/x.parquet", "year=1/*.parquet"])
-def test_the_name_of_a_hive_folder_matters_because_it_is_data(folder, footers, path):
-    before = taken(str(folder / path), footers=footers)
+def test_hive_folder_name_changes_snapshot(folder, footers, path):
+    before = take_snapshot(str(folder / path), footers=footers)
     os.rename(folder / "year=1", folder / "year=3")
-    assert taken(str(folder / path.replace("year=1", "year=3")), footers=footers) != before
+    assert take_snapshot(str(folder / path.replace("year=1", "year=3")), footers=footers) != before
 
 
-def test_the_set_of_files_matters(folder, footers):
-    before = taken(folder, footers=footers)
+def test_set_of_files_changes_snapshot(folder, footers):
+    before = take_snapshot(folder, footers=footers)
     shutil.copy(folder / "y.parquet", folder / "w.parquet")
-    more = taken(folder, footers=footers)
+    more = take_snapshot(folder, footers=footers)
     os.remove(folder / "z.pq")
-    assert len({before, more, taken(folder, footers=footers)}) == 3
+    assert len({before, more, take_snapshot(folder, footers=footers)}) == 3
 
 
-def test_swapped_contents_matter(folder, footers):
+def test_swapped_contents_change_snapshot(folder, footers):
     pq.write_table(pa.table({"a": [3, 3, 3]}), folder / "y.parquet")
-    before = taken(folder, footers=footers)
+    before = take_snapshot(folder, footers=footers)
     os.rename(folder / "y.parquet", folder / "kept")
     os.rename(folder / "year=1" / "x.parquet", folder / "y.parquet")
     os.rename(folder / "kept", folder / "year=1" / "x.parquet")
-    assert taken(folder, footers=footers) != before
+    assert take_snapshot(folder, footers=footers) != before
 
 
-def test_every_byte_matters(folder):
+def test_every_byte_changes_snapshot(folder):
     path = folder / "y.parquet"
     content = path.read_bytes()
-    seen = {taken(folder)}
+    seen = {take_snapshot(folder)}
     for place in range(0, len(content), 37):
         changed = bytearray(content)
         changed[place] ^= 1
         path.write_bytes(changed)
-        seen.add(taken(folder))
+        seen.add(take_snapshot(folder))
     assert len(seen) == 1 + len(range(0, len(content), 37))
 
 
-def test_footers_see_other_statistics_and_any_change_of_a_csv(folder):
-    seen = {taken(folder, footers=True)}
+def test_footer_snapshot_detects_statistics_and_csv_changes(folder):
+    seen = {take_snapshot(folder, footers=True)}
     pq.write_table(pa.table({"a": [0, 1, 3]}), folder / "y.parquet")
-    seen.add(taken(folder, footers=True))
+    seen.add(take_snapshot(folder, footers=True))
     for text in ("a\n1\n", "a\n2\n"):
         (folder / "z.csv").write_text(text)
-        seen.add(taken(folder / "z.csv", footers=True))
+        seen.add(take_snapshot(folder / "z.csv", footers=True))
     assert len(seen) == 4
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"\xff" * 30])
-def test_footers_of_what_is_no_parquet(folder, content):
+def test_footer_snapshot_of_invalid_parquet(folder, content):
     (folder / "y.parquet").write_bytes(content)
-    assert len(taken(folder, footers=True)) == 64
+    assert len(take_snapshot(folder, footers=True)) == 64
 
 
-def test_a_file_that_went_away_is_named(folder):
+def test_missing_file_is_named(folder):
     table = dp.Table.open(folder, DOMAIN)
     os.remove(folder / "y.parquet")
     with pytest.raises(dp.DataError, match=r"y\.parquet cannot be read"):

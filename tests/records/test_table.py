@@ -1,4 +1,4 @@
-"""Opening tables: files, folders, globs, hive folders, messy files, broken files."""
+"""Opening of tables: files, directories, globs, hive directories, irregular files and broken files."""
 
 from __future__ import annotations
 
@@ -22,50 +22,52 @@ def write(path, columns, **options):
     pq.write_table(pa.table(columns), path, **options)
 
 
-def counted(path, domain=AB, names=("a",)):
+def count_cells(path, domain=AB, names=("a",)):
     return dp.count_marginals(dp.Table.open(path, domain), [names])[names].tolist()
 
 
-def test_one_file_a_folder_a_glob_and_a_list_are_one_table(tmp_path):
+def test_file_directory_glob_and_list_give_one_table(tmp_path):
     write(tmp_path / "t" / "x.parquet", {"a": [0, 1]})
     write(tmp_path / "t" / "deep" / "er" / "y.pq", {"a": [1, 3]})
     write(tmp_path / "t" / "z.PARQUET", {"a": [1]})
     everything = [1, 3, 0, 1]
-    assert counted(tmp_path / "t") == everything
-    assert counted(str(tmp_path / "t" / "**" / "*.*")) == everything
-    assert counted([tmp_path / "t" / "deep", tmp_path / "t" / "*.parquet", tmp_path / "t" / "z.PARQUET"]) == everything
-    assert counted([tmp_path / "t", tmp_path / "t" / "x.parquet"]) == everything, "a file twice is one file"
-    assert counted(tmp_path / "t" / "x.parquet") == [1, 1, 0, 0]
+    assert count_cells(tmp_path / "t") == everything
+    assert count_cells(str(tmp_path / "t" / "**" / "*.*")) == everything
+    assert (
+        count_cells([tmp_path / "t" / "deep", tmp_path / "t" / "*.parquet", tmp_path / "t" / "z.PARQUET"]) == everything
+    )
+    assert count_cells([tmp_path / "t", tmp_path / "t" / "x.parquet"]) == everything, "a file twice is one file"
+    assert count_cells(tmp_path / "t" / "x.parquet") == [1, 1, 0, 0]
 
 
-def test_globs_of_folders(tmp_path):
+def test_glob_of_directories(tmp_path):
     for year in (2019, 2020):
         write(tmp_path / f"year={year}" / "x.parquet", {"a": [1]})
     domain = dp.Domain.from_dict({"attributes": {"year": {"kind": "integer", "low": 2018, "high": 2020}}})
-    assert counted(tmp_path / "year=*", domain, ("year",)) == [0, 1, 1]
+    assert count_cells(tmp_path / "year=*", domain, ("year",)) == [0, 1, 1]
 
 
-def test_hidden_files_and_folders_are_left_alone_unless_named(tmp_path):
+def test_hidden_files_are_ignored_unless_named(tmp_path):
     write(tmp_path / "x.parquet", {"a": [0]})
     for name in ("_x.parquet", ".x.parquet", "_temporary/0/x.parquet", ".git/x.parquet"):
         write(tmp_path / name, {"a": [3]})
     (tmp_path / "_SUCCESS").write_text("")
     (tmp_path / "README.txt").write_text("")
     write(tmp_path / "_kind=1" / "x.parquet", {"a": [2]})
-    assert counted(tmp_path) == [1, 0, 1, 0]
-    assert counted(tmp_path / "_x.parquet") == [0, 0, 0, 1]
+    assert count_cells(tmp_path) == [1, 0, 1, 0]
+    assert count_cells(tmp_path / "_x.parquet") == [0, 0, 0, 1]
 
 
-def test_links_that_lead_back_count_nothing_twice(tmp_path):
+def test_link_cycles_are_not_counted_twice(tmp_path):
     write(tmp_path / "t" / "x.parquet", {"a": [0]})
     (tmp_path / "t" / "loop").symlink_to(tmp_path / "t")
-    assert counted(tmp_path / "t") == [1, 0, 0, 0]
+    assert count_cells(tmp_path / "t") == [1, 0, 0, 0]
 
 
-def test_a_folder_named_as_a_file(tmp_path):
+def test_directory_with_name_of_a_file(tmp_path):
     write(tmp_path / "t" / "out.parquet" / "part-0.parquet", {"a": [2]})
-    assert counted(tmp_path / "t") == [0, 0, 1, 0]
-    assert counted(tmp_path / "t" / "out.parquet") == [0, 0, 1, 0]
+    assert count_cells(tmp_path / "t") == [0, 0, 1, 0]
+    assert count_cells(tmp_path / "t" / "out.parquet") == [0, 0, 1, 0]
 
 
 def test_hive_columns_of_all_kinds(tmp_path):
@@ -83,25 +85,25 @@ def test_hive_columns_of_all_kinds(tmp_path):
 
 
 @pytest.mark.parametrize("below", [".", "year=2020", "year=2020/x.parquet", "year=2020/*.parquet"])
-def test_a_hive_column_is_there_however_the_path_is_asked_for(tmp_path, below):
+def test_hive_column_exists_for_any_path_form(tmp_path, below):
     write(tmp_path / "t" / "year=2020" / "x.parquet", {"a": [0, 1]})
     domain = dp.Domain.from_dict({"attributes": {"year": {"kind": "integer", "low": 2019, "high": 2020}}})
-    assert counted(str(tmp_path / "t" / below), domain, ("year",)) == [0, 2]
+    assert count_cells(str(tmp_path / "t" / below), domain, ("year",)) == [0, 2]
 
 
-def test_files_of_one_table_may_differ(tmp_path):
+def test_files_of_a_table_may_have_different_schemas(tmp_path):
     write(tmp_path / "1.parquet", {"a": pa.array([0, 1], pa.int8()), "b": pa.array([2, 2], pa.uint64())})
     write(tmp_path / "2.parquet", {"b": pa.array([1.0]), "extra": ["x"], "a": pa.array(["3"])})
     write(tmp_path / "3.parquet", {"a": pa.array([2]).dictionary_encode(), "b": pa.array([0], pa.decimal128(4, 1))})
     write(tmp_path / "4.parquet", {"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
-    assert counted(tmp_path, names=("a", "b")) == [[0, 0, 1], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    assert count_cells(tmp_path, names=("a", "b")) == [[0, 0, 1], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "5.csv").write_text("b,extra,a\n0,x,1\n")
     (tmp_path / "t" / "6.csv").write_text("a,b\n")
-    assert counted(tmp_path / "t", names=("a", "b"))[1] == [1, 0, 0]
+    assert count_cells(tmp_path / "t", names=("a", "b"))[1] == [1, 0, 0]
 
 
-def test_dictionaries_that_differ_by_row_group_and_file(tmp_path):
+def test_dictionaries_may_differ_by_row_group_and_file(tmp_path):
     domain = dp.Domain.from_dict({"attributes": {"a.b": {"kind": "categories", "values": list("wxyz")}}})
     for file, kind in enumerate((pa.string(), pa.large_string())):
         schema = pa.schema([("a.b", kind), ("a", pa.struct([("b", pa.int8())]))])
@@ -109,10 +111,10 @@ def test_dictionaries_that_differ_by_row_group_and_file(tmp_path):
             for texts in (["z"], [], ["w", "z"], ["x", "w"]):
                 columns = {"a.b": pa.array(texts, kind), "a": [{"b": 1}] * len(texts)}
                 writer.write_table(pa.table(columns, schema=schema))
-    assert counted(tmp_path, domain, ("a.b",)) == [4, 2, 0, 4]
+    assert count_cells(tmp_path, domain, ("a.b",)) == [4, 2, 0, 4]
 
 
-def test_empty_row_groups_and_split_files_count_the_same(tmp_path, monkeypatch):
+def test_empty_row_groups_and_split_files_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "SPLIT_BYTES", 1)
     monkeypatch.setattr(table, "SPLIT_ROWS", 10)
     codes = np.random.default_rng(1).integers(0, 4, 1000)
@@ -136,14 +138,14 @@ def test_batch_and_block_size_do_not_matter(tmp_path, monkeypatch):
     codes = np.random.default_rng(2).integers(0, 3, 500)
     write(tmp_path / "x.parquet", {"a": codes, "b": codes.astype(str)}, row_group_size=60)
     (tmp_path / "y.csv").write_text("a,b\n" + "".join(f"{code},{code}\n" for code in codes))
-    whole = [counted(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")]
+    whole = [count_cells(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")]
     assert np.array_equal(whole, [np.diag([*np.bincount(codes), 0])[:, :3]] * 2)
     monkeypatch.setattr(raw, "BATCH_ROWS", 13)
     monkeypatch.setattr(file_readers, "BLOCK_BYTES", 64)
-    assert [counted(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")] == whole
+    assert [count_cells(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")] == whole
 
 
-def test_thousands_of_small_partitions_are_opened_without_reading_one(tmp_path, monkeypatch):
+def test_opening_many_partitions_reads_no_file(tmp_path, monkeypatch):
     template = tmp_path / "template.parquet"
     write(template, {"a": [1, 2]})
     content = template.read_bytes()
@@ -161,7 +163,7 @@ def test_thousands_of_small_partitions_are_opened_without_reading_one(tmp_path, 
     assert len(snapshot(opened)) == 64
 
 
-def test_opening_reads_no_file_and_counting_reads_each_footer_once(tmp_path, monkeypatch):
+def test_counting_reads_each_footer_once(tmp_path, monkeypatch):
     for number in range(3):
         write(tmp_path / f"{number}.parquet", {"a": [1], "b": ["1"]})
     read, footers = pq.read_metadata, []
@@ -176,10 +178,10 @@ def test_opening_reads_no_file_and_counting_reads_each_footer_once(tmp_path, mon
     assert footers == [(tmp_path / f"{number}.parquet").stat().st_size for number in range(3)]
 
 
-def test_only_the_columns_asked_for_are_read(tmp_path):
+def test_only_counted_columns_are_read(tmp_path):
     write(tmp_path / "x.parquet", {"a": [1], "b": ["not in the domain"]})
-    assert counted(tmp_path / "x.parquet") == [0, 1, 0, 0]
-    assert counted(tmp_path / "x.parquet", names=()) == 1
+    assert count_cells(tmp_path / "x.parquet") == [0, 1, 0, 0]
+    assert count_cells(tmp_path / "x.parquet", names=()) == 1
 
 
 # CSV: each text is judged alone
@@ -192,10 +194,10 @@ CSV_DOMAIN = dp.Domain.from_dict({"attributes": {
 }})  # fmt: skip
 
 
-def test_csv_texts_are_not_taken_for_numbers(tmp_path):
+def test_csv_texts_are_not_parsed_as_numbers(tmp_path):
     (tmp_path / "x.csv").write_text("code,n,x\n01,1,0\n1,1,0.5\n1,1,1\nNA,1,NaN\n,,\n")
-    assert counted(tmp_path / "x.csv", CSV_DOMAIN, ("code",)) == [1, 2, 1, 1]
-    assert counted(tmp_path / "x.csv", CSV_DOMAIN, ("x",)) == [1, 2, 2]
+    assert count_cells(tmp_path / "x.csv", CSV_DOMAIN, ("code",)) == [1, 2, 1, 1]
+    assert count_cells(tmp_path / "x.csv", CSV_DOMAIN, ("x",)) == [1, 2, 2]
 
 
 def test_csv_types_do_not_depend_on_other_rows(tmp_path, monkeypatch):
@@ -207,22 +209,22 @@ def test_csv_types_do_not_depend_on_other_rows(tmp_path, monkeypatch):
             alone = np.zeros(CSV_DOMAIN.shape(names), dtype=int)
             for row in rows:
                 (tmp_path / "one.csv").write_text(f"code,n,x\n{row}\n")
-                alone += counted(tmp_path / "one.csv", CSV_DOMAIN, names)
-            assert counted(tmp_path / f"{name}.csv", CSV_DOMAIN, names) == (20 * alone).tolist()
+                alone += count_cells(tmp_path / "one.csv", CSV_DOMAIN, names)
+            assert count_cells(tmp_path / f"{name}.csv", CSV_DOMAIN, names) == (20 * alone).tolist()
 
 
-def test_csv_blanks_marks_and_line_breaks(tmp_path):
+def test_csv_blanks_byte_order_mark_and_line_breaks(tmp_path):
     domain = dp.Domain.from_dict({"attributes": {
         "size of town": {"kind": "categories", "values": ["a b", "two\nlines", "c,d"], "nulls": "category"},
         "n": {"kind": "coded", "size": 3},
     }})  # fmt: skip
     text = '\ufeff size of town , n\r\n a b ,1\r\n"two\nlines", 2\r\n"c,d",0\r\n   ,1\r\n'
     (tmp_path / "x.csv").write_bytes(text.encode())
-    assert counted(tmp_path / "x.csv", domain, ("size of town",)) == [1, 1, 1, 1]
+    assert count_cells(tmp_path / "x.csv", domain, ("size of town",)) == [1, 1, 1, 1]
 
 
 @pytest.mark.skipif(not ADULT.exists(), reason="needs the Adult data at ../shared/data/adult")
-def test_raw_adult_with_its_blanks(tmp_path):
+def test_raw_adult_csv_with_blanks(tmp_path):
     raw = (ADULT / "raw" / "adult.data").read_text()
     (tmp_path / "raw.csv").write_text(raw)
     domain = dp.Domain.from_dict({"attributes": {
@@ -235,7 +237,7 @@ def test_raw_adult_with_its_blanks(tmp_path):
     for line in lines:
         work = {"Private": 0, "?": 1}.get(line[1], 2)
         expected[["Female", "Male"].index(line[9]), work, min(int(line[0]), 84) - 17] += 1
-    assert np.array_equal(counted(tmp_path / "raw.csv", domain, domain.names), expected)
+    assert np.array_equal(count_cells(tmp_path / "raw.csv", domain, domain.names), expected)
 
 
 # What is refused
@@ -244,29 +246,29 @@ def test_raw_adult_with_its_blanks(tmp_path):
 PLANTED = "pl4nted-secret"
 
 
-def refusal(path, domain=AB, names=("a",)):
+def refusal_text(path, domain=AB, names=("a",)):
     with pytest.raises(dp.DataError) as caught:
-        counted(path, domain, names)
+        count_cells(path, domain, names)
     return str(caught.value)
 
 
-def test_missing_columns_name_the_file_and_no_column_but_the_domains(tmp_path):
+def test_missing_column_names_the_file_and_only_domain_columns(tmp_path):
     write(tmp_path / "1.parquet", {"a": [1], "b": [1]})
     write(tmp_path / "2.parquet", {"a": [1], PLANTED: [1]})
-    text = refusal(tmp_path, names=("b",))
+    text = refusal_text(tmp_path, names=("b",))
     assert "no column 'b'" in text
     assert "2.parquet" in text
     assert PLANTED not in text
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "3.csv").write_text(f"{PLANTED},b\n1,1\n")
-    text = refusal(tmp_path / "t")
+    text = refusal_text(tmp_path / "t")
     assert "of the domain's it has b" in text
     assert PLANTED not in text
 
 
 @pytest.mark.parametrize("name", ["truncated.parquet", "garbage.parquet", "empty.parquet", "empty.csv", "ragged.csv",
                                   "latin.csv", "twice.csv", "twice.parquet"])  # fmt: skip
-def test_broken_files_are_named_and_nothing_of_their_content(tmp_path, name):
+def test_broken_file_is_named_without_content(tmp_path, name):
     good = tmp_path / "good.parquet"
     write(good, {"a": [1], "s": [PLANTED]})
     content = {
@@ -284,28 +286,28 @@ def test_broken_files_are_named_and_nothing_of_their_content(tmp_path, name):
         (tmp_path / name).write_bytes(content[name])
     if name.endswith(".csv"):
         good.unlink()
-    text = refusal(tmp_path)
+    text = refusal_text(tmp_path)
     assert name in text
     assert PLANTED not in text
 
 
-def test_a_damaged_page_is_found_when_it_is_read(tmp_path):
+def test_damaged_page_is_detected_when_read(tmp_path):
     path = tmp_path / "page.parquet"
     write(path, {"a": np.arange(5000) % 4}, compression="zstd", use_dictionary=False)
     content = bytearray(path.read_bytes())
     content[4:60] = b"\xff" * 56
     path.write_bytes(content)
-    assert "page.parquet" in refusal(tmp_path)
+    assert "page.parquet" in refusal_text(tmp_path)
 
 
-def test_no_file_or_one_of_another_kind(tmp_path):
-    assert "no file at" in refusal(tmp_path)
-    assert "no file at" in refusal(str(tmp_path / "*.parquet"))
+def test_missing_or_unsupported_file_is_refused(tmp_path):
+    assert "no file at" in refusal_text(tmp_path)
+    assert "no file at" in refusal_text(str(tmp_path / "*.parquet"))
     (tmp_path / "x.json").write_text("{}")
-    assert "Parquet, CSV or Arrow" in refusal(tmp_path / "x.json")
+    assert "Parquet, CSV or Arrow" in refusal_text(tmp_path / "x.json")
 
 
-def test_the_bound_on_rows_holds_and_names_a_broken_file(tmp_path):
+def test_row_bound_is_an_upper_bound_and_names_broken_file(tmp_path):
     write(tmp_path / "x.parquet", {"a": [1, 2, 3]})
     (tmp_path / "x.CSV").write_text("a\n1\n2\n")
     assert table.Partition(str(tmp_path / "x.parquet")).row_bound() == 3
@@ -321,15 +323,15 @@ def test_the_bound_on_rows_holds_and_names_a_broken_file(tmp_path):
 def test_parquet_and_csv_together_are_refused(tmp_path):
     write(tmp_path / "x.parquet", {"a": [1]})
     (tmp_path / "x.csv").write_text("a\n1\n")
-    text = refusal(tmp_path)
+    text = refusal_text(tmp_path)
     assert "Parquet and CSV files together" in text
     assert "FOLDER/*.parquet" in text
-    assert refusal([tmp_path / "x.csv", tmp_path / "x.parquet"]) == text
-    assert counted(tmp_path / "*.parquet") == counted(tmp_path / "x.csv") == [0, 1, 0, 0]
+    assert refusal_text([tmp_path / "x.csv", tmp_path / "x.parquet"]) == text
+    assert count_cells(tmp_path / "*.parquet") == count_cells(tmp_path / "x.csv") == [0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("way", ["hard", "symbolic", "folder"])
-def test_two_names_of_one_file_are_refused_unless_asked_for(tmp_path, way):
+def test_linked_files_are_refused_unless_allowed(tmp_path, way):
     write(tmp_path / "t" / "year=1" / "x.parquet", {"a": [1]})
     first, second = tmp_path / "t" / "year=1" / "x.parquet", tmp_path / "t" / "year=2" / "x.parquet"
     if way == "folder":
@@ -339,7 +341,7 @@ def test_two_names_of_one_file_are_refused_unless_asked_for(tmp_path, way):
     else:
         second.parent.mkdir()
         second.hardlink_to(first) if way == "hard" else second.symlink_to(first)
-    text = refusal(tmp_path / "t")
+    text = refusal_text(tmp_path / "t")
     assert "are the same file" in text
     assert "links = true" in text
     assert str(first) in text
@@ -348,16 +350,16 @@ def test_two_names_of_one_file_are_refused_unless_asked_for(tmp_path, way):
     assert dp.count_marginals(opened, [("a",)])["a",].tolist() == [0, 2, 0, 0]
 
 
-def test_a_link_that_is_the_only_name_in_the_table_is_a_file_as_others(tmp_path):
+def test_single_link_is_a_file(tmp_path):
     write(tmp_path / "kept" / "x.parquet", {"a": [1]})
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "x.parquet").symlink_to(tmp_path / "kept" / "x.parquet")
     (tmp_path / "t" / "y.parquet").symlink_to(tmp_path / "nowhere.parquet")
     (tmp_path / "t" / "y.parquet").unlink()
-    assert counted(tmp_path / "t") == [0, 1, 0, 0]
+    assert count_cells(tmp_path / "t") == [0, 1, 0, 0]
 
 
-def test_files_whose_system_numbers_none_are_told_apart_by_their_names(tmp_path, monkeypatch):
+def test_files_without_inode_numbers_are_distinguished_by_path(tmp_path, monkeypatch):
     import os
 
     from dpscale.records import files
@@ -372,7 +374,7 @@ def test_files_whose_system_numbers_none_are_told_apart_by_their_names(tmp_path,
         files.check_links([str(tmp_path / "y.parquet"), str(tmp_path / "z.parquet")])
 
 
-def test_a_run_takes_links_where_its_job_says_so(place):
+def test_job_with_links_accepts_linked_files(place):
     from tests.runs.small import job, write_job
 
     (place / "data" / "again.parquet").hardlink_to(place / "data" / "part-0000.parquet")

@@ -1,4 +1,4 @@
-"""Filters: the rows that pandas' query keeps, in every format; what no row can match is never opened."""
+"""Row filters against pandas queries in every format; files that cannot match are not opened."""
 
 import datetime as dt
 import os
@@ -52,16 +52,16 @@ FILTERS = {  # ours, and pandas' words for it
 }
 
 
-def wanted(text):
+def expected_counts(text):
     rows = frame().query(FILTERS[text], global_dict={"AT": AT})
     return np.histogram2d(rows.a, rows.b, [np.arange(5) - 0.5, np.arange(4) - 0.5])[0]
 
 
-def counted(table):
+def count_pairs(table):
     return dp.count_marginals(table, [("a", "b")])["a", "b"]
 
 
-def written(folder, kind):
+def write_frame(folder, kind):
     rows = pa.Table.from_pandas(frame(), preserve_index=False)
     for number, part in enumerate((rows.slice(0, 700), rows.slice(700))):
         at = folder / f"{number}.{kind}"
@@ -75,26 +75,26 @@ def written(folder, kind):
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
-    return {kind: written(tmp_path_factory.mktemp(kind), kind) for kind in ("parquet", "arrow", "csv")}
+def folders_by_kind(tmp_path_factory):
+    return {kind: write_frame(tmp_path_factory.mktemp(kind), kind) for kind in ("parquet", "arrow", "csv")}
 
 
-def opened(kind, where, places):
+def open_filtered(kind, where, folders_by_kind):
     if kind == "frame":
         return frame_table(frame(), DOMAIN, ["a", "b"], LocalEngine("synchronous"), where)
-    return dp.Table.open(places[kind], DOMAIN, where=where).split()
+    return dp.Table.open(folders_by_kind[kind], DOMAIN, where=where).split()
 
 
 @pytest.mark.parametrize("text", FILTERS)
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "csv", "frame"])
-def test_rows_are_those_of_pandas(kind, text, places):
+def test_filtered_rows_equal_pandas_query(kind, text, folders_by_kind):
     if kind == "csv" and text.startswith("big"):
         pytest.skip("texts are read as floats, which tell whole numbers apart up to 2^53")
     where = read_where(text)
-    np.testing.assert_array_equal(counted(opened(kind, where, places)), wanted(text))
+    np.testing.assert_array_equal(count_pairs(open_filtered(kind, where, folders_by_kind)), expected_counts(text))
 
 
-def test_nothing_matches_no_condition():
+def test_null_matches_no_condition():
     column = pa.array([1.0, None, float("nan"), 3.0])
     for text, right in (("x = 1", [1, 0, 0, 0]), ("x != 1", [0, 0, 0, 1]), ("x in (1, 3)", [1, 0, 0, 1])):
         assert matching(read_where(text).conditions[0], column).tolist() == list(map(bool, right))
@@ -112,14 +112,14 @@ MOMENT = dt.datetime(2025, 3, 4, 5, 6, 7)
     pa.array([MOMENT - SECOND, MOMENT, MOMENT + SECOND, None], pa.timestamp(unit, zone))
     for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")] + [
     pa.array(["2025-03-04 05:06:06.9", "2025-03-04T05:06:07", "2025-03-04T06:06:08+01:00", "2025-02-30"])])  # fmt: skip
-def test_moments_of_every_unit(column):
+def test_timestamps_of_every_unit(column):
     sides = {"=": [0, 1, 0, 0], "<": [1, 0, 0, 0], ">=": [0, 1, 1, 0], "!=": [1, 0, 1, 0]}
     for sign, right in sides.items():
         one = read_where(f"x {sign} 2025-03-04T05:06:07").conditions[0]
         assert matching(one, column).tolist() == list(map(bool, right))
 
 
-def test_days():
+def test_dates_of_every_type():
     days = pa.array([dt.date(2025, 3, 3), dt.date(2025, 3, 4), None])
     for column in (days, days.cast(pa.date64()), days.cast(pa.string())):
         assert matching(read_where("x >= 2025-03-04").conditions[0], column).tolist() == [False, True, False]
@@ -134,7 +134,7 @@ LITERALS = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=9), st.sampled_from(SIGNS), LITERALS), min_size=1, max_size=3))
 @example([("a`b", "=", "it's"), ("in", "<", -0.0)])
-def test_what_is_written_is_read_again(conditions):
+def test_where_text_round_trip(conditions):
     made = Where(tuple(Condition(column, sign, (value,)) for column, sign, value in conditions))
     again = read_where(str(made))
     assert str(read_where(str(again))) == str(again)
@@ -142,7 +142,7 @@ def test_what_is_written_is_read_again(conditions):
     assert again.columns == made.columns
 
 
-@pytest.mark.parametrize(("text", "said"), [
+@pytest.mark.parametrize(("text", "message"), [
     ("year == 2025", "'==' at character 6; expected =, !=, <, <=, >, >= or in (…); write a single ="),
     ("year = 2025 or a = 1", "'or' at character 13; expected and; for several values of a column write in (…)"),
     ("year = 'x", '"\'" at character 8;'),
@@ -154,32 +154,32 @@ def test_what_is_written_is_read_again(conditions):
     ("__import__('os')", "'(' at character 11; expected =, !="),
     ("x = 1e999", "'1e999' at character 5; expected numbers below 1e308"),
 ])  # fmt: skip
-def test_a_wrong_text_is_one_sentence_with_its_place(text, said):
+def test_invalid_where_text_is_refused_with_position(text, message):
     with pytest.raises(dp.DataError) as error:
         read_where(text)
-    assert str(error.value).startswith(f"data.where: {said}")
+    assert str(error.value).startswith(f"data.where: {message}")
     data = {"path": "x", "domain": "y", "where": text}
     content = {"data": data, "privacy": {"rho": 1}, "workload": [{"family": "prefix"}]}
     with pytest.raises(dp.JobError) as error:
         Job.read(content)
-    assert str(error.value).startswith(f"data.where: {said}")
+    assert str(error.value).startswith(f"data.where: {message}")
 
 
-@pytest.mark.parametrize(("text", "said"), [
+@pytest.mark.parametrize(("text", "message"), [
     ("aa = 2", "no column 'aa'; expected columns of the data; did you mean 'a'?"),
     ("year = '2025'", "a text for column 'year' of type int64; expected a number; write numbers and dates without"),
     ("day = 20250101", "a number for column 'day' of type timestamp[us]; expected a date; write texts in quotes, and"),
     ("share = 2025-01-01", "a date for column 'share' of type double; expected a number; write numbers plainly"),
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["parquet", "frame"])
-def test_what_does_not_fit_the_columns_is_one_sentence(text, said, kind, places):
+def test_condition_of_wrong_type_is_refused(text, message, kind, folders_by_kind):
     where = read_where(text)
     with pytest.raises(dp.DataError) as error:
-        opened(kind, where, places)
-    assert str(error.value).replace("[ns]", "[us]").startswith(f"data.where: {said}")
+        open_filtered(kind, where, folders_by_kind)
+    assert str(error.value).replace("[ns]", "[us]").startswith(f"data.where: {message}")
 
 
-def hive(folder):
+def write_hive(folder):
     for (year, town), rows in frame().groupby(["year", "town"]):
         at = folder / f"year={year}" / f"town={town or '__HIVE_DEFAULT_PARTITION__'}" / "x.parquet"
         at.parent.mkdir(parents=True)
@@ -187,10 +187,10 @@ def hive(folder):
     return folder
 
 
-def test_folders_that_cannot_match_are_never_opened(tmp_path):
+def test_hive_folders_that_cannot_match_are_not_opened(tmp_path):
     text = "year in (2021, 2023) and town != 'Ulm' and a >= 1"
     right = frame().query("year in (2021, 2023) and town not in ('Ulm', '') and a >= 1")  # a null matches nothing
-    for path in hive(tmp_path).rglob("*.parquet"):
+    for path in write_hive(tmp_path).rglob("*.parquet"):
         if ("2021" not in str(path) and "2023" not in str(path)) or "=Ulm" in str(path) or "HIVE" in str(path):
             path.write_bytes(b"broken")  # root reads what nobody may
     domain = dp.Domain.from_dict({"attributes": {
@@ -208,19 +208,19 @@ def test_folders_that_cannot_match_are_never_opened(tmp_path):
         dp.Table.open(tmp_path, domain, where=read_where("year = 1999"))
 
 
-def test_what_does_not_match_is_not_there_whatever_it_holds(tmp_path):
+def test_values_of_unmatched_rows_are_ignored(tmp_path):
     rows = frame()
     rows.loc[rows.year < 2022, "a"] = 99  # outside the domain
     rows.to_parquet(tmp_path / "x.parquet")
     right = np.histogram2d(*rows.query("year >= 2022")[["a", "b"]].to_numpy().T, [range(5), range(4)])[0]
-    np.testing.assert_array_equal(counted(dp.Table.open(tmp_path, DOMAIN, where=read_where("year >= 2022"))), right)
+    np.testing.assert_array_equal(count_pairs(dp.Table.open(tmp_path, DOMAIN, where=read_where("year >= 2022"))), right)
     with pytest.raises(dp.DataError, match="outside the domain"):
-        counted(dp.Table.open(tmp_path, DOMAIN, where=read_where("year >= 2021")))
+        count_pairs(dp.Table.open(tmp_path, DOMAIN, where=read_where("year >= 2021")))
 
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
-def test_a_job_with_units_counts_the_rows_that_match(tmp_path, scheduler):
-    """At next to no noise the answers are those of the table without the other rows; the filter is the job's."""
+def test_job_with_units_counts_matching_rows(tmp_path, scheduler):
+    """At nearly no noise the answers equal those of a table without the other rows; the filter is part of the job."""
     rows = job_table().assign(year=lambda table: 2020 + table.index % 3)
     answers = {}
     for name, part, where in (("all", rows, "year  =  2021"), ("some", rows[rows.year == 2021], None)):

@@ -152,7 +152,7 @@ def test_interrupted_run_resumes_with_same_bytes_and_one_charge(reference, tmp_p
     chosen = {path.name: path.read_bytes() for path in (tmp_path / "run/measurements").glob("round-*.json")}
     found = release_bytes(dp.run(job, tmp_path / "run").path)
     assert found == expected
-    assert all(found[name] == kept for name, kept in chosen.items())
+    assert all(found[name] == content for name, content in chosen.items())
     [row] = ledger_releases(place)
     assert row["state"] == "released"
 
@@ -235,17 +235,17 @@ def test_empty_round_is_recorded_after_kill(tmp_path, monkeypatch):
             dp.run(job, tmp_path / "other")
 
 
-def increase_variances(told):
-    return told | {"orders": [[rank, names, m, str(int(v) + 1)] for rank, names, m, v in told["orders"]]}
+def increase_variances(record):
+    return record | {"orders": [[rank, names, m, str(int(v) + 1)] for rank, names, m, v in record["orders"]]}
 
 
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda told: told | {"step": str(100 * Fraction(told["step"]))},
-        lambda told: told | {"beta": "0" if told["beta"] != "0" else "1/1000"},  # of 1-ways it is 0
-        lambda told: told | {"beta": "1/0"},
-        lambda told: {key: value for key, value in told.items() if key != "seal"},
+        lambda record: record | {"step": str(100 * Fraction(record["step"]))},
+        lambda record: record | {"beta": "0" if record["beta"] != "0" else "1/1000"},  # of 1-ways it is 0
+        lambda record: record | {"beta": "1/0"},
+        lambda record: {key: value for key, value in record.items() if key != "seal"},
         increase_variances,
     ],
     ids=["step", "free selections", "no number", "unsealed", "another variance"],
@@ -275,8 +275,8 @@ def test_first_decision_of_round_wins(tmp_path, monkeypatch):
 
     def record_late(rounds, decision):
         if decision.round == 1:  # the other driver was here meanwhile
-            for kept in (first.path / "measurements").glob("round-001.json"):
-                shutil.copy(kept, rounds.folder)
+            for source in (first.path / "measurements").glob("round-001.json"):
+                shutil.copy(source, rounds.folder)
             decision = replace(decision, chosen=(("b", "c"),))
         return real(rounds, decision)
 
@@ -288,7 +288,7 @@ def replace_value_groups(patch):
     """Replace the grouping of values, as on a machine with other floating-point results."""
     for estimator in (EntropyEstimator, GremEstimator):
         patch.setattr(estimator, "groups", lambda own, counts, deviation: {
-            name: by_mass(np.arange(1.0, 1 + len(told.values)), 4.0) for name, told in counts.items()
+            name: by_mass(np.arange(1.0, 1 + len(record.values)), 4.0) for name, record in counts.items()
         })  # fmt: skip
 
 
@@ -341,13 +341,13 @@ def test_directories_are_flushed_before_secret_is_destroyed(tmp_path, monkeypatc
 
 @either
 def test_answers_cover_all_families_and_have_no_standard_errors(tmp_path, plots, changes):
-    asked = [
+    parts = [
         {"family": "prefix", "degree": 2},
         {"family": "marginal", "attributes": [["a"], ["a", "b", "c"]], "weight": [1.0, 7.5]},
         {"family": "abs", "attributes": [["a", "c"]]},
     ]
     release = dp.run(
-        write(tmp_path, **(changes | {"workload": asked}), privacy={"rho": 200.0, "allow_weak_privacy": True}),
+        write(tmp_path, **(changes | {"workload": parts}), privacy={"rho": 200.0, "allow_weak_privacy": True}),
         tmp_path / "run",
     )
     index = index_of(release.path)
@@ -386,15 +386,16 @@ def test_grem_non_negative_keeps_cells_above_zero(tmp_path):
     """GReM-LNN over the workload, from the measurements of the published mechanism, is also closer to the exact
     counts.
     """
-    asked = [{"family": "marginal", "degree": 2}]
+    parts = [{"family": "marginal", "degree": 2}]
     privacy = {"rho": 2e-6, "dataset": "small"}  # noise of thousands of records, on 400
     pairs, missed = list(combinations(SIZES, 2)), {False: 0.0, True: 0.0}
-    for seed, kept in product((1, 2, 3, 4), (False, True)):
-        job = write(tmp_path, f"{seed}{kept}.toml", **PUBLISHED | {"workload": asked}, privacy=privacy,
-                    engine=SEEDED | {"seed": seed}, reconstruct={"method": "grem", "non_negative": kept})  # fmt: skip
-        made = dp.run(job, tmp_path / f"{seed}{kept}")
-        assert (min(made.marginal(names).min() for names in pairs) > -1) == kept
-        missed[kept] += sum(np.abs(made.marginal(names) - exact_marginal(names)).sum() for names in pairs)
+    for seed, non_negative in product((1, 2, 3, 4), (False, True)):
+        job = write(tmp_path, f"{seed}{non_negative}.toml", **PUBLISHED | {"workload": parts}, privacy=privacy,
+                    engine=SEEDED | {"seed": seed},
+                    reconstruct={"method": "grem", "non_negative": non_negative})  # fmt: skip
+        made = dp.run(job, tmp_path / f"{seed}{non_negative}")
+        assert (min(made.marginal(names).min() for names in pairs) > -1) == non_negative
+        missed[non_negative] += sum(np.abs(made.marginal(names) - exact_marginal(names)).sum() for names in pairs)
     assert missed[True] < missed[False]
     assert made.marginal(("a", "b")).tobytes() == dp.Release.open(made.path).marginal(("a", "b")).tobytes()
 
@@ -416,9 +417,9 @@ def test_maxent_from_planned_measurements(tmp_path):
 
 
 def test_simulated_errors_cover_all_queries_and_are_labelled(tmp_path):
-    asked = [{"family": "marginal", "degree": 2}, {"family": "prefix", "attributes": [["a", "b"]]},
+    parts = [{"family": "marginal", "degree": 2}, {"family": "prefix", "attributes": [["a", "b"]]},
              {"family": "affine", "attributes": [["b", "c"]]}]  # fmt: skip
-    job = write(tmp_path, mechanism=OWN["mechanism"], workload=asked, reconstruct={"errors": "simulated"})
+    job = write(tmp_path, mechanism=OWN["mechanism"], workload=parts, reconstruct={"errors": "simulated"})
     release = dp.run(job, tmp_path / "run")
     for row in index_of(release.path):
         table = answers_to(release.path, row)
@@ -438,11 +439,11 @@ def test_simulated_errors_cover_all_queries_and_are_labelled(tmp_path):
 
 
 def test_agree_makes_target_marginals_consistent(tmp_path):
-    asked = [{"family": "marginal", "attributes": [["a", "b"], ["b", "c"], ["a", "b", "c"], ["b"]]}]
+    parts = [{"family": "marginal", "attributes": [["a", "b"], ["b", "c"], ["a", "b", "c"], ["b"]]}]
     privacy = {"rho": 0.01, "dataset": "small"}
-    loose = dp.run(write(tmp_path, workload=asked, mechanism=OWN["mechanism"], privacy=privacy), tmp_path / "loose")
+    loose = dp.run(write(tmp_path, workload=parts, mechanism=OWN["mechanism"], privacy=privacy), tmp_path / "loose")
     tight = dp.run(
-        write(tmp_path, "tight.toml", workload=asked, mechanism=OWN["mechanism"], privacy=privacy,
+        write(tmp_path, "tight.toml", workload=parts, mechanism=OWN["mechanism"], privacy=privacy,
               reconstruct={"agree": True}), tmp_path / "tight",
     )  # fmt: skip
     np.testing.assert_allclose(tight.marginal(("a", "b", "c")).sum(2), tight.marginal(("a", "b")), rtol=1e-5)

@@ -25,12 +25,12 @@ def make_mixed_workload():
 
 def test_mean_share_equals_brute_force_on_uniform_table():
     """The mean share is the mean answer of all queries on a table with equal cells of total 1."""
-    workload, held = make_mixed_workload(), []
+    workload, answers = make_mixed_workload(), []
     for part in workload.parts:
         for names in part.sets:
             shape = part.domain.shape(names)
-            held.append(np.abs(part.answers(names, np.full(shape, 1 / np.prod(shape)))).reshape(-1))
-    assert mean_share(workload) == pytest.approx(np.concatenate(held).mean())
+            answers.append(np.abs(part.answers(names, np.full(shape, 1 / np.prod(shape)))).reshape(-1))
+    assert mean_share(workload) == pytest.approx(np.concatenate(answers).mean())
 
 
 def test_mean_share_samples_large_workloads():

@@ -92,14 +92,14 @@ def test_planned_run_is_abandoned_without_charge(tmp_path):
 
 
 @pytest.mark.parametrize("mechanism", KINDS, ids=lambda one: one["name"])
-@pytest.mark.parametrize("gone", [False, True], ids=["data there", "data gone"])
-def test_measured_run_is_finished_without_data(tmp_path, mechanism, gone):
+@pytest.mark.parametrize("data_missing", [False, True], ids=["data there", "data gone"])
+def test_measured_run_is_finished_without_data(tmp_path, mechanism, data_missing):
     settings = {"mechanism": mechanism, "privacy": PRIVACY}
     expected = dp.run(write(tmp_path / "one", **settings), tmp_path / "one" / "run").path
     job = write(tmp_path / "two", **settings)
     run = interrupt_run(job, tmp_path / "two" / "run", "unpublished")
     assert run.states()["measure"] == "stopped"
-    if gone:
+    if data_missing:
         (tmp_path / "two" / "data").rename(tmp_path / "away")
     assert run_command(0, "end", run.path).startswith("finished: the whole charge is spent")
     assert not run.secret_path.exists()
@@ -125,9 +125,9 @@ def test_second_end_changes_nothing(tmp_path):
     job = write(tmp_path)
     run = interrupt_run(job, tmp_path / "run", "amid")
     first = json.loads(run_command(0, "end", run.path, "--json"))
-    kept = (run.path / "manifest.json").read_bytes()
+    before = (run.path / "manifest.json").read_bytes()
     assert json.loads(run_command(0, "end", run.path, "--json")) == first
-    assert (run.path / "manifest.json").read_bytes() == kept
+    assert (run.path / "manifest.json").read_bytes() == before
     assert first["charged"]["state"] == "reserved"
 
 

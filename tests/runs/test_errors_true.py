@@ -32,19 +32,19 @@ def make_workload(kind) -> Workload:
     return families.add("range", attributes=[("a", "c")])
 
 
-def run_once(folder, settled, seed) -> np.ndarray:
+def run_once(folder, fixed_plan, seed) -> np.ndarray:
     """Return the answers to all queries from one seeded measurement, by the code path of a job."""
     folder.mkdir()
-    released = MeasurementStore(folder, f"seed{seed}", "snapshot", settled)
+    released = MeasurementStore(folder, f"seed{seed}", "snapshot", fixed_plan)
     make_secret(folder / "secret.key", seed)
     secret = SecretFile(folder / "secret.key", secret_tag(read_secret(folder / "secret.key")))
-    wanted = released.missing(settled.first_decision())
+    wanted = released.missing(fixed_plan.first_decision())
     layout = Layout(DOMAIN, tuple(dict.fromkeys(names for one in wanted for names in one.sources)))
     others = {s: tuple(i for i, n in enumerate(DOMAIN.names) if n not in s) for s in layout.sets}
     flat = np.concatenate([COUNTS.sum(axis=others[s]).reshape(-1) for s in layout.sets])
     for one in wanted:
         measure_layouts([layout], one, secret, flat)
-    estimates, made = released.evidence().least_squares(), settled.plan
+    estimates, made = released.evidence().least_squares(), fixed_plan.plan
     found = [estimates.part_answers(part, names)[0].reshape(-1) for part in made.workload.parts for names in part.sets]
     return np.concatenate(found)
 
@@ -58,22 +58,22 @@ def test_answers_are_unbiased_with_correct_errors(tmp_path, kind, mechanism):
     """
     workload = make_workload(kind)
     queries, made = explicit_workload(workload)[0], plan(workload, mechanism)
-    settled = FixedPlan(made, PlanningProblem(workload, Budget("gaussian", 0.5)))
-    variances = [draw.lattice_variance for draw in settled.schedule.draws]
+    fixed_plan = FixedPlan(made, PlanningProblem(workload, Budget("gaussian", 0.5)))
+    variances = [draw.lattice_variance for draw in fixed_plan.schedule.draws]
     strategy = explicit_strategy(made, variances)
     covariance = queries @ np.linalg.pinv(strategy.T @ strategy, hermitian=True) @ queries.T
     if mechanism == "identity":  # averages residual by residual, which is not all of least squares: its own covariance
         covariance = linear_map_covariance(made, variances)
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > values[-1] * 1e-7
-    whiten = vectors[:, kept] / np.sqrt(values[kept])
-    found = np.array([run_once(tmp_path / str(seed), settled, seed) for seed in range(RUNS)])
+    nonzero = values > values[-1] * 1e-7
+    whiten = vectors[:, nonzero] / np.sqrt(values[nonzero])
+    found = np.array([run_once(tmp_path / str(seed), fixed_plan, seed) for seed in range(RUNS)])
     z = (found - queries @ COUNTS.reshape(-1)) @ whiten
     freedom = z.size
     assert freedom >= 30 * RUNS
     low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], freedom)
     assert low < (z**2).sum() < high
-    assert abs(z.mean(axis=0) * np.sqrt(RUNS)).max() < stats.norm.ppf(1 - LEVEL / 2 / kept.sum())
+    assert abs(z.mean(axis=0) * np.sqrt(RUNS)).max() < stats.norm.ppf(1 - LEVEL / 2 / nonzero.sum())
     for wrong in (0.85, 1.15):
         assert not low < (z**2).sum() * wrong < high
     reported = np.concatenate(

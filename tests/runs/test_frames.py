@@ -65,8 +65,8 @@ def test_run_on_frame_matches_counts(tmp_path, kind):
     release = dp.run(make_job(tmp_path), tmp_path / "run", data=KINDS[kind])
     for names, counts in zip(SETS, count_cells(frame()), strict=True):
         np.testing.assert_allclose(release.marginal(names), counts, atol=0.01)
-    told = "".join(path.read_text(errors="replace") for path in (tmp_path / "run").glob("*.*") if path.is_file())
-    assert 'path = "frame://"' in told
+    text = "".join(path.read_text(errors="replace") for path in (tmp_path / "run").glob("*.*") if path.is_file())
+    assert 'path = "frame://"' in text
     assert dp.run(make_job(tmp_path), tmp_path / "run", data=KINDS[kind]).manifest == release.manifest
 
 
@@ -85,14 +85,14 @@ def test_frame_on_cluster_matches_counts(tmp_path, given):
 
     with (LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
           Client(workers) as client):  # fmt: skip
-        kept = [given] if isinstance(given, pd.DataFrame) else [given, given.persist()]
-        for one in kept:
+        frames_given = [given] if isinstance(given, pd.DataFrame) else [given, given.persist()]
+        for one in frames_given:
             table = frame_table(one, DOMAIN, ["a", "b", "c"], ClusterEngine(client))
             counts = client.submit(lambda table: list(dp.count_marginals(table, SETS).values()), table).result()
             assert all(np.array_equal(own, right) for own, right in zip(counts, count_cells(frame()), strict=True))
-        release = dp.run(make_job(tmp_path, engine={}), tmp_path / "run", client=client, data=kept[-1])
+        release = dp.run(make_job(tmp_path, engine={}), tmp_path / "run", client=client, data=frames_given[-1])
         data = {"domain": str(tmp_path / "domain.toml"), "where": "unit < 50"}
-        some = dp.run(make_job(tmp_path, engine={}, data=data), tmp_path / "some", client=client, data=kept[-1])
+        some = dp.run(make_job(tmp_path, engine={}, data=data), tmp_path / "some", client=client, data=frames_given[-1])
     np.testing.assert_allclose(release.marginal(SETS[0]), count_cells(frame())[0], atol=0.01)
     np.testing.assert_allclose(some.marginal(SETS[0]), count_cells(frame().query("unit < 50"))[0], atol=0.01)
 
@@ -239,10 +239,10 @@ def test_content_hash_depends_on_values_only():
     names = list(plain)
     first = content_of(as_arrow(plain, names))
     table = pa.Table.from_pandas(plain)
-    alike = [plain.assign(t=plain.t.astype("category")), pa.concat_tables([table[:1], table[1:]]),
+    equal_frames = [plain.assign(t=plain.t.astype("category")), pa.concat_tables([table[:1], table[1:]]),
              pa.concat_tables([table, table])[3:], plain.set_axis([7, 8, 9]),
              table.set_column(1, "t", table["t"].cast(pa.string()).dictionary_encode())]  # fmt: skip
-    assert {content_of(as_arrow(one, names)) for one in alike} == {first}
+    assert {content_of(as_arrow(one, names)) for one in equal_frames} == {first}
     other = [plain.iloc[::-1], plain.assign(a=[1, 2, 4]), plain.assign(t=["x", "", "yy"]), plain.assign(b=True),
              plain.assign(t=["xy", None, "y"]), plain.iloc[:2], plain.assign(f=[0.5, 0.0, 1.0])]  # fmt: skip
     assert len({first, *(content_of(as_arrow(one, names)) for one in other)}) == 1 + len(other)
@@ -258,27 +258,27 @@ def test_snapshot_depends_on_read_columns_only():
 # Refusals
 
 
-@pytest.mark.parametrize(("changes", "told"), [
+@pytest.mark.parametrize(("changes", "message"), [
     ({"data": {"path": "x.parquet", "domain": "d"}}, "data.path: given together with a frame"),
     ({"data": {"delimiter": ";", "domain": "d"}}, "data.delimiter: given together with a frame"),
     ({"tables": {}}, "a frame for a job of several tables"),
     ({"privacy": {"privacy_cost": 1.0}}, "privacy.dataset: missing"),
 ])  # fmt: skip
-def test_job_refuses_unexpected_frame(tmp_path, changes, told):
-    with pytest.raises(dp.JobError, match=told):
+def test_job_refuses_unexpected_frame(tmp_path, changes, message):
+    with pytest.raises(dp.JobError, match=message):
         dp.run(make_job(tmp_path, **changes), tmp_path / "run", data=frame())
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("given", "told"), [
+@pytest.mark.parametrize(("given", "message"), [
     ([1, 2], "a list; expected a pandas, Polars or Dask DataFrame"),
     (frame()[["a", "b"]], "no column 'c'"),
     (frame().assign(c=[1, "SECRET"] * 200), "values of several types"),
     (frame().assign(c=[["SECRET"]] * 400), "type list"),
     (frame().assign(c=77), "a value outside the domain"),
 ])  # fmt: skip
-def test_uncountable_frame_is_refused_without_leaking_values(tmp_path, given, told):
-    with pytest.raises(dp.DataError, match=told) as caught:
+def test_uncountable_frame_is_refused_without_leaking_values(tmp_path, given, message):
+    with pytest.raises(dp.DataError, match=message) as caught:
         dp.run(make_job(tmp_path), tmp_path / "run", data=given)
     assert "SECRET" not in str(caught.value)
     assert "77" not in str(caught.value)

@@ -42,8 +42,8 @@ def first_output(run, stage):
 def test_edited_output_is_refused_until_restored(place, edited, begun, only):
     run = run_stages_before(place, begun)
     path = first_output(run, edited)
-    kept = path.read_bytes()
-    path.write_bytes(kept + b"\n")
+    content = path.read_bytes()
+    path.write_bytes(content + b"\n")
     command = [begun, run.path] if only else ["run", place / "job.toml", "--run-dir", run.path]
     refused = CliRunner().invoke(main, [*map(str, command), "--quiet"])
     assert refused.exit_code == 2, refused.output
@@ -51,7 +51,7 @@ def test_edited_output_is_refused_until_restored(place, edited, begun, only):
     assert refused.stderr.count("\n") == 1
     assert not run.done(begun)
     assert begun not in run.manifest["stages"], "it has not even begun"
-    path.write_bytes(kept)
+    path.write_bytes(content)
     assert CliRunner().invoke(main, [*map(str, command), "--quiet"]).exit_code == 0
     assert run.done(begun)
 
@@ -68,11 +68,11 @@ def test_parallel_hashing_detects_change_in_any_file(place, scheduler, monkeypat
         check(run.path, "measure", entry, each)
         for path in sorted((run.path / entry["folder"]).rglob("*")):
             if path.is_file():
-                kept = path.read_bytes()
-                path.write_bytes(bytes([kept[0] ^ 1]) + kept[1:])
+                content = path.read_bytes()
+                path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
                 with pytest.raises(JobError, match="were changed"):
                     check(run.path, "measure", entry, each)
-                path.write_bytes(kept)
+                path.write_bytes(content)
     finally:
         engine.close()
 
@@ -96,11 +96,11 @@ def test_interrupted_stage_resumes_and_edited_plan_is_refused(place, monkeypatch
         with pytest.raises(KeyboardInterrupt):
             run_stages(run, only="measure")
     path = first_output(run, "plan")
-    kept = path.read_bytes()
-    path.write_bytes(kept.replace(b"{", b"{ ", 1))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"{", b"{ ", 1))
     with pytest.raises(dp.JobError, match="stage plan wrote in"):
         run_stages(run, only="measure")
-    path.write_bytes(kept)
+    path.write_bytes(content)
     first_output(run, "measure").unlink()
     run_stages(run)
     assert run.done("report")
@@ -117,7 +117,7 @@ def test_own_and_completed_outputs_are_not_hashed_again(place, monkeypatch):
 
 def test_manifest_without_hashes_is_accepted(place):
     run = run_stages_before(place, "reconstruct")
-    told = run.manifest["stages"]
-    run.update(stages={name: {"state": stage["state"]} for name, stage in told.items()})
+    stages = run.manifest["stages"]
+    run.update(stages={name: {"state": stage["state"]} for name, stage in stages.items()})
     run_stages(run)
     assert json.loads((run.path / "manifest.json").read_text())["stages"]["report"]["state"] == "done"

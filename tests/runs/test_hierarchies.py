@@ -60,9 +60,9 @@ def run_job(people, place, mechanism, workload=WORKLOAD, **reconstruct):
 def test_structural_zeros_and_dependencies_hold_in_estimates(people, tmp_path, mechanism, reconstruct):
     release = run_job(people, tmp_path, mechanism, **reconstruct)
     domain = dp.Domain.from_dict(DOMAIN)
-    for asked in combinations(domain.names, 3):
-        cells = release.marginal(asked)
-        assert cells[~possible(domain.rules, asked, cells.shape)].sum() < 1e-6  # agreed sets: what is left of nothing
+    for names in combinations(domain.names, 3):
+        cells = release.marginal(names)
+        assert cells[~possible(domain.rules, names, cells.shape)].sum() < 1e-6  # agreed sets: what is left of nothing
         assert cells.sum() > 3000
     town, region = release.marginal(("town",)), release.marginal(("region",))
     [follows] = [rule for rule in domain.rules if isinstance(rule, FunctionalDependency)]
@@ -76,11 +76,11 @@ def test_structural_zeros_and_dependencies_hold_in_estimates(people, tmp_path, m
 
 def test_dependent_pairs_are_no_candidates():
     domain = dp.Domain.from_dict(DOMAIN)
-    asked = PlanningProblem(dp.Workload(domain).add("marginal", degree=3), Budget(GAUSSIAN, 1.0))
-    candidates = plan(asked, Options()).setting.candidates
+    problem = PlanningProblem(dp.Workload(domain).add("marginal", degree=3), Budget(GAUSSIAN, 1.0))
+    candidates = plan(problem, Options()).setting.candidates
     assert ("town", "age") in candidates
     assert ("town", "region") not in candidates
-    assert ("town", "region") in plan(asked, Options(published=True)).setting.candidates  # as in the paper
+    assert ("town", "region") in plan(problem, Options(published=True)).setting.candidates  # as in the paper
 
 
 def test_workload_of_dependent_pair_uses_1_way_marginals(people, tmp_path):

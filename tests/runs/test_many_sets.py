@@ -105,20 +105,20 @@ def make_plan(attributes):
 
 @pytest.mark.parametrize("attributes", [300, pytest.param(1000, marks=pytest.mark.slow)])
 def test_all_pairs_of_many_attributes_can_be_planned(attributes):
-    settled = make_plan(attributes)
+    fixed_plan = make_plan(attributes)
     blocks, requests, pairs = (
-        settled.plan.blocks,
-        settled.first_decision().requests,
+        fixed_plan.plan.blocks,
+        fixed_plan.first_decision().requests,
         list(combinations(range(attributes), 2)),
     )
     assert len(blocks) == 1 + attributes + len(pairs) == len(requests)
-    assert settled.cost.gaussian <= 1
+    assert fixed_plan.cost.gaussian <= 1
     filed = FileLayout.of(requests)
     assert len(filed.cuts) - 1 <= 130
     pick = requests[int(filed.sequence[-1])]
     assert set(pick.block.attributes) <= set(pick.source)
     names = ("a0123", "a0287")
-    assert settled.plan.accuracy.residuals[names].scale > 0
+    assert fixed_plan.plan.accuracy.residuals[names].scale > 0
     assert blocks.sets.find(names) == [1 + attributes + pairs.index((123, 287))]
 
 

@@ -22,8 +22,8 @@ def preview_job(monkeypatch, tmp_path):
     def run_preview(**changes):
         result = CliRunner().invoke(main, ["plan", str(write_job(tmp_path, **changes)), "--json", "--quiet"])
         assert result.exit_code == 0, result.output
-        told = json.loads(result.stdout)
-        return len(times), {key: value for key, value in told.items() if key != "planning_seconds"}
+        summary = json.loads(result.stdout)
+        return len(times), {key: value for key, value in summary.items() if key != "planning_seconds"}
 
     return run_preview
 
@@ -32,8 +32,8 @@ def test_repeated_preview_is_not_computed_again(preview_job, tmp_path):
     first, second = preview_job(), preview_job()
     assert (first[0], second[0]) == (1, 1)
     assert first[1] == second[1]
-    (kept,) = (tmp_path / "store" / "told").iterdir()
-    kept.write_text(kept.read_text().replace('"tasks": ', '"tasks": 1'))
+    (cached,) = (tmp_path / "store" / "told").iterdir()
+    cached.write_text(cached.read_text().replace('"tasks": ', '"tasks": 1'))
     assert preview_job() == (2, first[1])
 
 

@@ -90,8 +90,8 @@ def make_two_table_job(first):
     pd.DataFrame({"id": range(40), "b": 1}).to_parquet("c.parquet")
     for name, column in (("p", "a"), ("c", "b")):
         kind = 'kind = "integer", low = 0, high = 3'
-        told = f'attributes.{column} = {{{kind}}}\nattributes.{column}2 = {{{kind}, from = "{column}"}}\n'
-        Path(f"{name}.toml").write_text(told)
+        text = f'attributes.{column} = {{{kind}}}\nattributes.{column}2 = {{{kind}, from = "{column}"}}\n'
+        Path(f"{name}.toml").write_text(text)
     tables = {name: {"path": f"{name}.parquet", "domain": f"{name}.toml"} for name in "pc"}
     tables["p"]["key"] = "id"
     link = {"kind": "one-to-many", "parent": "p", "child": "c", "child_key": "id", "max_degree": 3}
@@ -106,14 +106,14 @@ def test_refused_database_run_leaves_no_directory(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_database_run_with_possible_charge_keeps_secrets(tmp_path, monkeypatch, gone):
+@pytest.mark.parametrize("ledger_missing", [False, True])
+def test_database_run_with_possible_charge_keeps_secrets(tmp_path, monkeypatch, ledger_missing):
     """The refusal comes after the charge and before the run records it; a deleted ledger cannot rule out a charge."""
     monkeypatch.chdir(tmp_path)
 
     def refuse(*_):
         DatabaseRun(tmp_path / "run").update(privacy=None)
-        for path in Path().glob("l.sqlite*" if gone else "none"):
+        for path in Path().glob("l.sqlite*" if ledger_missing else "none"):
             path.unlink()
         raise DataError("data", "a", "b", "c")
 

@@ -87,8 +87,8 @@ def test_plain_repeat_reads_and_spends_nothing(tmp_path, finished_job, change):
     change(tmp_path)
     before = measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)
     when = Run(tmp_path / "run").manifest["stages"]["measure"]["end"][:10]
-    said = run_command(0, "run", finished_job, "--run-dir", tmp_path / "run")
-    assert said == f"dpscale: done on {when}, nothing read, nothing spent\n"
+    message = run_command(0, "run", finished_job, "--run-dir", tmp_path / "run")
+    assert message == f"dpscale: done on {when}, nothing read, nothing spent\n"
     assert (measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)) == before
 
 
@@ -97,10 +97,10 @@ def test_plain_repeat_reads_and_spends_nothing(tmp_path, finished_job, change):
 def test_changed_data_are_refused_with_difference(tmp_path, finished_job, change, what):
     change(tmp_path)
     before = measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)
-    said = run_command(2, "run", finished_job, "--run-dir", tmp_path / "run")
-    assert "done on 20" in said
-    assert f"from other data ({what}); nothing read or spent" in said
-    assert said.endswith("--fresh starts a new release\n")
+    message = run_command(2, "run", finished_job, "--run-dir", tmp_path / "run")
+    assert "done on 20" in message
+    assert f"from other data ({what}); nothing read or spent" in message
+    assert message.endswith("--fresh starts a new release\n")
     with pytest.raises(dp.DataError, match="from other data"):
         dp.run(finished_job, tmp_path / "run")
     assert (measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)) == before
@@ -118,9 +118,9 @@ def test_measured_run_refuses_changed_data_and_resumes_by_name(tmp_path):
     for stage in ("plan", "measure"):
         run_stages(run, only=stage)
     change_time(tmp_path)
-    said = run_command(2, "run", job, "--run-dir", run.path)
-    assert "measured on 20" in said
-    assert f"`dpscale reconstruct {run.path}` resumes the old one" in said
+    message = run_command(2, "run", job, "--run-dir", run.path)
+    assert "measured on 20" in message
+    assert f"`dpscale reconstruct {run.path}` resumes the old one" in message
     assert "from other data" in run_command(0, "measure", run.path)
     run_command(0, "reconstruct", run.path)
     run_command(0, "report", run.path)
@@ -203,9 +203,9 @@ def test_fresh_after_stop_in_later_stage_does_not_charge_twice(tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(f"dpscale.runs.stages.{stage}.perform", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         run_command(75, "run", job, "--run-dir", run, "--fresh")
-    said = run_command(2, "run", job, "--run-dir", run, "--fresh")
-    assert f"{run} was started and its stage {stage} is not finished" in said
-    assert f"`dpscale end {run}`" in said
+    message = run_command(2, "run", job, "--run-dir", run, "--fresh")
+    assert f"{run} was started and its stage {stage} is not finished" in message
+    assert f"`dpscale end {run}`" in message
     with pytest.raises(dp.JobError, match="is not finished"):
         dp.run(job, run, fresh=True)
     assert len(charged_releases(tmp_path)) == 1

@@ -23,12 +23,12 @@ def test_answers_and_other_sections_are_written(place, monkeypatch, planted, tit
     run = place / "run"
     with monkeypatch.context() as patch:
         patch.setattr(report, planted, fail)
-        code, said = run_command("run", write_job(place), "--run-dir", run, "--quiet")
+        code, message = run_command("run", write_job(place), "--run-dir", run, "--quiet")
     assert code == dp.ReportError.exit_code == 70
-    assert f"section '{title}' failed with KeyError" in said
-    assert said.count("\n") == 1
+    assert f"section '{title}' failed with KeyError" in message
+    assert message.count("\n") == 1
     page = (run / "report.html").read_text()
-    assert "a text that is not shown" not in page + said
+    assert "a text that is not shown" not in page + message
     assert f"The section “{title}” of this report failed" in page
     assert '<h2 id="cost">Privacy cost</h2>' in page
     assert dp.Release.open(run).total()[0] > 0

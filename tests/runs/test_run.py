@@ -59,8 +59,8 @@ def test_files_and_manifest_of_finished_run(place, plots):
     page = (run / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert page.count("<svg") >= 2, "what was measured, and the errors"
-    held = [len(list(records(path))) for path in (run / "measurements").iterdir()]
-    assert sum(held) == len(release.plan.blocks)
+    counts = [len(list(records(path))) for path in (run / "measurements").iterdir()]
+    assert sum(counts) == len(release.plan.blocks)
     index = index_of(run)
     assert sum(row["queries"] for row in index) == release.plan.query_count
 

@@ -68,8 +68,8 @@ def test_read_only_disk_is_reported_and_readable(place):
         run_command(0, "plan", path, "--run-dir", disk / "run")
         mark_submitted(disk / "run")
         with mount_read_only(disk):
-            told_of = [["run", path, "--run-dir", disk / name] for name in ("run", "new", "empty")]
-            for arguments in (*told_of, ["measure", disk / "run"], ["cancel", disk / "run"]):
+            commands = [["run", path, "--run-dir", disk / name] for name in ("run", "new", "empty")]
+            for arguments in (*commands, ["measure", disk / "run"], ["cancel", disk / "run"]):
                 assert "Read-only file system" in run_command(2, *arguments)
             assert "done" in run_command(0, "status", disk / "run")
 
@@ -231,8 +231,8 @@ def test_damaged_manifest_is_refused(damaged_run, text):
     (damaged_run / "manifest.json").write_text(text)
     commands = [[name, damaged_run] for name in ("status", "wait", "cancel", "measure")]
     for arguments in (*commands, ["run", damaged_run.parent / "job.toml", "--run-dir", damaged_run]):
-        assert "manifest.json" in (said := run_command(2, *arguments))
-        assert "is damaged" in said
+        assert "manifest.json" in (message := run_command(2, *arguments))
+        assert "is damaged" in message
 
 
 SIGNS = {"submission": "s", "driver": None, "state": "running", "at": 0.0}
@@ -246,8 +246,8 @@ SIGNS = {"submission": "s", "driver": None, "state": "running", "at": 0.0}
 def test_damaged_driver_file_is_refused(damaged_run, text):
     (damaged_run / "driver.json").write_text(text)
     for arguments in (["status", damaged_run], ["wait", damaged_run, "--seconds", 1], ["cancel", damaged_run]):
-        assert "driver.json" in (said := run_command(2, *arguments))
-        assert "is damaged" in said
+        assert "driver.json" in (message := run_command(2, *arguments))
+        assert "is damaged" in message
     (damaged_run / "driver.json").unlink()
     assert "plan: done" in run_command(0, "status", damaged_run)
 

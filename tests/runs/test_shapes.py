@@ -36,10 +36,10 @@ LONG = ("mixed of 200", "prefixes of a million codes", "pairs of 450")  # which 
 
 def make_workload(shape):
     attributes, cells, families = SHAPES[shape]
-    asked = dp.Workload(dp.Domain({f"x{i:03}": cells for i in range(attributes)}))
+    workload = dp.Workload(dp.Domain({f"x{i:03}": cells for i in range(attributes)}))
     for family, degree in families:
-        asked.add(family, degree=degree)
-    return asked
+        workload.add(family, degree=degree)
+    return workload
 
 
 @pytest.mark.parametrize(

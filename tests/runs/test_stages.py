@@ -213,13 +213,13 @@ def test_deleted_answers_are_made_again(place):
 
 def test_planned_rmse_includes_contribution_bound(place):
     """The error printed by `dpscale plan` equals the error in the report, also if a unit has several rows."""
-    told = []
+    errors = []
     for name, more in (("row", {}), ("unit", {"privacy_unit": "person", "max_rows_per_unit": 4})):
         path = write_job(place, f"{name}.toml", data={"path": "data", "domain": "domain.toml", **more})
-        told.append(json.loads(CliRunner().invoke(main, ["plan", str(path), "--json"]).stdout)["rmse"])
+        errors.append(json.loads(CliRunner().invoke(main, ["plan", str(path), "--json"]).stdout)["rmse"])
         dp.run(path, place / name)
-        assert f"{told[-1]:,.4g}" in (place / name / "report.html").read_text()
-    assert told[1] == pytest.approx(4 * told[0])
+        assert f"{errors[-1]:,.4g}" in (place / name / "report.html").read_text()
+    assert errors[1] == pytest.approx(4 * errors[0])
 
 
 @pytest.mark.slow  # tests/audit/test_empirical.py calls what the command calls
@@ -237,6 +237,6 @@ def test_text_output_of_commands(place):
     assert "small" in shown.stdout
     assert "released" in shown.stdout
     measurement_plan = CliRunner().invoke(main, ["plan", str(path)])
-    for told in ("rmse", "tasks", "memory bytes", "passes over the data"):
-        assert told in measurement_plan.stdout
+    for words in ("rmse", "tasks", "memory bytes", "passes over the data"):
+        assert words in measurement_plan.stdout
     assert not list(place.glob("*/measurements/*.partial"))

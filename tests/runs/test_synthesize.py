@@ -88,32 +88,32 @@ def test_auto_method_selects_smaller_error(tmp_path: Path, method: str) -> None:
     job = write_job(tmp_path, mechanism={"name": "mst"}, reconstruct={"method": "graphical"},
                 synthesize={"rows": 900, "method": method})  # fmt: skip
     release = dp.run(job, tmp_path / "run")
-    told = json.loads((release.path / "synthetic/_rows.json").read_text())
+    record = json.loads((release.path / "synthetic/_rows.json").read_text())
     assert len(release.synthetic()) == 900
-    assert told["apart"]["2"] < 0.05
+    assert record["apart"]["2"] < 0.05
     if method == "auto":
-        off = {name: sum(apart.values()) for name, apart in told["tried"].items()}
-        assert told["method"] == min(off, key=off.__getitem__)
+        off = {name: sum(distances.values()) for name, distances in record["tried"].items()}
+        assert record["method"] == min(off, key=off.__getitem__)
         assert set(off) == {"ancestral", "polished"}
     else:
-        assert (told["method"], told["tried"]) == ("polished" if method == "sampler" else method, {})
+        assert (record["method"], record["tried"]) == ("polished" if method == "sampler" else method, {})
 
 
 @pytest.mark.parametrize(
-    ("asked", "way"),
+    ("row_request", "way"),
     [({}, "polished"), ({"polish": False}, "sampler"), ({"weights": True}, "sampler"), ({"rows": 9000}, "sampler"),
      ({"rows": 9000, "polish": True}, "polished")],
 )  # fmt: skip
 def test_polishing_depends_on_row_count_and_option(
-    reference: Path, tmp_path: Path, asked: dict[str, Any], way: str
+    reference: Path, tmp_path: Path, row_request: dict[str, Any], way: str
 ) -> None:
     shutil.copytree(reference / "run", tmp_path / "run")
     run = Run(tmp_path / "run")
-    run.request_rows(dp_sections.SynthesizeTable(**({"rows": 900} | asked)))
+    run.request_rows(dp_sections.SynthesizeTable(**({"rows": 900} | row_request)))
     run_stages(run, only="synthesize")
-    told = json.loads((run.path / "synthetic/_rows.json").read_text())
-    assert told["method"] == way
-    assert told["apart"]["2"] < 0.05
+    record = json.loads((run.path / "synthetic/_rows.json").read_text())
+    assert record["method"] == way
+    assert record["apart"]["2"] < 0.05
 
 
 def test_rows_have_names_types_and_order_of_input(reference: Path) -> None:
@@ -150,12 +150,12 @@ def test_redrawn_part_has_same_bytes(reference: Path) -> None:
 
 
 def test_report_shows_distance_of_rows_to_estimates(reference: Path) -> None:
-    told = json.loads((reference / "run/synthetic/_rows.json").read_text())["apart"]
-    assert list(told) == ["1", "2", "3"]
-    assert told["1"] < told["2"] < 0.05
+    record = json.loads((reference / "run/synthetic/_rows.json").read_text())["apart"]
+    assert list(record) == ["1", "2", "3"]
+    assert record["1"] < record["2"] < 0.05
     page = (reference / "run/report.html").read_text()
     assert "Synthetic rows" in page
-    assert f"{100 * told['2']:.2f} %" in page
+    assert f"{100 * record['2']:.2f} %" in page
 
 
 def test_rows_can_be_requested_again_without_charge(reference: Path, tmp_path: Path) -> None:
@@ -186,12 +186,12 @@ def test_too_many_rows_are_refused_without_change(reference: Path, tmp_path: Pat
     assert len(dp.Release.open(tmp_path / "run").synthetic()) == 900
 
 
-@pytest.mark.parametrize("asked", [{"rows": 2 * 10**12}, 5, {"row": 1}])
-def test_damaged_row_request_is_refused(reference: Path, tmp_path: Path, asked: Any) -> None:
+@pytest.mark.parametrize("row_request", [{"rows": 2 * 10**12}, 5, {"row": 1}])
+def test_damaged_row_request_is_refused(reference: Path, tmp_path: Path, row_request: Any) -> None:
     run = shutil.copytree(reference / "run", tmp_path / "run")
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["stages"].pop("synthesize")
-    (run / "manifest.json").write_text(json.dumps(manifest | {"synthesize": asked}))
+    (run / "manifest.json").write_text(json.dumps(manifest | {"synthesize": row_request}))
     result = CliRunner().invoke(main, ["synthesize", str(run)])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.exception
     assert "is damaged" in result.stderr
@@ -222,9 +222,9 @@ def test_report_counts_pairs_beyond_memory(tmp_path: Path) -> None:
     job = write_job(tmp_path, engine={"scheduler": "synchronous", "seed": 7, "memory": "150kB"},
                     synthesize={"rows": 40}, reconstruct={"method": "maxent", "implied": "chains"})  # fmt: skip
     run = dp.run(job, tmp_path / "run")
-    told = json.loads((run.path / "synthetic/_rows.json").read_text())["pairs"]
-    assert 0 < told["held"] < told["of"] == 6
-    assert f"Only {told['held']} of 6 pairs" in (run.path / "report.html").read_text()
+    record = json.loads((run.path / "synthetic/_rows.json").read_text())["pairs"]
+    assert 0 < record["held"] < record["of"] == 6
+    assert f"Only {record['held']} of 6 pairs" in (run.path / "report.html").read_text()
 
 
 def test_default_row_count_is_estimated_total(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_rows_of_tiny_constant_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"synthesize": {"rows": 0}}, "synthesize.rows"),
         ({"synthesize": {"format": "xlsx"}}, "synthesize.format"),
@@ -275,11 +275,11 @@ def test_rows_of_tiny_constant_table(tmp_path: Path) -> None:
         ({"mechanism": {"name": "query-smasher"}, "workload": ONE_QUERY}, "maxent for a plan"),
     ],
 )  # fmt: skip
-def test_invalid_synthesis_is_refused_without_charge(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_invalid_synthesis_is_refused_without_charge(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     np.save(tmp_path / "query.npy", np.eye(41, 3)[None])
     with pytest.raises(dp.DpscaleError) as refused:
         dp.run(write_job(tmp_path, **changes), tmp_path / "run")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
@@ -292,8 +292,8 @@ def test_data_dependent_types_are_not_released(tmp_path: Path) -> None:
     schemas = {}
     for name, data in (("one", frame()), ("other", more)):
         (tmp_path / name).mkdir()
-        asked = write_job(tmp_path / name, data=data, domain=domain, synthesize={"rows": 50})
-        run = dp.run(asked, tmp_path / name / "run")
+        job_path = write_job(tmp_path / name, data=data, domain=domain, synthesize={"rows": 50})
+        run = dp.run(job_path, tmp_path / name / "run")
         schemas[name] = pq.read_schema(run.path / "synthetic/part-00000.parquet")
         assert set(run.manifest["columns"].values()) == {""}
     assert schemas["one"] == schemas["other"]

@@ -13,7 +13,7 @@ from dpscale.plans.plan_file import content_of, read_plan, write_plan
 
 CODES, ROWS = 3000, 20_000
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-9}
-ASKED = [
+WORKLOAD = [
     {"family": "marginal", "attributes": [["code"]]},
     {"family": "prefix", "attributes": [["code"], ["code", "sex"]]},
 ]
@@ -32,7 +32,7 @@ def run_job(folder, mechanism="weighted-residuals", privacy=GAUSSIAN, **engine):
     job = {
         "data": {"path": "data.parquet", "domain": "domain.toml"},
         "privacy": {"dataset": "codes", "ledger": "ledger.sqlite"} | privacy,
-        "workload": ASKED,
+        "workload": WORKLOAD,
         "mechanism": {"name": mechanism},
         "engine": {"scheduler": "synchronous"} | engine,
     }
@@ -78,12 +78,12 @@ def test_plan_file_round_trip(release, tmp_path):
 def test_bundle_factor_gives_norms_and_digest(release):
     for block in release.plan.blocks:
         for factor in block.factors:
-            said = _factor_fields(factor)
-            assert norms(said) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
-            assert digest(said) == factor.digest
+            fields = _factor_fields(factor)
+            assert norms(fields) == (factor.squared_l2_sensitivity, factor.l1_sensitivity)
+            assert digest(fields) == factor.digest
             if factor.kind == "nested":
                 with pytest.raises(ValueError, match="levels"):
-                    norms(said | {"counts": [number - 1 for number in said["counts"]]})
+                    norms(fields | {"counts": [number - 1 for number in fields["counts"]]})
 
 
 def test_pure_noise_errors(tmp_path):

@@ -65,8 +65,8 @@ def start_writer(base, kind):
 def test_unnamed_file_disappears_with_killed_process(tmp_path):
     process = start_writer(tmp_path, "nameless")
     assert not list(tmp_path.iterdir())
-    held = [link for link in Path(f"/proc/{process.pid}/fd").iterdir() if str(tmp_path) in os.readlink(link)]
-    assert held, "it is there for as long as the process is"
+    open_files = [link for link in Path(f"/proc/{process.pid}/fd").iterdir() if str(tmp_path) in os.readlink(link)]
+    assert open_files, "it is there for as long as the process is"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not list(tmp_path.iterdir())
@@ -106,8 +106,8 @@ def test_end_of_use_closes_all_its_files(tmp_path):
         called = [file.append(np.arange(3)) for file in files]
         moved = pickle.loads(pickle.dumps(files[0]))
     with used() as third:
-        kept = Sealed.new(third, str(tmp_path))
-        assert kept.append(np.arange(3)) == 0
+        file_of_third = Sealed.new(third, str(tmp_path))
+        assert file_of_third.append(np.arange(3)) == 0
         for file in (*files, moved):
             with pytest.raises(ValueError, match="closed file"):
                 file.read(called[0], 0, 3, np.int64)

@@ -41,9 +41,9 @@ def count_sets(table, sets=(("a", "b"), ("c",))):
     return {names: counts.tolist() for names, counts in dp.count_marginals(table, list(sets)).items()}
 
 
-@pytest.mark.parametrize("asked", ["", "/year=*", "/year=2021/*.parquet", "/year=2020/x.parquet"])
-def test_files_in_store_equal_files_in_directory(folder, prefix, asked):
-    there, here = dp.Table.open(upload(folder, prefix) + asked, DOMAIN), dp.Table.open(f"{folder}{asked}", DOMAIN)
+@pytest.mark.parametrize("suffix", ["", "/year=*", "/year=2021/*.parquet", "/year=2020/x.parquet"])
+def test_files_in_store_equal_files_in_directory(folder, prefix, suffix):
+    there, here = dp.Table.open(upload(folder, prefix) + suffix, DOMAIN), dp.Table.open(f"{folder}{suffix}", DOMAIN)
     assert [path.removeprefix(prefix) for path in there.files] == [
         path.removeprefix(str(folder)) for path in here.files
     ]
@@ -51,7 +51,7 @@ def test_files_in_store_equal_files_in_directory(folder, prefix, asked):
     assert count_sets(there) == count_sets(here)
     assert snapshot(there) == snapshot(here)
     assert snapshot(there, footers=True) == snapshot(here, footers=True)
-    assert layout(prefix + asked)["number"] == len(here.files)
+    assert layout(prefix + suffix)["number"] == len(here.files)
 
 
 def test_large_object_is_split_by_row_groups(folder, prefix, monkeypatch):
@@ -98,8 +98,8 @@ def test_run_from_store_has_snapshot_of_directory_and_no_key(tmp_path, prefix, c
     np.testing.assert_equal(np.isfinite(there.marginal(("a", "b"))), True)
     assert set(answers(there.path)) == set(answers(here.path))
     assert len(measurements(there.path)) == len(measurements(here.path))
-    told = "".join(path.read_text(errors="replace") for path in there.path.rglob("*") if path.is_file())
-    assert "AWS_" not in told + "".join(capfd.readouterr())
+    text = "".join(path.read_text(errors="replace") for path in there.path.rglob("*") if path.is_file())
+    assert "AWS_" not in text + "".join(capfd.readouterr())
     assert f'path = "{prefix}"' in (there.path / "job.toml").read_text()
     assert json.loads((there.path / "manifest.json").read_text())["privacy"]["dataset"] == prefix
     assert dp.run(job, tmp_path / "there").manifest == there.manifest
@@ -148,9 +148,9 @@ def test_missing_or_mixed_locations_are_refused(prefix):
 def test_damaged_object_is_reported_without_content(tmp_path, prefix):
     (tmp_path / "x.parquet").write_bytes(b"SECRET" * 100)
     url = upload(tmp_path / "x.parquet", f"{prefix}/x.parquet")
-    with pytest.raises(dp.DataError, match="damaged or not of its format") as told:
+    with pytest.raises(dp.DataError, match="damaged or not of its format") as caught:
         dp.Table.open(url, DOMAIN).require(["a"])
-    assert "SECRET" not in str(told.value)
+    assert "SECRET" not in str(caught.value)
 
 
 @pytest.mark.parametrize("keyed", ["s3://AKIAKEY:SECRETKEY@bucket/x", "s3://bucket/x?X-Amz-Signature=SECRETKEY",
@@ -159,9 +159,9 @@ def test_damaged_object_is_reported_without_content(tmp_path, prefix):
 def test_address_with_key_is_refused_without_printing_it(tmp_path, keyed):
     for ask in (lambda: dp.Table.open(keyed, DOMAIN), lambda: layout(keyed),
                 lambda: dp.run(write(tmp_path, data={"path": keyed, "domain": "domain.toml"}))):  # fmt: skip
-        with pytest.raises(dp.DpscaleError, match="that contains a key") as told:
+        with pytest.raises(dp.DpscaleError, match="that contains a key") as caught:
             ask()
-        assert "SECRETKEY" not in str(told.value)
+        assert "SECRETKEY" not in str(caught.value)
 
 
 def test_object_addresses_keep_store_prefix():
@@ -177,9 +177,9 @@ def test_unreachable_store_is_transient(prefix, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(dp.TransientError, match=r"cannot be listed \(\w+\)") as told:
+    with pytest.raises(dp.TransientError, match=r"cannot be listed \(\w+\)") as caught:
         dp.Table.open(prefix, DOMAIN)
-    assert "tests" not in str(told.value).replace(prefix, "")
+    assert "tests" not in str(caught.value).replace(prefix, "")
     s3fs.S3FileSystem.clear_instance_cache()
 
 

@@ -233,9 +233,9 @@ def test_unreachable_secret_is_not_treated_as_absent(monkeypatch):
     make_secret(secret)
     monkeypatch.setattr(UnreachableStore, "away", True)
     assert not secret.exists()
-    for asked in (present, destroy_secret, make_secret):
+    for call in (present, destroy_secret, make_secret):
         with pytest.raises(dp.TransientError, match="cannot be reached") as caught:
-            asked(secret)
+            call(secret)
         assert "AKIA" not in str(caught.value)
     monkeypatch.setattr(UnreachableStore, "away", False)
     assert len(read_secret(secret)) == 32
@@ -270,13 +270,13 @@ def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
         patch.setenv("AWS_MAX_ATTEMPTS", "1")
         s3fs.S3FileSystem.clear_instance_cache()
-        gone = place(prefix)
-        asked_for = [lambda: Run(prefix), lambda: driver_status.read(gone), lambda: create(gone / "x", b""),
-                     lambda: read_secret(gone / "secret.key"), lambda: Job.read(f"{prefix}/job.toml"),
-                     lambda: destroy_secret(gone / "secret.key"), lambda: locked(gone).__enter__()]  # fmt: skip
-        for asked in asked_for:
+        lost = place(prefix)
+        calls = [lambda: Run(prefix), lambda: driver_status.read(lost), lambda: create(lost / "x", b""),
+                     lambda: read_secret(lost / "secret.key"), lambda: Job.read(f"{prefix}/job.toml"),
+                     lambda: destroy_secret(lost / "secret.key"), lambda: locked(lost).__enter__()]  # fmt: skip
+        for call in calls:
             with pytest.raises(dp.TransientError, match="cannot be reached") as caught:
-                asked()
+                call()
             assert "tests" not in str(caught.value).replace(prefix, "")
     s3fs.S3FileSystem.clear_instance_cache()
     assert Run(prefix).manifest == run.manifest

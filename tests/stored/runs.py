@@ -164,8 +164,8 @@ def _archive(name: str, folder: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in sorted(folder.rglob("*")):
-            kept = path.name != "report.html" and not path.name.endswith(".lock")
-            if path.is_file() and kept:
+            included = path.name != "report.html" and not path.name.endswith(".lock")
+            if path.is_file() and included:
                 archive.add(path, path.relative_to(folder), filter=_strip_owner)
     (ARCHIVES / f"{name}.tar.gz").write_bytes(gzip.compress(packed.getvalue(), mtime=0))
 
