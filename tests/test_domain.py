@@ -149,10 +149,10 @@ def test_name_with_lone_surrogate_is_refused():
 
 
 def test_transitive_dependency_is_a_rule_of_the_domain():
-    told = [{"attribute": "region", "by": "town", "map": {"0": 0, "1": 0, "2": 1}},
+    rules = [{"attribute": "region", "by": "town", "map": {"0": 0, "1": 0, "2": 1}},
             {"attribute": "country", "by": "region", "map": {"0": 1, "1": 0}}]  # fmt: skip
-    domain = dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": told})
+    domain = dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": rules})
     assert FunctionalDependency("town", "country", (1, 1, 0)) in domain.rules
     assert len(domain.rules) == 3
-    assert domain == dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": told})
+    assert domain == dp.Domain({"town": 3, "region": 2, "country": 2}, {"determined": rules})
     assert dp.Domain.from_dict(domain.to_dict()).rules == domain.rules

@@ -35,9 +35,9 @@ def test_page_equals_generated_page(tables):
 
 def test_benchmarks_results_and_blocks_correspond(tables):
     blocks = [name for _, name, _ in tables.BLOCK.findall(PAGE.read_text())]
-    kept = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
-    assert sorted(blocks) == sorted(kept) == sorted(tables.BLOCKS)
-    assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in kept)
+    results = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
+    assert sorted(blocks) == sorted(results) == sorted(tables.BLOCKS)
+    assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in results)
 
 
 def test_measured_section_has_no_handwritten_figure(tables):

@@ -603,18 +603,18 @@ def test_killed_move_leaves_one_open_ledger_and_can_be_repeated(source_and_targe
     source, target = source_and_target
 
     def act() -> None:
-        from dpscale.ledger import release_rows as ledgerrows
+        from dpscale.ledger import rows as ledgerrows
 
-        def deadly(function: Callable[..., Any]) -> Callable[..., Any]:
+        def make_fatal(function: Callable[..., Any]) -> Callable[..., Any]:
             def killed(*arguments: Any) -> Any:
                 os.kill(os.getpid(), signal.SIGKILL)
 
             return killed
 
         if when == "before":
-            ledgerrows.insert_closed = deadly(ledgerrows.insert_closed)
+            ledgerrows.insert_closed = make_fatal(ledgerrows.insert_closed)
         else:  # closed, and the new one is not there yet
-            os.link = deadly(os.link)
+            os.link = make_fatal(os.link)
             real_commit = ledgerserver._commit
 
             def commit(db: Any, place: str) -> None:
