@@ -10,6 +10,8 @@ import tempfile
 import pytest
 from hypothesis import settings
 
+for library in ("OPENBLAS", "OMP", "MKL"):  # test processes run side by side and would compete for the cores
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 os.environ["DPSCALE_PROGRESS"] = "86400"  # lines that come with the clock would be in what tests read
 os.environ["DPSCALE_STATE"] = tempfile.mkdtemp(prefix="dpscale-state-")
 os.environ["DPSCALE_STORE"] = tempfile.mkdtemp(prefix="dpscale-store-")

@@ -98,6 +98,38 @@ def test_synthetic_rows_of_finished_run_are_read(case):
         assert case == "database" or len(rows) == 500
 
 
+QUICK = ("identity", "aim-grem", "units", "rows")
+TABLES = [case for case in FINISHED if case not in DATABASES]
+OUTPUTS = (
+    ["status", "run"],
+    ["report", "run"],
+    ["publish", "run", "--out", "tables"],
+    ["synthesize", "run", "--rows", "200"],
+    ["evidence", "run"],
+    ["evidence", "--check", "run/evidence"],
+)
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in TABLES]
+)
+def test_commands_work_on_finished_run_and_spend_nothing(case, monkeypatch):
+    with restore_case(case) as folder:
+        monkeypatch.chdir(folder)
+        before, charged = measurement_values(folder / "run"), ledger_entries(folder)
+        for command in OUTPUTS:
+            result = CliRunner().invoke(main, command, catch_exceptions=False)
+            assert result.exit_code == 0, (command, result.output)
+        assert measurement_values(folder / "run") == before
+        assert ledger_entries(folder) == charged
+        assert len(dp.Release.open(folder / "run").synthetic()) == 200
+
+
+def ledger_entries(folder):
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        return [one for dataset in ledger.summary()["datasets"].values() for one in dataset["releases"]]
+
+
 @pytest.mark.parametrize("case", INTERRUPTED)
 def test_interrupted_run_resumes_with_same_noise_and_one_charge(case):
     with restore_case(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:
@@ -106,9 +138,7 @@ def test_interrupted_run_resumes_with_same_noise_and_one_charge(case):
         assert values_without_links(folder / "run") == values_without_links(folder / "finished")
         assert_same_estimates(estimates(folder / "run"), case)
         assert not (folder / "run" / "secret.key").exists()
-        with Ledger.open(folder / "ledger.sqlite") as ledger:
-            entries = [one for dataset in ledger.summary()["datasets"].values() for one in dataset["releases"]]
-        assert [one["state"] for one in entries] == ["released"]
+        assert [one["state"] for one in ledger_entries(folder)] == ["released"]
 
 
 def test_comparison_detects_changed_value():
