@@ -1,20 +1,20 @@
-"""Adaptive mechanisms and their rivals: all 3-way marginals of a table, δ = 1e-9.
+"""Adaptive mechanisms and their alternatives: all 3-way marginals of a table, δ = 1e-9.
 
-Error: mean over the marginals of ‖μ̂ − μ‖₁ / N (2 is the worst that a distribution can do). Prints, for every table
-and ε, the mean over seeds with its spread, and seconds on one core for the run and for all answers (with their
-comparison with the truth); counting is left out. Real tables are in ../shared/data and do not travel with dpscale.
+Error: mean over the marginals of ‖μ̂ − μ‖₁ / N (at most 2 for a distribution). Prints, for every table and ε, the mean
+over seeds with its spread, and seconds on one core for the run and for all answers (with their comparison with the
+exact counts); counting is excluded. Real tables are in ../shared/data and are not part of dpscale.
 
     python benchmarks/adaptive.py [--tables adult acs salary titanic] [--epsilons 0.1 1 10] [--seeds 3]
-        --all                  every table of ../shared/data; those not in --tables with ours and the product alone
-        --tried                the settings that the defaults of `Options` were chosen among, and nothing else
+        --all                  every table of ../shared/data; those not in --tables with ours and the product only
+        --tried                only the settings from which the defaults of `Options` were chosen
         --large                two generated tables: 12,341 marginals with 10⁹ cells; 45,760 marginals
-        --errors               how often estimate ± 1.96 standard errors holds the truth, and nothing else
-        --peer-python PATH     also a plain AIM loop on `mbi` (peer_mbi.py), by a Python that has it, at ε = 1
-        --save                 keep the errors in results/
-        --plot FILE            error by ε of every mechanism, as a picture
+        --errors               only the coverage of estimate ± 1.96 standard errors
+        --peer-python PATH     also a plain AIM loop on `mbi` (peer_mbi.py), with a Python that has it, at ε = 1
+        --save                 save the errors in results/
+        --plot FILE            plot the error of every mechanism by ε
 
-For settings use seeds that no default was chosen on (--first-seed; the defaults of `Options` saw 0 to 20).
-Reported elsewhere for Adult: AIM with Private-PGM 0.345 in 133 s (ε = 0.1), 0.166 in 349 s (ε = 1).
+Compare settings on seeds that were not used to choose a default (--first-seed; the defaults of `Options` used 0 to 20).
+Published for Adult: AIM with Private-PGM 0.345 in 133 s (ε = 0.1), 0.166 in 349 s (ε = 1).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from typing import Any
 
 import numpy as np
 import results
-from intervals import errors
-from marginal_tables import DATA, KEPT, LINKED, Names, Table, generated, real
+from intervals import print_errors
+from marginal_tables import DATA, KEPT, LINKED, Names, Table, generate_table, load_table
 
 from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
@@ -79,31 +79,31 @@ TRIED: dict[str, dict[str, Any]] = {
 
 
 def cost_of(epsilon: float) -> float:
-    """Squared Gaussian-DP μ."""
+    """Return the squared Gaussian-DP μ of ε."""
     return float(gdp_mu(epsilon, DELTA)) ** 2
 
 
-def adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: bool = False) -> AimState:
-    """`alone`: 1-ways and nothing else."""
-    asked = tuple((name,) for name in table.names) if alone else table.targets
-    workload = Workload(Domain(dict(table.sizes))).add("marginal", attributes=asked)
+def run_adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: bool = False) -> AimState:
+    """Run the selection loop and return its last state; `alone` measures the 1-way marginals only."""
+    targets = tuple((name,) for name in table.names) if alone else table.targets
+    workload = Workload(Domain(dict(table.sizes))).add("marginal", attributes=targets)
     problem = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon)))
     state: AimState = run(plan_adaptively(problem, options), table.counts, seeded_secret(seed))
     return state
 
 
-def released(table: Table, epsilon: float, seed: int) -> Answers:
-    """As a job's `maxent` answers by default: what was not measured is as one model of all pairs has it."""
-    model = adaptive(table, epsilon, seed, Options()).fit.model
-    asked = pair_targets(model, LEARNING_BYTES)
-    if learning_steps(asked) > LEARNING_STEPS:
+def released_answers(table: Table, epsilon: float, seed: int) -> Answers:
+    """Return the answers of a job with `maxent`: unmeasured sets follow a pairwise model of all pairs."""
+    model = run_adaptive(table, epsilon, seed, Options()).fit.model
+    pairs = pair_targets(model, LEARNING_BYTES)
+    if learning_steps(pairs) > LEARNING_STEPS:
         return model.marginal
-    learnt = learn(asked, str(seed))
+    learnt = learn(pairs, str(seed))
     return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), str(seed)).marginal
 
 
-def measurement_plan(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:
-    """ResidualPlanner on all targets at the same cost."""
+def measure_plan(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:
+    """Return the estimates of ResidualPlanner on all targets at the same cost."""
     made = plan(Workload(Domain(table.sizes)).add("marginal", degree=len(table.targets[0])), "residual-planner")
     schedule, secret = make_schedule(made, cost_of(epsilon)), seeded_secret(seed)
     values = []
@@ -113,15 +113,15 @@ def measurement_plan(table: Table, epsilon: float, seed: int) -> LeastSquaresEst
     return LeastSquaresEstimates(made, [draw.lattice_variance for draw in schedule.draws], values.__getitem__)
 
 
-class Rows:
-    """The mechanisms that are compared, each answers from (table, ε, seed)."""
+class Contenders:
+    """The compared mechanisms, each a function from (table, ε, seed) to answers."""
 
     def __init__(self, tried: bool, quick: bool = False) -> None:
-        """`quick`: ours and the product of 1-ways alone."""
+        """Register the mechanisms; with `quick`, ours and the product of the 1-way marginals only."""
         self.made: dict[str, Callable[[Table, float, int], Answers]] = {}
         if quick:
             self._add("product of 1-ways", Options(), alone=True)
-            self.made["ours"] = released
+            self.made["ours"] = released_answers
             return
         if tried:
             for name, kwargs in TRIED.items():
@@ -129,16 +129,16 @@ class Rows:
             return
         self._add("AIM+GReM as published", Options(published=True))
         self._add("product of 1-ways", Options(), alone=True)
-        self.made["ResidualPlanner"] = lambda *asked: measurement_plan(*asked).marginal
-        self.made["ResidualPlanner, maxent"] = lambda *asked: from_estimates(measurement_plan(*asked)).marginal
-        self.made["ours"] = released
+        self.made["ResidualPlanner"] = lambda *arguments: measure_plan(*arguments).marginal
+        self.made["ResidualPlanner, maxent"] = lambda *arguments: from_estimates(measure_plan(*arguments)).marginal
+        self.made["ours"] = released_answers
 
     def _add(self, name: str, options: Options, alone: bool = False) -> None:
-        self.made[name] = lambda table, epsilon, seed: adaptive(table, epsilon, seed, options, alone).marginal
+        self.made[name] = lambda table, epsilon, seed: run_adaptive(table, epsilon, seed, options, alone).marginal
 
 
-def outcome(table: Table, answers_of: Callable[[], Answers]) -> tuple[float, float, float]:
-    """Error, seconds until answers can be had, seconds of all answers."""
+def measure_outcome(table: Table, answers_of: Callable[[], Answers]) -> tuple[float, float, float]:
+    """Return the error, the seconds until answers are available, and the seconds of all answers."""
     started = time.perf_counter()
     answers = answers_of()
     done = time.perf_counter()
@@ -146,8 +146,8 @@ def outcome(table: Table, answers_of: Callable[[], Answers]) -> tuple[float, flo
     return error, done - started, time.perf_counter() - done
 
 
-def compare(table: Table, epsilons: Sequence[float], seeds: range, rows: Rows) -> dict[str, dict[float, float]]:
-    """Prints all rows; the mean errors by row and ε."""
+def compare(table: Table, epsilons: Sequence[float], seeds: range, rows: Contenders) -> dict[str, dict[float, float]]:
+    """Print all rows and return the mean errors by row and ε."""
     means: dict[str, dict[float, float]] = defaultdict(dict)
     print(f"{table.name}: {table.rows:,} rows, {len(table.names)} attributes, {len(table.targets):,} marginals")
     for names in (*table.targets, *combinations(table.names, 2), *((name,) for name in table.names)):
@@ -155,7 +155,7 @@ def compare(table: Table, epsilons: Sequence[float], seeds: range, rows: Rows) -
     for epsilon in epsilons:
         print(f"  epsilon {epsilon:g}   {KNOWN.get((table.name, epsilon), '')}")
         for name, made in rows.made.items():
-            found = np.array([outcome(table, partial(made, table, epsilon, seed)) for seed in seeds])
+            found = np.array([measure_outcome(table, partial(made, table, epsilon, seed)) for seed in seeds])
             (error, run_for, answered), spread = found.mean(axis=0), found[:, 0].std()
             means[name][epsilon] = error
             means[f"{name}, seconds"][epsilon] = run_for
@@ -165,20 +165,20 @@ def compare(table: Table, epsilons: Sequence[float], seeds: range, rows: Rows) -
     return means
 
 
-def large(seed: int) -> None:
-    """The generated tables: seconds and memory of the run and of all answers, the error on a part of them."""
+def run_large(seed: int) -> None:
+    """Print seconds and memory of the run and of all answers of the generated tables, and the error on a part."""
     for shape in ("census", "loans"):
-        table, started = generated(shape), time.perf_counter()
+        table, started = generate_table(shape), time.perf_counter()
         for names in (*combinations(table.names, 2), *((name,) for name in table.names)):
             table.counts(names)
         counted = time.perf_counter()
-        state = adaptive(table, 1.0, seed, Options())
+        state = run_adaptive(table, 1.0, seed, Options())
         done, cells = time.perf_counter(), 0
         for names in table.targets:
             cells += state.marginal(names).size
         end = time.perf_counter()
         some = table.targets[:: len(table.targets) // 300]
-        error, alone = table.error(state.marginal, some), adaptive(table, 1.0, seed, Options(), alone=True)
+        error, alone = table.error(state.marginal, some), run_adaptive(table, 1.0, seed, Options(), alone=True)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(f"{shape}: {table.rows:,} rows, {len(table.targets):,} marginals, {cells:,} cells, epsilon 1")
         print(f"  1- and 2-ways counted in {counted - started:.1f} s, run {done - counted:.1f} s in", end=" ")
@@ -186,8 +186,8 @@ def large(seed: int) -> None:
         print(f"  error {error:.4f}, product of 1-ways {table.error(alone.marginal, some):.4f}", flush=True)
 
 
-def against_peer(table: Table, python: str, limit: float, seed: int, data: Path) -> None:
-    """A plain AIM loop on mbi, in its own process, against ours at ε = 1."""
+def compare_with_peer(table: Table, python: str, limit: float, seed: int, data: Path) -> None:
+    """Compare a plain AIM loop on mbi, in its own process, with ours at ε = 1."""
     script, rho = Path(__file__).with_name("peer_mbi.py"), zcdp_rho(1.0, DELTA)
     command = [python, script, table.name, rho, seed, "--limit", limit, "--data", data]
     print(f"{table.name}, epsilon 1, against a plain AIM loop on mbi")
@@ -200,7 +200,7 @@ def against_peer(table: Table, python: str, limit: float, seed: int, data: Path)
         print(f"  mbi: failed: {done.stderr.strip().splitlines()[-1:]}")
         return
     peer = json.loads(done.stdout.splitlines()[-1])
-    error, seconds, _ = outcome(table, lambda: adaptive(table, 1.0, seed, Options()).marginal)
+    error, seconds, _ = measure_outcome(table, lambda: run_adaptive(table, 1.0, seed, Options()).marginal)
     note = f"stopped at {100 * peer['spent']:.0f} % of the budget" if peer["stopped"] else "whole budget"
     print(f"  mbi   {peer['error']:.4f} in {peer['seconds']:.1f} s, {peer['rounds']} rounds, {note}")
     print(f"  ours  {error:.4f} in {seconds:.2f} s: {peer['seconds'] / seconds:.0f} times as fast", flush=True)
@@ -220,17 +220,17 @@ def plot(found: dict[str, dict[str, dict[float, float]]], file: Path) -> None:
     figure.savefig(file, dpi=150)
 
 
-def tables(names: Sequence[str], data: Path) -> Iterator[Table]:
+def load_tables(names: Sequence[str], data: Path) -> Iterator[Table]:
     for name in names:
-        table = real(name, data)
+        table = load_table(name, data)
         if table is None:
             print(f"{name}: its folder is not in {data}: real data does not travel with dpscale; give --data")
         else:
             yield table
 
 
-def which(parser: argparse.ArgumentParser) -> None:
-    """Options that say which tables, at which ε, with which seeds."""
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for tables, ε and seeds."""
     parser.add_argument("--tables", nargs="+", default=["adult", "acs", "salary", "titanic"], choices=(*KEPT, *LINKED))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0])
     parser.add_argument("--seeds", type=int, default=3)
@@ -238,8 +238,8 @@ def which(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=DATA)
 
 
-def _told(name: str, table: str, epsilon: float) -> bool:
-    """Whether README shows it: ours and the product everywhere, the others where they are the most told of."""
+def _is_published(name: str, table: str, epsilon: float) -> bool:
+    """Return whether the documentation shows a figure: ours and the product always, others for Adult or ε = 1."""
     if name in ("ours", "product of 1-ways"):
         return True
     return name == "ours, seconds" if "seconds" in name else table == "adult" or epsilon == 1.0
@@ -247,38 +247,38 @@ def _told(name: str, table: str, epsilon: float) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    which(parser)
+    add_table_options(parser)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-limit", type=float, default=600)
     for flag in ("all", "tried", "large", "errors", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
-    asked = parser.parse_args()
-    if asked.large:
-        large(asked.first_seed)
+    arguments = parser.parse_args()
+    if arguments.large:
+        run_large(arguments.first_seed)
         return
-    if asked.errors:
+    if arguments.errors:
         print(SIMULATION_NOTE)
     found = {}
-    for table in tables(KEPT if asked.all else asked.tables, asked.data):
-        adaptive(table, 1.0, 0, Options())  # loads the compiled loops
-        if asked.errors:
-            for epsilon in asked.epsilons:
+    for table in load_tables(KEPT if arguments.all else arguments.tables, arguments.data):
+        run_adaptive(table, 1.0, 0, Options())  # loads the compiled loops
+        if arguments.errors:
+            for epsilon in arguments.epsilons:
                 print(f"{table.name}, epsilon {epsilon:g}")
-                errors(table, adaptive(table, epsilon, asked.first_seed, Options()), asked.first_seed)
+                print_errors(table, run_adaptive(table, epsilon, arguments.first_seed, Options()), arguments.first_seed)
             continue
-        seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
-        rows = Rows(asked.tried, quick=table.name not in asked.tables)
-        found[table.name] = compare(table, asked.epsilons, seeds, rows)
-        if asked.peer_python:
-            against_peer(table, asked.peer_python, asked.peer_limit, asked.first_seed, asked.data)
-    if asked.save:
-        kept = {(name, table, f"{epsilon:g}"): error for table, means in found.items()
+        seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+        rows = Contenders(arguments.tried, quick=table.name not in arguments.tables)
+        found[table.name] = compare(table, arguments.epsilons, seeds, rows)
+        if arguments.peer_python:
+            compare_with_peer(table, arguments.peer_python, arguments.peer_limit, arguments.first_seed, arguments.data)
+    if arguments.save:
+        figures = {(name, table, f"{epsilon:g}"): error for table, means in found.items()
                 for name, by_epsilon in means.items() for epsilon, error in by_epsilon.items()
-                if _told(name, table, epsilon)}  # fmt: skip
-        results.save("adaptive", {", ".join(key): error for key, error in kept.items()})
-    if asked.plot and found:
-        plot(found, asked.plot)
+                if _is_published(name, table, epsilon)}  # fmt: skip
+        results.save("adaptive", {", ".join(key): error for key, error in figures.items()})
+    if arguments.plot and found:
+        plot(found, arguments.plot)
 
 
 if __name__ == "__main__":

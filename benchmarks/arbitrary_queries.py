@@ -2,8 +2,8 @@
 
     python benchmarks/arbitrary_queries.py [--cells 400 4000 10000] [--rows 200 1000] [--mechanisms NAME ...]
 
-The queries are rows of uniform random values over one attribute set, asked as `predicates`. Each case runs in a process
-of its own and is stopped after --limit seconds.
+The queries are rows of uniform random values over one attribute set, as family `predicates`. Each case runs in its own
+process and is stopped after --limit seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def plan_case(mechanism: str, cells: int, rows: int, answers: Any) -> None:
 
 
 def run_case(mechanism: str, cells: int, rows: int, limit: float) -> str:
-    """Run one case in a process; its answer, or that it was stopped."""
+    """Run one case in a process and return its answer, or that it was stopped."""
     answers: Any = multiprocessing.Queue()
     process = multiprocessing.Process(target=plan_case, args=(mechanism, cells, rows, answers))
     process.start()

@@ -1,4 +1,4 @@
-"""What the benchmarks of clusters share: tables of the generator, clocks, what the scheduler knows of tasks, jobs."""
+"""Common functions of the cluster benchmarks: generated tables, clocks, task streams of the scheduler, jobs."""
 
 from __future__ import annotations
 
@@ -17,60 +17,60 @@ EFFICIENCY = 0.85
 Stream = list[dict[str, Any]]
 
 
-def generated(place: Path, name: str, rows: int, attributes: int, sizes: str, files: int) -> Path:
-    """A table of the generator."""
+def generate_table(place: Path, name: str, rows: int, attributes: int, sizes: str, files: int) -> Path:
+    """Generate a table and return its folder."""
     options = ["--rows", rows, "--attributes", attributes, "--sizes", sizes, "--files", files]
     command = [sys.executable, HERE.parent.parent / "data" / "generate.py", place / name, *options]
     subprocess.run([str(part) for part in command], check=True)
     return place / name
 
 
-def timed(function: Callable[[], object]) -> float:
+def time_call(function: Callable[[], object]) -> float:
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
 
 
-def streamed(client: Any, function: Callable[[], object]) -> tuple[float, Stream]:
-    """Seconds, and what the scheduler knows of every task that ended meanwhile."""
+def record_tasks(client: Any, function: Callable[[], object]) -> tuple[float, Stream]:
+    """Return the seconds of a call and the scheduler's record of every task that ended during it."""
     from distributed import get_task_stream
 
     with get_task_stream(client) as stream:
-        seconds = timed(function)
+        seconds = time_call(function)
         time.sleep(0.5)
     return seconds, list(stream.data)
 
 
-def best(clients: dict[int, Any], turns: int, work: Callable[[Any], object]) -> dict[int, float]:
-    """The least seconds of some turns for each cluster, after one that warms up."""
+def best_times(clients: dict[int, Any], turns: int, work: Callable[[Any], object]) -> dict[int, float]:
+    """Return, for each cluster, the best seconds of several turns after a warm-up."""
     for client in clients.values():
         work(client)
     took: dict[int, list[float]] = {workers: [] for workers in clients}
     for _ in range(turns):
         for workers, client in clients.items():
-            took[workers].append(timed(partial(work, client)))
+            took[workers].append(time_call(partial(work, client)))
     return {workers: min(seconds) for workers, seconds in took.items()}
 
 
-def tell(what: str, took: dict[int, float], note: str = "") -> float:
-    """Efficiency at two workers, against the aim."""
+def print_efficiency(what: str, took: dict[int, float], note: str = "") -> float:
+    """Print and return the efficiency at two workers, relative to the target."""
     efficiency = took[1] / (2 * took[2])
     print(f"{what:32} efficiency at 2: {efficiency:.3f} ({efficiency / EFFICIENCY:.2f} of the aim) "
           f"[{took[1]:.2f} s, {took[2]:.2f} s]{note}", flush=True)  # fmt: skip
     return efficiency
 
 
-def computing(task: dict[str, Any]) -> float:
+def compute_seconds(task: dict[str, Any]) -> float:
     return sum(part["stop"] - part["start"] for part in task["startstops"] if part["action"] == "compute")
 
 
-def kind(task: dict[str, Any]) -> str:
-    """count, count-sum, measure, … of a key."""
+def task_kind(task: dict[str, Any]) -> str:
+    """Return the kind of a task from its key: count, count-sum, measure, …."""
     return "-".join(str(task["key"]).split("'")[1].split("-")[1:-1]) if "'" in str(task["key"]) else "other"
 
 
-def counting_work(place: Path, degree: int = 3) -> tuple[Any, Any]:
-    """A table and the pass that counts all its marginals of a degree."""
+def prepare_counting(place: Path, degree: int = 3) -> tuple[Any, Any]:
+    """Return a table and the pass that counts all its marginals of a degree."""
     import dpscale as dp
     from dpscale.engine.counting import plan_passes
 
@@ -80,7 +80,7 @@ def counting_work(place: Path, degree: int = 3) -> tuple[Any, Any]:
 
 
 def count_on(table: Any, one: Any, client: Any) -> list[Any]:
-    """Count on a cluster; handles."""
+    """Count on a cluster and return handles."""
     from dpscale.engine import ClusterEngine
     from dpscale.engine.counting import partition_groups, run_pass
 
@@ -88,19 +88,19 @@ def count_on(table: Any, one: Any, client: Any) -> list[Any]:
     return run_pass(engine, one, partition_groups(table.partitions, engine.workers))
 
 
-def job_of(place: Path, name: str, asked: str, mechanism: str) -> Path:
-    """A job on a generated table, with a ledger of its own in every run."""
+def write_job(place: Path, name: str, workload: str, mechanism: str) -> Path:
+    """Write a job on a generated table, with a separate ledger for every run."""
     path = place / "job.toml"
     path.write_text(
         f'[data]\npath = "{place / "table"}"\ndomain = "{place / "domain.toml"}"\n[privacy]\nrho = 1.0\n'
-        f'dataset = "{name}"\n{asked}[mechanism]\nname = "{mechanism}"\n[engine]\nmemory = "4GiB"\nseed = 1\n'
+        f'dataset = "{name}"\n{workload}[mechanism]\nname = "{mechanism}"\n[engine]\nmemory = "4GiB"\nseed = 1\n'
         "[output]\nmax_rows = 0\n"
     )
     return path
 
 
-def measure_on(job: Path, client: Any) -> float:
-    """Seconds of a job's measure stage, on a cluster or in this process, in a run directory that is then removed."""
+def time_measure_stage(job: Path, client: Any) -> float:
+    """Return the seconds of the measure stage on a cluster or in this process, in a temporary run directory."""
     from dpscale.job import Job
     from dpscale.runs.run import Run
     from dpscale.runs.stages.runner import run_stages
@@ -111,4 +111,4 @@ def measure_on(job: Path, client: Any) -> float:
         run = Run.create(Job.read(job), Path(folder) / "run")
         where = {"client": client} if client is not None else {"scheduler": "synchronous"}
         run_stages(run, **where, only="plan")
-        return timed(lambda: run_stages(run, **where, only="measure"))
+        return time_call(lambda: run_stages(run, **where, only="measure"))

@@ -1,8 +1,8 @@
-"""Counting all k-way marginals from Parquet: dpscale against what one would else write, in one run on the same files.
+"""Counting of all k-way marginals from Parquet: dpscale against alternatives, in one run on the same files.
 
-Every contender runs in a process of its own, held to the same cores, twice (the first warms caches), and is watched
-from outside. Slow ones count a sample of rows or sets and are scaled; they are marked with ~. Below stand the limits of
-the machine: reading every code once from memory, and one increment a row and set into a small table.
+Every contender runs in its own process, on the same cores, twice (the first run warms caches), and is monitored from
+outside. Slow ones count a sample of rows or sets, and their times are scaled; they are marked with ~. The last lines
+are the limits of the machine: reading every code once from memory, and one increment per row and set in a small table.
 
     python benchmarks/counting.py [--rows 10000000] [--only mixed|four|binary|acs|memory|scaling] [--save]
 """
@@ -35,8 +35,8 @@ MEMORY = ("memory", 1_000_000, 40, "40")
 Result = dict[str, float]
 
 
-def generated(place: Path, name: str, rows: int, attributes: int, sizes: str) -> Path:
-    """A table of the generator."""
+def generate_table(place: Path, name: str, rows: int, attributes: int, sizes: str) -> Path:
+    """Generate a table and return its folder."""
     options = ["--rows", rows, "--attributes", attributes, "--sizes", sizes, "--files", 16]
     command = [sys.executable, HERE.parent.parent / "data" / "generate.py", place / name, *options]
     subprocess.run([str(part) for part in command], check=True)
@@ -47,7 +47,7 @@ def generated(place: Path, name: str, rows: int, attributes: int, sizes: str) ->
 
 
 def dpscale(place: Path, cores: int, sets: Sequence[tuple[str, ...]], memory: int = 4 << 30) -> Result:
-    """Passes under the memory setting, threads; the counts of a pass are let go after it."""
+    """Count in passes under the memory setting, on threads; the counts of a pass are released after it."""
     import dpscale as dp
     from dpscale.engine import LocalEngine
     from dpscale.engine.counting import partition_groups, plan_passes, run_pass
@@ -63,7 +63,7 @@ def dpscale(place: Path, cores: int, sets: Sequence[tuple[str, ...]], memory: in
 
 
 def bincount(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
-    """numpy.bincount in a loop over the sets, on a sample of the rows that is in memory already."""
+    """Count with numpy.bincount in a loop over the sets, on a sample of the rows in memory."""
     import pyarrow.parquet as pq
 
     import dpscale as dp
@@ -81,27 +81,27 @@ def bincount(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result
 
 
 def duckdb(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
-    """A GROUP BY for each set over a table that is in memory already, on a sample of the sets."""
+    """Count with a GROUP BY for each set over a table in memory, on a sample of the sets."""
     import duckdb
 
     base = duckdb.connect()
     base.execute(f"SET threads = {cores}")
     base.execute(f"CREATE TABLE t AS SELECT * FROM '{place / 'table'}/*.parquet'")
-    return timed_sets(sets, lambda names: base.execute(
+    return time_sets(sets, lambda names: base.execute(
         f"SELECT {', '.join(names)}, count(*) FROM t GROUP BY {', '.join(names)}").fetchnumpy())  # fmt: skip
 
 
 def polars(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
-    """A group_by for each set over a frame that is in memory already, on a sample of the sets."""
+    """Count with a group_by for each set over a frame in memory, on a sample of the sets."""
     os.environ["POLARS_MAX_THREADS"] = str(cores)
     import polars
 
     frame = polars.read_parquet(place / "table" / "*.parquet")
-    return timed_sets(sets, lambda names: frame.group_by(names).len())
+    return time_sets(sets, lambda names: frame.group_by(names).len())
 
 
 def dask_groupby(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Result:
-    """dask.dataframe: groupby-counts of a few sets, computed together."""
+    """Count a few sets with groupby of dask.dataframe, computed together."""
     import dask
     import dask.dataframe as dd
 
@@ -112,7 +112,7 @@ def dask_groupby(place: Path, cores: int, sets: Sequence[tuple[str, ...]]) -> Re
     return {"scale": len(sets) / len(some)}
 
 
-def timed_sets(sets: Sequence[tuple[str, ...]], ask: Callable[[tuple[str, ...]], Any]) -> Result:
+def time_sets(sets: Sequence[tuple[str, ...]], ask: Callable[[tuple[str, ...]], Any]) -> Result:
     some = sets[:: max(len(sets) // SAMPLE_SETS, 1)][:SAMPLE_SETS]
     begin = time.perf_counter()
     for names in some:
@@ -132,7 +132,7 @@ CONTENDERS: dict[str, Callable[..., Result]] = {
 # A process of its own
 
 
-def child(name: str, place: Path, cores: int, repeats: int, memory: int) -> None:
+def run_contender(name: str, place: Path, cores: int, repeats: int, memory: int) -> None:
     from dpscale.domain import Domain
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
@@ -141,18 +141,18 @@ def child(name: str, place: Path, cores: int, repeats: int, memory: int) -> None
         sets = [few for k in (1, 2, 3) for few in combinations(Domain.read(place / "domain.toml").names, k)]
     for _ in range(repeats):
         begin, busy = time.perf_counter(), time.process_time()
-        told = CONTENDERS[name](place, cores, sets, *([memory] if name == "dpscale" else []))
-        wall, busy = told.pop("asked", time.perf_counter() - begin), time.process_time() - busy
-    print(json.dumps({"wall": wall, "busy": busy, "sets": len(sets), **told}))
+        figures = CONTENDERS[name](place, cores, sets, *([memory] if name == "dpscale" else []))
+        wall, busy = figures.pop("asked", time.perf_counter() - begin), time.process_time() - busy
+    print(json.dumps({"wall": wall, "busy": busy, "sets": len(sets), **figures}))
 
 
-def watched(name: str, place: Path, cores: int = 1, repeats: int = 2, memory: int = 4 << 30) -> Result:
-    """What a contender tells, and its peak memory as seen from outside."""
+def run_monitored(name: str, place: Path, cores: int = 1, repeats: int = 2, memory: int = 4 << 30) -> Result:
+    """Run a contender in a process; return its figures and its peak memory as seen from outside."""
     command = [sys.executable, HERE, "--child", name, "--place", place, "--cores", cores, "--repeats", repeats,
                "--memory", memory]  # fmt: skip
     process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
     peak = [0]
-    watcher = threading.Thread(target=_watch, args=(process, peak))
+    watcher = threading.Thread(target=_monitor_memory, args=(process, peak))
     watcher.start()
     out = process.communicate()[0]
     watcher.join()
@@ -161,7 +161,7 @@ def watched(name: str, place: Path, cores: int = 1, repeats: int = 2, memory: in
     return {"peak": peak[0] / 2**30, "scale": 1.0, **json.loads(out)}
 
 
-def _watch(process: subprocess.Popen[str], peak: list[int]) -> None:
+def _monitor_memory(process: subprocess.Popen[str], peak: list[int]) -> None:
     while process.poll() is None:
         try:
             peak[0] = max(peak[0], psutil.Process(process.pid).memory_info().rss)
@@ -173,8 +173,8 @@ def _watch(process: subprocess.Popen[str], peak: list[int]) -> None:
 # What is printed
 
 
-def table_rows(place: Path) -> tuple[int, int]:
-    """Rows, and bytes of all columns as they lie in the files."""
+def table_size(place: Path) -> tuple[int, int]:
+    """Return the number of rows and the bytes of all columns in the files."""
     import pyarrow.parquet as pq
 
     rows = size = 0
@@ -187,14 +187,14 @@ def table_rows(place: Path) -> tuple[int, int]:
 
 
 def per_count(found: Result, rows: int, cores: int = 1) -> float:
-    """Nanoseconds a row, marginal and core."""
+    """Return nanoseconds per row, marginal and core."""
     return found["wall"] * found["scale"] * cores / rows / found["sets"] * 1e9
 
 
 def race(place: Path, title: str, names: Sequence[str]) -> Result:
-    """Prints the table; nanoseconds a row and set of all that ran, as ratios to our own but for that."""
-    rows, size = table_rows(place)
-    every = {name: watched(name, place, repeats=2 if name in ("dpscale", "bincount") else 1) for name in names}
+    """Print the table; return our nanoseconds per row and set, and the ratios of the others to it."""
+    rows, size = table_size(place)
+    every = {name: run_monitored(name, place, repeats=2 if name in ("dpscale", "bincount") else 1) for name in names}
     own = every["dpscale"]
     print(
         f"{title}: {rows:,} rows, {own['sets']:,} sets, one core; dpscale and Dask from Parquet, the others from memory"
@@ -209,7 +209,7 @@ def race(place: Path, title: str, names: Sequence[str]) -> Result:
         whole, each = found["wall"] * found["scale"], per_count(found, rows)
         against = each / per_count(own, rows)
         print(f"  {name:14}{mark}{whole:10.2f} {each:11.4f} {against:11.1f} {found['peak']:9.2f} {read:>12}")
-    increment = limits(len(place_names(place)), int(own["sets"]))
+    increment = measure_limits(len(place_names(place)), int(own["sets"]))
     print(f"  CPU seconds of dpscale {own['busy']:.2f} (more wall than that: others had the core)")
     print(f"  joints counted {own['joints']:.0f}, sets by bit planes {own['planes']:.0f}, passes {own['passes']:.0f}")
     base = per_count(own, rows)
@@ -223,8 +223,11 @@ def place_names(place: Path) -> tuple[str, ...]:
     return Domain.read(place / "domain.toml").names
 
 
-def limits(attributes: int, sets: int) -> float:
-    """The lines of the machine: codes once through memory, and an increment a row and set; nanoseconds of that one."""
+def measure_limits(attributes: int, sets: int) -> float:
+    """Print the limits of the machine, and return the nanoseconds of an increment per row and set.
+
+    The limits are one read of all codes from memory, and one increment per row and set.
+    """
     from numba import njit
 
     @njit(nogil=True)  # type: ignore[misc]
@@ -235,14 +238,14 @@ def limits(attributes: int, sets: int) -> float:
     source = np.zeros(1 << 28, dtype=np.uint8)
     codes, counters = np.random.default_rng(0).integers(0, 4096, 1 << 16).astype(np.uint16), np.zeros(4096, np.uint32)
     increments(codes, counters)
-    read = best(lambda: source.view(np.uint64).max()) / len(source)
-    step = best(lambda: [increments(codes, counters) for _ in range(16)]) / (16 * len(codes))
+    read = best_time(lambda: source.view(np.uint64).max()) / len(source)
+    step = best_time(lambda: [increments(codes, counters) for _ in range(16)]) / (16 * len(codes))
     print(f"  {'limits':14} codes once through memory {1e9 * read * attributes / sets:.5f} ({1e-9 / read:.1f} GB/s); "
           f"an increment a row and set {1e9 * step:.3f} ns/row/set")  # fmt: skip
     return 1e9 * step
 
 
-def best(work: Callable[[], Any]) -> float:
+def best_time(work: Callable[[], Any]) -> float:
     took = []
     for _ in range(5):
         begin = time.perf_counter()
@@ -251,25 +254,25 @@ def best(work: Callable[[], Any]) -> float:
     return min(took)
 
 
-def scaling(place: Path, title: str) -> None:
-    rows, _ = table_rows(place)
-    one, two = (watched("dpscale", place, cores) for cores in (1, 2))
+def print_scaling(place: Path, title: str) -> None:
+    rows, _ = table_size(place)
+    one, two = (run_monitored("dpscale", place, cores) for cores in (1, 2))
     efficiency = one["wall"] / (2 * two["wall"])
     print(f"{title}: 1 core {one['wall']:.2f} s (CPU {one['busy']:.2f}), 2 cores {two['wall']:.2f} s "
           f"(CPU {two['busy']:.2f}), efficiency {efficiency:.2f} (aim 0.85), "
           f"{per_count(two, rows, 2):.4f} ns/row/set/core on two")  # fmt: skip
 
 
-def acs_row(place: Path) -> None:
-    rows, _ = table_rows(place)
-    two = watched("dpscale", place, 2)
+def print_acs(place: Path) -> None:
+    rows, _ = table_size(place)
+    two = run_monitored("dpscale", place, 2)
     print(f"ACS-like: {rows:,} rows × 66 attributes, all {two['sets']:,} 3-way marginals, 2 cores: {two['wall']:.2f} s "
           f"(aim 30), peak {two['peak']:.2f} GiB")  # fmt: skip
 
 
-def memory_rows(place: Path) -> None:
+def print_memory(place: Path) -> None:
     for gib in (1, 2, 4):
-        found = watched("dpscale", place, 2, 1, gib << 30)
+        found = run_monitored("dpscale", place, 2, 1, gib << 30)
         print(f"memory {gib} GiB: {found['sets']:,} sets, {found['cells']:,} cells, {found['passes']:.0f} passes, "
               f"{found['wall']:.1f} s, peak {found['peak']:.2f} GiB, {found['peak'] / gib:.2f} of it")  # fmt: skip
 
@@ -286,7 +289,7 @@ def main() -> None:
         parser.add_argument(name, type=int, default=1, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        child(given.child, Path(given.place), given.cores, given.repeats, given.memory)
+        run_contender(given.child, Path(given.place), given.cores, given.repeats, given.memory)
         return
     wanted = [given.only] if given.only else [*TABLES, "acs", "scaling", "memory"]
     with tempfile.TemporaryDirectory(dir=given.place) as folder:
@@ -296,18 +299,18 @@ def main() -> None:
 
 
 def run(place: Path, wanted: Sequence[str], rows: int, peers: Sequence[str]) -> Result:
-    """What was measured on the mixed table."""
+    """Run the selected parts and return the figures of the mixed table."""
     found: dict[str, Result] = {}
     for name, sizes in TABLES.items():
         if name in wanted:
-            made = generated(place, name, rows, 20, sizes)
+            made = generate_table(place, name, rows, 20, sizes)
             found[name] = race(made, f"sizes {sizes}", peers if name == "mixed" else peers[:2])
     if "scaling" in wanted:
-        scaling(generated(place, "scaling", rows, 20, TABLES["mixed"]), "scaling, mixed sizes")
+        print_scaling(generate_table(place, "scaling", rows, 20, TABLES["mixed"]), "scaling, mixed sizes")
     if "acs" in wanted:
-        acs_row(generated(place, *ACS))
+        print_acs(generate_table(place, *ACS))
     if "memory" in wanted:
-        memory_rows(generated(place, *MEMORY))
+        print_memory(generate_table(place, *MEMORY))
     return found.get("mixed", {})
 
 

@@ -2,14 +2,15 @@
 
 Prints, for every table and ε, the mean error over seeds (as in adaptive.py) of estimates and of as many rows as
 records, and seconds on one core: of the run (rounds of select, measure, fit), of the last fit, of rows.
-Rows are drawn by the sampler and, of a junction tree, by ancestral order. `independent`: rows of the same 1-ways alone.
+Rows are drawn by the sampler and, from a junction tree, in ancestral order. `independent`: rows of the 1-way marginals
+only.
 
     python benchmarks/graphical.py [--tables adult] [--epsilons 1] [--seeds 3] [--only mst aim-pgm] [--options K=V …]
-        --peer-python PATH     also `mbi`'s fit of the same measurements (peer_fit.py), by a Python that has it
-        --save                 keep the figures of Adult at ε = 1 in results/
+        --peer-python PATH     also `mbi`'s fit of the same measurements (peer_fit.py), with a Python that has it
+        --save                 save the figures of Adult at ε = 1 in results/
 
-Reported elsewhere for Adult at ε = 1: AIM with Private-PGM 0.166 (estimates), 0.179 (rows) in 349 s; SWIFT 0.180 (rows)
-in 302 s; MST 0.226 (rows) in 41 s.
+Published for Adult at ε = 1: AIM with Private-PGM 0.166 (estimates), 0.179 (rows) in 349 s; SWIFT 0.180 (rows) in
+302 s; MST 0.226 (rows) in 41 s.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from typing import Any
 
 import numpy as np
 import results
-from adaptive import cost_of, tables
+from adaptive import cost_of, load_tables
 from marginal_tables import DATA, Table
-from rows import MEMORY, error, rows_of
+from rows import MEMORY, draw_rows, row_error
 
 from dpscale import Domain, Workload
 from dpscale.base.numerics import one_thread
@@ -50,8 +51,8 @@ MECHANISMS = {"mst": mst, "aim-pgm": aim_pgm, "aim-grem": aim_grem}
 Figures = dict[str, float]
 
 
-class Timed:
-    """Seconds by name."""
+class Stopwatch:
+    """Seconds of calls, by name."""
 
     def __init__(self) -> None:
         self.seconds: Figures = {}
@@ -64,69 +65,72 @@ class Timed:
         return found
 
 
-def measured(table: Table, name: str, options: dict[str, Any], epsilon: float, seed: int) -> Any:
-    """The last state of a run."""
+def run_mechanism(table: Table, name: str, options: dict[str, Any], epsilon: float, seed: int) -> Any:
+    """Return the plan and the last state of a run."""
     workload = Workload(Domain(dict(table.sizes))).add("marginal", degree=len(table.targets[0]))
     problem, module = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon))), MECHANISMS[name]
     measurement_plan = module.plan(problem, module.Options(**options))
     return measurement_plan, run(measurement_plan, table.counts, seeded_secret(seed))
 
 
-def outcome(table: Table, name: str, options: dict, epsilon: float, seed: int, peer: str) -> Figures:
-    timed = Timed()
-    measurement_plan, state = timed("run", lambda: measured(table, name, options, epsilon, seed))
-    low = state.fit.model if name == "aim-grem" else locally(measurement_plan, state)
-    found = sampled(table, low, seed, timed)
+def measure_outcome(table: Table, name: str, options: dict, epsilon: float, seed: int, peer: str) -> Figures:
+    timed = Stopwatch()
+    measurement_plan, state = timed("run", lambda: run_mechanism(table, name, options, epsilon, seed))
+    low = state.fit.model if name == "aim-grem" else fit_maxent(measurement_plan, state)
+    found = sampled_errors(table, low, seed, timed)
     if name == "aim-grem":
         return {"estimates": table.error(low.marginal), **found, **timed.seconds}
-    told, sizes = observed(state.counts, state.groups, state.residuals), dict(table.sizes)
-    model = timed("fit", lambda: fit(sizes, told, FitOptions()))
+    measurements, sizes = observed(state.counts, state.groups, state.residuals), dict(table.sizes)
+    model = timed("fit", lambda: fit(sizes, measurements, FitOptions()))
     drawing = timed(
         "ancestral", lambda: ancestral_sampler(model).rows(RowPart(round(model.total), 1, 0), f"seed {seed}")
     )
-    found |= {"rows, ancestral": error(table, drawing), "estimates": table.error(model.marginal), **timed.seconds}
+    found |= {"rows, ancestral": row_error(table, drawing), "estimates": table.error(model.marginal), **timed.seconds}
     found |= {"cells": float(model.tree.cells)}
-    return found | (by_peer(table, told, model.total, peer) if peer else {})
+    return found | (peer_figures(table, measurements, model.total, peer) if peer else {})
 
 
-def locally(measurement_plan: Any, state: Any) -> LowOrder:
-    """Local maximum entropy of the same measurements: what the sampler draws from."""
+def fit_maxent(measurement_plan: Any, state: Any) -> LowOrder:
+    """Return the local maximum-entropy model of the same measurements, from which the sampler draws."""
     estimator = measurement_plan.estimating.estimator
-    kept: LowOrder = estimator.fit(state.counts, state.groups, state.residuals, measurement_plan.candidates).model
-    return kept
+    model: LowOrder = estimator.fit(state.counts, state.groups, state.residuals, measurement_plan.candidates).model
+    return model
 
 
-def sampled(table: Table, low: LowOrder, seed: int, timed: Timed) -> Figures:
-    """Errors of rows by the sampler, and of rows of the same 1-ways."""
+def sampled_errors(table: Table, low: LowOrder, seed: int, timed: Stopwatch) -> Figures:
+    """Return the errors of rows from the sampler, and of rows of the same 1-way marginals."""
     count, release = round(low.total), f"seed {seed}"
-    drawn = timed("sampler", lambda: rows_of(low, learn(pair_targets(low, MEMORY), release), release, count, 1))
+    drawn = timed("sampler", lambda: draw_rows(low, learn(pair_targets(low, MEMORY), release), release, count, 1))
     chance = PublicStream(release, "independent")
     alone = np.stack([chance.systematic(low.ones[name], count) for name in table.names], axis=1)
-    return {"rows, sampler": error(table, drawn), "rows, independent": error(table, alone)}
+    return {"rows, sampler": row_error(table, drawn), "rows, independent": row_error(table, alone)}
 
 
-def by_peer(table: Table, told: list[Observed], total: float, peer: str) -> Figures:
-    """Error of mbi's rows from the same measurements, and its seconds."""
+def peer_figures(table: Table, measurements: list[Observed], total: float, peer: str) -> Figures:
+    """Return the error of mbi's rows from the same measurements, and its seconds."""
     with tempfile.TemporaryDirectory() as place:
         handed, drawn = Path(place) / "measurements.pickle", Path(place) / "rows.npy"
-        content = [(one.attributes, matrices(one), one.values, one.variance**0.5) for one in told]
+        content = [(one.attributes, axis_matrices(one), one.values, one.variance**0.5) for one in measurements]
         handed.write_bytes(pickle.dumps((dict(table.sizes), content, total)))
         script = Path(__file__).with_name("peer_fit.py")
         done = subprocess.run([peer, "-W", "ignore", script, handed, drawn], capture_output=True, text=True, check=True)
         seconds = json.loads(done.stdout.splitlines()[-1])
-        return {"rows, mbi": error(table, np.load(drawn)), **{f"mbi, {name}, s": own for name, own in seconds.items()}}
+        return {
+            "rows, mbi": row_error(table, np.load(drawn)),
+            **{f"mbi, {name}, s": own for name, own in seconds.items()},
+        }
 
 
-def matrices(one: Observed) -> list[np.ndarray] | None:
-    """Of every axis, from cells to what was measured; None for the cells themselves."""
+def axis_matrices(one: Observed) -> list[np.ndarray] | None:
+    """Return the matrix from cells to measured groups for every axis, or None for a measurement of cells."""
     if all(own is None for own in one.operators):
         return None
     pairs = zip(one.operators, one.groups, strict=True)
     return [(np.eye(groups.count) if own is None else own)[:, groups.labels] for own, groups in pairs]
 
 
-def shown(name: str, means: Figures) -> Figures:
-    """The figures that the README has."""
+def published_figures(name: str, means: Figures) -> Figures:
+    """Return the figures that the documentation shows."""
     alone = {"aim-grem": "rows, independent", "mst": "mbi, fit again, s"}.get(name)
     pair_targets = ("estimates", "rows, sampler", "rows, ancestral", "rows, mbi", "mbi, fit, s", alone)
     seconds = sum(means.get(f"{part}, s", 0.0) for part in ("run", "fit", "sampler", "ancestral"))
@@ -145,24 +149,24 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--peer-python", default="")
     parser.add_argument("--save", action="store_true")
-    asked = parser.parse_args()
-    options = {key: json.loads(value) for key, value in (one.split("=") for one in asked.options)}
-    kept: Figures = {}
-    for table in tables(asked.tables, asked.data):
+    arguments = parser.parse_args()
+    options = {key: json.loads(value) for key, value in (one.split("=") for one in arguments.options)}
+    figures: Figures = {}
+    for table in load_tables(arguments.tables, arguments.data):
         for degree in (1, 2, 3):
             for names in combinations(table.names, degree):
-                table.counts(names)  # so that counting is in no time told
-        for epsilon in asked.epsilons:
+                table.counts(names)  # so that no time includes counting
+        for epsilon in arguments.epsilons:
             print(f"{table.name}, epsilon {epsilon:g}", flush=True)
-            for name in asked.only:
-                seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
-                found = [outcome(table, name, options, epsilon, seed, asked.peer_python) for seed in seeds]
+            for name in arguments.only:
+                seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+                found = [measure_outcome(table, name, options, epsilon, seed, arguments.peer_python) for seed in seeds]
                 means = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
                 print(f"  {name}: {', '.join(f'{key} {value:.4g}' for key, value in means.items())}", flush=True)
                 if (table.name, epsilon) == ("adult", 1.0):
-                    kept |= shown(name, means)
-    if asked.save:
-        results.save("graphical", kept)
+                    figures |= published_figures(name, means)
+    if arguments.save:
+        results.save("graphical", figures)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How work grows: CPU seconds, peak memory and the exponent between neighbouring sizes, a fresh process for each size.
+"""Growth of work: CPU seconds, peak memory and the exponent between neighbouring sizes, in a new process per size.
 
-rows: counting and answering all 2-way marginals of 10 attributes, as a job does it, beside the counting alone by DuckDB
-and by Polars, from the same files; attributes: planning all pairs; cells: planning a 1-way prefix; sets: planning 1-way
-range + 2-way affine + 3-way prefix ([10]^d). The exponent is that of the last step.
+rows: counting and answering all 2-way marginals of 10 attributes as in a job, and the counting alone by DuckDB and by
+Polars from the same files; attributes: planning all pairs; cells: planning a 1-way prefix; sets: planning 1-way range +
+2-way affine + 3-way prefix ([10]^d). The exponent is that of the last step.
 
     python benchmarks/growth.py [--kinds rows attributes cells sets] [--most 1000000] [--save]
 """
@@ -31,13 +31,13 @@ ATTRIBUTES, CELLS, CHUNK = 10, 8, 1_000_000
 NAMES = [f"x{i}" for i in range(ATTRIBUTES)]
 
 
-def cpu() -> float:
+def cpu_seconds() -> float:
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def write_rows(folder: Path, rows: int) -> None:
-    """A table, its domain and a job of all pairs."""
+    """Write a table, its domain and a job of all pairs."""
     import pandas as pd
 
     rng = np.random.default_rng(1)
@@ -52,87 +52,87 @@ def write_rows(folder: Path, rows: int) -> None:
     (folder / "job.toml").write_text(job)
 
 
-def by_rows(folder: Path) -> float:
-    """A whole job on threads; seconds of it alone."""
+def run_rows(folder: Path) -> float:
+    """Return the CPU seconds of a whole job on threads."""
     import dpscale as dp
 
-    before = cpu()
+    before = cpu_seconds()
     dp.run(str(folder / "job.toml"), run_dir=folder / "run")
-    return cpu() - before
+    return cpu_seconds() - before
 
 
-def by_duckdb(folder: Path) -> float:
+def run_duckdb(folder: Path) -> float:
     import duckdb
 
-    base, before = duckdb.connect(), cpu()
+    base, before = duckdb.connect(), cpu_seconds()
     base.execute(f"CREATE TABLE t AS SELECT * FROM '{folder}/data/*.parquet'")
     for one, other in combinations(NAMES, 2):
         base.execute(f"SELECT {one}, {other}, count(*) FROM t GROUP BY ALL").fetchall()
-    return cpu() - before
+    return cpu_seconds() - before
 
 
-def by_polars(folder: Path) -> float:
+def run_polars(folder: Path) -> float:
     import polars
 
-    before = cpu()
+    before = cpu_seconds()
     frame = polars.read_parquet(folder / "data" / "*.parquet")
     for pair in combinations(NAMES, 2):
         frame.group_by(list(pair)).len()
-    return cpu() - before
+    return cpu_seconds() - before
 
 
-def measurement_plan(asked) -> float:  # type: ignore[no-untyped-def]
+def time_plan(make_workload) -> float:  # type: ignore[no-untyped-def]
     import dpscale as dp
     from dpscale import mechanisms
 
     mechanisms.mechanism("weighted-residuals")
-    before = cpu()
-    dp.plan(asked())
-    return cpu() - before
+    before = cpu_seconds()
+    dp.plan(make_workload())
+    return cpu_seconds() - before
 
 
-def one(kind: str, size: int, folder: str = "") -> dict[str, float]:
-    """One size of one kind in this process; `folder`: where rows lie."""
+def run_one(kind: str, size: int, folder: str = "") -> dict[str, float]:
+    """Return seconds and peak memory of one size of one kind, in this process; `folder` has the rows."""
     import dpscale as dp
 
     if folder:
-        seconds = {"rows": by_rows, "duckdb": by_duckdb, "polars": by_polars}[kind](Path(folder))
+        seconds = {"rows": run_rows, "duckdb": run_duckdb, "polars": run_polars}[kind](Path(folder))
     elif kind == "attributes":
-        seconds = measurement_plan(lambda: dp.Workload(_cube(4, size)).add("marginal", degree=2))
+        seconds = time_plan(lambda: dp.Workload(_make_domain(4, size)).add("marginal", degree=2))
     elif kind == "cells":
-        seconds = measurement_plan(lambda: dp.Workload(dp.Domain({"a": size})).add("prefix", degree=1))
+        seconds = time_plan(lambda: dp.Workload(dp.Domain({"a": size})).add("prefix", degree=1))
     else:
         mixed = (("range", 1), ("affine", 2), ("prefix", 3))
-        seconds = measurement_plan(lambda: _asked(dp.Workload(_cube(10, size)), mixed))
+        seconds = time_plan(lambda: _add_families(dp.Workload(_make_domain(10, size)), mixed))
     return {"seconds": seconds, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 
-def _cube(cells: int, attributes: int):  # type: ignore[no-untyped-def]
+def _make_domain(cells: int, attributes: int):  # type: ignore[no-untyped-def]
     import dpscale as dp
 
     return dp.Domain({f"x{i}": cells for i in range(attributes)})
 
 
-def _asked(workload, families):  # type: ignore[no-untyped-def]
+def _add_families(workload, families):  # type: ignore[no-untyped-def]
     for family, degree in families:
         workload.add(family, degree=degree)
     return workload
 
 
 def amount(kind: str, size: int) -> float:
-    """What work should grow with: rows, sets or cells."""
+    """Return the size with which work should grow: rows, sets or cells."""
     if kind in ("rows", "cells"):
         return size
     return math.comb(size, 2) if kind == "attributes" else math.comb(size, 3) + math.comb(size, 2) + size
 
 
-def sized(kind: str, size: int) -> dict[str, dict[str, float]]:
-    """What one size takes, and its peers."""
+def run_sizes(kind: str, size: int) -> dict[str, dict[str, float]]:
+    """Return the figures of one size, and of its peers."""
     if kind != "rows":
-        return {kind: results.apart(__file__, [kind, size])}
+        return {kind: results.run_separately(__file__, [kind, size])}
     with tempfile.TemporaryDirectory() as place:
         write_rows(Path(place), size)
-        return {name: results.apart(__file__, [name, size, place]) for name in (kind, *PEERS)}
+        return {name: results.run_separately(__file__, [name, size, place]) for name in (kind, *PEERS)}
 
 
 def main() -> None:
@@ -143,14 +143,14 @@ def main() -> None:
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(one(*json.loads(given.one))))
+        print(json.dumps(run_one(*json.loads(given.one))))
         return
     figures: dict[str, float] = {}
     print(f"{'kind':12}{'size':>13}{'work':>14}{'CPU s':>9}{'GiB':>7}{'exponent':>10}")
     for kind in given.kinds:
         last: dict[str, tuple[float, float]] = {}
         for size in (size for size in SIZES[kind] if size <= given.most):
-            for name, found in sized(kind, size).items():
+            for name, found in run_sizes(kind, size).items():
                 work, before = amount(kind, size), last.get(name)
                 exponent = math.log(found["seconds"] / before[1]) / math.log(work / before[0]) if before else math.nan
                 last[name] = (work, found["seconds"])

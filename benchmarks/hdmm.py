@@ -1,9 +1,9 @@
-"""HDMM's Tables 4 to 7: our expected RMSE and the time to find the strategy, beside the paper's.
+"""HDMM's Tables 4 to 7: expected RMSE and time of the strategy search, compared with the paper.
 
 Tables 4 and 6: Laplace noise at ε = 1 (variance 2/ε²). Tables 5 and 7: analytic Gaussian noise at ε = 1, δ = 1e-6.
 The paper's column is OPT0 for Tables 4 and 5, HDMM (the best of its methods) for 6 and 7. Strategies are real-valued
-here: before rounding to a lattice, which changes the sixth digit. Tables 6 and 7 have whole plans of query-smasher and
-weighted-residuals beside our HDMM; "above" marks those of weighted-residuals that are above it.
+here: before rounding to a lattice, which changes the sixth digit. Tables 6 and 7 include whole plans of query-smasher
+and weighted-residuals; "above" marks those of weighted-residuals with a larger RMSE than HDMM of dpscale.
 
     python benchmarks/hdmm.py [--tables 4 5 6 7] [--most CELLS] [--save]     (--most 4096: all sizes of Tables 4 and 5)
 """
@@ -56,8 +56,8 @@ RESIDUALS = ("query-smasher", "weighted-residuals")
 NOTICED = 1e-6  # relatively: of an RMSE that is above another
 
 
-def explicit(kind: str, size: int) -> tuple[np.ndarray, int]:
-    """Gram and number of queries of a workload on one attribute."""
+def explicit_gram(kind: str, size: int) -> tuple[np.ndarray, int]:
+    """Return the Gram matrix and the number of queries of a workload on one attribute."""
     if kind == "width 32":
         queries = np.array(
             [(np.arange(size) >= low) & (np.arange(size) < low + WIDTH) for low in range(size - WIDTH + 1)]
@@ -70,8 +70,8 @@ def explicit(kind: str, size: int) -> tuple[np.ndarray, int]:
     return gram, FAMILIES["range" if kind == "permuted" else kind].count(size)
 
 
-def asked(schema: str, which: int) -> Workload:
-    """The workloads of Tables 6 and 7: W1 marginals; W2 the same or fewer sets, prefix on the numeric attributes."""
+def make_workload(schema: str, which: int) -> Workload:
+    """Return a workload of Tables 6 and 7: W1 marginals; W2 the same or fewer sets, prefix on numeric attributes."""
     numeric, sizes = SCHEMAS[schema]
     domain = Domain({f"x{i}": size for i, size in enumerate(sizes)})
     names, first = domain.names, domain.names[:numeric]
@@ -87,14 +87,14 @@ def asked(schema: str, which: int) -> Workload:
 
 
 def methods(union: Implicit, noise: str) -> Iterator[tuple[str, Callable[[], float]]]:
-    """The methods of OPT_HDMM, and OPT_M with strategies of their own on the attributes."""
+    """Yield the methods of OPT_HDMM, and OPT_M with individual strategies on the attributes."""
     yield "OPT⊗", lambda: optimise_product(union, noise).error
     yield "OPT+", lambda: optimise_union(union, noise).error
     yield "OPT_M", lambda: optimise_marginals(union, noise).error
     yield "OPT_M*", lambda: optimise_marginals(union, noise, factors=attribute_strategies(union, noise)).error
 
 
-def show(table: int, row: str, queries: int, ours: float, paper: float, seconds: float, rest: str) -> None:
+def print_row(table: int, row: str, queries: int, ours: float, paper: float, seconds: float, rest: str) -> None:
     print(f"{table:5} {row:<26} {queries:>10,} {ours:9.4f} {paper:9.2f} {ours / paper:7.4f} {seconds:8.2f}  {rest}",
           flush=True)  # fmt: skip
 
@@ -105,18 +105,20 @@ def explicit_rows(table: int, most: int) -> None:
         for size, paper in zip(SIZES, papers, strict=True):
             if size > most:
                 continue
-            gram, count = explicit(kind, size)
+            gram, count = explicit_gram(kind, size)
             start = time.perf_counter()
             found = optimise_explicit(gram, noise, tolerance=GAP if size <= 1024 else GAP_OF_LARGE)
             seconds = time.perf_counter() - start
             rest = (
                 f"gap {found.error / found.bound - 1:.0e}" if noise == "gaussian" else f"{found.ratio:.3f} × SVD bound"
             )
-            show(table, f"{kind} {size}", count, UNIT[noise] * math.sqrt(found.error / count), paper, seconds, rest)
+            print_row(
+                table, f"{kind} {size}", count, UNIT[noise] * math.sqrt(found.error / count), paper, seconds, rest
+            )
 
 
 def best_of_hdmm(union: Implicit, noise: str, count: int) -> tuple[float, str]:
-    """The least RMSE of our HDMM's methods, and what each has."""
+    """Return the smallest RMSE of the methods of HDMM, and a summary of all methods."""
     found = {name: UNIT[noise] * math.sqrt(run() / count) for name, run in methods(union, noise)}
     best = min(found, key=lambda name: found[name])
     bound = svd_bound(union)
@@ -124,8 +126,8 @@ def best_of_hdmm(union: Implicit, noise: str, count: int) -> tuple[float, str]:
     return found[best], f"{best}: {', '.join(f'{name} {value:.3f}' for name, value in found.items())} {least}"
 
 
-def residuals(workload: Workload, noise: str, mechanism: str) -> tuple[float, str]:
-    """The RMSE of a whole plan, and what is known of it. Under Laplace noise a plan's error has the two of 2/ε²."""
+def plan_residuals(workload: Workload, noise: str, mechanism: str) -> tuple[float, str]:
+    """Return the RMSE of a whole plan and its bounds. Under Laplace noise the plan's error contains the 2 of 2/ε²."""
     unit = UNIT[noise] if noise == "gaussian" else 1.0
     made = plan(workload, mechanism, noise=noise)
     floor = f"{made.rmse() / made.bound_all:.4f} × least of all mechanisms, " if made.bound_all else ""
@@ -133,13 +135,13 @@ def residuals(workload: Workload, noise: str, mechanism: str) -> tuple[float, st
 
 
 def implicit_rows(table: int, without_hdmm: bool) -> dict[str, float]:
-    """Prints the rows; the paper's RMSE over ours, by row, noise and mechanism."""
-    noise, kept = NOISE[table], {}
+    """Print the rows and return the paper's RMSE over ours, by row, noise and mechanism."""
+    noise, figures = NOISE[table], {}
     for (schema, which), paper in HDMM[table].items():
-        workload, row, hdmm = asked(schema, which), f"{schema} W{which}", math.inf
+        workload, row, hdmm = make_workload(schema, which), f"{schema} W{which}", math.inf
         ways: dict[str, Callable[[], tuple[float, str]]] = {
             "hdmm": partial(best_of_hdmm, implicit(workload), noise, workload.query_count),
-            **{name: partial(residuals, workload, noise, name) for name in RESIDUALS},
+            **{name: partial(plan_residuals, workload, noise, name) for name in RESIDUALS},
         }
         for name, way in list(ways.items())[without_hdmm:]:
             start = time.perf_counter()
@@ -147,9 +149,9 @@ def implicit_rows(table: int, without_hdmm: bool) -> dict[str, float]:
             seconds, hdmm = time.perf_counter() - start, ours if name == "hdmm" else hdmm
             mark = f"{ours / hdmm:.4f} × hdmm{' above' if ours > hdmm * (1 + NOTICED) else ''}, " * (hdmm < math.inf)
             label, rest = f"{row} {name}", rest if name == "hdmm" else mark + rest
-            show(table, label, workload.query_count, ours, paper, seconds, rest)
-            kept[f"{row}, {noise}, {name}"] = paper / ours
-    return kept
+            print_row(table, label, workload.query_count, ours, paper, seconds, rest)
+            figures[f"{row}, {noise}, {name}"] = paper / ours
+    return figures
 
 
 def main() -> None:
@@ -161,15 +163,15 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["DPSCALE_STORE"] = "off"  # nothing solved before
     print(f"table {'row':<26} {'queries':>10} {'ours':>9} {'paper':>9} {'ratio':>7} {'seconds':>8}")
-    kept: dict[str, float] = {}
+    figures: dict[str, float] = {}
     with one_thread():
         for table in given.tables:
             if table in OPT0:
                 explicit_rows(table, given.most)
             else:
-                kept |= implicit_rows(table, given.without_hdmm)
+                figures |= implicit_rows(table, given.without_hdmm)
     if given.save:
-        results.save("hdmm", (results.load("hdmm") if given.without_hdmm else {}) | kept)
+        results.save("hdmm", (results.load("hdmm") if given.without_hdmm else {}) | figures)
     print("Census SF1 and SF1+ of Tables 6 and 7: left out, the paper does not give their predicates.")
 
 

@@ -1,7 +1,7 @@
 """The mixed job on [n]^d from Parquet to measurements on disk, then random queries of the release: time and memory.
 
 All 1-way ranges, 2-way affine and 3-way prefix queries (QuerySmasher, table 7) on a generated table. Planning,
-measuring and answering run in processes of their own, watched from outside; beside the figures stand those aimed at.
+measuring and answering run in their own processes, monitored from outside; the figures are printed with their targets.
 
     python benchmarks/large_job.py [--size 40] [--attributes 40] [--rows 1000000] [--memory 4GiB] [--save]
 """
@@ -26,27 +26,27 @@ AIMS = {"plan": (10, 1), "measure": (360, 6)}
 
 
 def write_inputs(place: Path, given: argparse.Namespace) -> None:
-    """The table, its domain file and the job."""
+    """Write the table, its domain file and the job."""
     generator = HERE.parent.parent / "data" / "generate.py"
     options = ["--rows", given.rows, "--attributes", given.attributes, "--sizes", given.size, "--files", 8]
     subprocess.run(
         [sys.executable, generator, place / "made", *map(str, options)], check=True, stdout=subprocess.DEVNULL
     )
     parts = [("range", 1), ("affine", 2), ("prefix", 3)]
-    asked = "".join(f'[[workload]]\nfamily = "{family}"\ndegree = {degree}\n' for family, degree in parts)
+    workload = "".join(f'[[workload]]\nfamily = "{family}"\ndegree = {degree}\n' for family, degree in parts)
     (place / "job.toml").write_text(
-        f'[data]\npath = "{data_of(place)}"\ndomain = "{place / "made" / "domain.toml"}"\n[privacy]\nepsilon = 1.0\n'
-        f'delta = 1e-9\ndataset = "made"\n{asked}[engine]\nmemory = "{given.memory}"\n[output]\nmax_rows = 0\n'
+        f'[data]\npath = "{data_path(place)}"\ndomain = "{place / "made" / "domain.toml"}"\n[privacy]\nepsilon = 1.0\n'
+        f'delta = 1e-9\ndataset = "made"\n{workload}[engine]\nmemory = "{given.memory}"\n[output]\nmax_rows = 0\n'
     )
 
 
-def data_of(place: Path) -> Path:
-    """Where the generator put the Parquet."""
+def data_path(place: Path) -> Path:
+    """Return the folder of the generated Parquet files."""
     return place / "made" / "table"
 
 
-def watched(*command: object) -> tuple[float, float, str]:
-    """Seconds, peak GiB of the process and its children, and what it printed."""
+def run_monitored(*command: object) -> tuple[float, float, str]:
+    """Return the seconds, the peak GiB of a process and its children, and its output."""
     start, peak = time.perf_counter(), 0
     process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
     family = psutil.Process(process.pid)
@@ -62,8 +62,8 @@ def watched(*command: object) -> tuple[float, float, str]:
     return time.perf_counter() - start, peak / 2**30, out
 
 
-def answer(place: Path) -> dict[str, float]:
-    """Random queries over random triples, each over all cells; the first reads of every residual are in the time."""
+def time_answers(place: Path) -> dict[str, float]:
+    """Answer random queries over random triples of all cells; the first reads of the residuals are included."""
     import dpscale as dp
 
     release = dp.Release.open(place / "run")
@@ -88,26 +88,26 @@ def main() -> None:
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.answer:
-        print(json.dumps(answer(given.answer)))
+        print(json.dumps(time_answers(given.answer)))
         return
     with tempfile.TemporaryDirectory(dir=".") as folder:
         place = Path(folder).resolve()
         write_inputs(place, given)
-        cli, kept = [sys.executable, "-m", "dpscale"], dict[str, float | str](memory=given.memory)
+        cli, figures = [sys.executable, "-m", "dpscale"], dict[str, float | str](memory=given.memory)
         for stage, command in {"plan": ("plan", place / "job.toml"), "measure": ("measure", place / "run")}.items():
             options = ["--run-dir", place / "run"] if stage == "plan" else []
-            took, peak, _ = watched(*cli, *command, *options)
-            kept |= {f"{stage}, seconds": took, f"{stage}, GiB": peak}
+            took, peak, _ = run_monitored(*cli, *command, *options)
+            figures |= {f"{stage}, seconds": took, f"{stage}, GiB": peak}
             most, gib = AIMS[stage]
             print(
                 f"{stage:8} {took:8.1f} s ({took / most:.2f} of the aim)  {peak:6.2f} GiB ({peak / gib:.2f} of the aim)"
             )
-        took, peak, out = watched(sys.executable, HERE, "--answer", place)
-        kept["answer, ms"] = json.loads(out)["median"]
-        figures = "  ".join(f"{name} {value:.2f} ms" for name, value in json.loads(out).items())
-        print(f"answers  {QUERIES} random queries: {figures} (aim: 5 ms)  {peak:.2f} GiB")
+        took, peak, out = run_monitored(sys.executable, HERE, "--answer", place)
+        figures["answer, ms"] = json.loads(out)["median"]
+        times = "  ".join(f"{name} {value:.2f} ms" for name, value in json.loads(out).items())
+        print(f"answers  {QUERIES} random queries: {times} (aim: 5 ms)  {peak:.2f} GiB")
     if given.save:
-        results.save("large_job", kept)
+        results.save("large_job", figures)
 
 
 if __name__ == "__main__":

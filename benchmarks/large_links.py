@@ -1,8 +1,8 @@
-"""Links at size: a million users, a hundred thousand films, ten million links between them, from Parquet.
+"""Links at scale: a million users, a hundred thousand films, ten million links between them, from Parquet.
 
-Both tables are public, so that the seconds are of links alone: reading, cutting, sums, fit, drawing, writing, report.
-Users prefer films of their own kind, and films have popularities of their own. Prints seconds, the peak of memory, and
-the mean total variation over 2-way cross marginals beside random links; ε = 1, δ = 1e-9, at most 40 links a user.
+Both tables are public, so that the seconds are those of the links: reading, truncation, sums, fit, drawing, writing,
+report. Users prefer films of their own kind, and films differ in popularity. Prints seconds, peak memory, and the mean
+total variation over 2-way cross marginals compared with random links; ε = 1, δ = 1e-9, at most 40 links per user.
 
     python benchmarks/large_links.py [--scale 1.0]
 """
@@ -27,12 +27,12 @@ FILES = 8
 Pairs = tuple[np.ndarray, np.ndarray]
 
 
-def attributes(rng: np.random.Generator, rows: int, sizes: tuple[int, ...]) -> np.ndarray:
+def draw_attributes(rng: np.random.Generator, rows: int, sizes: tuple[int, ...]) -> np.ndarray:
     return np.stack([np.minimum(rng.geometric(2 / max(size, 3), rows) - 1, size - 1) for size in sizes], axis=1)
 
 
-def preferred(rng: np.random.Generator, users: np.ndarray, films: np.ndarray, links: int) -> Pairs:
-    """Two in five links are with films of the user's kind, all of them by popularity."""
+def draw_links(rng: np.random.Generator, users: np.ndarray, films: np.ndarray, links: int) -> Pairs:
+    """Draw links by popularity of films; two in five are with films of the user's kind."""
     lively = rng.gamma(1.5, 1, len(users)) * (1 + 0.1 * users[:, 0])
     who = np.repeat(np.arange(len(users)), np.minimum(rng.poisson(lively / lively.mean() * links / len(users)), MOST))
     popular = rng.gamma(1.0, 1.0, len(films)) * (1 + 0.2 * films[:, 4])
@@ -47,8 +47,8 @@ def preferred(rng: np.random.Generator, users: np.ndarray, films: np.ndarray, li
     return pairs // len(films), pairs % len(films)
 
 
-def written(place: Path, users: np.ndarray, films: np.ndarray, links: Pairs) -> dict[str, object]:
-    """The files, and a job."""
+def write_inputs(place: Path, users: np.ndarray, films: np.ndarray, links: Pairs) -> dict[str, object]:
+    """Write the files and return the job."""
     for name, table, sizes in (("users", users, USER_SIZES), ("films", films, FILM_SIZES)):
         frame = pd.DataFrame(table, columns=[f"a{i}" for i in range(len(sizes))]).assign(
             **{name[:-1]: np.arange(len(table))}
@@ -68,8 +68,8 @@ def written(place: Path, users: np.ndarray, films: np.ndarray, links: Pairs) -> 
     return {"tables": tables, "link": [link], "privacy": privacy}
 
 
-def apart(users: np.ndarray, films: np.ndarray, one: Pairs, other: Pairs) -> float:
-    """The mean total variation over 2-way cross marginals."""
+def mean_total_variation(users: np.ndarray, films: np.ndarray, one: Pairs, other: Pairs) -> float:
+    """Return the mean total variation over 2-way cross marginals."""
     found = []
     for i, a in enumerate(USER_SIZES):
         for j, b in enumerate(FILM_SIZES):
@@ -84,11 +84,11 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     scale, rng = parser.parse_args().scale, np.random.default_rng(0)
     users, films = (
-        attributes(rng, int(rows * scale), sizes) for rows, sizes in ((USERS, USER_SIZES), (FILMS, FILM_SIZES))
+        draw_attributes(rng, int(rows * scale), sizes) for rows, sizes in ((USERS, USER_SIZES), (FILMS, FILM_SIZES))
     )
-    true = preferred(rng, users, films, int(LINKS * scale))
+    true = draw_links(rng, users, films, int(LINKS * scale))
     with tempfile.TemporaryDirectory() as folder:
-        job = written(Path(folder), users, films, true)
+        job = write_inputs(Path(folder), users, films, true)
         if (child := os.fork()) == 0:  # its memory is its own
             began = time.perf_counter()
             dp.run(job, Path(folder) / "run")
@@ -100,7 +100,7 @@ def main() -> None:
         frame = pd.read_parquet(Path(folder) / "run/synthetic/seen")
     drawn = frame["user"].to_numpy(), frame["film"].to_numpy()
     random = rng.integers(0, len(users), len(true[0])), rng.integers(0, len(films), len(true[0]))
-    own, chance = apart(users, films, drawn, true), apart(users, films, random, true)
+    own, chance = mean_total_variation(users, films, drawn, true), mean_total_variation(users, films, random, true)
     print(f"{len(true[0]):,} links: mean total variation {own:.4f}, random links {chance:.4f}; {len(drawn[0]):,} drawn")
 
 

@@ -1,8 +1,8 @@
 """The main job on Adult against plain counting of the same marginals, all in one run on the same files.
 
-Every contender runs in a process of its own, twice (the first warms caches), and tells its wall time without the start
+Every contender runs in its own process, twice (the first run warms caches), and reports its wall time without the start
 of Python and its peak memory. The private job plans, counts, charges, draws, writes every measurement, and then answers
-all queries with errors as Parquet; the others only count and hold the counts in memory.
+all queries with errors as Parquet; the others only count and store the counts in memory.
 
     python benchmarks/main_job.py [--adult FOLDER] [--save]
     python benchmarks/main_job.py --against TREE [--turns N]      this tree and another checkout of it, in turns
@@ -31,7 +31,7 @@ DEGREE = 3
 
 
 def write_inputs(adult: Path, place: Path) -> None:
-    """Adult as partitioned Parquet, its domain file and job."""
+    """Write Adult as partitioned Parquet, its domain file and job."""
     sizes = json.loads((adult / "adult-domain.json").read_text())
     frame = pd.read_csv(adult / "adult.csv")
     (place / "data").mkdir()
@@ -48,7 +48,7 @@ def write_inputs(adult: Path, place: Path) -> None:
 
 
 def private_job(place: Path) -> dict[str, float]:
-    """The whole job; also the time of each stage."""
+    """Run the whole job and return the time of each stage."""
     import dpscale as dp
 
     release = dp.run(place / "job.toml", tempfile.mkdtemp(dir=place))
@@ -61,7 +61,7 @@ def seconds(start: str, end: str) -> float:
 
 
 def bincount(place: Path) -> dict[str, float]:
-    """numpy.bincount in a loop over the sets."""
+    """Count with numpy.bincount in a loop over the sets."""
     import numpy as np
 
     sizes = json.loads((place / "sizes.json").read_text())
@@ -75,7 +75,7 @@ def bincount(place: Path) -> dict[str, float]:
 
 
 def bincount_answers(place: Path) -> dict[str, float]:
-    """The same counts, then written as Parquet with their cells, as the job's answers are (no noise, no errors)."""
+    """Write the same counts with their cells as Parquet, like the answers of the job (without noise and errors)."""
     import numpy as np
 
     sizes = json.loads((place / "sizes.json").read_text())
@@ -91,7 +91,7 @@ def bincount_answers(place: Path) -> dict[str, float]:
 
 
 def groupby(place: Path) -> dict[str, float]:
-    """dask.dataframe: a groupby-count for every set, computed together."""
+    """Count every set with groupby of dask.dataframe, computed together."""
     import dask
     import dask.dataframe as dd
 
@@ -104,43 +104,43 @@ def groupby(place: Path) -> dict[str, float]:
 CONTENDERS = {f.__name__: f for f in (private_job, bincount, bincount_answers, groupby)}
 
 
-def measured(name: str, place: Path, repeats: int, tree: Path = HERE) -> dict[str, float]:
-    """Run a contender in a fresh process; the last of `repeats` runs there counts. `tree`: whose code it is."""
+def run_contender(name: str, place: Path, repeats: int, tree: Path = HERE) -> dict[str, float]:
+    """Run a contender of the checkout `tree` in a new process; the last of `repeats` runs is reported."""
     script = tree / "benchmarks" / "main_job.py"
     command = [sys.executable, script, "--only", name, "--place", str(place), "--repeats", str(repeats)]
-    told = subprocess.run(
+    output = subprocess.run(
         command, check=True, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tree)}
     )
-    return dict(json.loads(told.stdout))
+    return dict(json.loads(output.stdout))
 
 
-def fresh(place: Path, tree: Path) -> dict[str, float]:
-    """The private job by a tree, on a ledger of its own."""
+def run_fresh(place: Path, tree: Path) -> dict[str, float]:
+    """Run the private job of a checkout, with a new ledger."""
     for ledger in place.glob("ledger.sqlite*"):
         ledger.unlink()
     os.sync()
-    return measured("private_job", place, 3, tree)
+    return run_contender("private_job", place, 3, tree)
 
 
-def in_turns(place: Path, other: Path, turns: int) -> None:
-    """The private job by this tree and by another, one after the other; medians of the ratios, turn by turn."""
+def compare_trees(place: Path, other: Path, turns: int) -> None:
+    """Run the private job of this and another checkout in turns; print medians of the ratios."""
     both = []
     for turn in range(turns):
         order = (HERE, other) if turn % 2 else (other, HERE)  # who comes second meets the first one's writes
-        told = {tree: fresh(place, tree) for tree in order}
-        both.append([told[HERE], told[other]])
+        output = {tree: run_fresh(place, tree) for tree in order}
+        both.append([output[HERE], output[other]])
     for label, stages in (("plan to measurements", ("plan", "measure")), ("whole job", ("wall",))):
         ratios = sorted(sum(ours[s] for s in stages) / sum(theirs[s] for s in stages) for ours, theirs in both)
         print(f"{label:22} {median(ratios):.3f} of the other tree's time ({ratios[0]:.3f} to {ratios[-1]:.3f})")
 
 
-def only(name: str, place: Path, repeats: int) -> None:
+def run_only(name: str, place: Path, repeats: int) -> None:
     for _ in range(repeats):
         start = time.perf_counter()
-        told = CONTENDERS[name](place)
+        output = CONTENDERS[name](place)
         wall = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps({"wall": wall, "peak": peak, **told}))
+    print(json.dumps({"wall": wall, "peak": peak, **output}))
 
 
 def main() -> None:
@@ -154,22 +154,22 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
     if arguments.only:
-        only(arguments.only, arguments.place, arguments.repeats)
+        run_only(arguments.only, arguments.place, arguments.repeats)
         return
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         write_inputs(arguments.adult, place)
         if arguments.against:
-            in_turns(place, arguments.against.resolve(), arguments.turns)
+            compare_trees(place, arguments.against.resolve(), arguments.turns)
             return
-        found = {name: measured(name, place, 1 if name == "groupby" else 2) for name in CONTENDERS}
+        found = {name: run_contender(name, place, 1 if name == "groupby" else 2) for name in CONTENDERS}
     report(found)
     if arguments.save:
         results.save("main_job", figures(found))
 
 
 def figures(found: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Wall seconds over those of bincount."""
+    """Return the wall seconds relative to bincount."""
     walls = {name: own["wall"] for name, own in found.items()}
     walls["measured"] = found["private_job"]["plan"] + found["private_job"]["measure"]
     names = {"bincount": "bincount", "plan to measurements": "measured", "bincount written": "bincount_answers",

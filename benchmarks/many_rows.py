@@ -1,7 +1,7 @@
-"""Very many synthetic rows: a run of Adult, then so many rows of it on two worker processes of a Dask cluster.
+"""Very many synthetic rows: a run on Adult, then rows drawn from it by two worker processes of a Dask cluster.
 
-Prints rows a second and core, seconds, bytes written, and the peak memory of a worker beside that of the driver: files
-are of 100,000 rows, so memory does not grow with their number. `--rows 100000000` takes a quarter of an hour and more.
+Prints rows per second and core, seconds, bytes written, and the peak memory of a worker and of the driver: files have
+100,000 rows, so that memory does not grow with their number. `--rows 100000000` takes at least a quarter of an hour.
 
     python benchmarks/many_rows.py [--rows 10000000] [--data FOLDER]
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
-from marginal_tables import DATA, Table, real
+from marginal_tables import DATA, Table, load_table
 
 import dpscale as dp
 from dpscale.job.sections import SynthesizeTable
@@ -27,8 +27,8 @@ from dpscale.runs.stages.runner import run_stages
 WORKERS = 2
 
 
-def measured(table: Table, place: Path) -> Run:
-    """A run without rows."""
+def run_job(table: Table, place: Path) -> Run:
+    """Return a run without synthetic rows."""
     pq.write_table(pa.table(dict(table.columns)), place / "data.parquet")
     domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in table.sizes.items()}}
     (place / "domain.toml").write_text(tomli_w.dumps(domain))
@@ -46,15 +46,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--data", type=Path, default=DATA)
-    asked = parser.parse_args()
-    table = real("adult", asked.data)
+    arguments = parser.parse_args()
+    table = load_table("adult", arguments.data)
     if table is None:
-        raise SystemExit(f"no table in {asked.data}: it does not travel with dpscale")
+        raise SystemExit(f"no table in {arguments.data}: it does not travel with dpscale")
     from distributed import Client, LocalCluster
 
     with tempfile.TemporaryDirectory() as folder:
-        run = measured(table, Path(folder))
-        run.request_rows(SynthesizeTable(rows=asked.rows))
+        run = run_job(table, Path(folder))
+        run.request_rows(SynthesizeTable(rows=arguments.rows))
         with LocalCluster(WORKERS, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
             began = time.perf_counter()
             run_stages(run, client, only="synthesize")
@@ -62,8 +62,8 @@ def main() -> None:
             peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20).values()
         size = sum(file.stat().st_size for file in (run.path / "synthetic").iterdir())
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    rate = asked.rows / seconds
-    print(f"{asked.rows:,} rows of {len(table.names)} attributes in {seconds:.1f} s: {rate:,.0f} rows/s, "
+    rate = arguments.rows / seconds
+    print(f"{arguments.rows:,} rows of {len(table.names)} attributes in {seconds:.1f} s: {rate:,.0f} rows/s, "
           f"{rate / WORKERS:,.0f} a core; {size / 2**30:.2f} GiB written; peak {max(peaks):.2f} GiB a worker, "
           f"{own:.2f} GiB the driver; 10^8 rows at this rate: {1e8 / rate / 60:.1f} min")  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Very many attribute sets: all pairs of so many attributes of four values, from Parquet to answers and the report.
+"""Very many attribute sets: all pairs of attributes of four values, from Parquet to answers and the report.
 
-Each stage runs in a process of its own, watched from outside: seconds, CPU seconds, peak memory. Then what the run
-directory holds, and how long a reader waits: for `Release.open`, and for one marginal, the median of random pairs in a
-process that has opened nothing before.
+Each stage runs in its own process, monitored from outside: seconds, CPU seconds, peak memory. The last lines are the
+content of the run directory and the delay of a reader: for `Release.open`, and for one marginal, the median over random
+pairs in a new process.
 
     python benchmarks/many_sets.py [--attributes 1000] [--rows 10000] [--memory 4GiB] [--save]
 """
@@ -47,7 +47,7 @@ print(json.dumps(told | {"marginal, ms": sorted(taken)[len(taken) // 2]}))
 
 
 def write_inputs(place: Path, given: argparse.Namespace) -> Path:
-    """The table, its domain file and the job."""
+    """Write the table, its domain file and the job."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -67,8 +67,8 @@ def write_inputs(place: Path, given: argparse.Namespace) -> Path:
     return place / "job.toml"
 
 
-def watched(*command: object) -> tuple[float, float, float]:
-    """Seconds, CPU seconds, and peak GiB of a process."""
+def run_monitored(*command: object) -> tuple[float, float, float]:
+    """Return the seconds, CPU seconds, and peak GiB of a process."""
     start, peak, cpu = time.perf_counter(), 0, 0.0
     process = psutil.Popen([str(part) for part in command], stdout=subprocess.DEVNULL)
     while process.poll() is None:
@@ -82,12 +82,12 @@ def watched(*command: object) -> tuple[float, float, float]:
     return time.perf_counter() - start, cpu, peak / 2**30
 
 
-def stages(job: Path, run: Path) -> dict[str, float]:
-    """Every stage in turn."""
+def run_stages(job: Path, run: Path) -> dict[str, float]:
+    """Run all stages in turn."""
     found: dict[str, float] = {"seconds": 0.0, "peak, GiB": 0.0}
     for stage in STAGES:
         command = [stage, job, "--run-dir", run] if stage == "plan" else [stage, run]
-        seconds, cpu, peak = watched(sys.executable, "-m", "dpscale", *command, "--quiet")
+        seconds, cpu, peak = run_monitored(sys.executable, "-m", "dpscale", *command, "--quiet")
         print(f"{stage:12} {seconds:7.1f} s  {cpu:7.1f} CPU s  {peak:5.2f} GiB")
         found |= {f"{stage}, s": seconds, f"{stage}, CPU s": cpu, f"{stage}, GiB": peak}
         found["seconds"] += seconds
@@ -95,8 +95,8 @@ def stages(job: Path, run: Path) -> dict[str, float]:
     return found
 
 
-def left(run: Path) -> dict[str, float]:
-    """What the run directory holds."""
+def directory_size(run: Path) -> dict[str, float]:
+    """Return the number of files and the sizes of the run directory and the report."""
     sizes = {path: path.stat().st_size for path in run.rglob("*") if path.is_file()}
     return {"files": len(sizes), "MB": sum(sizes.values()) / 1e6, "report, MB": sizes[run / "report.html"] / 1e6}
 
@@ -111,7 +111,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         job, run = write_inputs(Path(folder), given), Path(folder) / "run"
-        found = stages(job, run) | left(run)
+        found = run_stages(job, run) | directory_size(run)
         read = subprocess.run(
             [sys.executable, "-c", READING, run, str(PAIRS)], stdout=subprocess.PIPE, text=True, check=True
         )

@@ -1,6 +1,6 @@
-"""The tables of benchmarks/adaptive.py: real ones read from ../shared/data, and two made here.
+"""The tables of benchmarks/adaptive.py: real ones from ../shared/data, and two generated ones.
 
-Everything is coded 0 … n−1. Sizes and bins are fixed here or come with the data, as a public schema would.
+All values are coded 0 … n−1. Sizes and bins are fixed here or come with the data, as in a public schema.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ ACS_BINS = {
 
 
 class Table:
-    """A coded table with sizes; its marginals are counted when asked, and kept while they are few cells."""
+    """A coded table with sizes; its marginals are counted on demand, and cached if they have few cells."""
 
-    def __init__(self, name: str, sizes: dict[str, int], codes: np.ndarray, kept: int = KEPT_CELLS) -> None:
+    def __init__(self, name: str, sizes: dict[str, int], codes: np.ndarray, cached_cells: int = KEPT_CELLS) -> None:
         self.name, self.sizes, self.names = name, sizes, tuple(sizes)
         self.columns = {own: np.ascontiguousarray(codes[:, i], dtype=np.int64) for i, own in enumerate(sizes)}
         self.rows = len(codes)
         self.targets = tuple(combinations(self.names, DEGREE))
         cells = sum(int(np.prod([sizes[one] for one in own])) for own in self.targets)
-        self.counts: Callable[[Names], np.ndarray] = lru_cache(None)(self.counted) if cells <= kept else self.counted
+        self.counts: Callable[[Names], np.ndarray] = (
+            lru_cache(None)(self.counted) if cells <= cached_cells else self.counted
+        )
 
     def counted(self, names: Names) -> np.ndarray:
         if not names:
@@ -50,13 +52,13 @@ class Table:
         return np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape)
 
     def error(self, marginal: Callable[[Names], np.ndarray], targets: tuple[Names, ...] | None = None) -> float:
-        """Mean over the targets of ‖μ̂ − μ‖₁ / N."""
-        asked = targets or self.targets
-        return float(np.mean([np.abs(marginal(names) - self.counts(names)).sum() / self.rows for names in asked]))
+        """Return the mean over the targets of ‖μ̂ − μ‖₁ / N."""
+        selected = targets or self.targets
+        return float(np.mean([np.abs(marginal(names) - self.counts(names)).sum() / self.rows for names in selected]))
 
 
-def coded(name: str, folder: Path) -> Table:
-    """A folder with a coded CSV and its domain file."""
+def load_coded(name: str, folder: Path) -> Table:
+    """Load a folder with a coded CSV and its domain file."""
     sizes = json.loads((folder / f"{name}-domain.json").read_text())
     with open(folder / f"{name}.csv", newline="") as file:
         header = next(csv.reader(file))
@@ -64,8 +66,8 @@ def coded(name: str, folder: Path) -> Table:
     return Table(name, sizes, codes[:, [header.index(own) for own in sizes]])
 
 
-def acs(folder: Path) -> Table:
-    """ACS national 2019: categories from its dictionary, numbers in ACS_BINS, "N" a value of its own."""
+def load_acs(folder: Path) -> Table:
+    """Load ACS national 2019: categories from its dictionary, numbers in ACS_BINS, "N" as a separate value."""
     schema = json.loads((folder / "national2019.json").read_text())["schema"]
     with open(folder / "national2019.csv", newline="") as file:
         header, *records = list(csv.reader(file))
@@ -91,8 +93,8 @@ LINKED = ("telco", "acs23")  # real tables with strongly linked attributes
 CONSTRUCTED = ("equal columns", "skipped block")
 
 
-def constructed(name: str, rows: int = 20_000, seed: int = 5) -> Table:
-    """Eight equal binary columns; or eight questions of four answers that 30 % of the records skip, and two more."""
+def construct_table(name: str, rows: int = 20_000, seed: int = 5) -> Table:
+    """Return eight equal binary columns; or eight questions that 30 % of the records skip, and two more attributes."""
     rng = np.random.default_rng(seed)
     if name == "equal columns":
         column = (rng.random(rows) < 0.3).astype(np.int64)
@@ -106,8 +108,8 @@ def constructed(name: str, rows: int = 20_000, seed: int = 5) -> Table:
     return Table(name, sizes, np.concatenate([answers, others], axis=1))
 
 
-def real(name: str, data: Path = DATA) -> Table | None:
-    """One of KEPT; None where its file is absent."""
+def load_table(name: str, data: Path = DATA) -> Table | None:
+    """Load one of KEPT, or return None if its file is absent."""
     if (packed := data / "tables" / f"{name}.npz").exists():
         with np.load(packed) as found:
             sizes = dict(zip(found["names"].tolist(), found["sizes"].tolist(), strict=True))
@@ -115,14 +117,15 @@ def real(name: str, data: Path = DATA) -> Table | None:
     folder = data / ("acs_national2019" if name == "acs" else name)
     if not folder.exists():
         return None
-    return acs(folder) if name == "acs" else coded(name, folder)
+    return load_acs(folder) if name == "acs" else load_coded(name, folder)
 
 
-def generated(shape: str, seed: int = 0) -> Table:
-    """`loans`: 43 attributes of 30 to 60 values, 42,535 rows. `census`: 66 attributes of 2 to 6 values, 378,817 rows.
+def generate_table(shape: str, seed: int = 0) -> Table:
+    """Return a generated table.
 
-    A latent class of each record sets where every attribute's values lie; and an attribute leans, in a chain of
-    blocks, on the one before it. Values are skewed, as real columns are.
+    `loans`: 43 attributes of 30 to 60 values, 42,535 rows. `census`: 66 attributes of 2 to 6 values, 378,817 rows.
+    The latent class of a record determines the location of the values of every attribute; in a chain of blocks an
+    attribute also depends on the previous one. Values are skewed like those of real columns.
     """
     rng = np.random.default_rng(seed)
     count, rows, least, most = {"loans": (43, 42_535, 30, 60), "census": (66, 378_817, 2, 6)}[shape]
@@ -142,4 +145,4 @@ def generated(shape: str, seed: int = 0) -> Table:
 
 
 def subsets_of(names: Names) -> list[Names]:
-    return [kept for size in range(len(names) + 1) for kept in combinations(names, size)]
+    return [subset for size in range(len(names) + 1) for subset in combinations(names, size)]

@@ -1,10 +1,10 @@
-"""Draws per second on one core: dpscale's exact noise, OpenDP's exact noise, and numpy's float normal for scale.
+"""Draws per second on one core: dpscale's exact noise, OpenDP's exact noise, and numpy's float normal for comparison.
 
     python benchmarks/noise.py [--quick] [--save]
 
-Pinned to one core where the system can; each rate is the best of three runs, after one that warms up. The last lines
-are the cost of one draw at a variance not met before, set-up included. Float noise does not protect as exact noise does
-(Mironov 2012); it is here to say what exactness costs.
+The process is pinned to one core if the system supports it; each rate is the best of three runs, after a warm-up. The
+last lines are the cost of one draw at a new variance, with its set-up. Float noise does not protect as exact noise does
+(Mironov 2012); it shows the cost of exactness.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCALES = {"100": 100, "2^30": 2**30}
 
 
 def rate(draw: Callable[[], object], count: int) -> float:
-    """Draws per second of `draw`, which makes `count` of them."""
+    """Return the draws per second of `draw`, which makes `count` of them."""
     draw()
     best = float("inf")
     for _ in range(3):
@@ -52,7 +52,7 @@ def numpy_rates(count: int) -> dict[str, float]:
 
 
 def opendp_rates(count: int) -> dict[str, float]:
-    """OpenDP on a vector (its fastest way) and called draw by draw, both with integer values."""
+    """Return the rates of OpenDP on a vector (its fastest form) and draw by draw, both with integer values."""
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
@@ -73,7 +73,7 @@ def opendp_rates(count: int) -> dict[str, float]:
 
 
 def new_variance_seconds(sigma: int, count: int) -> float:
-    """Mean time of one draw at a variance that was never asked for."""
+    """Return the mean time of one draw at a new variance."""
     stream = open_stream(seeded_secret(0), "noise", {"benchmark": "set-up"})
     start = time.perf_counter()
     for i in range(count):
@@ -99,13 +99,13 @@ def main() -> None:
             f"one draw at a new variance, sigma {name:<10}{1e3 * new_variance_seconds(scale, 500 // share):>12.3f} ms"
         )
     if given.save:
-        kept = {
+        labels = {
             "sigma 2^30": "dpscale Gaussian, sigma 2^30",
             "sigma 100": "dpscale Gaussian, sigma 100",
             "numpy": "numpy float normal (not exact)",
             "opendp": "opendp Gaussian on a vector, sigma 2^30",
         }
-        results.save("noise", {label: rates[name] / base for label, name in kept.items()})
+        results.save("noise", {label: rates[name] / base for label, name in labels.items()})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A peer of benchmarks/graphical.py: the fit of the same measurements by `mbi` from PyPI, and rows by it.
+"""A peer of benchmarks/graphical.py: the fit of the same measurements by `mbi` from PyPI, and rows from it.
 
-Run by another Python, where `mbi` is installed; dpscale is not needed there. Prints one line of JSON: seconds of the
-fit (compiling included, as who fits once has it; and a second time, compiled) and of the rows.
+Runs in another Python with `mbi`; dpscale is not needed there. Prints one line of JSON: seconds of the fit (with
+compilation, and a second time without) and of the rows.
 
     PYTHON benchmarks/peer_fit.py MEASUREMENTS.pickle ROWS.npy [--steps 1000]
 """
@@ -22,8 +22,8 @@ import mbi  # noqa: E402
 import numpy as np  # noqa: E402
 
 
-class Applied:
-    """A query: a matrix along each axis of a marginal."""
+class AxisQuery:
+    """A query with a matrix along each axis of a marginal."""
 
     def __init__(self, matrices: list[np.ndarray]) -> None:
         self.matrices = matrices
@@ -35,10 +35,10 @@ class Applied:
         return table.ravel()
 
 
-def measurement(names: tuple[str, ...], matrices: list[np.ndarray] | None, values: np.ndarray, deviation: float):
+def make_measurement(names: tuple[str, ...], matrices: list[np.ndarray] | None, values: np.ndarray, deviation: float):
     if matrices is None:
         return mbi.LinearMeasurement(values.ravel(), names, deviation)
-    return mbi.LinearMeasurement(values.ravel(), names, deviation, query=Applied(matrices))
+    return mbi.LinearMeasurement(values.ravel(), names, deviation, query=AxisQuery(matrices))
 
 
 def main() -> None:
@@ -46,22 +46,22 @@ def main() -> None:
     parser.add_argument("measurements")
     parser.add_argument("rows")
     parser.add_argument("--steps", type=int, default=1000)
-    asked = parser.parse_args()
-    with open(asked.measurements, "rb") as file:
-        sizes, told, total = pickle.load(file)
+    arguments = parser.parse_args()
+    with open(arguments.measurements, "rb") as file:
+        sizes, contents, total = pickle.load(file)
     domain = mbi.Domain(list(sizes), list(sizes.values()))
-    measured = [measurement(*one) for one in told]
+    measured = [make_measurement(*one) for one in contents]
     seconds = []
     for _ in range(2):
         began = time.perf_counter()
-        model = mbi.estimation.MirrorDescent().estimate(domain, measured, iters=asked.steps)
+        model = mbi.estimation.MirrorDescent().estimate(domain, measured, iters=arguments.steps)
         jax.block_until_ready(model.potentials)
         seconds.append(time.perf_counter() - began)
     began = time.perf_counter()
     sampled = model.synthetic_data(round(total)).data
     rows = np.stack([np.asarray(sampled[name]) for name in sizes], axis=1)
     drawing = time.perf_counter() - began
-    np.save(asked.rows, rows.astype(np.int32))
+    np.save(arguments.rows, rows.astype(np.int32))
     print(json.dumps({"fit": seconds[0], "fit again": seconds[1], "rows": drawing}))
 
 

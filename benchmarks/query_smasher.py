@@ -1,7 +1,8 @@
-"""QuerySmasher's tables: the paper's RMSE, that of query-smasher (q-s) and that of weighted-residuals (w-r); and times.
+"""QuerySmasher's tables: RMSE of the paper, of query-smasher (q-s) and of weighted-residuals (w-r), and planning times.
 
-Each row is planned by both in fresh processes: nothing is solved before. Paper times are of a 128-core server. A paper
-RMSE above query-smasher's means that the paper's solver had not converged. `least`: what no matrix mechanism is under.
+Each row is planned by both in new processes, without stored solutions. The paper's times are from a 128-core server. A
+paper RMSE above that of query-smasher means that the paper's solver had not converged. `least`: a lower bound on the
+RMSE of all matrix mechanisms.
 
     python benchmarks/query_smasher.py [--tables 2 3 4 5 6 7 8] [--most SIZE] [--save]
 """
@@ -61,7 +62,7 @@ Row = tuple[int, dict, float | None, float | None]  # table, what to plan, the p
 
 
 def rows() -> Iterator[Row]:
-    """Every row of the tables."""
+    """Yield every row of the tables."""
     for name, figures in TABLE_2.items():
         for degree, paper in zip((1, 2, 3, 0), figures, strict=True):
             yield 2, {"kind": "hybrid", "schema": name, "degree": degree}, paper, None
@@ -83,8 +84,8 @@ def rows() -> Iterator[Row]:
     yield 6, {"kind": "cube", "n": 100, "d": 100, "family": "prefix", "weighted": False}, None, None
 
 
-def workload(what: dict):  # type: ignore[no-untyped-def]
-    """The workload of a row."""
+def make_workload(what: dict):  # type: ignore[no-untyped-def]
+    """Return the workload of a row."""
     import dpscale as dp
 
     if what["kind"] in ("hybrid", "pairs"):
@@ -93,28 +94,28 @@ def workload(what: dict):  # type: ignore[no-untyped-def]
             {f"n{i}": n for i, n in enumerate(numeric)} | {f"c{i}": n for i, n in enumerate(categorical)}
         )
         names = [name for name in domain.names if name.startswith("n")]
-        asked = dp.Workload(domain)
+        queries = dp.Workload(domain)
         if what["kind"] == "hybrid":
             for degree in (what["degree"],) if what["degree"] else (1, 2, 3):
-                asked.add("hybrid", degree=degree, numeric=names)
-            return asked
-        asked.add("hybrid", degree=1, numeric=names)
+                queries.add("hybrid", degree=degree, numeric=names)
+            return queries
+        queries.add("hybrid", degree=1, numeric=names)
         for pair in combinations(domain.names, 2):
             a, b = domain.shape(pair)
             large = (a - 1) * (b - 1) > 5000
-            asked.add(
+            queries.add(
                 *(["hybrid"] if large else [what["family"]]), attributes=[pair], **({"numeric": names} if large else {})
             )
-        return asked
-    asked = dp.Workload(dp.Domain({f"x{i}": what["n"] for i in range(what["d"])}))
+        return queries
+    queries = dp.Workload(dp.Domain({f"x{i}": what["n"] for i in range(what["d"])}))
     if what["kind"] == "mixed":
-        return asked.add("range", degree=1).add("affine", degree=2).add("prefix", degree=3)
+        return queries.add("range", degree=1).add("affine", degree=2).add("prefix", degree=3)
     one_way = "prefix" if what["family"] in ("affine", "abs") else what["family"]
     weights: list = [1.0, 1.0]
     if what["weighted"]:
         drawn = np.random.RandomState(42).randint(1, 6, what["d"] + what["d"] * (what["d"] - 1) // 2)
         weights = [drawn[: what["d"]].astype(float).tolist(), drawn[what["d"] :].astype(float).tolist()]
-    return asked.add(one_way, degree=1, weight=weights[0]).add(what["family"], degree=2, weight=weights[1])
+    return queries.add(one_way, degree=1, weight=weights[0]).add(what["family"], degree=2, weight=weights[1])
 
 
 def plan_row(what: dict, mechanism: str) -> dict[str, float]:
@@ -122,18 +123,18 @@ def plan_row(what: dict, mechanism: str) -> dict[str, float]:
     import dpscale as dp
     from dpscale import mechanisms
 
-    asked, plan = workload(what), dp.plan
+    queries, plan = make_workload(what), dp.plan
     mechanisms.mechanism(mechanism)  # imported before the clock starts
     start = time.perf_counter()
-    made = plan(asked, mechanism)
+    made = plan(queries, mechanism)
     wall = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     found = {"rmse": made.rmse(), "gap": made.optimality_gap, "wall": wall, "peak": peak, "queries": made.query_count}
     return found | {"least": made.bound_all or 0.0}
 
 
-def measurement_plan(what: dict, limit: float) -> list[dict[str, float]]:
-    """A row planned by each mechanism, each in a process of its own; nan where it takes longer."""
+def plan_in_processes(what: dict, limit: float) -> list[dict[str, float]]:
+    """Plan a row with each mechanism in a separate process; nan if it takes longer than the limit."""
     found: list[dict[str, float]] = []
     for mechanism in MECHANISMS:
         command = [sys.executable, __file__, "--one", json.dumps(what), "--mechanism", mechanism]
@@ -153,21 +154,21 @@ HEADS = (("paper", 8), ("q-s", 9), ("paper/", 7), ("w-r", 9), ("paper/", 7), ("w
          ("paper s", 8), ("/ q-s", 6), ("/ w-r", 6))  # fmt: skip
 
 
-def cells(row: Row, smashed: dict[str, float], weighted: dict[str, float]) -> list[str]:
-    """What stands under `HEADS`."""
+def row_cells(row: Row, smashed: dict[str, float], weighted: dict[str, float]) -> list[str]:
+    """Return the cells under `HEADS`."""
     _, _, paper, paper_time = row
     both = (smashed, weighted)
     errors = [f"{one['rmse']:.4f}" for one in both]
     against = [f"{paper / one['rmse']:.4f}" if paper else "" for one in both]
-    told = [f"{weighted['rmse'] / smashed['rmse']:.5f}",
+    texts = [f"{weighted['rmse'] / smashed['rmse']:.5f}",
             f"{weighted['rmse'] / weighted['least']:.4f}" if weighted["least"] else ""]  # fmt: skip
-    told += [f"{one['gap']:.1e}" for one in both] + [f"{one['wall']:.2f}" for one in both]
-    told += [f"{weighted['wall'] / smashed['wall']:.1f}"] + [f"{one['peak']:.2f}" for one in both]
-    told += [f"{paper_time:.1f}", *(f"{paper_time / one['wall']:.0f}x" for one in both)] if paper_time else []
-    return [f"{paper:.3f}" if paper else "", errors[0], against[0], errors[1], against[1], *told]
+    texts += [f"{one['gap']:.1e}" for one in both] + [f"{one['wall']:.2f}" for one in both]
+    texts += [f"{weighted['wall'] / smashed['wall']:.1f}"] + [f"{one['peak']:.2f}" for one in both]
+    texts += [f"{paper_time:.1f}", *(f"{paper_time / one['wall']:.0f}x" for one in both)] if paper_time else []
+    return [f"{paper:.3f}" if paper else "", errors[0], against[0], errors[1], against[1], *texts]
 
 
-def name_of(what: dict) -> str:
+def row_name(what: dict) -> str:
     return " ".join(str(value) for key, value in what.items() if key != "weighted")
 
 
@@ -187,36 +188,36 @@ def main() -> None:
     found = []
     for row in rows():
         if row[0] in given.tables and row[1].get("n", 0) <= given.most:
-            found.append((row, *measurement_plan(row[1], given.limit)))
-            shown = zip(cells(*found[-1]), HEADS, strict=False)
-            print(f"{row[0]:5} {name_of(row[1]):<20} {found[-1][1]['queries']:>14,} "
+            found.append((row, *plan_in_processes(row[1], given.limit)))
+            shown = zip(row_cells(*found[-1]), HEADS, strict=False)
+            print(f"{row[0]:5} {row_name(row[1]):<20} {found[-1][1]['queries']:>14,} "
                   + " ".join(f"{cell:>{width}}" for cell, (_, width) in shown), flush=True)  # fmt: skip
     if given.save:
-        results.save("query_smasher", kept(found))
+        results.save("query_smasher", published_figures(found))
 
 
-def kept(found: list[tuple[Row, dict[str, float], dict[str, float]]]) -> dict[str, float]:
-    """What the README shows: some rows, and what holds of all rows."""
+def published_figures(found: list[tuple[Row, dict[str, float], dict[str, float]]]) -> dict[str, float]:
+    """Return the figures of the documentation: some rows, and the summary of all rows."""
     figures: dict[str, float] = {}
     for (table, what, paper, paper_time), *both in found:
         for mechanism, one in zip(MECHANISMS, both, strict=True):
-            if name_of(what) in KEPT and table != 8 and _ended(one):
-                figures |= {f"{name_of(what)}, time, {mechanism}": paper_time / one["wall"]} if paper_time else {}
-                figures |= {f"{name_of(what)}, RMSE, {mechanism}": paper / one["rmse"]} if paper else {}
-    return figures | overall(found)
+            if row_name(what) in KEPT and table != 8 and _is_planned(one):
+                figures |= {f"{row_name(what)}, time, {mechanism}": paper_time / one["wall"]} if paper_time else {}
+                figures |= {f"{row_name(what)}, RMSE, {mechanism}": paper / one["rmse"]} if paper else {}
+    return figures | summarise_rows(found)
 
 
-def overall(found: list[tuple[Row, dict[str, float], dict[str, float]]]) -> dict[str, float]:
-    """Of the rows that both planned in time: gaps; those above the paper to the digits that it prints; and the rest."""
-    ended = [row for row in found if _ended(row[1]) and _ended(row[2])]
+def summarise_rows(found: list[tuple[Row, dict[str, float], dict[str, float]]]) -> dict[str, float]:
+    """Return the summary of the rows that both planned in time: gaps, rows above the paper's digits, and the rest."""
+    ended = [row for row in found if _is_planned(row[1]) and _is_planned(row[2])]
     papers = [row for row in ended if row[0][2] or row[0][3]]
     ratios = [weighted["rmse"] / smashed["rmse"] for _, smashed, weighted in ended]
     return {
         "rows": len(ended),
-        "rows left out": sum(1 for _ in rows()) - len(ended),  # not asked for, or beyond the limit
+        "rows left out": sum(1 for _ in rows()) - len(ended),  # not selected, or beyond the limit
         "largest gap": max(smashed["gap"] for _, smashed, _ in papers),
         "largest gap, weighted-residuals": max(weighted["gap"] for *_, weighted in papers),
-        "rows above the paper": sum(_above(row, one) for row, *both in papers for one in both),
+        "rows above the paper": sum(_is_above_paper(row, one) for row, *both in papers for one in both),
         "rows above query-smasher": sum(ratio > 1 + NOTICED for ratio in ratios),
         "least of query-smasher": min(ratios),
         "rows beyond five times": sum(w["wall"] > 5 * s["wall"] for _, s, w in ended),
@@ -225,11 +226,11 @@ def overall(found: list[tuple[Row, dict[str, float], dict[str, float]]]) -> dict
     }
 
 
-def _ended(one: dict[str, float]) -> bool:
+def _is_planned(one: dict[str, float]) -> bool:
     return not math.isnan(one["rmse"])
 
 
-def _above(row: Row, one: dict[str, float]) -> bool:
+def _is_above_paper(row: Row, one: dict[str, float]) -> bool:
     return bool(row[2]) and round(one["rmse"], 3 if row[0] in (2, 3) else 2) > row[2]  # type: ignore[operator]
 
 

@@ -1,8 +1,8 @@
-"""Reading Parquet: rows to cell numbers, against pyarrow, Polars and DuckDB on the same files, in turns, on one core.
+"""Reading of Parquet: rows to cell numbers, against pyarrow, Polars and DuckDB on the same files, on one core.
 
-dpscale makes cell numbers, by the domain's rules; the others make arrays of values (DuckDB: a sum or the longest text
-of every column, as its rows come out one by one in Python otherwise). All seconds are of the processor, the best of
-some turns. `pyarrow, encoded` is what dpscale does where a column has no dictionary: pyarrow's values, each encoded.
+dpscale computes cell numbers by the rules of the domain; the others produce arrays of values (DuckDB: a sum or the
+longest text of every column, because its rows arrive one by one in Python). All seconds are CPU seconds, the best of
+several turns. `pyarrow, encoded` is what dpscale does for a column without dictionary: pyarrow's values, each encoded.
 
     python benchmarks/reading.py [--rows 2000000] [--files 3000] [--turns 3] [--save]
 """
@@ -37,7 +37,7 @@ Figures = dict[str, float]
 
 
 def write(path: Path, kind: str, codec: str, nulls: float, rows: int, seed: int = 0) -> None:
-    """A file of rows drawn evenly."""
+    """Write a file of uniformly drawn rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -49,7 +49,7 @@ def write(path: Path, kind: str, codec: str, nulls: float, rows: int, seed: int 
     pq.write_table(pa.table(columns), path, compression=codec)
 
 
-def domain_of(kind: str) -> Any:
+def make_domain(kind: str) -> Any:
     import dpscale as dp
 
     if kind != "text":
@@ -63,7 +63,7 @@ def domain_of(kind: str) -> Any:
 
 
 def contenders(place: Path, kind: str) -> dict[str, Callable[[], object]]:
-    """What reads all files of a folder, once."""
+    """Return the readers, each of which reads all files of a folder once."""
     import duckdb
     import polars
     import pyarrow.parquet as pq
@@ -72,17 +72,17 @@ def contenders(place: Path, kind: str) -> dict[str, Callable[[], object]]:
     from dpscale.records.raw import batch_rows
     from dpscale.records.table import Table
 
-    domain, base = domain_of(kind), duckdb.connect()
+    domain, base = make_domain(kind), duckdb.connect()
     base.execute("SET threads = 1")
     partitions, what = Table.open(place, domain).split().partitions, "max(length({}))" if kind == "text" else "sum({})"
-    asked, files = ", ".join(what.format(name) for name in NAMES), sorted(map(str, place.glob("*.parquet")))
+    expressions, files = ", ".join(what.format(name) for name in NAMES), sorted(map(str, place.glob("*.parquet")))
 
-    def serial_map() -> None:
+    def encode_values() -> None:
         for part in partitions:
             for batch in part.batches(NAMES):
                 encode_batch(domain, batch, NAMES)
 
-    def bare() -> None:
+    def read_values() -> None:
         for path in files:
             with pq.ParquetFile(path, memory_map=True, read_dictionary=NAMES if kind == "text" else []) as file:
                 for _ in file.iter_batches(batch_rows(len(NAMES)), use_threads=False):
@@ -90,15 +90,15 @@ def contenders(place: Path, kind: str) -> dict[str, Callable[[], object]]:
 
     return {
         "dpscale": lambda: [0 for _ in encoded(domain, partitions, NAMES)],
-        "pyarrow, encoded": serial_map,
-        "pyarrow": bare,
+        "pyarrow, encoded": encode_values,
+        "pyarrow": read_values,
         "polars": lambda: [polars.read_parquet(path) for path in files],
-        "duckdb": lambda: base.execute(f"SELECT {asked} FROM '{place}/*.parquet'").fetchall(),
+        "duckdb": lambda: base.execute(f"SELECT {expressions} FROM '{place}/*.parquet'").fetchall(),
     }
 
 
 def race(every: dict[str, Callable[[], object]], turns: int) -> Figures:
-    """Processor seconds of each, the least of some turns after one that warms up; they take turns."""
+    """Return the best CPU seconds of each reader over some turns after a warm-up; the readers run in turns."""
     took: dict[str, list[float]] = {name: [] for name in every}
     for _ in range(turns + 1):
         for name, work in every.items():
@@ -108,9 +108,9 @@ def race(every: dict[str, Callable[[], object]], turns: int) -> Figures:
     return {name: min(seconds[1:]) for name, seconds in took.items()}
 
 
-def tell(title: str, found: Figures, aim: float, unit: str) -> Figures:
-    told = "  ".join(f"{name} {value:.3g}" for name, value in found.items())
-    print(f"{title:28} {unit}: {told}; {found['dpscale'] / aim:.2f} of the aim", flush=True)
+def print_figures(title: str, found: Figures, aim: float, unit: str) -> Figures:
+    text = "  ".join(f"{name} {value:.3g}" for name, value in found.items())
+    print(f"{title:28} {unit}: {text}; {found['dpscale'] / aim:.2f} of the aim", flush=True)
     return {f"{title}, {name}": value for name, value in found.items()}
 
 
@@ -123,24 +123,28 @@ def main() -> None:
     given = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        kept = run(Path(folder).resolve(), given)
+        figures = run(Path(folder).resolve(), given)
     if given.save:
-        results.save("reading", kept)
+        results.save("reading", figures)
 
 
 def run(place: Path, given: argparse.Namespace) -> Figures:
-    """All figures: ns a row of 20 columns, ms a small file."""
-    kept: Figures = {}
+    """Return all figures: ns per row of 20 columns, ms per small file."""
+    figures: Figures = {}
     for title, how in KINDS.items():
         (place / title).mkdir()
         write(place / title / "x.parquet", *how, given.rows)
         took = race(contenders(place / title, how[0]), given.turns)
-        kept |= tell(title, {name: 1e9 * one / given.rows for name, one in took.items()}, AIMS["row"], "ns a row")
+        figures |= print_figures(
+            title, {name: 1e9 * one / given.rows for name, one in took.items()}, AIMS["row"], "ns a row"
+        )
     (place / "small").mkdir()
     for number in range(given.files):
         write(place / "small" / f"{number:04d}.parquet", "uint8", "snappy", 0.0, SMALL_ROWS, number)
     took = race(contenders(place / "small", "uint8"), given.turns)
-    return kept | tell("small files", {name: 1e3 * one / given.files for name, one in took.items()}, AIMS["file"], "ms")
+    return figures | print_figures(
+        "small files", {name: 1e3 * one / given.files for name, one in took.items()}, AIMS["file"], "ms"
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Links between two tables: ours, the published loop and random links, on MovieLens and Berka, δ = 1e-5.
+"""Links between two tables: dpscale, the published algorithm and random links, on MovieLens and Berka, δ = 1e-5.
 
-Mean total variation over all 3-way cross marginals of the links as they are drawn, of 10 seeds; the largest of one
-seed; seconds of one run. Both tables are as they are, so that all of the error is the links'. One row is replaced with
-all its links; the number of links (where it is not the children's) and degrees are paid for. Noise is the product's.
-MovieLens: links cut to 10 a row on both sides. Berka: accounts of at most 5 orders, of at most 131 transactions; a row
-replaced, or (`add/remove`) an account with its children added.
+Mean total variation over all 3-way cross marginals of the drawn links, of 10 seeds; the largest of one seed; seconds of
+one run. Both tables are exact, so that all of the error is that of the links. Neighbours replace one row with all its
+links; the number of links (unless it is the number of children) and degrees are charged. Noise is that of dpscale.
+MovieLens: links are limited to 10 a row on both sides. Berka: accounts with at most 5 orders, or at most 131
+transactions; a row is replaced, or (`add/remove`) an account with its children is added.
 
     python benchmarks/relational.py [--data 100K 1M order trans] [--epsilons 0.25 1] [--seeds 10] [--published 10]
         [--more 3]             seeds of siblings, chains and whole databases (linked_more.py); 0 for none
-        --save                 keep the figures in results/
+        --save                 save the figures in results/
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import results
-from linked_more import MORE_EPSILONS, chain, siblings_apart, whole
-from linked_tables import DATA, Linked, linked
+from linked_more import MORE_EPSILONS, chain_errors, database_errors, sibling_error
+from linked_tables import DATA, Linked, load_linked
 
 from dpscale.base.numerics import one_thread
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
@@ -54,7 +54,7 @@ DATA_SETS, EPSILONS = ("100K", "1M", "order", "trans"), (0.25, 0.5, 1.0, 2.0, 4.
 
 
 class Trial:
-    """One release of the links of `data`, its noise keyed by the seed."""
+    """One release of the links of `data`, with noise keyed by the seed."""
 
     def __init__(self, data: Linked, relation: str, epsilon: float, seed: int, folder: Path) -> None:
         self.data, self.relation, self.amount = data, relation, Fraction(gdp_mu(epsilon, DELTA)) ** 2
@@ -63,68 +63,68 @@ class Trial:
         self.chance, self.secret = PublicStream(f"seed {seed}", "links"), seeded_secret(seed)
         self.records = LinkRecords(folder / str(seed), f"{data.name} {relation} {epsilon:g} {seed}", "", data.name)
 
-    def measured(self, name: str, exact: np.ndarray, draw) -> np.ndarray:
+    def measure(self, name: str, exact: np.ndarray, draw) -> np.ndarray:
         return self.records.measure(name, "", np.asarray(exact, np.int64), draw, self.secret)
 
-    def links(self, cost: Fraction) -> float:
+    def count_links(self, cost: Fraction) -> float:
         if self.data.known:
             return float(self.v.rows)
         draw = gaussian_draw(1, cost, self.data.bound, "")
-        found = self.measured("links", np.array([len(self.data.links)]), draw)[0]
+        found = self.measure("links", np.array([len(self.data.links)]), draw)[0]
         return float(np.clip(round(found), 2, self.data.bound * min(self.u.rows, self.v.rows)))
 
     def ours(self, siblings: bool = False) -> np.ndarray:
         data, u, v, chance = self.data, self.u, self.v, self.chance
         parts = split(self.amount, not data.known, True, siblings)
-        links = self.links(parts.links)
+        links = self.count_links(parts.links)
         amount = float(parts.sums) / data.bound**2
         shares = plan_shares(LinkProblem(u, v, links, self.relation, amount, data.known))
-        expected = expected_links(u, v, shares, self.sums(shares, parts.sums), links, data.known)
+        expected = expected_links(u, v, shares, self.measure_sums(shares, parts.sums), links, data.known)
         if data.known:
             whole = round_children(expected, u, v, data.bound, chance)
         else:
             whole = round_totals(expected, u, v, np.multiply.outer(u.counts, v.counts), chance)
             whole = limit_links(whole, u, v, data.bound, data.bound, chance)
-        drawn = assign_links(whole, u, v, *self.degrees(whole, parts.degrees), chance)
-        return self.with_siblings(drawn, expected, parts.siblings) if siblings else drawn
+        drawn = assign_links(whole, u, v, *self.sample_degrees(whole, parts.degrees), chance)
+        return self.swap_siblings(drawn, expected, parts.siblings) if siblings else drawn
 
-    def with_siblings(self, links: np.ndarray, expected: np.ndarray, cost: Fraction) -> np.ndarray:
+    def swap_siblings(self, links: np.ndarray, expected: np.ndarray, cost: Fraction) -> np.ndarray:
         rows, tables = self.data.two, PairTables(self.data.sizes[1])
         draw = gaussian_draw(tables.squared(self.data.bound, 1), cost, 1, "")
-        noisy = self.measured("siblings", self.exact.siblings(tables), draw) * STEP
+        noisy = self.measure("siblings", self.exact.siblings(tables), draw) * STEP
         now = sibling_sums(rows[links[:, 1]], links[:, 0], tables) * STEP
         target = estimate_sums(noisy, now, tables, 1 / (draw.lattice_variance * STEP**2))
         return swap_children(links, rows, self.u, self.v, expected, target, tables, self.chance)
 
-    def sums(self, shares: Shares, amount: Fraction) -> Sums:
+    def measure_sums(self, shares: Shares, amount: Fraction) -> Sums:
         draws = [draw_of_precision(one, "") if one else None for one in precisions_in_steps(shares)]
         costs = tuple(draw.cost if draw else Fraction(0) for draw in draws)
         assert sums_cost(self.relation, shares, costs, self.data.bound) <= amount
         exact, units, names = self.exact.sums(shares.u, shares.v), (STEP, STEP, STEP**2), ("u", "v", "both")
-        return Sums(*(None if draw is None else unit * self.measured(name, one, draw)
+        return Sums(*(None if draw is None else unit * self.measure(name, one, draw)
                       for name, one, draw, unit in zip(names, exact, draws, units, strict=True)))  # fmt: skip
 
-    def degrees(self, whole: np.ndarray, cost: Fraction) -> Iterator[list[np.ndarray]]:
+    def sample_degrees(self, whole: np.ndarray, cost: Fraction) -> Iterator[list[np.ndarray]]:
         bound, sides = self.data.bound, (self.u,) if self.data.known else (self.u, self.v)
         draw = gaussian_draw(degrees_squared(self.relation, bound, 1, len(sides)), cost, 1, "")
         counts = np.stack([self.exact.by_degree(i, np.arange(bound)) for i in range(len(sides))])
-        for i, (side, own) in enumerate(zip(sides, self.measured("degrees", counts, draw), strict=True)):
+        for i, (side, own) in enumerate(zip(sides, self.measure("degrees", counts, draw), strict=True)):
             yield degrees(whole.sum(axis=1 - i), side, distribution(own, side.rows), self.chance)
         if self.data.known:
             yield children(whole.sum(axis=0), self.v, self.chance)
 
     def published(self) -> np.ndarray:
-        """As many rounds as the paper has; no degrees are measured."""
+        """Draw links with as many rounds as in the paper; no degrees are measured."""
         data, u, v = self.data, self.u, self.v
         parts = split(self.amount, not data.known, False)
-        fit = Fit(u, v, self.links(parts.links), data.known)
+        fit = Fit(u, v, self.count_links(parts.links), data.known)
         exact = self.exact.entries(data.sizes)[1]
         loop = PublishedLoop(self.records, Rounds(), parts.sums, self.relation, data.bound, lambda: exact,
                              lambda *_: None, lambda: self.secret)  # fmt: skip
-        return self.drawn(loop.run_rounds(fit), int(fit.links))
+        return self.draw_links(loop.run_rounds(fit), int(fit.links))
 
     def random(self) -> np.ndarray:
-        """As many as there are: pairs that are all different, or any parents."""
+        """Draw as many links as there are: distinct pairs, or random parents."""
         one, two, links = self.u.rows, self.v.rows, len(self.data.links)
         if self.data.known:
             return np.stack([(self.chance.uniforms(two) * one).astype(np.int64), np.arange(two)], axis=1)
@@ -132,7 +132,7 @@ class Trial:
         pairs = pairs[self.chance.permutation(len(pairs))[:links]]
         return np.stack([pairs // two, pairs % two], axis=1)
 
-    def drawn(self, chances: np.ndarray, links: int) -> np.ndarray:
+    def draw_links(self, chances: np.ndarray, links: int) -> np.ndarray:
         if not self.data.known:
             return limit_degrees(
                 sample_pairs(chances, self.u, self.v, links, self.chance), (self.data.bound,) * 2, self.chance
@@ -145,8 +145,8 @@ class Trial:
         return assign_links(whole, self.u, self.v, ends, within, self.chance)
 
 
-def variation(data: Linked) -> Callable[[np.ndarray], float]:
-    """Of links between rows: the mean total variation of all cross marginals, as shares."""
+def make_variation(data: Linked) -> Callable[[np.ndarray], float]:
+    """Return a function that computes the mean total variation of all cross marginals of links, as shares."""
     u, v = (Side.made(rows, size) for rows, size in zip((data.one, data.two), data.sizes, strict=True))
     cross = Cross.of(u, v)
 
@@ -159,8 +159,8 @@ def variation(data: Linked) -> Callable[[np.ndarray], float]:
     return lambda links: float(np.abs(shares(links) - truth).sum() / 2 / len(cross.columns))
 
 
-def check(data: Linked, links: np.ndarray) -> None:
-    """Every child one parent, no link twice, no row beyond its bound."""
+def check_links(data: Linked, links: np.ndarray) -> None:
+    """Check that every child has one parent, no link occurs twice, and no row exceeds its bound."""
     assert len(np.unique(links, axis=0)) == len(links)
     if data.known:
         assert (np.bincount(links[:, 1]) == 1).all()
@@ -168,9 +168,9 @@ def check(data: Linked, links: np.ndarray) -> None:
     assert data.known or np.bincount(links[:, 1]).max() <= data.bound
 
 
-def tried(data: Linked, relation: str, epsilon: float, seeds: int, what: str) -> dict[str, float]:
-    """Mean and largest error, seconds."""
-    error, errors, began = variation(data), [], 0.0
+def run_trials(data: Linked, relation: str, epsilon: float, seeds: int, what: str) -> dict[str, float]:
+    """Return the mean and largest error and the seconds."""
+    error, errors, began = make_variation(data), [], 0.0
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
             trial = Trial(data, relation, epsilon, 100 + seed, Path(folder))
@@ -178,19 +178,22 @@ def tried(data: Linked, relation: str, epsilon: float, seeds: int, what: str) ->
             links = getattr(trial, what)()
             began += time.perf_counter() - start
         if what == "ours":
-            check(data, links)
+            check_links(data, links)
         errors.append(error(links))
     return {"mean": float(np.mean(errors)), "largest": max(errors), "seconds": began / seeds}
 
 
-def compared(data: Linked, relation: str, epsilons: Sequence[float], seeds: int, published: int) -> dict[str, float]:
+def compare_methods(
+    data: Linked, relation: str, epsilons: Sequence[float], seeds: int, published: int
+) -> dict[str, float]:
+    """Return the errors and seconds of our links, the published ones and random ones."""
     name, found = data.name + (", add/remove" if relation == ADD_REMOVE else ""), {}
-    own = tried(data, relation, 1.0, seeds, "random")
+    own = run_trials(data, relation, 1.0, seeds, "random")
     found[f"{name}, random"] = own["mean"]
     print(f"{name}: {len(data.links):,} links; random {own['mean']:.4f}", flush=True)
     for what, times in (("ours", seeds), ("published", published)):
         for epsilon in epsilons if times else []:
-            one = tried(data, relation, epsilon, times, what)
+            one = run_trials(data, relation, epsilon, times, what)
             found |= {f"{name}, {what}, {epsilon:g}": one["mean"], f"{name}, {what}, {epsilon:g}, largest":
                       one["largest"], f"{name}, {what}, seconds": one["seconds"]}  # fmt: skip
             print(f"  {what}, ε = {epsilon:g}: {one['mean']:.4f}, at most {one['largest']:.4f}, "
@@ -198,36 +201,36 @@ def compared(data: Linked, relation: str, epsilons: Sequence[float], seeds: int,
     return found
 
 
-def siblings(epsilon: float, seeds: int) -> dict[str, float]:
-    """Of Berka's orders: errors of pairs of siblings and of cross marginals, without and with what is measured."""
-    data = linked("order")
-    error, found = variation(data), {}
+def sibling_errors(epsilon: float, seeds: int) -> dict[str, float]:
+    """Return errors of sibling pairs and cross marginals of Berka's orders, without and with measured siblings."""
+    data = load_linked("order")
+    error, found = make_variation(data), {}
     for what in (False, True):
         each = []
         for seed in range(seeds):
             with tempfile.TemporaryDirectory() as folder:
                 each.append(Trial(data, ADD_REMOVE, epsilon, 100 + seed, Path(folder)).ours(what))
         kind = "with" if what else "without"
-        found[kind] = float(np.mean([siblings_apart(data, links) for links in each]))
+        found[kind] = float(np.mean([sibling_error(data, links) for links in each]))
         found[f"{kind}, cross"] = float(np.mean([error(links) for links in each]))
     return found
 
 
-def more(seeds: int) -> dict[str, float]:
-    """Siblings, chains and whole databases."""
+def run_more(seeds: int) -> dict[str, float]:
+    """Return the errors of siblings, chains and whole databases."""
     kinds = {
-        "siblings": lambda epsilon: siblings(epsilon, seeds),
-        "chain": lambda epsilon: chain(epsilon, seeds),
-        "whole, order": lambda epsilon: whole(linked("order"), epsilon, seeds),
-        "whole, 100K": lambda epsilon: whole(linked("100K"), epsilon, seeds),
+        "siblings": lambda epsilon: sibling_errors(epsilon, seeds),
+        "chain": lambda epsilon: chain_errors(epsilon, seeds),
+        "whole, order": lambda epsilon: database_errors(load_linked("order"), epsilon, seeds),
+        "whole, 100K": lambda epsilon: database_errors(load_linked("100K"), epsilon, seeds),
     }
     found: dict[str, float] = {}
     for name, errors in kinds.items():
         for epsilon in MORE_EPSILONS:
             start, each = time.perf_counter(), errors(epsilon)
             found |= {f"{name}, {kind}, {epsilon:g}": error for kind, error in each.items()}
-            told = ", ".join(f"{kind} {error:.4f}" for kind, error in each.items())
-            print(f"{name}, ε = {epsilon:g}: {told} ({time.perf_counter() - start:.0f} s)", flush=True)
+            text = ", ".join(f"{kind} {error:.4f}" for kind, error in each.items())
+            print(f"{name}, ε = {epsilon:g}: {text} ({time.perf_counter() - start:.0f} s)", flush=True)
     return found
 
 
@@ -241,23 +244,23 @@ def main() -> None:
     parser.add_argument("--slow", type=int, default=0, help="on Berka, where a run takes it a minute and more")
     parser.add_argument("--more", type=int, default=3, help="seeds of siblings, chains and whole databases; 0: none")
     parser.add_argument("--save", action="store_true")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if not DATA.exists():
         raise SystemExit(f"{DATA} is not there: real data does not travel with dpscale")
     found: dict[str, float] = {}
     with one_thread():
-        for name in asked.data:
-            data = linked(name)
-            for relation in asked.relations if data.known else [REPLACE]:
-                times = asked.slow if data.known else asked.published
-                found |= compared(data, relation, asked.epsilons, asked.seeds, times)
-        found |= more(asked.more) if asked.more else {}
-    if asked.save:
-        results.save("relational", {key: value for key, value in found.items() if shown(key)})
+        for name in arguments.data:
+            data = load_linked(name)
+            for relation in arguments.relations if data.known else [REPLACE]:
+                times = arguments.slow if data.known else arguments.published
+                found |= compare_methods(data, relation, arguments.epsilons, arguments.seeds, times)
+        found |= run_more(arguments.more) if arguments.more else {}
+    if arguments.save:
+        results.save("relational", {key: value for key, value in found.items() if is_published(key)})
 
 
-def shown(key: str) -> bool:
-    """What the README's table has."""
+def is_published(key: str) -> bool:
+    """Return whether the documentation shows a figure."""
     return not key.endswith("largest") or ", ours, " in key
 
 

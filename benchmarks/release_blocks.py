@@ -41,7 +41,7 @@ def every_table(found: Figures) -> str:
 
 
 def rows(found: Figures) -> str:
-    asked = [("adult", "0.1"), ("adult", "1"), ("adult", "10"), ("acs", "1"), ("salary", "1"), ("titanic", "1")]
+    columns = [("adult", "0.1"), ("adult", "1"), ("adult", "10"), ("acs", "1"), ("salary", "1"), ("titanic", "1")]
     head = (
         "`benchmarks/rows.py`: all 3-way marginals, mean L1 error / N, δ = 10⁻⁹, 3 seeds",
         "Adult, ε = 0.1",
@@ -56,7 +56,7 @@ def rows(found: Figures) -> str:
         "the same, not polished": "unpolished",
         "the estimates from which they are sampled": "estimates",
     }
-    lines = [[label, *(fine(found[f"{t}, {e}, {key}"]) for t, e in asked)] for label, key in labels.items()]
+    lines = [[label, *(fine(found[f"{t}, {e}, {key}"]) for t, e in columns)] for label, key in labels.items()]
     note = (
         f"\n\n(Adult, ε = 1: {found['seconds']:.1f} CPU seconds after the release, "
         f"{found['unpolished seconds']:.1f} not polished. "
@@ -120,14 +120,14 @@ def ahead(found: Figures) -> str:
     names = [f"{low} to {high}" for low, high in pairwise(edges)] + [f"above {edges[-1]}"]
     what = "error of the plan relative to the mean count of a query with records spread evenly"
     head = (f"`benchmarks/ahead.py`: {what}", *names)
-    return table(head, *(line for kind, asked in AHEAD.items() for line in _of_kind(found, edges, kind, asked)))
+    return table(head, *(line for kind, label in AHEAD.items() for line in _kind_lines(found, edges, kind, label)))
 
 
-def _of_kind(found: Figures, edges: list[str], kind: str, asked: str) -> list[list[str]]:
-    def shown(name: str, form: str, scale: int = 1) -> list[str]:
+def _kind_lines(found: Figures, edges: list[str], kind: str, label: str) -> list[list[str]]:
+    def format_values(name: str, form: str, scale: int = 1) -> list[str]:
         values = [found.get(f"{kind} {low}, {name}") for low in edges]
         return ["" if value is None else format(scale * value, form) for value in values]
 
-    return [[f"{asked}: cases (families, degrees, tables, ε)", *shown("cases", ".0f")],
-            ["error of `weighted-residuals` over that of `aim-grem`, geometric mean", *shown("ratio", ".2f")],
-            ["cases in which `aim-grem` is more accurate, %", *shown("ahead", ".0f", 100)]]  # fmt: skip
+    return [[f"{label}: cases (families, degrees, tables, ε)", *format_values("cases", ".0f")],
+            ["error of `weighted-residuals` over that of `aim-grem`, geometric mean", *format_values("ratio", ".2f")],
+            ["cases in which `aim-grem` is more accurate, %", *format_values("ahead", ".0f", 100)]]  # fmt: skip

@@ -1,7 +1,7 @@
-"""What a benchmark found, kept: `results/NAME.json`, one file a benchmark, from which docs/benchmarks.md is made.
+"""Saved benchmark results: `results/NAME.json`, one file per benchmark, from which docs/benchmarks.md is generated.
 
-A file has `run`, when and where it was measured, and `figures`, by name. A run replaces the whole file, so all figures
-of a file are of one run; one that lacks a figure that the file has is not saved.
+A file has `run`, the time and place of the measurement, and `figures` by name. A run replaces the whole file, so that
+all figures of a file are from one run; a run that lacks a figure of the file is not saved.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ DIGITS = 6
 
 
 def load(name: str) -> dict[str, Any]:
-    """The figures of a benchmark."""
-    return dict(json.loads(path_of(name).read_text())["figures"])
+    """Return the figures of a benchmark."""
+    return dict(json.loads(result_path(name).read_text())["figures"])
 
 
 def save(name: str, figures: Mapping[str, float | str]) -> None:
-    """Keep a run's figures; ends the program where one is missing."""
-    path = path_of(name)
+    """Save the figures of a run; exit if one is missing."""
+    path = result_path(name)
     lacking = load(name).keys() - figures.keys() if path.exists() else set()
     if lacking:
         raise SystemExit(f"not saved: this run has no figure for {', '.join(sorted(lacking))}")
-    kept = {key: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for key, value in figures.items()}
-    path.write_text(json.dumps({"run": told(), "figures": kept}, indent=2, ensure_ascii=False) + "\n")
+    rounded = {
+        key: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for key, value in figures.items()
+    }
+    path.write_text(json.dumps({"run": describe_run(), "figures": rounded}, indent=2, ensure_ascii=False) + "\n")
     print(f"saved in {path.parent.name}/{path.name}; python benchmarks/tables.py puts it into docs/benchmarks.md")
 
 
-def apart(script: str, what: object) -> dict[str, float]:
-    """What a script prints as JSON for `--one`, in a process of its own, with nothing solved before."""
+def run_separately(script: str, what: object) -> dict[str, float]:
+    """Return the JSON that a script prints for `--one`, in a new process without stored solutions."""
     command = [sys.executable, script, "--one", json.dumps(what)]
     nothing = os.environ | {"DPSCALE_STORE": "off"}
     found: dict[str, float] = json.loads(
@@ -47,10 +49,10 @@ def apart(script: str, what: object) -> dict[str, float]:
     return found
 
 
-def told() -> str:
-    """When and where."""
+def describe_run() -> str:
+    """Return date, version and machine."""
     return f"{date.today()}, dpscale {version('dpscale')}, Python {platform.python_version()}, {os.cpu_count()} cores"
 
 
-def path_of(name: str) -> Path:
+def result_path(name: str) -> Path:
     return FOLDER / f"{name}.json"

@@ -1,4 +1,4 @@
-"""How a figure of the README is rounded, and rows of figures as a table: said here and nowhere else."""
+"""Rounding of the figures in the documentation, and Markdown tables of figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def significant(value: float, digits: int) -> str:
-    """So many digits, zeros at the end too, never an exponent; whole numbers from a thousand on with a comma."""
+    """Return a number with significant digits and trailing zeros, never an exponent; with thousands separators."""
     if value == 1:
         return "1"
     places = digits - 1 - math.floor(math.log10(abs(value)))
@@ -15,16 +15,16 @@ def significant(value: float, digits: int) -> str:
 
 
 def ratio(value: float) -> str:
-    """How many times: two digits, three from a hundred on."""
+    """Return a ratio with two digits, or three from a hundred on."""
     return significant(value, 3 if value >= 100 else 2)
 
 
 def fine(value: float) -> str:
-    """Three decimals, and three digits from five on."""
+    """Return three decimals, or three digits from five on."""
     return f"{value:.3f}" if value < 5 else significant(value, 3)
 
 
-def share(value: float) -> str:
+def percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
@@ -34,7 +34,7 @@ def table(head: Sequence[str], *rows: Sequence[str]) -> str:
 
 
 def times(found: Mapping[str, float], key: str) -> str:
-    """A figure of a run as a ratio of times, or finely; blank where the run has none."""
+    """Return a figure of a run as a ratio of times, or with three decimals; blank if the run lacks it."""
     if key not in found:
         return ""
     return ratio(found[key]) if ", time" in key else fine(found[key])

@@ -1,12 +1,13 @@
-"""Synthetic rows: their 3-way errors beside those of the estimates they are drawn from; δ = 1e-9.
+"""Synthetic rows: their 3-way errors compared with those of the estimates they are drawn from; δ = 1e-9.
 
-Error: mean over all 3-way marginals of ‖rows' counts − counts‖₁ / N. CPU seconds are of learning and drawing alone, on
-one core. Real tables are in ../shared/data and do not travel with dpscale.
+Error: mean over all 3-way marginals of ‖rows' counts − counts‖₁ / N. CPU seconds are of learning and drawing only, on
+one core. Real tables are in ../shared/data and are not part of dpscale.
 
     python benchmarks/rows.py [--tables adult acs salary titanic] [--epsilons 0.1 1 10] [--seeds 3] [--parts 1 4]
-        --speed                rows a second of the drawing loop, by attributes
-        --save                 keep the errors in results/
-Reported elsewhere, Adult, ε = 1: AIM by Private-PGM 0.179 in 349 s, dpsynth's SWIFT 0.180 in 302 s, MST 0.226 in 41 s.
+        --speed                rows per second of the drawing loop, by attributes
+        --save                 save the errors in results/
+
+Published for Adult, ε = 1: AIM by Private-PGM 0.179 in 349 s, dpsynth's SWIFT 0.180 in 302 s, MST 0.226 in 41 s.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from itertools import chain, combinations, product
 
 import numpy as np
 import results
-from adaptive import LEARNING_BYTES, LEARNING_STEPS, adaptive, tables, which
-from marginal_tables import CONSTRUCTED, Table, constructed, generated
+from adaptive import LEARNING_BYTES, LEARNING_STEPS, add_table_options, load_tables, run_adaptive
+from marginal_tables import CONSTRUCTED, Table, construct_table, generate_table
 
 from dpscale.mechanisms.aim_grem import Options
 from dpscale.privacy.streams import PublicStream
@@ -42,14 +43,14 @@ MEMORY = 4 << 30
 SHOWN = {("adult", 0.1), ("adult", 1.0), ("adult", 10.0), ("acs", 1.0), ("salary", 1.0), ("titanic", 1.0)}
 
 
-def rows_of(
-    model: LowOrder, learnt: PairwiseModel, release: str, count: int, parts: int, held: ThreeWayTargets | None = None
+def draw_rows(
+    model: LowOrder, learnt: PairwiseModel, release: str, count: int, parts: int, targets: ThreeWayTargets | None = None
 ) -> np.ndarray:
-    """All rows over cells. `held`: what polished ones are held to over three attributes."""
+    """Draw all rows over cells; `targets` are the three-way targets of polished rows."""
     drawn = []
     for number in range(parts):
         part = RowPart(count, parts, number)
-        own = draw(learnt, part, release, held)
+        own = draw(learnt, part, release, targets)
         cells = CellDistribution(model.groups, model.ones, model.rules)
         drawn.append(
             match_one_ways(
@@ -61,38 +62,38 @@ def rows_of(
     return np.concatenate(drawn)
 
 
-def error(table: Table, rows: np.ndarray, degree: int = 3, most: int = 400) -> float:
-    """Of the rows' marginals, as they are."""
+def row_error(table: Table, rows: np.ndarray, degree: int = 3, most: int = 400) -> float:
+    """Return the error of the marginals of the rows."""
     every = list(combinations(range(len(table.names)), degree))
     every = every[:: -(-len(every) // most)]
     found = []
-    for kept in every:
-        truth = table.counts(tuple(table.names[i] for i in kept))
+    for subset in every:
+        truth = table.counts(tuple(table.names[i] for i in subset))
         cells = np.zeros(len(rows), np.int64)
-        for i in kept:
+        for i in subset:
             cells = cells * table.sizes[table.names[i]] + rows[:, i]
         found.append(np.abs(np.bincount(cells, minlength=truth.size).reshape(truth.shape) - truth).sum() / table.rows)
     return float(np.mean(found))
 
 
-def of_estimates(table: Table, model: LowOrder, degree: int, most: int = 400) -> float:
+def estimate_error(table: Table, model: LowOrder, degree: int, most: int = 400) -> float:
     every = tuple(combinations(table.names, degree))
     return table.error(model.marginal, every[:: -(-len(every) // most)])
 
 
-def off_ones(table: Table, model: LowOrder, rows: np.ndarray) -> float:
-    """The largest distance of a 1-way of the rows from the released one, L1 / N."""
+def one_way_error(table: Table, model: LowOrder, rows: np.ndarray) -> float:
+    """Return the largest L1 / N distance of a 1-way marginal of the rows from the released one."""
     found = [np.abs(np.bincount(rows[:, i], minlength=table.sizes[name]) / len(rows) - model.ones[name] / model.total)
              for i, name in enumerate(table.names)]  # fmt: skip
     return float(max(one.sum() for one in found))
 
 
-def released_model(table: Table, model: LowOrder, release: str) -> LowOrder:
-    """The estimates of a job by `maxent`: completed by one model of all pairs where that takes about a minute."""
-    asked = pair_targets(model, LEARNING_BYTES)
-    if learning_steps(asked) > LEARNING_STEPS:
+def complete_model(table: Table, model: LowOrder, release: str) -> LowOrder:
+    """Return the `maxent` estimates of a job, completed by a model of all pairs if that takes about a minute."""
+    pairs = pair_targets(model, LEARNING_BYTES)
+    if learning_steps(pairs) > LEARNING_STEPS:
         return model
-    learnt = learn(asked, release)
+    learnt = learn(pairs, release)
     return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), release)
 
 
@@ -100,23 +101,25 @@ def compare(table: Table, epsilon: float, seeds: range, parts: list[int]) -> dic
     found: dict[str, list[float]] = {}
     for seed in seeds:
         release = f"seed {seed}"
-        model = released_model(table, adaptive(table, epsilon, seed, Options()).fit.model, release)
+        model = complete_model(table, run_adaptive(table, epsilon, seed, Options()).fit.model, release)
         began = time.process_time()
         learnt = learn(pair_targets(model, MEMORY), release, start=tree_start)
         found.setdefault("learning, CPU s", []).append(time.process_time() - began)
         for degree in (2, 3):
-            found.setdefault(f"estimates, {degree}-way", []).append(of_estimates(table, model, degree))
+            found.setdefault(f"estimates, {degree}-way", []).append(estimate_error(table, model, degree))
         began = time.process_time()
         threes = three_way_targets(learnt, model, release, MEMORY)
         found.setdefault("threes, CPU s", []).append(time.process_time() - began)
-        for count, (kind, held) in product(parts, {"": None, "polished ": threes}.items()):
+        for count, (kind, targets) in product(parts, {"": None, "polished ": threes}.items()):
             began = time.process_time()
-            rows = rows_of(model, learnt, release, round(model.total), count, held)
+            rows = draw_rows(model, learnt, release, round(model.total), count, targets)
             found.setdefault(f"drawing {kind}{count} parts, CPU s", []).append(time.process_time() - began)
             for degree in (2, 3):
-                found.setdefault(f"{kind}rows in {count} parts, {degree}-way", []).append(error(table, rows, degree))
+                found.setdefault(f"{kind}rows in {count} parts, {degree}-way", []).append(
+                    row_error(table, rows, degree)
+                )
             found.setdefault(f"{kind}rows in {count} parts, 1-way from released", []).append(
-                off_ones(table, model, rows)
+                one_way_error(table, model, rows)
             )
     means = {name: float(np.mean(values)) for name, values in found.items()}
     line = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
@@ -124,17 +127,19 @@ def compare(table: Table, epsilon: float, seeds: range, parts: list[int]) -> dic
     return means
 
 
-def speed() -> None:
-    """Rows a second of drawing (sweeps over all pairs, counts and cells), on one core; what polish makes of it."""
+def print_speed() -> None:
+    """Print rows per second of drawing (sweeps over all pairs, counts and cells) on one core, with and without
+    polishing.
+    """
     for shape in ("census", "loans"):
-        table = generated(shape)
-        model = adaptive(table, 1.0, 100, Options()).fit.model
+        table = generate_table(shape)
+        model = run_adaptive(table, 1.0, 100, Options()).fit.model
         began = time.process_time()
         learnt = learn(pair_targets(model, MEMORY), "speed", start=tree_start)
         learned, count = time.process_time(), 50_000
-        rows_of(model, learnt, "speed", count, 1)
+        draw_rows(model, learnt, "speed", count, 1)
         drawn = time.process_time()
-        rows_of(model, learnt, "speed", count, 1, three_way_targets(learnt, model, "speed", MEMORY))
+        draw_rows(model, learnt, "speed", count, 1, three_way_targets(learnt, model, "speed", MEMORY))
         polished = time.process_time()
         print(f"{shape}: {len(table.names)} attributes, learning {learned - began:.1f} CPU s, {count:,} rows in "
               f"{drawn - learned:.1f} CPU s, {count / (drawn - learned):,.0f} rows/s; polished in "
@@ -143,29 +148,29 @@ def speed() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    which(parser)
+    add_table_options(parser)
     parser.add_argument("--constructed", nargs="*", default=[], choices=CONSTRUCTED)
     parser.add_argument("--parts", type=int, nargs="+", default=[1])
     for flag in ("speed", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
-    asked = parser.parse_args()
-    if asked.speed:
-        speed()
+    arguments = parser.parse_args()
+    if arguments.speed:
+        print_speed()
         return
-    kept = {}
-    for table in chain(tables(asked.tables, asked.data), map(constructed, asked.constructed)):
-        for epsilon in asked.epsilons:
-            seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
-            means = compare(table, epsilon, seeds, asked.parts)
+    figures = {}
+    for table in chain(load_tables(arguments.tables, arguments.data), map(construct_table, arguments.constructed)):
+        for epsilon in arguments.epsilons:
+            seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+            means = compare(table, epsilon, seeds, arguments.parts)
             if (table.name, epsilon) in SHOWN:
                 shown = {"estimates": "estimates", "rows": "polished rows in 1 parts", "unpolished": "rows in 1 parts"}
-                kept |= {f"{table.name}, {epsilon:g}, {name}": means[f"{of}, 3-way"] for name, of in shown.items()}
+                figures |= {f"{table.name}, {epsilon:g}, {name}": means[f"{of}, 3-way"] for name, of in shown.items()}
             if (table.name, epsilon) == ("adult", 1.0):
-                kept["unpolished seconds"] = means["learning, CPU s"] + means["drawing 1 parts, CPU s"]
+                figures["unpolished seconds"] = means["learning, CPU s"] + means["drawing 1 parts, CPU s"]
                 polishing = ("learning, CPU s", "threes, CPU s", "drawing polished 1 parts, CPU s")
-                kept["seconds"] = sum(means[name] for name in polishing)
-    if asked.save:
-        results.save("rows", kept)
+                figures["seconds"] = sum(means[name] for name in polishing)
+    if arguments.save:
+        results.save("rows", figures)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The driver's share: whole jobs on one worker process, stage by stage, and what the model tells of many workers.
+"""The share of the driver: whole jobs on one worker process, stage by stage, and the prediction for many workers.
 
-A job runs on a `distributed` cluster of one worker of one thread. Of every stage the scheduler's record tells the
-seconds of its tasks; the rest of the stage is the driver's, one after the other, and stays whatever the workers.
-`times` is by how much a job's table is made longer in the model: tasks that read it grow by it, and nothing else.
+A job runs on a `distributed` cluster of one worker with one thread. The scheduler's record gives the seconds of the
+tasks of every stage; the rest of the stage belongs to the driver, runs in sequence, and does not depend on the workers.
+`times` is the factor by which the table is longer in the model: only tasks that read it grow.
 
     python benchmarks/shares.py [--only wide|triples|adaptive|adaptive66] [--save]
 """
@@ -18,18 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import results
-from clocks import Stream, computing, generated, kind, streamed
-from overhead import Pace, costs_of
-from simulation import Costs, simulated
+from clocks import Stream, compute_seconds, generate_table, record_tasks, task_kind
+from overhead import Pace, estimate_costs
+from simulation import Costs, simulate
 
 WORKERS = (10, 100, 1000)
 SHARDS = 16
 
 
 @dataclass(frozen=True)
-class Named:
-    """A job: rows, attributes, their sizes, degree, mechanism; how much longer its table is told to be, and the aim at
-    100 workers."""
+class NamedJob:
+    """A job: rows, attributes, their sizes, degree, mechanism; factor of its table in the model; target at 100
+    workers.
+    """
 
     rows: int
     attributes: int
@@ -41,15 +42,15 @@ class Named:
 
 
 JOBS = {
-    "wide": Named(1_000_000, 300, "4", 2, "query-smasher", 100, 60),
-    "triples": Named(2_000_000, 20, "2,4,10,50", 3, "query-smasher", 50, 60),
-    "adaptive": Named(1_000_000, 20, "2,4,10", 3, "aim-grem", 100, 40),
-    "adaptive66": Named(200_000, 66, "2,3,4", 2, "aim-grem", 5, 20),
+    "wide": NamedJob(1_000_000, 300, "4", 2, "query-smasher", 100, 60),
+    "triples": NamedJob(2_000_000, 20, "2,4,10,50", 3, "query-smasher", 50, 60),
+    "adaptive": NamedJob(1_000_000, 20, "2,4,10", 3, "aim-grem", 100, 40),
+    "adaptive66": NamedJob(200_000, 66, "2,3,4", 2, "aim-grem", 5, 20),
 }
 Figures = dict[str, float]
 
 
-def job_file(place: Path, name: str, one: Named) -> Path:
+def write_job(place: Path, name: str, one: NamedJob) -> Path:
     path = place / "job.toml"
     path.write_text(
         f'[data]\npath = "{place / "table"}"\ndomain = "{place / "domain.toml"}"\n[privacy]\nrho = 1.0\n'
@@ -60,9 +61,10 @@ def job_file(place: Path, name: str, one: Named) -> Path:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How a job's tasks are cut for some workers: those that count at the most, pieces of their sums, those that
-    measure what the plan asks for, shards of a round."""
+class TaskCounts:
+    """Numbers of tasks for some workers: most counting tasks, pieces of their sums, measuring tasks, shards of a
+    round.
+    """
 
     most: int
     pieces: int
@@ -70,8 +72,8 @@ class Cut:
     shards: int
 
 
-def stages_on(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Stream]], dict[int, Cut]]:
-    """Of every stage its seconds, those of this process's cores, and its tasks; by workers how it is cut."""
+def record_stages(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Stream]], dict[int, TaskCounts]]:
+    """Return, by stage, its seconds, the CPU seconds of this process, and its tasks; and the task counts by workers."""
     from dpscale.job import Job
     from dpscale.runs.run import Run
     from dpscale.runs.stages import STAGES
@@ -81,41 +83,43 @@ def stages_on(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Str
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:
         run = Run.create(Job.read(job), Path(folder) / "run")
         for stage in STAGES.values():
-            if stage.wanted(run):
+            if stage.is_enabled(run):
                 busy = time.process_time()
-                wall, stream = streamed(client, lambda name=stage.name: run_stages(run, client=client, only=name))
+                wall, stream = record_tasks(client, lambda name=stage.name: run_stages(run, client=client, only=name))
                 found[stage.name] = wall, time.process_time() - busy, stream
-        return found, {workers: cut_for(run, workers) for workers in WORKERS}
+        return found, {workers: task_counts(run, workers) for workers in WORKERS}
 
 
-def cut_for(run: Any, workers: int) -> Cut:
-    """As the engine does it."""
+def task_counts(run: Any, workers: int) -> TaskCounts:
+    """Return the task counts of the engine."""
     from dpscale.engine.counting import plan_passes
     from dpscale.engine.shards import shards_of
 
     passes = plan_passes(run.domain, run.measurement_plan.counted_sets, run.job.engine.bytes, workers)
     shards = sum(shards_of(len(one.sets), one.cells, workers) for one in passes)
-    return Cut(min(one.most for one in passes), max(len(one.pieces) for one in passes), max(workers, SHARDS), shards)
+    return TaskCounts(
+        min(one.most for one in passes), max(len(one.pieces) for one in passes), max(workers, SHARDS), shards
+    )
 
 
-def measured(name: str, one: Named, place: Path, client: Any, pace: Pace) -> Figures:
-    """Shares of one job, and its speed-up as the model tells it."""
-    made = generated(place, name, one.rows, one.attributes, one.sizes, 32)
-    stages, cuts = stages_on(job_file(made, name, one), client)
-    costs = {stage: costs_of(stream, wall, pace) for stage, (wall, _, stream) in stages.items()}
+def measure_job(name: str, one: NamedJob, place: Path, client: Any, pace: Pace) -> Figures:
+    """Return the shares of one job, and its simulated speed-up."""
+    made = generate_table(place, name, one.rows, one.attributes, one.sizes, 32)
+    stages, cuts = record_stages(write_job(made, name, one), client)
+    costs = {stage: estimate_costs(stream, wall, pace) for stage, (wall, _, stream) in stages.items()}
     whole = sum(wall for wall, _, _ in stages.values())
     for stage, (wall, busy, stream) in stages.items():
         kinds: dict[str, float] = {}
         for task in stream:
-            kinds[kind(task)] = kinds.get(kind(task), 0.0) + computing(task)
-        told = ", ".join(
+            kinds[task_kind(task)] = kinds.get(task_kind(task), 0.0) + compute_seconds(task)
+        text = ", ".join(
             f"{what} {seconds:.2f}" for what, seconds in sorted(kinds.items(), key=lambda item: -item[1])[:5]
         )
         print(
-            f"{name:12} {stage:12} {wall:7.2f} s, driver {costs[stage].driver:6.2f} s ({busy:.2f} busy); tasks {told}"
+            f"{name:12} {stage:12} {wall:7.2f} s, driver {costs[stage].driver:6.2f} s ({busy:.2f} busy); tasks {text}"
         )
-    longer = {stage: cost.longer(one.times) for stage, cost in costs.items()}
-    took = {n: sum(simulated(finer(cost, n, cuts.get(n)), n) for cost in longer.values()) for n in (1, *WORKERS)}
+    longer = {stage: cost.lengthen(one.times) for stage, cost in costs.items()}
+    took = {n: sum(simulate(split_costs(cost, n, cuts.get(n)), n) for cost in longer.values()) for n in (1, *WORKERS)}
     faster = {n: took[1] / took[n] for n in WORKERS}
     driver = sum(cost.driver for cost in costs.values())
     print(f"{name:12} driver {driver:.2f} of {whole:.2f} s, {driver / took[1]:.2%} of a table × {one.times}; simulated "
@@ -125,11 +129,11 @@ def measured(name: str, one: Named, place: Path, client: Any, pace: Pace) -> Fig
             **{f"{name}, {n}": times for n, times in faster.items()}}  # fmt: skip
 
 
-def finer(costs: Costs, workers: int, cut: Cut | None) -> Costs:
-    """The same work as it is cut for so many workers."""
+def split_costs(costs: Costs, workers: int, cut: TaskCounts | None) -> Costs:
+    """Return the same work with the task counts for some workers."""
     if cut is None:
         return costs
-    return costs.dealt(workers, cut.most, cut.pieces).cut(cut.measuring).shared(cut.shards)
+    return costs.split_reading(workers, cut.most, cut.pieces).split_measuring(cut.measuring).split_rounds(cut.shards)
 
 
 def main() -> None:
@@ -151,14 +155,14 @@ def main() -> None:
     ):
         pace = Pace.of(client, pair)
         print(f"a task takes {pace.task * 1e3:.2f} ms, {pace.scheduler * 1e3:.2f} of them the scheduler's")
-        kept = {"task, ms": pace.task * 1e3, "scheduler, ms": pace.scheduler * 1e3}
-        small = Named(20_000, 4, "2", 2, "query-smasher", 1, 1)
-        measured("warm", small, Path(folder).resolve(), client, pace)
+        figures = {"task, ms": pace.task * 1e3, "scheduler, ms": pace.scheduler * 1e3}
+        small = NamedJob(20_000, 4, "2", 2, "query-smasher", 1, 1)
+        measure_job("warm", small, Path(folder).resolve(), client, pace)
         for name, one in JOBS.items():
             if given.only in (None, name):
-                kept |= measured(name, one, Path(folder).resolve(), client, pace)
+                figures |= measure_job(name, one, Path(folder).resolve(), client, pace)
     if given.save:
-        results.save("shares", kept)
+        results.save("shares", figures)
 
 
 if __name__ == "__main__":

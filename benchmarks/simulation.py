@@ -1,11 +1,11 @@
 """A model of a stage on many workers: a list scheduler over tasks of known times and sizes.
 
-A stage is calls of the engine one after the other, each a batch of tasks that are ready when the call before has
-ended. The scheduler hands tasks out one by one, each taking it `each` seconds; a task starts on the worker that is free
-first, takes it `own` seconds beside its work, and fetches what it needs from others at `speed`. Partial counts are in
-32 bits and their sums in 64; shards are summed in `pieces`, each by a tree of FAN_IN, as the engine does. The driver's
-own seconds come on top, whatever the workers. Nothing else is modelled: neither shared disks nor networks that many
-workers fill, so at many workers it is a bound from above.
+A stage is a sequence of calls of the engine, each a batch of tasks that are ready when the previous call has ended. The
+scheduler assigns tasks one by one, each in `each` seconds; a task starts on the first idle worker, takes `own` seconds
+in addition to its work, and fetches its input from other workers at `speed`. Partial counts have 32 bits and their sums
+64; shards are summed in `pieces`, each by a tree of FAN_IN, as in the engine. The seconds of the driver are added for
+any number of workers. Shared disks and saturated networks are not modelled, so that the speed-up is an upper bound for
+many workers.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ BY_ROWS, IN_ROUNDS = ("count", "snapshot"), ("pack", "score", "measure")
 
 @dataclass(frozen=True)
 class Batch:
-    """The tasks of one call: of what kind, and the seconds of each."""
+    """The tasks of one call: their kind, and the seconds of each."""
 
     kind: str
     seconds: list[float]
 
-    def cut(self, tasks: int) -> Batch:
-        """The same work in so many tasks."""
+    def split(self, tasks: int) -> Batch:
+        """Return the same work in `tasks` tasks."""
         return replace(self, seconds=[sum(self.seconds) / tasks] * tasks)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Batches; bytes of all counts in 64 bits, bytes a second from worker to worker, seconds to add a cell to a sum,
-    seconds of a task that are the scheduler's and the worker's, seconds of the driver."""
+    """Costs of a stage.
+
+    `batches`; `size`: bytes of all counts in 64 bits; `speed`: bytes per second between workers; `adding`: seconds to
+    add a cell to a sum; `each`, `own`: seconds of a task that belong to the scheduler and to the worker; `driver`:
+    seconds of the driver.
+    """
 
     batches: list[Batch]
     size: float
@@ -45,70 +49,74 @@ class Costs:
     driver: float
     pieces: int = 1
 
-    def longer(self, times: int) -> Costs:
-        """The same sets on a table so many times as long: as many more tasks that read it, and no others."""
-        return self._each(lambda one, _: replace(one, seconds=one.seconds * times) if one.kind in BY_ROWS else one)
+    def lengthen(self, times: int) -> Costs:
+        """Return the costs of the same sets on a table `times` as long: tasks that read it grow, and no others."""
+        return self._map_batches(
+            lambda one, _: replace(one, seconds=one.seconds * times) if one.kind in BY_ROWS else one
+        )
 
-    def dealt(self, workers: int, most: int, pieces: int) -> Costs:
-        """The same reading with a task for every worker that it is worth, as partitions are dealt; `most` at most."""
+    def split_reading(self, workers: int, most: int, pieces: int) -> Costs:
+        """Return the same reading with a task for every useful worker, as partitions are assigned; at most `most`
+        tasks.
+        """
 
-        def tasks(batch: Batch) -> int:
+        def task_number(batch: Batch) -> int:
             calls = len(batch.seconds)
             if batch.kind == "count":
                 return max(min(workers, useful_tasks(sum(batch.seconds))), min(calls, most // workers * workers))
             return -(-calls // batch_size(calls, workers, sum(batch.seconds) / calls))
 
-        dealt = self._each(lambda one, _: one.cut(tasks(one)) if one.kind in BY_ROWS else one)
-        return replace(dealt, pieces=pieces)
+        costs = self._map_batches(lambda one, _: one.split(task_number(one)) if one.kind in BY_ROWS else one)
+        return replace(costs, pieces=pieces)
 
-    def cut(self, tasks: int) -> Costs:
-        """The same measuring of the plan's own sets, in so many tasks."""
-        return self._each(lambda one, number: one.cut(tasks) if number == self.first else one)
+    def split_measuring(self, tasks: int) -> Costs:
+        """Return the same measuring of the plan's own sets, in `tasks` tasks."""
+        return self._map_batches(lambda one, number: one.split(tasks) if number == self.first else one)
 
-    def shared(self, tasks: int) -> Costs:
-        """The same rounds with so many shards."""
+    def split_rounds(self, tasks: int) -> Costs:
+        """Return the same rounds with `tasks` shards."""
         chosen = [one.kind in IN_ROUNDS and number != self.first for number, one in enumerate(self.batches)]
-        return self._each(lambda one, number: one.cut(tasks) if chosen[number] else one)
+        return self._map_batches(lambda one, number: one.split(tasks) if chosen[number] else one)
 
     @property
     def first(self) -> int:
-        """Which batch measures what the plan asks for."""
+        """The index of the batch that measures the sets of the plan."""
         return next((number for number, one in enumerate(self.batches) if one.kind == "measure"), -1)
 
-    def _each(self, function: object) -> Costs:
+    def _map_batches(self, function: object) -> Costs:
         assert callable(function)
         return replace(self, batches=[function(one, number) for number, one in enumerate(self.batches)])
 
 
 class Workers:
-    """Workers, and the scheduler that hands tasks out to them."""
+    """Workers, and the scheduler that assigns tasks to them."""
 
     def __init__(self, count: int, each: float, own: float) -> None:
         self.free, self.each, self.own, self.clock = [0.0] * count, each, own, 0.0
         heapify(self.free)
 
     def run(self, ready: float, seconds: float) -> float:
-        """When a task ends that is ready at a time."""
+        """Return the end of a task that is ready at a time."""
         self.clock = max(self.clock, ready) + self.each
         end = max(self.free[0], self.clock) + seconds + self.own
         heapreplace(self.free, end)
         return end
 
 
-def simulated(costs: Costs, count: int) -> float:
-    """Seconds of the stage on so many workers."""
+def simulate(costs: Costs, count: int) -> float:
+    """Return the seconds of the stage on `count` workers."""
     workers, ready, away = Workers(count, costs.each, costs.own), 0.0, 1 - 1 / count
     for number, batch in enumerate(costs.batches):
         share = costs.size / costs.speed * away / len(batch.seconds) if number == costs.first else 0.0
         ends = [workers.run(ready, seconds + share) for seconds in sorted(batch.seconds, reverse=True)]
         if batch.kind == "count":
-            ends = [_summed(costs, workers, sorted(ends), away) for _ in range(costs.pieces)]
+            ends = [_sum_piece(costs, workers, sorted(ends), away) for _ in range(costs.pieces)]
         ready = max(ends)
     return ready + costs.driver
 
 
-def _summed(costs: Costs, workers: Workers, level: list[float], away: float) -> float:
-    """When one piece of all partial counts is summed."""
+def _sum_piece(costs: Costs, workers: Workers, level: list[float], away: float) -> float:
+    """Return the time at which one piece of all partial counts is summed."""
     if costs.pieces > 1 and len(level) > 1:
         level = [workers.run(end, 0.0) for end in level]
     cells, width = costs.size / 8 / costs.pieces, 4

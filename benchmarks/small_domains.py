@@ -1,5 +1,6 @@
-"""Small domains: weighted-residuals and query-smasher over the optimum of all matrix mechanisms, solved whole, and over
-hdmm under both kinds of noise. What docs/mechanisms.md says of them is printed here.
+"""Small domains: RMSE of weighted-residuals and query-smasher over the optimum of all matrix mechanisms, and over hdmm.
+
+The optimum is solved explicitly; hdmm is compared under both kinds of noise. docs/mechanisms.md quotes the output.
 
     python benchmarks/small_domains.py
 """
@@ -10,7 +11,7 @@ import dpscale as dp
 from dpscale.optimize.lower_bounds import exact_floor
 
 
-def asked(sizes: tuple[int, ...], *parts: tuple[str, int]) -> dp.Workload:
+def make_workload(sizes: tuple[int, ...], *parts: tuple[str, int]) -> dp.Workload:
     made = dp.Workload(dp.Domain({f"x{i}": size for i, size in enumerate(sizes)}))
     for family, degree in parts:
         made.add(family, degree=degree)
@@ -18,19 +19,19 @@ def asked(sizes: tuple[int, ...], *parts: tuple[str, int]) -> dp.Workload:
 
 
 ROWS = {
-    "[4]^3 2-way prefix": asked((4,) * 3, ("prefix", 2)),
-    "[4]^4 3-way prefix": asked((4,) * 4, ("prefix", 3)),
-    "[3]^5 3-way prefix": asked((3,) * 5, ("prefix", 3)),
-    "[6]^3 2-way prefix": asked((6,) * 3, ("prefix", 2)),
-    "[6]^3 3-way prefix": asked((6,) * 3, ("prefix", 3)),
-    "[4]^4 2-way range": asked((4,) * 4, ("range", 2)),
-    "[5]^3 1-way prefix": asked((5,) * 3, ("prefix", 1)),
-    "affine 4 x 4": asked((4, 4), ("affine", 2)),
-    "abs 4 x 4": asked((4, 4), ("abs", 2)),
-    "random 4 x 4": asked((4, 4), ("random", 2)),
-    "marginal of 20": asked((20,), ("marginal", 1)),
-    "all cells of [4]^3": asked((4,) * 3, ("marginal", 3)),
-    "range of 64": asked((64,), ("range", 1)),
+    "[4]^3 2-way prefix": make_workload((4,) * 3, ("prefix", 2)),
+    "[4]^4 3-way prefix": make_workload((4,) * 4, ("prefix", 3)),
+    "[3]^5 3-way prefix": make_workload((3,) * 5, ("prefix", 3)),
+    "[6]^3 2-way prefix": make_workload((6,) * 3, ("prefix", 2)),
+    "[6]^3 3-way prefix": make_workload((6,) * 3, ("prefix", 3)),
+    "[4]^4 2-way range": make_workload((4,) * 4, ("range", 2)),
+    "[5]^3 1-way prefix": make_workload((5,) * 3, ("prefix", 1)),
+    "affine 4 x 4": make_workload((4, 4), ("affine", 2)),
+    "abs 4 x 4": make_workload((4, 4), ("abs", 2)),
+    "random 4 x 4": make_workload((4, 4), ("random", 2)),
+    "marginal of 20": make_workload((20,), ("marginal", 1)),
+    "all cells of [4]^3": make_workload((4,) * 3, ("marginal", 3)),
+    "range of 64": make_workload((64,), ("range", 1)),
 }
 
 
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 def errors(workload: dp.Workload, noise: str) -> list[float]:
-    """Of weighted-residuals, query-smasher and hdmm."""
+    """Return the RMSE of weighted-residuals, query-smasher and hdmm."""
     mechanisms = ("weighted-residuals", "query-smasher", "hdmm")
     return [dp.plan(workload, mechanism, noise=noise).rmse() for mechanism in mechanisms]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rounding import ratio, share, significant, table
+from rounding import percent, ratio, significant, table
 
 Figures = dict[str, Any]
 
@@ -58,9 +58,9 @@ def scaling(found: Figures) -> str:
         "counting by plain processes, without merging the sums": "counting, bare",
         "counting": "counting",
         "planning": "planning",
-        f"measuring 10,700 sets ({share(found['measuring, driver'])} of it on the driver)": "measuring",
-        f"an adaptive measure stage of {found['rounds, seconds']:.0f} s ({share(found['rounds, driver'])} of it on the "
-        "driver)": "rounds",
+        f"measuring 10,700 sets ({percent(found['measuring, driver'])} of it on the driver)": "measuring",
+        f"an adaptive measure stage of {found['rounds, seconds']:.0f} s ({percent(found['rounds, driver'])} of it on "
+        "the driver)": "rounds",
     }
     head = (
         "`benchmarks/scaling.py`: a Dask cluster of 1 and of 2 worker processes on two cores",
@@ -81,7 +81,7 @@ In the same run the scheduler's overhead was {significant(1e3 * found["overhead,
 {100 * found["overhead, share"]:.1f} % of measuring 10,700 sets; after the death of one of two workers,
 {found["death, map seconds again"]:.1f} s of a map's calls and {ended} ran again. \
 A list scheduler with the times of one worker predicts
-the time of two workers {share(abs(error))} too {side}; for the same sets on a table a thousand \
+the time of two workers {percent(abs(error))} too {side}; for the same sets on a table a thousand \
 times as long (10⁹ rows) it predicts {found["simulated, 2"]:.1f} times the speed \
 on 2 workers, {found["simulated, 10"]:.0f}
 on 10, {found["simulated, 100"]:.0f} on 100 and {found["simulated, 1000"]:.0f} on 1,000, \

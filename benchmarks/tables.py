@@ -118,7 +118,7 @@ BLOCKS: dict[str, Callable[[Figures], str]] = {
 }  # fmt: skip
 
 
-def filled(text: str) -> str:
+def fill_blocks(text: str) -> str:
     """Return a text with every block regenerated."""
     return BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]](load(found[2]))}\n{found[3]}", text)
 
@@ -127,11 +127,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing")
     given, text = parser.parse_args(), PAGE.read_text()
-    if filled(text) == text:
+    if fill_blocks(text) == text:
         return
     if given.check:
         sys.exit("docs/benchmarks.md differs from the output of benchmarks/tables.py")
-    PAGE.write_text(filled(text))
+    PAGE.write_text(fill_blocks(text))
 
 
 if __name__ == "__main__":

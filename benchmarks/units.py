@@ -1,8 +1,9 @@
-"""What a bound of rows a person costs: rows dealt by their unit and decided, beside counting without units.
+"""The cost of a bound on the rows of a person: assignment of rows to units and truncation, relative to plain counting.
 
-Writes tables of 20 attributes with a person to each row, four rows a person on average and three allowed; then prints
-seconds (wall and of all processes) to count pairs and triples, to find the rows that go, the ratio of both together to
-counting alone, and peak memory. On a cluster of processes also the largest message that its scheduler or client got.
+Writes tables of 20 attributes with a person for each row, four rows per person on average and three allowed; then
+prints seconds (wall and of all processes) to count pairs and triples, to find the dropped rows, the ratio of both
+together to counting without units, and peak memory. On a cluster of processes it also prints the largest message that
+the scheduler or client received.
 
     python benchmarks/units.py [--rows 1e7] [--files 8] [--kind int text] [--memory 4GiB 256MiB] [--cluster 2GiB]
                                [--degrees 2 3]
@@ -35,8 +36,8 @@ DOMAIN = Domain({f"a{i:02d}": size for i, size in enumerate(SIZES)})
 BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-def written(folder: Path, rows: int, files: int, kind: str) -> Path:
-    """The table, made unless it is there."""
+def write_table(folder: Path, rows: int, files: int, kind: str) -> Path:
+    """Write the table unless it exists."""
     place = folder / f"{rows}-{files}-{kind}"
     place.mkdir(parents=True, exist_ok=True)
     for number in range(files):
@@ -50,14 +51,14 @@ def written(folder: Path, rows: int, files: int, kind: str) -> Path:
     return place
 
 
-class Clock:
-    """Seconds on the wall and of processors, of this process and of workers."""
+class Stopwatch:
+    """Wall seconds, and CPU seconds of this process and of workers."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def now(self) -> tuple[float, float]:
-        times = [spent(), *(self._client.run(spent).values() if self._client else ())]
+        times = [cpu_seconds(), *(self._client.run(cpu_seconds).values() if self._client else ())]
         return perf_counter(), sum(times)
 
     @contextmanager
@@ -68,18 +69,18 @@ class Clock:
         into[name] = now - wall, after - used
 
 
-def spent() -> float:
+def cpu_seconds() -> float:
     own = os.times()
     return own.user + own.system + own.children_user + own.children_system
 
 
-def peak() -> float:
+def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def measured(place: Path, rows: int, memory: int, degrees: list[int], client: Any = None) -> None:
+def measure_units(place: Path, rows: int, memory: int, degrees: list[int], client: Any = None) -> None:
     engine = resolve(client) if client else resolve(scheduler="threads")
-    table, clock, found = Table.open(place, DOMAIN).split(), Clock(client), dict[str, tuple[float, float]]()
+    table, clock, found = Table.open(place, DOMAIN).split(), Stopwatch(client), dict[str, tuple[float, float]]()
     groups, names = partition_groups(table.partitions, engine.workers), DOMAIN.names
     for round_ in ("warm", "timed"):
         with clock.timed(found, "units"):
@@ -90,50 +91,50 @@ def measured(place: Path, rows: int, memory: int, degrees: list[int], client: An
             for also, given in (("", None), (" without them", dropped)):
                 with clock.timed(found, f"{degree}-way{also}"):
                     run_pass(engine, one, groups, names, given)
-    told = " | ".join(f"{name} {wall:.2f} s ({used:.2f})" for name, (wall, used) in found.items())
+    text = " | ".join(f"{name} {wall:.2f} s ({used:.2f})" for name, (wall, used) in found.items())
     ratios = ", ".join(f"{degree}-way {ratio(found, degree, 0):.2f} (CPU {ratio(found, degree, 1):.2f})"
                        for degree in degrees)  # fmt: skip
-    held = max(client.run(peak).values()) if client else peak()
-    print(f"  {told}\n  with units over without: {ratios}; {found['units'][1] / rows * 1e9:.0f} ns a row; "
-          f"peak {held:.2f} GiB", flush=True)  # fmt: skip
+    memory_used = max(client.run(peak_memory).values()) if client else peak_memory()
+    print(f"  {text}\n  with units over without: {ratios}; {found['units'][1] / rows * 1e9:.0f} ns a row; "
+          f"peak {memory_used:.2f} GiB", flush=True)  # fmt: skip
 
 
 def ratio(found: dict[str, tuple[float, float]], degree: int, which: int) -> float:
-    """What counting takes with units, over what it takes without: on the wall (0), of processors (1)."""
+    """Return the ratio of counting with units to counting without: wall (0), CPU (1)."""
     own = found[f"{degree}-way without them"][which]
     return (found["units"][which] + own) / found[f"{degree}-way"][which]
 
 
 @contextmanager
-def weighed() -> Iterator[list[int]]:
-    """Sizes of all messages that this process gets."""
+def record_messages() -> Iterator[list[int]]:
+    """Record the sizes of all messages that this process receives."""
     from distributed.comm import tcp
 
     sizes, before = [0], tcp.from_frames
 
-    async def told(frames: Any, *arguments: Any, **options: Any) -> Any:
+    async def record_size(frames: Any, *arguments: Any, **options: Any) -> Any:
         sizes.append(sum(memoryview(frame).nbytes for frame in frames))
         return await before(frames, *arguments, **options)
 
-    tcp.from_frames = told
+    tcp.from_frames = record_size
     try:
         yield sizes
     finally:
         tcp.from_frames = before
 
 
-def on_cluster(place: Path, rows: int, memory: int, degrees: list[int], limit: str) -> None:
+def run_on_cluster(place: Path, rows: int, memory: int, degrees: list[int], limit: str) -> None:
     from distributed import Client, LocalCluster
 
     with (LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=limit, dashboard_address=None) as made,
-          Client(made) as client, weighed() as sizes):  # fmt: skip
+          Client(made) as client, record_messages() as sizes):  # fmt: skip
         before = {worker.pid for worker in made.workers.values()}
-        measured(place, rows, memory, degrees, client)
+        measure_units(place, rows, memory, degrees, client)
         lost = len(before - {worker.pid for worker in made.workers.values()})
     print(f"  largest message {max(sizes) / 1e6:.2f} MB of {len(sizes):,}; workers lost: {lost}", flush=True)
 
 
-def size_of(text: str) -> int:
+def parse_size(text: str) -> int:
     return int(text[:-3]) * BYTES[text[-3:]]
 
 
@@ -148,13 +149,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "dpscale-units"))
     args = parser.parse_args()
     for kind in args.kind:
-        place = written(args.folder, int(args.rows), args.files, kind)
+        place = write_table(args.folder, int(args.rows), args.files, kind)
         for memory in args.memory:
             print(f"{int(args.rows):,} rows, {args.files} files, ids: {kind}, memory {memory}")
             if args.cluster:
-                on_cluster(place, int(args.rows), size_of(memory), args.degrees, args.cluster)
+                run_on_cluster(place, int(args.rows), parse_size(memory), args.degrees, args.cluster)
             else:
-                measured(place, int(args.rows), size_of(memory), args.degrees)
+                measure_units(place, int(args.rows), parse_size(memory), args.degrees)
 
 
 if __name__ == "__main__":

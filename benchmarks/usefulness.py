@@ -1,15 +1,16 @@
-"""What synthetic rows are good for: models trained on them, and models that tell them from records; δ = 1e-9.
+"""Usefulness of synthetic rows: models trained on them, and models that distinguish them from records; δ = 1e-9.
 
-Of Adult's records four fifths are the job's (`aim-grem` over all 3-way marginals, as many rows as records) and one
-fifth is kept out of it, another one for every seed. Gradient boosting of one fixed setting, all by `dpscale/compare`:
+The job uses four fifths of Adult's records (`aim-grem` over all 3-way marginals, as many rows as records), and the
+other fifth is held out, a different one for every seed. The model is gradient boosting with one fixed setting, as in
+`dpscale compare`:
 
-    trained on rows, or on the job's own records; tested on the records kept out: AUC of predicting income>50K
-    propensity: AUC of telling rows from the records kept out (as many rows as those are), or from the job's own
+    trained on rows, or on the records of the job; tested on held-out records: AUC of predicting income>50K
+    propensity: AUC of distinguishing rows from as many held-out records, or from the records of the job
 
-It needs pip install 'dpscale[compare]', and a real table, which is in ../shared/data and does not travel with dpscale.
+It needs pip install 'dpscale[compare]' and a real table, which is in ../shared/data and is not part of dpscale.
 
     python benchmarks/usefulness.py [--epsilons 0.1 1 10] [--seeds 3] [--first-seed 100]
-        --save                 keep the figures in results/
+        --save                 save the figures in results/
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import results
 import tomli_w
-from marginal_tables import DATA, Table, real
+from marginal_tables import DATA, Table, load_table
 
 import dpscale as dp
 from dpscale.engine import LocalEngine
@@ -36,8 +37,8 @@ KEPT_OUT, TARGET = 0.2, "income>50K"
 SAVED = (0.1, 1.0, 10.0)
 
 
-def prepared(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, object]:
-    """The job as a dict, its records and those kept out in files beside."""
+def prepare_job(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, object]:
+    """Return the job as a dict; its records and the held-out ones are written to files."""
     out = np.random.default_rng(seed).random(table.rows) < KEPT_OUT
     for name, which in (("job", ~out), ("out", out)):
         pq.write_table(pa.table({own: codes[which] for own, codes in table.columns.items()}), place / f"{name}.parquet")
@@ -54,7 +55,8 @@ def prepared(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, 
 
 
 def figures(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, float]:
-    dp.run(prepared(table, epsilon, seed, place), place / "run")
+    """Return the scores of one job."""
+    dp.run(prepare_job(table, epsilon, seed, place), place / "run")
     began, run, engine = time.process_time(), Run(place / "run"), LocalEngine("synchronous")
     rows = open_rows(run)
     names = names_of(rows)
@@ -63,13 +65,13 @@ def figures(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, f
     attributes = [run.domain[name] for name in names]
     trained = {"data": codes["job"], "rows": codes["rows"]}
     learnt = tstr_scores(attributes, target_of(attributes, TARGET), trained, codes["out"])
-    told = {name: propensity(attributes, codes[name], codes["rows"]) for name in ("out", "job")}
+    scores = {name: propensity(attributes, codes[name], codes["rows"]) for name in ("out", "job")}
     assert learnt is not None
     return {
         "trained on rows": learnt.results["rows"]["auc"],
         "trained on records": learnt.results["data"]["auc"],
-        "propensity, kept out": told["out"].results["auc"],
-        "propensity, the job's": told["job"].results["auc"],
+        "propensity, kept out": scores["out"].results["auc"],
+        "propensity, the job's": scores["job"].results["auc"],
         "seconds": time.process_time() - began,
     }
 
@@ -81,25 +83,25 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=100)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--save", action="store_true")
-    asked = parser.parse_args()
-    table = real("adult", asked.data)
+    arguments = parser.parse_args()
+    table = load_table("adult", arguments.data)
     if table is None:
-        raise SystemExit(f"no real table in {asked.data}")
-    kept: dict[str, float] = {}
-    for epsilon in asked.epsilons:
+        raise SystemExit(f"no real table in {arguments.data}")
+    saved: dict[str, float] = {}
+    for epsilon in arguments.epsilons:
         found = []
-        for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             with tempfile.TemporaryDirectory() as place:
                 found.append(figures(table, epsilon, seed, Path(place)))
-            print(f"epsilon {epsilon:g}, seed {seed}: {told(found[-1])}", flush=True)
+            print(f"epsilon {epsilon:g}, seed {seed}: {format_figures(found[-1])}", flush=True)
         means = {name: float(np.mean([one[name] for one in found])) for name in found[0]}
-        print(f"epsilon {epsilon:g}, mean: {told(means)}", flush=True)
-        kept |= {f"{epsilon:g}, {name}": value for name, value in means.items() if epsilon in SAVED}
-    if asked.save:
-        results.save("usefulness", {name: value for name, value in kept.items() if "seconds" not in name})
+        print(f"epsilon {epsilon:g}, mean: {format_figures(means)}", flush=True)
+        saved |= {f"{epsilon:g}, {name}": value for name, value in means.items() if epsilon in SAVED}
+    if arguments.save:
+        results.save("usefulness", {name: value for name, value in saved.items() if "seconds" not in name})
 
 
-def told(values: dict[str, float]) -> str:
+def format_figures(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 

@@ -1,4 +1,4 @@
-"""The picture in docs/mechanisms.md: weights of the axes for all 1- and 2-way prefix queries, on 10 and on 100 cells.
+"""The plot in docs/mechanisms.md: weights of the axes for all 1- and 2-way prefix queries, on 10 and on 100 cells.
 
 python benchmarks/weights.py
 """
@@ -12,8 +12,8 @@ from dpscale.answers.report import weight_plot
 def main() -> None:
     profiles = {}
     for size in (10, 100):
-        asked = dp.Workload(dp.Domain({f"x{i}": size for i in range(40)})).add("prefix", degree=1)
-        profiles[f"{size} cells"] = dp.plan(asked.add("prefix", degree=2)).accuracy.profiles["x0"]
+        workload = dp.Workload(dp.Domain({f"x{i}": size for i in range(40)})).add("prefix", degree=1)
+        profiles[f"{size} cells"] = dp.plan(workload.add("prefix", degree=2)).accuracy.profiles["x0"]
     picture = Path(__file__).parent.parent / "docs" / "weights.svg"
     picture.write_text(weight_plot(profiles) + "\n")
     for name, profile in profiles.items():

@@ -1,7 +1,7 @@
-"""Wide attributes: planning one 1-way family on 512 to 10⁶ cells, each in a process of its own.
+"""Wide attributes: planning of one 1-way family on 512 to 10⁶ cells, each in its own process.
 
-`gap`: the certificate of the plan, against all strategies of its kind; `least`: its RMSE to what no matrix mechanism is
-under; `dense`: what the strategy on all cells would hold, in GiB, where the plan needs none of it.
+`gap`: the certificate of the plan, against all strategies of its kind; `least`: its RMSE over a lower bound for all
+matrix mechanisms; `dense`: the memory of a strategy on all cells in GiB, which the plan does not need.
 
     python benchmarks/wide.py [--cells 512 1024 2048 10000 100000 1000000] [--save]
 """
@@ -20,15 +20,15 @@ CELLS = (512, 1024, 2048, 10_000, 100_000, 1_000_000)
 MECHANISMS = ("query-smasher", "weighted-residuals")
 
 
-def measurement_plan(cells: int, family: str, mechanism: str) -> dict[str, float]:
-    """One plan in this process."""
+def run_plan(cells: int, family: str, mechanism: str) -> dict[str, float]:
+    """Return the figures of one plan in this process."""
     import dpscale as dp
     from dpscale import mechanisms
 
-    asked, plan = dp.Workload(dp.Domain({"a": cells})).add(family, degree=1), dp.plan
+    workload, plan = dp.Workload(dp.Domain({"a": cells})).add(family, degree=1), dp.plan
     mechanisms.mechanism(mechanism)  # imported before the clock starts
     start = time.perf_counter()
-    made = plan(asked, mechanism)
+    made = plan(workload, mechanism)
     seconds, least = time.perf_counter() - start, made.bound_all
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     ratio = made.rmse() / least if least else float("nan")
@@ -42,16 +42,16 @@ def main() -> None:
     parser.add_argument("--save", action="store_true")
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(measurement_plan(*json.loads(given.one))))
+        print(json.dumps(run_plan(*json.loads(given.one))))
         return
     figures: dict[str, float] = {}
     print(f"{'family':9}{'cells':>9}  {'mechanism':20}{'s':>7}{'RMSE':>9}{'gap':>9}{'least':>8}{'GiB':>7}{'dense':>9}")
     for family in FAMILIES:
         for cells in given.cells:
             for mechanism in MECHANISMS:
-                found = results.apart(__file__, [cells, family, mechanism])
-                told = f"{found['gap']:9.1e}{found['least']:8.4f}{found['peak']:7.2f}{cells**2 / 2**27:9,.2f}"
-                print(f"{family:9}{cells:9,}  {mechanism:20}{found['seconds']:7.2f}{found['rmse']:9.4f}{told}")
+                found = results.run_separately(__file__, [cells, family, mechanism])
+                text = f"{found['gap']:9.1e}{found['least']:8.4f}{found['peak']:7.2f}{cells**2 / 2**27:9,.2f}"
+                print(f"{family:9}{cells:9,}  {mechanism:20}{found['seconds']:7.2f}{found['rmse']:9.4f}{text}")
                 if mechanism == MECHANISMS[-1]:
                     figures |= {f"{family} {cells}, {name}": found[name] for name in ("seconds", "gap")}
     if given.save:

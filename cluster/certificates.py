@@ -1,13 +1,13 @@
-"""Certificates for a Dask cluster of its own: one authority, and a certificate for scheduler, workers and clients.
+"""Certificates for a dedicated Dask cluster: one authority, and a certificate for scheduler, workers and clients.
 
     python cluster/certificates.py FOLDER --host scheduler.example.org --host 10.0.0.5 --days 365 --at /run/secrets
 
-Dask asks both sides of every connection for a certificate of the authority in `ca-file`, and does not compare host
-names: whoever holds any certificate of this authority can run code on the cluster. So use an authority for one cluster
-only, which is what this script makes. Its key, ca.key, signs new certificates; keep it away from the cluster.
+Dask requires on both sides of every connection a certificate of the authority in `ca-file`, and does not compare host
+names: the owner of any certificate of this authority can run code on the cluster. Use an authority for one cluster
+only, as this script does. Its key, ca.key, signs new certificates; store it outside the cluster.
 
-Written are NAME.pem and NAME.key (mode 600), and dask.yaml, which tells Dask to use them: DASK_CONFIG=FOLDER/dask.yaml.
---at is where the machines will find the folder, when that is elsewhere (containers).
+The script writes NAME.pem and NAME.key (mode 600), and dask.yaml, which configures Dask: DASK_CONFIG=FOLDER/dask.yaml.
+--at is the path of the folder on the machines, if it is different (containers).
 """
 
 from __future__ import annotations
@@ -45,24 +45,26 @@ distributed:
 
 
 def make_certificates(folder: Path, hosts: list[str], days: int = 365, at: Path | None = None) -> None:
-    """Write an authority and what it signs; nothing that is there is written over."""
+    """Write an authority and the certificates that it signs; existing files are never overwritten."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority = ec.generate_private_key(ec.SECP256R1())
     issuer = _name("dpscale cluster authority")
-    _write(folder, "ca", authority, _authority(authority, issuer, days))
+    _write(folder, "ca", authority, _self_signed(authority, issuer, days))
     for role in ROLES:
         key = ec.generate_private_key(ec.SECP256R1())
-        _write(folder, role, key, _signed(key, role, hosts, authority, issuer, days))
+        _write(folder, role, key, _sign(key, role, hosts, authority, issuer, days))
     _create(folder / "dask.yaml", CONFIGURATION.format(folder=at or folder.resolve()).encode(), 0o644)
 
 
-def _authority(key: ec.EllipticCurvePrivateKey, name: x509.Name, days: int) -> x509.Certificate:
+def _self_signed(key: ec.EllipticCurvePrivateKey, name: x509.Name, days: int) -> x509.Certificate:
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates, no more
-    begun = _begun(key, name, name, days).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    begun = _make_builder(key, name, name, days).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
     return begun.add_extension(usage, critical=True).sign(key, hashes.SHA256())
 
 
-def _signed(
+def _sign(
     key: ec.EllipticCurvePrivateKey,
     role: str,
     hosts: list[str],
@@ -70,9 +72,9 @@ def _signed(
     issuer: x509.Name,
     days: int,
 ) -> x509.Certificate:
-    """A certificate for both ends of a connection: workers and schedulers call each other; a client only calls."""
+    """Return a certificate for a role: workers and schedulers connect to each other, a client only connects."""
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    begun = _begun(key, _name(f"dpscale {role}"), issuer, days)
+    begun = _make_builder(key, _name(f"dpscale {role}"), issuer, days)
     if role != "client":
         uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
         begun = begun.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
@@ -81,7 +83,7 @@ def _signed(
     return begun.sign(authority, hashes.SHA256())
 
 
-def _begun(
+def _make_builder(
     key: ec.EllipticCurvePrivateKey, subject: x509.Name, issuer: x509.Name, days: int
 ) -> x509.CertificateBuilder:
     start = datetime.now(UTC) - timedelta(minutes=5)  # clocks differ

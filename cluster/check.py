@@ -1,11 +1,11 @@
-"""Hold the manifests of this folder against the schemas of those who will read them.
+"""Validate the manifests of this folder against the schemas of the programs that read them.
 
     python -m venv /tmp/check && /tmp/check/bin/pip install dask-kubernetes dask-jobqueue jsonschema
     /tmp/check/bin/python cluster/check.py
 
-Kubernetes: the custom resource's schema that dask-kubernetes ships; a field that it does not know is an error, which
-the API server would drop in silence. SLURM: the job script that dask-jobqueue makes. Compose: `docker compose config`,
-else the schema named by --compose-schema. What is not installed is skipped, and said to be.
+Kubernetes: the schema of the custom resource in dask-kubernetes; an unknown field is an error, although the API server
+would drop it silently. SLURM: the job script that dask-jobqueue writes. Compose: `docker compose config`, or the schema
+named by --compose-schema. Programs that are not installed are reported as skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 
 
 def check_kubernetes() -> str:
-    """Validate kubernetes.yaml; what was done."""
+    """Validate kubernetes.yaml and return the result."""
     found = importlib.util.find_spec("dask_kubernetes")
     if found is None or found.origin is None or importlib.util.find_spec("jsonschema") is None:
         return "skipped: dask-kubernetes or jsonschema is not installed"
@@ -35,7 +35,7 @@ def check_kubernetes() -> str:
     crd = Path(found.origin).parent / "operator/deployment/helm/dask-kubernetes-operator/crds/daskcluster.yaml"
     [version] = [one for one in yaml.safe_load(crd.read_text())["spec"]["versions"] if one["name"] == "v1"]
     manifest = yaml.safe_load((HERE / "kubernetes.yaml").read_text())
-    schema = closed(version["schema"]["openAPIV3Schema"])
+    schema = forbid_unknown_fields(version["schema"]["openAPIV3Schema"])
     schema["properties"] |= {name: {} for name in ("apiVersion", "kind", "metadata")}
     Draft7Validator(schema).validate(manifest)
     try:
@@ -45,13 +45,13 @@ def check_kubernetes() -> str:
     raise AssertionError("the schema accepts anything")
 
 
-def closed(schema: Any) -> Any:
-    """The schema with unknown fields forbidden, wherever it names fields at all."""
+def forbid_unknown_fields(schema: Any) -> Any:
+    """Return the schema with unknown fields forbidden wherever it names fields."""
     if isinstance(schema, list):
-        return [closed(one) for one in schema]
+        return [forbid_unknown_fields(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    inner = {name: closed(one) for name, one in schema.items()}
+    inner = {name: forbid_unknown_fields(one) for name, one in schema.items()}
     if inner.pop("x-kubernetes-int-or-string", False):
         inner.pop("type", None)
     if "properties" in inner and not inner.get("x-kubernetes-preserve-unknown-fields"):
@@ -60,7 +60,7 @@ def closed(schema: Any) -> Any:
 
 
 def check_compose(schema: Path | None) -> str:
-    """Validate compose.yaml; what was done."""
+    """Validate compose.yaml and return the result."""
     if schema is not None:
         from jsonschema import Draft7Validator
 
@@ -74,7 +74,7 @@ def check_compose(schema: Path | None) -> str:
 
 
 def check_slurm() -> str:
-    """Make a job script; what was done."""
+    """Write a job script and return the result."""
     if importlib.util.find_spec("dask_jobqueue") is None:
         return "skipped: dask-jobqueue is not installed"
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-"""Run a job with workers that SLURM starts, over TLS (needs dask-jobqueue).
+"""Run a job with workers started by SLURM, over TLS (needs dask-jobqueue).
 
     export DASK_CONFIG=/shared/certs/dask.yaml           (by cluster/certificates.py, on the shared file system)
     python cluster/slurm.py job.toml --run-dir /shared/run --queue normal --jobs 8 --cores 4 --memory 32GB
 
-The scheduler and the driver are this process, on the node where it is started (best a job of its own); each SLURM job
-is a node's share: one worker process for each core, since counting holds its own thread busy. `--script` prints what
-would be given to sbatch and starts nothing.
+The scheduler and the driver are this process, on the node on which it is started (preferably as its own SLURM job).
+Each SLURM job is a part of a node: one worker process per core, because counting occupies its thread. `--script` prints
+the script for sbatch and starts nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WAIT_SECONDS = 3600  # for a first worker: a queue may be long
 
 
 def make_cluster(queue: str, cores: int, memory: str, walltime: str, interface: str | None = None) -> Any:
-    """A SLURMCluster whose workers speak TLS, spill nothing and keep their scratch in memory."""
+    """Return a SLURMCluster whose workers use TLS, never spill, and have their scratch space in memory."""
     import dask
     from dask_jobqueue import SLURMCluster
     from distributed import Security
@@ -41,13 +41,13 @@ def make_cluster(queue: str, cores: int, memory: str, walltime: str, interface: 
         local_directory="/dev/shm",
         worker_extra_args=["--no-dashboard"],
         scheduler_options={"dashboard_address": None},
-        job_script_prologue=[*(_exported("DASK_CONFIG")), "export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False",
+        job_script_prologue=[*(_export_line("DASK_CONFIG")), "export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False",
                              "export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False"],
     )  # fmt: skip
 
 
-def _exported(name: str) -> list[str]:
-    """A line that hands a setting of this shell on: SLURM may start jobs with a clean one."""
+def _export_line(name: str) -> list[str]:
+    """Return a line that passes on a setting of this shell, because SLURM may start jobs with a clean environment."""
     import os
     import shlex
 
@@ -55,18 +55,18 @@ def _exported(name: str) -> list[str]:
 
 
 def main() -> int:
-    """What the command line asks for; the exit code, with the sentence of an error that a user can mend."""
+    """Execute the command line; return the exit code, and print the message of a user error."""
     from dpscale.base.errors import DpscaleError
 
     try:
-        carry_out(arguments())
+        run_job(parse_arguments())
     except DpscaleError as error:
         print(f"slurm.py: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job")
     parser.add_argument("--run-dir", required=True, help="on the file system that all nodes share")
@@ -80,8 +80,8 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def carry_out(given: argparse.Namespace) -> None:
-    """The job first: one that cannot run is refused before anything waits in SLURM's queue."""
+def run_job(given: argparse.Namespace) -> None:
+    """Check the job before any SLURM job is queued, and run it."""
     if not given.script:
         check_job(given.job, given.run_dir)
     with make_cluster(given.queue, given.cores, given.memory, given.walltime, given.interface) as cluster:
@@ -92,7 +92,7 @@ def carry_out(given: argparse.Namespace) -> None:
 
 
 def check_job(job: str, run_dir: str) -> None:
-    """Make the run directory of a job, or reopen it; refuse a ledger where it cannot be kept."""
+    """Create or reopen the run directory of a job; refuse a ledger in an unsuitable place."""
     from dpscale.job import Job
     from dpscale.ledger.location import check_ledger_place, standing
     from dpscale.runs.run import Run
@@ -103,9 +103,9 @@ def check_job(job: str, run_dir: str) -> None:
 
 
 def run(job: str, run_dir: str, cluster: Any, jobs: int) -> None:
-    """All stages of the job on the cluster; walltimes that end in between cost what was under way, no more.
+    """Run all stages of the job on the cluster; the end of a walltime costs only the unfinished tasks.
 
-    `adapt`, not `scale`: a lost job is put into the queue again.
+    `adapt`, not `scale`: a lost SLURM job is queued again.
     """
     import dask
     from distributed import Client

@@ -1,7 +1,8 @@
 """A seeded generator of big tables: Zipf-like columns with correlations, written chunk by chunk as Parquet.
 
 Every row draws a hidden number in [0, 1); a column follows it with probability `follow` and is independent otherwise,
-and its value is Zipf-like in either case. Chunk c of a seed is always the same rows, so tables can be made in parts.
+and its value is Zipf-like in either case. Chunk c of a seed always has the same rows, so that tables can be generated
+in parts.
 
     python data/generate.py OUT --rows 1000000 --attributes 20 --sizes 2,4,10,50
 """
@@ -18,20 +19,20 @@ import pyarrow.parquet as pq
 CHUNK = 1 << 18
 
 
-def sizes_of(attributes: int, sizes: list[int]) -> list[int]:
-    """The sizes repeated over the attributes."""
+def repeat_sizes(attributes: int, sizes: list[int]) -> list[int]:
+    """Return the sizes repeated over the attributes."""
     return [sizes[i % len(sizes)] for i in range(attributes)]
 
 
 def zipf(uniform: np.ndarray, size: int, exponent: float) -> np.ndarray:
-    """Values 0 … size−1 with probability ∝ 1/(value+1)^exponent, from uniform numbers."""
+    """Return values 0 … size−1 with probability ∝ 1/(value+1)^exponent, from uniform numbers."""
     weights = 1 / np.arange(1, size + 1) ** exponent
     edges = np.cumsum(weights) / weights.sum()
     return np.minimum(np.searchsorted(edges, uniform, side="right"), size - 1)
 
 
 def chunk(number: int, rows: int, sizes: list[int], seed: int, exponent: float, follow: float) -> pa.Table:
-    """Chunk `number` of the table, of at most CHUNK rows."""
+    """Return chunk `number` of the table, of at most CHUNK rows."""
     random = np.random.default_rng([seed, number])
     hidden = random.random(CHUNK)
     columns = {}
@@ -69,7 +70,7 @@ def main() -> None:
     parser.add_argument("--exponent", type=float, default=1.1)
     parser.add_argument("--follow", type=float, default=0.5)
     given = parser.parse_args()
-    sizes = sizes_of(given.attributes, [int(size) for size in given.sizes.split(",")])
+    sizes = repeat_sizes(given.attributes, [int(size) for size in given.sizes.split(",")])
     generate(given.out, given.rows, sizes, given.seed, given.files, given.exponent, given.follow)
 
 

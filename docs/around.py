@@ -1,7 +1,7 @@
-"""Pages of the site that lie elsewhere in the repository; links between them and docs/, as the repository has them.
+"""Pages of the site from files outside docs/, with the links of the repository.
 
-A page `around/NAME.md` takes the text of the file that it names. Links are kept where they resolve inside the site;
-links to other files that exist are downloads; a link to nothing is a warning, and so an error.
+A page `around/NAME.md` has the text of the file that it names. Links to pages of the site stay links; links to other
+existing files become downloads; a broken link is a warning, and warnings are errors.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ HOMES = {path: DOCS / f"{page}.md" for page, path in PAGES.items()} | {ROOT / "R
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
-def taken(app: Any, page: str, source: list[str]) -> None:
-    """The text of the page, with links as the site needs them."""
+def load_page(app: Any, page: str, source: list[str]) -> None:
+    """Replace the text of a page by that of its file, with links for the site."""
     real = PAGES.get(page, DOCS / f"{page}.md")
     text = real.read_text() if page in PAGES else source[0]
-    source[0] = LINK.sub(lambda found: f"]({_link(page, real.parent, found[1])}{found[2] or ''})", text)
+    source[0] = LINK.sub(lambda found: f"]({_relative_link(page, real.parent, found[1])}{found[2] or ''})", text)
 
 
-def _link(page: str, folder: Path, link: str) -> str:
-    """Where a link of the file in `folder` leads from the page."""
+def _relative_link(page: str, folder: Path, link: str) -> str:
+    """Return the link from the page to the target of a link of a file in `folder`."""
     target = (folder / link).resolve()
     return os.path.relpath(HOMES.get(target, target), (DOCS / page).parent)
 
 
 def setup(app: Any) -> dict[str, bool]:
-    app.connect("source-read", taken)
+    app.connect("source-read", load_page)
     return {"parallel_read_safe": True}

@@ -1,4 +1,4 @@
-"""The documents as a site: `make docs`. Markdown by MyST, the reference from models, commands and docstrings."""
+"""Sphinx configuration of the documentation (`make docs`): Markdown pages, references from models and docstrings."""
 
 import sys
 from pathlib import Path

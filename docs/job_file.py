@@ -1,4 +1,4 @@
-"""The job file's reference, from the models that check a job: a directive of the site."""
+"""A directive of the site: the reference of the job file, generated from the models that validate a job."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OWN = {"unit_through"}  # what a job of several tables says to those of its tabl
 
 
 def reference() -> Iterator[str]:
-    """Markdown: of every table of a job file its keys, what each takes, and what it is by default."""
+    """Yield Markdown: for every table of a job file its keys, their types and their defaults."""
     schema = Job.model_json_schema()
-    for name, told in schema["properties"].items():
-        model, many = _model(told, schema["$defs"])
+    for name, described in schema["properties"].items():
+        model, many = _resolve_model(described, schema["$defs"])
         yield from _section(f"[[{name}]]" if many else f"[{name}]", model)
     for title, section in (("[tables.NAME]", TableSection), ("[[link]]", LinkSection)):
         yield from _section(title, section.model_json_schema())
@@ -33,42 +33,43 @@ def reference() -> Iterator[str]:
 def _section(title: str, model: Mapping[str, Any]) -> Iterator[str]:
     yield from ["", f"## `{title}`", "", model.get("description", "").replace("\n", " "), "", *HEAD]
     required = model.get("required", [])
-    for key, told in model["properties"].items():
+    for key, described in model["properties"].items():
         if key not in OWN:
-            yield f"| `{key}` | {_takes(told)} | {'required' if key in required else _shown(told.get('default'))} |"
+            default = "required" if key in required else _format_default(described.get("default"))
+            yield f"| `{key}` | {_describe_type(described)} | {default} |"
 
 
-def _model(told: Mapping[str, Any], models: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The model of a table, and whether there may be several of it."""
-    if "$ref" in told:
-        return dict(models[told["$ref"].rsplit("/", 1)[1]]), False
-    if told.get("type") == "array":
-        return _model(told["items"], models)[0], True
-    return _model(next(one for one in told["anyOf"] if one.get("type") != "null"), models)
+def _resolve_model(described: Mapping[str, Any], models: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the model of a table, and whether the table may be repeated."""
+    if "$ref" in described:
+        return dict(models[described["$ref"].rsplit("/", 1)[1]]), False
+    if described.get("type") == "array":
+        return _resolve_model(described["items"], models)[0], True
+    return _resolve_model(next(one for one in described["anyOf"] if one.get("type") != "null"), models)
 
 
-def _takes(told: Mapping[str, Any]) -> str:
-    """What a key takes, in words."""
-    if "anyOf" in told:
-        return ", or ".join(dict.fromkeys(word for one in told["anyOf"] if (word := _takes(one))))
-    if "enum" in told or "const" in told:
-        return ", ".join(f"`{_shown(one)}`" for one in told.get("enum", [told.get("const")]))
-    inner = f" (of each: {of})" if "items" in told and (of := _takes(told["items"])) else ""
-    return KINDS.get(told.get("type", ""), "") + inner + _bounds(told)
+def _describe_type(described: Mapping[str, Any]) -> str:
+    """Return the type of a key in words."""
+    if "anyOf" in described:
+        return ", or ".join(dict.fromkeys(word for one in described["anyOf"] if (word := _describe_type(one))))
+    if "enum" in described or "const" in described:
+        return ", ".join(f"`{_format_default(one)}`" for one in described.get("enum", [described.get("const")]))
+    inner = f" (of each: {of})" if "items" in described and (of := _describe_type(described["items"])) else ""
+    return KINDS.get(described.get("type", ""), "") + inner + _describe_bounds(described)
 
 
-def _bounds(told: Mapping[str, Any]) -> str:
-    return "".join(f" {word} {told[key]:g}" for key, word in BOUNDS.items() if key in told)
+def _describe_bounds(described: Mapping[str, Any]) -> str:
+    return "".join(f" {word} {described[key]:g}" for key, word in BOUNDS.items() if key in described)
 
 
-def _shown(value: Any) -> str:
+def _format_default(value: Any) -> str:
     if value is None or value == {}:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class JobFile(SphinxDirective):
-    """`{job-file}`"""
+    """The directive `{job-file}`."""
 
     def run(self) -> list[Any]:
         lines = [line for block in reference() for line in block.splitlines() or [""]]

@@ -1,6 +1,6 @@
-"""The picture of a report in the README, made anew: `python docs/picture.py REPORT.html` writes docs/report.png.
+"""The screenshot of a report in the README: `python docs/picture.py REPORT.html` writes docs/report.png.
 
-Needs Chromium, driven as by the tests. The first screen, in few colours, so that it stays small.
+It needs Chromium, which is driven as in the tests. The picture is the first screen, in few colours to limit its size.
 """
 
 import sys

@@ -1,14 +1,14 @@
-"""A dpscale job as an Airflow 3 DAG: one task a stage, as `dpscale stages` lists them.
+"""A dpscale job as an Airflow 3 DAG: one task per stage, as `dpscale stages` lists them.
 
-Tasks hand over the run directory and the hash of what the stage before left, as its manifest notes it; that the files
-still have that hash is for dpscale to see, as each stage begins. Nothing of the data passes through XCom. A stage that
-is done returns at once, and the ledger charges a release once, so a retry spends nothing and draws nothing anew. Exit
-codes: 75 is retried, and so is a command that a signal ended (the kernel for want of memory); 2 (wrong job or data) and
-3 (the budget refuses) fail for good.
+Tasks pass on the run directory and the hash of the output of the previous stage, from its manifest; dpscale checks at
+the start of each stage that the files still have that hash. XCom contains no data. A completed stage returns at once,
+and the ledger charges a release once, so that a retry spends nothing and draws nothing again. Exit codes: 75 is
+retried, and so is a command that was ended by a signal (the kernel out of memory); 2 (wrong job or data) and 3 (refused
+by the budget) fail permanently.
 
-Put this file into the DAG folder. The command may be in an environment of its own: DPSCALE names it. Parameters: `job`,
-a job file, and `run_dir`, a new directory that every Airflow worker sees; by default one below the job's folder for
-every logical run, so that a scheduled DAG makes a new release (with a new charge) each time.
+Put this file into the DAG folder. The command may be in another environment: DPSCALE names it. Parameters: `job`, a job
+file, and `run_dir`, a new directory that every Airflow worker can access; by default one below the folder of the
+job for every logical run, so that a scheduled DAG makes a new release (with a new charge) each time.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ TRANSIENT = 75
 
 
 def dpscale(*arguments: str) -> dict[str, Any]:
-    """Run a dpscale command; its JSON, or the failure that Airflow should see. Its progress is in the task's log."""
+    """Run a dpscale command; return its JSON or raise the error for Airflow. Progress goes to the log of the task."""
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen([COMMAND, *arguments, "--json"], stdout=out, stderr=subprocess.PIPE, text=True)
-        sentence = _followed(process.stderr or ())
+        sentence = _print_lines(process.stderr or ())
         code = process.wait()
         out.seek(0)
-        told = out.read()
+        output = out.read()
     if killer := signal_of(code):
         raise RuntimeError(f"dpscale {arguments[0]} was ended by {killer}")  # retried
     if code == TRANSIENT:
         raise RuntimeError(sentence)  # retried
     if code != 0:
         raise AirflowFailException(sentence)
-    return dict(json.loads(told.rpartition("{")[1] + told.partition("{")[2]))
+    return dict(json.loads(output.rpartition("{")[1] + output.partition("{")[2]))
 
 
-def _followed(lines: Iterable[str]) -> str:
-    """The last line that says something; each is printed as it comes."""
+def _print_lines(lines: Iterable[str]) -> str:
+    """Print each line as it arrives, and return the last nonempty one."""
     last = ""
     for line in lines:
         print(line.rstrip(), flush=True)
@@ -56,13 +56,13 @@ def _followed(lines: Iterable[str]) -> str:
 
 
 def signal_of(code: int) -> str | None:
-    """The signal that ended a process: negative as Python tells it, 128 and more as a shell in between does."""
+    """Return the signal that ended a process: negative in Python, from 128 on through a shell."""
     number = -code if code < 0 else code - 128
     return f"signal {number} ({signal.strsignal(number)})" if number in signal.valid_signals() else None
 
 
 def stage(name: str, before: dict[str, str]) -> dict[str, str]:
-    """One stage, on what the one before it left and nothing else."""
+    """Run one stage on the output of the previous one and nothing else."""
     run_dir, earlier = before["run_dir"], before["stage"]
     if name not in [one["name"] for one in dpscale("stages", run_dir)["stages"]]:
         return before  # the job does not ask for it
@@ -72,20 +72,20 @@ def stage(name: str, before: dict[str, str]) -> dict[str, str]:
     return {"run_dir": run_dir, "stage": name, "sha256": dpscale(name, run_dir)["sha256"]}
 
 
-def later() -> list[str]:
-    """The stages after the first, in their order."""
+def later_stages() -> list[str]:
+    """Return the stages after the first, in order."""
     listed = subprocess.run([COMMAND, "stages", "--json"], check=True, capture_output=True, text=True)
     return [one["name"] for one in json.loads(listed.stdout)["stages"]][1:]
 
 
-def task_of(name: str) -> Any:
-    """The task of a stage."""
+def make_task(name: str) -> Any:
+    """Return the task of a stage."""
 
     @task(task_id=name)
-    def carry_out(before: dict[str, str]) -> dict[str, str]:
+    def run_stage(before: dict[str, str]) -> dict[str, str]:
         return stage(name, before)
 
-    return carry_out
+    return run_stage
 
 
 @dag(
@@ -106,8 +106,8 @@ def release() -> None:
         return {"run_dir": run_dir, "stage": "plan", "sha256": dpscale("status", run_dir)["stages"]["plan"]["sha256"]}
 
     left = plan()
-    for name in later():
-        left = task_of(name)(left)
+    for name in later_stages():
+        left = make_task(name)(left)
 
 
 release()

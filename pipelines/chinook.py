@@ -1,10 +1,10 @@
-"""Chinook: a music shop as a SQLite file (github.com/lerocha/chinook-database, MIT). Name the file:
+"""Chinook: a music shop as a SQLite file (github.com/lerocha/chinook-database, MIT). Pass the file:
 
     python pipelines/chinook.py Chinook_Sqlite.sqlite [--job customers|employees] [--rows N] [--compare]
 
-Every table is exported to Parquet with sqlite3 and pyarrow alone. customers: a customer is protected with all invoices
-and their lines; the tracks that lines name are a public catalogue. employees: an employee is protected, and who reports
-to whom is a link within one table. The shop is made up and tiny: its noise is larger than what it has to tell.
+Every table is exported to Parquet with sqlite3 and pyarrow. customers: a customer is protected with all invoices and
+their lines; the tracks in the lines are a public catalogue. employees: an employee is protected, and the manager of an
+employee is a link within one table. The shop is fictitious and tiny: its noise is larger than its signal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from databases import Rows, Tables, belonging, main
+from databases import Rows, Tables, main, select_related
 
 TRACKS = """SELECT TrackId, Genre.Name AS Genre, MediaType.Name AS Media, Milliseconds / 1000.0 AS Seconds, UnitPrice
             FROM Track JOIN Genre USING (GenreId) JOIN MediaType USING (MediaTypeId)"""
@@ -29,11 +29,11 @@ EMPLOYEES = """SELECT EmployeeId, ReportsTo, Title, City, CAST(strftime('%Y', Hi
 def prepare(source: Path, rows: int | None = None) -> Tables:
     with closing(sqlite3.connect(f"file:{source.resolve(strict=True)}?mode=ro&immutable=1", uri=True)) as shop:
         customers = query(shop, CUSTOMERS)[:rows]
-        invoices = belonging(query(shop, INVOICES), "CustomerId", customers)
+        invoices = select_related(query(shop, INVOICES), "CustomerId", customers)
         return {
             "customers": customers,
             "invoices": invoices,
-            "lines": belonging(query(shop, LINES), "InvoiceId", invoices),
+            "lines": select_related(query(shop, LINES), "InvoiceId", invoices),
             "tracks": query(shop, TRACKS),
             "employees": query(shop, EMPLOYEES),
         }

@@ -1,7 +1,7 @@
-"""What the pipelines of real databases share: tables to Parquet, a run, its summary, on request a private comparison.
+"""Common functions of the database pipelines: tables to Parquet, a run, its summary, an optional private comparison.
 
-The data do not come with dpscale: a pipeline takes the folder that you have them in, and its first lines say where they
-are from. Domain files beside the jobs are written from code books, and nothing in them is read off the records.
+The data are not part of dpscale: a pipeline takes the folder of the data, and its docstring names the source. The
+domain files of the jobs are written from code books and not from the records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRIVATE = "\nPRIVATE, not to be published: mean total variation of cross margina
 
 
 def main(name: str, jobs: tuple[str, ...], prepare: Callable[[Path, int | None], Tables]) -> None:
-    """The command of one pipeline."""
+    """Run the command of one pipeline."""
     parser = argparse.ArgumentParser(description=f"{name}, end to end")
     parser.add_argument("source", type=Path, help="where the data are")
     parser.add_argument("--job", choices=jobs, default=jobs[0])
@@ -42,7 +42,7 @@ def main(name: str, jobs: tuple[str, ...], prepare: Callable[[Path, int | None],
         release = dp.run(job, given.run_dir or place / "runs" / run)
         print(summary(release))
         if given.compare:
-            print(compared(job, release))
+            print(compare_links(job, release))
     except FileNotFoundError as error:
         raise SystemExit(
             f"{name}: there is no {error.filename}; the first lines of the script say what it takes"
@@ -52,7 +52,7 @@ def main(name: str, jobs: tuple[str, ...], prepare: Callable[[Path, int | None],
 
 
 def write(place: Path, tables: Tables) -> None:
-    """One Parquet file a table, all whose columns are numbers or texts."""
+    """Write one Parquet file per table; all columns are numbers or texts."""
     shutil.rmtree(place / "data", ignore_errors=True)
     (place / "data").mkdir(parents=True)
     for name, rows in tables.items():
@@ -61,41 +61,41 @@ def write(place: Path, tables: Tables) -> None:
         pq.write_table(pa.Table.from_pylist(rows), place / "data" / f"{name}.parquet")
 
 
-def texts(path: Path, delimiter: str, names: str | None = None) -> Rows:
-    """The rows of a file of texts, in Latin-1; `names`: of its columns, where the file has no header."""
+def read_texts(path: Path, delimiter: str, names: str | None = None) -> Rows:
+    """Read the rows of a Latin-1 text file; `names` are the columns of a file without header."""
     with open(path, encoding="latin-1", newline="") as file:
         return list(csv.DictReader(file, names.split() if names else None, delimiter=delimiter))
 
 
-def number(text: str) -> float | None:
-    """A text as a number; None where it says none."""
+def parse_number(text: str) -> float | None:
+    """Return a text as a number, or None if it is none."""
     try:
         return float(text)
     except ValueError:
         return None
 
 
-def belonging(rows: Iterable[dict[str, Any]], column: str, to: Rows, key: str | None = None) -> Rows:
-    """The rows whose key in a column is one of a table's."""
+def select_related(rows: Iterable[dict[str, Any]], column: str, to: Rows, key: str | None = None) -> Rows:
+    """Return the rows whose key in a column is a key of another table."""
     keys = {row[key or column] for row in to}
     return [row for row in rows if row[column] in keys]
 
 
 def summary(release: dp.DatabaseRelease) -> str:
-    """Rows of every table as released, and where the report is."""
+    """Return the released rows of every table and the path of the report."""
     counts = [f"{name:>14}: {len(frame):,} rows" for name, frame in release.synthetic().items()]
     return "\n".join([*counts, f"report: {release.path / 'report.html'}"])
 
 
-def compared(job: Path, release: dp.DatabaseRelease) -> str:
-    """Links as they are and as released, by attributes of both ends; beside it the released links drawn at random."""
+def compare_links(job: Path, release: dp.DatabaseRelease) -> str:
+    """Compare links with released links and with random links, by attributes of both ends."""
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
     from dpscale.multitable.link_data import read_links
     from dpscale.multitable.privacy_unit import neighbour_relation
 
     ours, rng, lines = DatabaseJob.read(job), np.random.default_rng(0), [PRIVATE]
-    theirs, engine = released(ours, release), resolve(scheduler="threads")
+    theirs, engine = released_job(ours, release), resolve(scheduler="threads")
     for one, other in zip(ours.link, theirs.link, strict=True):
         true, made = (
             read_links(engine, read, link, neighbour_relation(read)) for read, link in ((ours, one), (theirs, other))
@@ -111,8 +111,8 @@ def compared(job: Path, release: dp.DatabaseRelease) -> str:
     return "\n".join(lines)
 
 
-def released(job: Any, release: dp.DatabaseRelease) -> Any:
-    """The same job of the released tables."""
+def released_job(job: Any, release: dp.DatabaseRelease) -> Any:
+    """Return the same job on the released tables."""
     folder = release.path / "synthetic"
     tables = {
         name: one.model_copy(update={"path": str(folder / name / "*.parquet")}) for name, one in job.tables.items()
@@ -133,7 +133,7 @@ def sizes(job: Any, link: Any) -> tuple[list[int], list[int]]:
 
 
 def variation(true: tuple[Any, Any], made: tuple[Any, Any], of: tuple[list[int], list[int]]) -> float:
-    """Mean over all sets of three attributes of both ends; of two where neither end has two."""
+    """Return the mean total variation over all sets of three attributes of both ends (two if both have one)."""
     (one, other), found = of, []
     sets = [((i,), pair) for i in range(len(one)) for pair in combinations(range(len(other)), 2)]
     sets += [(pair, (j,)) for pair in combinations(range(len(one)), 2) for j in range(len(other))]

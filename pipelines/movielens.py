@@ -1,12 +1,13 @@
-"""MovieLens-100K: 943 persons, 1,682 films, 100,000 ratings. Get `ml-100k` from GroupLens (grouplens.org/datasets;
-research use, no redistribution), and name its folder:
+"""MovieLens-100K: 943 persons, 1,682 films, 100,000 ratings.
+
+Get `ml-100k` from GroupLens (grouplens.org/datasets; research use, no redistribution), and pass its folder:
 
     python pipelines/movielens.py ml-100k [--job both|catalogue|ratings] [--rows N] [--compare]
 
-both: persons and films are protected, with at most 10 links each: an extract, as data with more are refused. What is
-protected is the extract: each person's first ten ratings, of which each film keeps ten. catalogue: films are public,
-and a person is protected with up to 50 links, as the job cuts them. ratings: the same, where a rating is a row of its
-own, with stars and month. Domains are from the README of the data.
+both: persons and films are protected, with at most 10 links each. Data with more links are refused, so that the
+protected table is an extract: the first ten ratings of each person, and of these ten per film. catalogue: films are
+public, and a person is protected with up to 50 links, which the job selects. ratings: the same with each rating as a
+row, with stars and month. Domains follow the README of the data.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from databases import Rows, Tables, belonging, main, number, texts
+from databases import Rows, Tables, main, parse_number, read_texts, select_related
 
 DEGREE = 10
 GENRES = (
@@ -24,9 +25,9 @@ GENRES = (
 
 
 def prepare(source: Path, rows: int | None = None) -> Tables:
-    users = texts(source / "u.user", "|", "user_id age sex occupation zip")[:rows]
-    movies = [_movie(row) for row in texts(source / "u.item", "|", f"movie_id title date video url {GENRES}")]
-    ratings = belonging(texts(source / "u.data", "\t", "user_id movie_id stars time"), "user_id", users)
+    users = read_texts(source / "u.user", "|", "user_id age sex occupation zip")[:rows]
+    movies = [_movie(row) for row in read_texts(source / "u.item", "|", f"movie_id title date video url {GENRES}")]
+    ratings = select_related(read_texts(source / "u.data", "\t", "user_id movie_id stars time"), "user_id", users)
     ratings.sort(key=lambda row: (int(row["time"]), row["user_id"], row["movie_id"]))
     extract = _first(_first(ratings, "user_id"), "movie_id")
     return {
@@ -40,13 +41,13 @@ def prepare(source: Path, rows: int | None = None) -> Tables:
 
 
 def _movie(row: dict[str, str]) -> dict[str, object]:
-    """A film by its year, null where none is told, and its genres."""
-    return {"movie_id": int(row["movie_id"]), "year": number(row["date"][-4:]),
+    """Return a film with its year, null if unknown, and its genres."""
+    return {"movie_id": int(row["movie_id"]), "year": parse_number(row["date"][-4:]),
             **{name: int(row[name]) for name in GENRES.split()}}  # fmt: skip
 
 
 def _first(ratings: Rows, column: str) -> Rows:
-    """Each one's first ratings."""
+    """Return the first ratings of each key."""
     seen: dict[str, int] = {}
     for row in ratings:
         seen[row[column]] = row["place"] = seen.get(row[column], 0) + 1

@@ -1,8 +1,8 @@
-"""A job as a DAG in plain Python, for those without Airflow: one step a stage, as `dpscale stages` lists them.
+"""A job as a DAG in plain Python, without Airflow: one step per stage, as `dpscale stages` lists them.
 
-Every step is a process of its own that knows the run directory and nothing else. It may be run again: what is done
-stays done, and nothing is spent twice. A transient failure (exit code 75), or a process that a signal ended (the kernel
-for want of memory), is tried again; any other failure ends the DAG.
+Every step is a process that knows only the run directory. A step may be repeated: a completed stage is not run again,
+and nothing is spent twice. A transient failure (exit code 75), or a process ended by a signal (the kernel out of
+memory), is retried; any other failure ends the DAG.
 
     python pipelines/steps.py pipelines/main.toml runs/main
 """
@@ -21,7 +21,7 @@ USAGE = "usage: python pipelines/steps.py JOB.toml RUN_DIR"
 
 
 def step(*arguments: str) -> None:
-    """One step, tried again where its exit code says that this may help."""
+    """Run one step, and retry it if its exit code is that of a transient failure."""
     for left in reversed(range(TRIES)):
         code = subprocess.run([sys.executable, "-m", "dpscale", *arguments]).returncode
         if killer := signal_of(code):
@@ -35,13 +35,13 @@ def step(*arguments: str) -> None:
 
 
 def signal_of(code: int) -> str | None:
-    """The signal that ended a process: negative as Python tells it, 128 and more as a shell in between does."""
+    """Return the signal that ended a process: negative in Python, from 128 on through a shell."""
     number = -code if code < 0 else code - 128
     return f"signal {number} ({signal.strsignal(number)})" if number in signal.valid_signals() else None
 
 
 def stages(run_dir: str) -> list[str]:
-    """The stages of a run, in their order."""
+    """Return the stages of a run, in order."""
     command = [sys.executable, "-m", "dpscale", "stages", run_dir, "--json"]
     listed = subprocess.run(command, check=True, capture_output=True)
     return [stage["name"] for stage in json.loads(listed.stdout)["stages"]]

@@ -30,7 +30,7 @@ def figures(tables, tmp_path, monkeypatch):
 
 
 def test_page_equals_generated_page(tables):
-    assert tables.filled(PAGE.read_text()) == PAGE.read_text()
+    assert tables.fill_blocks(PAGE.read_text()) == PAGE.read_text()
 
 
 def test_benchmarks_results_and_blocks_correspond(tables):
@@ -47,15 +47,15 @@ def test_measured_section_has_no_handwritten_figure(tables):
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "benchmarks/results").glob("*.json"))])
 def test_changed_figure_changes_page(tables, figures, name):
-    content = json.loads(figures.path_of(name).read_text())
+    content = json.loads(figures.result_path(name).read_text())
     assert content["run"]
     for key, value in content["figures"].items():
         other = "3GiB" if isinstance(value, str) else 3.3 * value + 2
         if (name, key) in {("main_job", "bincount"), ("noise", "sigma 2^30")}:  # 1 by their meaning
             continue
         changed = content | {"figures": content["figures"] | {key: other}}
-        figures.path_of(name).write_text(json.dumps(changed))
-        assert tables.filled(PAGE.read_text()) != PAGE.read_text(), key
+        figures.result_path(name).write_text(json.dumps(changed))
+        assert tables.fill_blocks(PAGE.read_text()) != PAGE.read_text(), key
 
 
 def test_incomplete_results_are_not_saved(figures):

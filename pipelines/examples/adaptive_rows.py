@@ -60,12 +60,12 @@ print(f"correlation of q1 and q4 in the rows: {made.q1.corr(made.q4):.2f}")
 
 
 # %%
-def apart(names: tuple[str, str]) -> float:
-    """Half the sum of differences between shares of cells: how many rows in all would have to be others."""
+def pair_distance(names: tuple[str, str]) -> float:
+    """Return half the sum of differences between shares of cells: the share of rows that would have to change."""
     names = list(names)
     true, rows_ = (frame.groupby(names).size() / len(frame) for frame in (survey, made))
     return float(true.sub(rows_, fill_value=0).abs().sum() / 2)
 
 
 pairs = list(combinations(survey.columns, 2))
-print(f"off in pairs, on average: {np.mean([apart(pair) for pair in pairs]):.1%} of rows, at ε = 0.5")
+print(f"off in pairs, on average: {np.mean([pair_distance(pair) for pair in pairs]):.1%} of rows, at ε = 0.5")

@@ -85,10 +85,10 @@ print({name: len(frame) for name, frame in made.items()})
 
 
 # %%
-def visits_each(patients: pd.DataFrame, visits: pd.DataFrame) -> pd.Series:
-    """Visits a patient, by age."""
+def visits_by_age(patients: pd.DataFrame, visits: pd.DataFrame) -> pd.Series:
+    """Return the mean number of visits of a patient, by age."""
     counts = visits.groupby("patient").size().reindex(patients.patient, fill_value=0).to_numpy()
     return pd.Series(counts).groupby(pd.cut(patients.age.to_numpy(), [0, 18, 40, 65, 95], right=False)).mean()
 
 
-print(pd.DataFrame({"data": visits_each(patients, visits), "rows": visits_each(made["patients"], made["visits"])}))
+print(pd.DataFrame({"data": visits_by_age(patients, visits), "rows": visits_by_age(made["patients"], made["visits"])}))
