@@ -1,4 +1,4 @@
-"""A small shop: persons, who live in a public country, place orders and rate public products."""
+"""A small shop: persons live in a public country, place orders and rate public products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOMAINS = {
 }
 
 
-def frames(seed: int = 0) -> dict[str, pd.DataFrame]:
+def make_frames(seed: int = 0) -> dict[str, pd.DataFrame]:
     rng = np.random.default_rng(seed)
     age, sex = rng.integers(0, 4, PERSONS), np.where(rng.random(PERSONS) < 0.5, "F", "M")
     country = rng.integers(0, COUNTRIES, PERSONS)
@@ -37,10 +37,10 @@ def frames(seed: int = 0) -> dict[str, pd.DataFrame]:
     return {"persons": persons, "orders": orders, "products": products, "countries": countries, "ratings": pairs}
 
 
-def write(folder: Path, changes: dict[str, Any] | None = None, data: dict[str, pd.DataFrame] | None = None,
+def write_job(folder: Path, changes: dict[str, Any] | None = None, data: dict[str, pd.DataFrame] | None = None,
           parts: int = 1, **more: Any) -> Path:  # fmt: skip
-    """Data, domains and a job; `changes` and `more`: of the job's top level."""
-    for name, frame in (data or frames()).items():
+    """Write data, domains and a job; `changes` and `more` replace sections of the job."""
+    for name, frame in (data or make_frames()).items():
         place = folder / "data" / name
         place.mkdir(parents=True, exist_ok=True)
         for number in range(parts):
@@ -48,22 +48,22 @@ def write(folder: Path, changes: dict[str, Any] | None = None, data: dict[str, p
     for name, attributes in DOMAINS.items():
         (folder / f"{name}.toml").write_text(tomli_w.dumps({"attributes": attributes}))
     path = folder / "job.toml"
-    path.write_text(tomli_w.dumps(job() | (changes or {}) | more))
+    path.write_text(tomli_w.dumps(make_job() | (changes or {}) | more))
     return path
 
 
-def table(name: str, key: str | None = None, **more: Any) -> dict[str, Any]:
+def table_section(name: str, key: str | None = None, **more: Any) -> dict[str, Any]:
     return {"path": f"data/{name}/*.parquet", "domain": f"{name}.toml", **({"key": key} if key else {}), **more}
 
 
-def job() -> dict[str, Any]:
-    """Persons are the root: their orders, ratings and countries come and go with them."""
+def make_job() -> dict[str, Any]:
+    """Return a job whose root is persons: their orders, ratings and countries are added or removed with them."""
     return {
         "tables": {
-            "persons": table("persons", "id"),
-            "orders": table("orders"),
-            "products": table("products", "code", public=True),
-            "countries": table("countries", "country", public=True),
+            "persons": table_section("persons", "id"),
+            "orders": table_section("orders"),
+            "products": table_section("products", "code", public=True),
+            "countries": table_section("countries", "country", public=True),
         },
         "link": [
             {"kind": "one-to-many", "parent": "persons", "child": "orders", "child_key": "person", "max_degree": 6},
@@ -76,8 +76,8 @@ def job() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def digests(run: Path) -> dict[str, str]:
-    """Of all that is drawn and of what is made of it."""
+def run_digests(run: Path) -> dict[str, str]:
+    """Return the digests of all drawn values and of the synthetic rows."""
     files = [
         *run.glob("links/*/*.npy"),
         *run.glob("synthetic/*/*.parquet"),

@@ -1,4 +1,4 @@
-"""Whole runs of several tables: integrity, one charge, the same bytes wherever they run, and what is refused."""
+"""Whole runs of several tables: referential integrity, one charge, reproducible bytes, resumption and refusals."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from tests.multitable.small import DOMAINS, digests, frames, job, table, write
+from tests.multitable.small import DOMAINS, make_frames, make_job, run_digests, table_section, write_job
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run under `run`."""
+    """The folder of a completed run, which is in `run`."""
     folder = tmp_path_factory.mktemp("shop")
-    dp.run(write(folder), folder / "run")
+    dp.run(write_job(folder), folder / "run")
     return folder
 
 
-def charges(folder: Path) -> list[tuple[str, str]]:
+def list_charges(folder: Path) -> list[tuple[str, str]]:
     with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
         return list(db.execute("SELECT dataset, state FROM releases"))
 
 
-def test_every_key_is_there_and_bounds_are_kept(shop: Path) -> None:
+def test_foreign_keys_are_valid_and_degrees_bounded(shop: Path) -> None:
     found = {name: frame.compute() for name, frame in dp.DatabaseRelease.open(shop / "run").synthetic().items()}
     assert set(found) == {"persons", "orders", "products", "countries", "ratings"}
     persons, orders, ratings = found["persons"], found["orders"], found["ratings"]
@@ -51,15 +51,15 @@ def test_every_key_is_there_and_bounds_are_kept(shop: Path) -> None:
     assert len(persons) == pytest.approx(300, abs=60)
 
 
-def test_a_public_table_is_as_it_is(shop: Path) -> None:
+def test_public_table_is_released_unchanged(shop: Path) -> None:
     found = dp.DatabaseRelease.open(shop / "run").synthetic()["products"].compute()
-    truth = frames()["products"]
+    truth = make_frames()["products"]
     pd.testing.assert_frame_equal(found[list(truth.columns)].astype({"label": object}), truth.astype({"label": object}),
                                   check_dtype=False)  # fmt: skip
 
 
-def test_links_follow_the_data(shop: Path) -> None:
-    """Older persons order more, women's orders are small: both are in the synthetic database."""
+def test_links_reflect_dependence_on_attributes(shop: Path) -> None:
+    """Older persons order more, and women's orders are small."""
     found = {name: frame.compute() for name, frame in dp.DatabaseRelease.open(shop / "run").synthetic().items()}
     both = found["orders"].merge(found["persons"], left_on="person", right_on="id")
     each = found["orders"].person.value_counts().reindex(found["persons"].id).fillna(0).to_numpy()
@@ -67,42 +67,40 @@ def test_links_follow_the_data(shop: Path) -> None:
     assert both[both.sex == "F"].amount.mean() < 0.5 * both[both.sex == "M"].amount.mean()
 
 
-def test_one_charge_for_all_of_it(shop: Path) -> None:
-    assert charges(shop) == [("shop", "released")]
+def test_release_is_charged_once(shop: Path) -> None:
+    assert list_charges(shop) == [("shop", "released")]
     run = shop / "run"
     cost = dp.DatabaseRelease.open(run).manifest["privacy"]["cost"]
-    assert 0.99 * 8 < eval_fraction(cost["gaussian"]) <= 8
+    assert 0.99 * 8 < fraction_value(cost["gaussian"]) <= 8
     assert not list(run.rglob("secret.key"))
 
 
-def eval_fraction(text: str) -> float:
+def fraction_value(text: str) -> float:
     from fractions import Fraction
 
     return float(Fraction(text))
 
 
-def test_a_repeat_reads_and_spends_nothing(shop: Path) -> None:
-    before = digests(shop / "run")
+def test_repeated_run_reads_and_spends_nothing(shop: Path) -> None:
+    before = run_digests(shop / "run")
     again = CliRunner().invoke(main, ["run", str(shop / "job.toml"), "--run-dir", str(shop / "run"), "--quiet"])
     assert again.exit_code == 0, again.output
     assert "nothing was read" in again.stderr
-    assert digests(shop / "run") == before
-    assert charges(shop) == [("shop", "released")]
+    assert run_digests(shop / "run") == before
+    assert list_charges(shop) == [("shop", "released")]
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
-def test_engine_partitions_and_order_of_rows_change_nothing_that_is_drawn(
-    shop: Path, tmp_path: Path, scheduler: str
-) -> None:
-    """Links' sums, exactly: the snapshot differs with the files, so noise does; without it they are the same."""
+def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, tmp_path: Path, scheduler: str) -> None:
+    """Link sums are compared exactly; noise differs because it depends on the snapshot of the files."""
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
     from dpscale.multitable.link_data import read_links
     from dpscale.multitable.privacy_unit import neighbour_relation
     from dpscale.relational.features import Features
 
-    shuffled = {name: frame.sample(frac=1, random_state=1) for name, frame in frames().items()}
-    write(tmp_path, data=shuffled, parts=3)
+    shuffled = {name: frame.sample(frac=1, random_state=1) for name, frame in make_frames().items()}
+    write_job(tmp_path, data=shuffled, parts=3)
     found = []
     for path, engine in ((shop / "job.toml", "synchronous"), (tmp_path / "job.toml", scheduler)):
         read = DatabaseJob.read(path)
@@ -121,48 +119,48 @@ def test_engine_partitions_and_order_of_rows_change_nothing_that_is_drawn(
     assert found[:half] == found[half:]
 
 
-def test_a_run_that_was_killed_goes_on_with_the_same_noise(shop: Path, tmp_path: Path) -> None:
-    """Stopped after the first sum of the first link is on disk: it stays, and the rest is as it would have been."""
+def test_resumed_run_has_same_noise(shop: Path, tmp_path: Path) -> None:
+    """The run is stopped after the first sum of the first link is on disk: it stays, and the rest is the same."""
     from dpscale.multitable import measuring
 
-    path = write(tmp_path)
+    path = write_job(tmp_path)
     original, calls = measuring.LinkRecords.measure, []
 
-    def stopped(self: Any, *arguments: Any) -> Any:
+    def measure_once(self: Any, *arguments: Any) -> Any:
         if calls:
             raise KeyboardInterrupt
         calls.append(1)
         return original(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring.LinkRecords, "measure", stopped)
+        patch.setattr(measuring.LinkRecords, "measure", measure_once)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
-    assert charges(tmp_path) == [("shop", "reserved")]
+    assert list_charges(tmp_path) == [("shop", "reserved")]
     assert len(list((tmp_path / "run").glob("links/*/*.npy"))) == 1
     dp.run(path, tmp_path / "run")
-    assert charges(tmp_path) == [("shop", "released")]
+    assert list_charges(tmp_path) == [("shop", "released")]
     for file in tmp_path.glob("ledger.sqlite*"):
         file.unlink()
     dp.run(path, tmp_path / "undisturbed")
-    assert digests(tmp_path / "run") == digests(tmp_path / "undisturbed")
+    assert run_digests(tmp_path / "run") == run_digests(tmp_path / "undisturbed")
 
 
-def test_a_copied_directory_draws_nothing_of_other_data(tmp_path: Path) -> None:
-    """The release is charged once: a copy of the directory with other links is refused before it draws."""
+def test_copied_directory_with_other_links_is_refused(tmp_path: Path) -> None:
+    """The release is charged once: a copy of the directory with other links is refused before a draw."""
     from dpscale.multitable import measuring
 
-    path = write(tmp_path)
+    path = write_job(tmp_path)
 
-    def stopped(*_: Any) -> Any:
+    def stop(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring.LinkRecords, "measure", stopped)
+        patch.setattr(measuring.LinkRecords, "measure", stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     (tmp_path / "data/ratings/0.parquet").unlink()
-    frames(5)["ratings"].to_parquet(tmp_path / "data/ratings/0.parquet", index=False)
+    make_frames(5)["ratings"].to_parquet(tmp_path / "data/ratings/0.parquet", index=False)
     with pytest.raises(dp.DataError, match="the files changed since this release started"):
         dp.run(path, tmp_path / "run")
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
@@ -171,11 +169,11 @@ def test_a_copied_directory_draws_nothing_of_other_data(tmp_path: Path) -> None:
         dp.run(path, tmp_path / "run")
 
 
-def test_both_sides_protected(tmp_path: Path) -> None:
+def test_protects_both_sides(tmp_path: Path) -> None:
     link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
             "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both"}  # fmt: skip
-    tables = {"persons": table("persons", "id"), "products": table("products", "code", share=0.2)}
-    release = dp.run(write(tmp_path, tables=tables, link=[link]), tmp_path / "run")
+    tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code", share=0.2)}
+    release = dp.run(write_job(tmp_path, tables=tables, link=[link]), tmp_path / "run")
     found = {name: frame.compute() for name, frame in release.synthetic().items()}
     assert found["ratings"].code.isin(found["products"].code).all()
     assert release.manifest["privacy"]["relation"] == "replace"
@@ -184,31 +182,33 @@ def test_both_sides_protected(tmp_path: Path) -> None:
         assert list(db.execute("SELECT count(*) FROM releases")) == [(1,)]
 
 
-def test_duplicate_keys_are_one_unit_wherever_they_stand(tmp_path: Path) -> None:
+def test_duplicate_keys_are_one_unit_in_any_order(tmp_path: Path) -> None:
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
     from dpscale.multitable.link_data import keyed
 
-    data = frames()
+    data = make_frames()
     twice = data["persons"].head(20).assign(age=lambda one: 3 - one.age)
     for name, order in (("one", [data["persons"], twice]), ("other", [twice, data["persons"]])):
-        write(tmp_path / name, data=data | {"persons": pd.concat(order)})
+        write_job(tmp_path / name, data=data | {"persons": pd.concat(order)})
     engine = resolve(scheduler="synchronous")
     one, other = (keyed(engine, DatabaseJob.read(tmp_path / name / "job.toml"), "persons") for name in ("one", "other"))
     assert len(one.codes) == 300
     assert (one.codes == other.codes).all()
-    rejecting = job()["tables"] | {"persons": table("persons", "id", duplicates="reject")}
+    rejecting = make_job()["tables"] | {"persons": table_section("persons", "id", duplicates="reject")}
     with pytest.raises(dp.DataError, match="a duplicate key"):
-        dp.run(write(tmp_path / "one", data=data | {"persons": pd.concat([data["persons"], twice])}, tables=rejecting),
-               tmp_path / "run")  # fmt: skip
-    assert not charges(tmp_path / "one")
+        dp.run(
+            write_job(tmp_path / "one", data=data | {"persons": pd.concat([data["persons"], twice])}, tables=rejecting),
+            tmp_path / "run",
+        )
+    assert not list_charges(tmp_path / "one")
 
 
-LINKS = job()["link"]
+LINKS = make_job()["link"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"link": [LINKS[0] | {"parent": "person"}]}, "did you mean 'persons'"),
         ({"link": [LINKS[0] | {"kind": "many"}]}, "link.0.kind: 'many'"),
@@ -217,86 +217,91 @@ LINKS = job()["link"]
         ({"link": [LINKS[1] | {"protects": "both"}, LINKS[0]]}, "one privacy unit in a job"),
         ({"link": [LINKS[0], LINKS[0]]}, "expected distinct names"),
         ({"link": LINKS[1:]}, "rows of persons, orders to protect"),
-        ({"tables": job()["tables"] | {"persons": table("persons")}}, "tables.persons.key: missing"),
-        ({"tables": job()["tables"] | {"persons": table("persons", "age")}}, "which is in the domain"),
-        ({"tables": job()["tables"] | {"persons": table("persons", "id", share=1.0)}}, "no remainder for"),
-        ({"tables": job()["tables"] | {"persons": table("persons", "id", mechanism="aim-green")}}, "aim-grem"),
-        ({"tables": job()["tables"] | {"persons": table("persons", "id", nonsense=1)}}, "nonsense"),
-        ({"tables": job()["tables"] | {"products": table("products", "code")}}, "rows of persons, products to protect"),
+        ({"tables": make_job()["tables"] | {"persons": table_section("persons")}}, "tables.persons.key: missing"),
+        ({"tables": make_job()["tables"] | {"persons": table_section("persons", "age")}}, "which is in the domain"),
+        ({"tables": make_job()["tables"] | {"persons": table_section("persons", "id", share=1.0)}}, "no remainder for"),
+        ({"tables": make_job()["tables"] | {"persons": table_section("persons", "id", mechanism="aim-green")}},
+         "aim-grem"),
+        ({"tables": make_job()["tables"] | {"persons": table_section("persons", "id", nonsense=1)}}, "nonsense"),
+        ({"tables": make_job()["tables"] | {"products": table_section("products", "code")}},
+         "rows of persons, products to protect"),
         ({"privacy": {"epsilon": 1.0}}, "delta"),
         ({"link": [LINKS[0], LINKS[0] | {"name": "more", "parent": "countries"}]}, "'person' for two keys"),
         ({"link": [LINKS[1] | {"child_key": "id"}, LINKS[0]]}, "'id' for two keys"),
         ({"link": [LINKS[1] | {"protects": "both"}],
-          "tables": {"persons": table("persons", "id", duplicates="keep"), "products": table("products", "code")}},
+          "tables": {"persons": table_section("persons", "id", duplicates="keep"),
+                     "products": table_section("products", "code")}},
          "but neighbours replace a row"),
         ({"link": [LINKS[0] | {"child_key": "persn"}]}, "no column 'persn'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_one_sentence_and_spends_nothing(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_invalid_job_is_refused_in_one_sentence_without_charge(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     done = CliRunner().invoke(
-        main, ["run", str(write(tmp_path, changes)), "--run-dir", str(tmp_path / "run"), "--quiet"]
+        main, ["run", str(write_job(tmp_path, changes)), "--run-dir", str(tmp_path / "run"), "--quiet"]
     )
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
-    assert said in done.stderr
-    assert not (tmp_path / "ledger.sqlite").exists() or not charges(tmp_path)
+    assert message in done.stderr
+    assert not (tmp_path / "ledger.sqlite").exists() or not list_charges(tmp_path)
 
 
-def other_keys(**columns: list[Any]) -> pd.DataFrame:
+def make_frame(**columns: list[Any]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
-        ({"ratings": other_keys(id=["p1", None], code=[100, 101])}, "a null"),
-        ({"ratings": other_keys(id=["p1", "nobody"], code=[100, 101])}, "a key without a row"),
+        ({"ratings": make_frame(id=["p1", None], code=[100, 101])}, "a null"),
+        ({"ratings": make_frame(id=["p1", "nobody"], code=[100, 101])}, "a key without a row"),
         (
-            {"ratings": other_keys(id=["p1"], code=[pd.Timestamp("2020-01-01")])},
+            {"ratings": make_frame(id=["p1"], code=[pd.Timestamp("2020-01-01")])},
             "ids that cannot be compared|in another",
         ),
     ],
 )
 @pytest.mark.parametrize("dropped", [False, True])
-def test_keys_that_are_no_good_are_refused_or_dropped_row_by_row(
-    tmp_path: Path, data: dict[str, pd.DataFrame], said: str, dropped: bool
+def test_invalid_foreign_keys_are_refused_or_dropped(
+    tmp_path: Path, data: dict[str, pd.DataFrame], message: str, dropped: bool
 ) -> None:
     policies = {"nulls": "drop", "dangling": "drop"} if dropped else {}
-    path = write(tmp_path, {"link": [LINKS[0], LINKS[1] | policies, LINKS[2]]}, frames() | data)
-    if dropped and "in another" not in said:
+    path = write_job(tmp_path, {"link": [LINKS[0], LINKS[1] | policies, LINKS[2]]}, make_frames() | data)
+    if dropped and "in another" not in message:
         assert len(dp.run(path, tmp_path / "run").synthetic()["ratings"].columns) == 2
         return
-    with pytest.raises(dp.DataError, match=said):
+    with pytest.raises(dp.DataError, match=message):
         dp.run(path, tmp_path / "run")
-    assert not (tmp_path / "ledger.sqlite").exists() or not charges(tmp_path)
+    assert not (tmp_path / "ledger.sqlite").exists() or not list_charges(tmp_path)
 
 
-def test_too_many_links_of_a_row_are_refused_without_telling_how_many(tmp_path: Path) -> None:
+def test_row_with_too_many_links_is_refused_without_number(tmp_path: Path) -> None:
     link = LINKS[1] | {"protects": "both", "max_degree": 2}
-    tables = {"persons": table("persons", "id"), "products": table("products", "code")}
+    tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code")}
     with pytest.raises(dp.DataError, match="a row with more links than max_degree; expected at most 2 links"):
-        dp.run(write(tmp_path, tables=tables, link=[link]), tmp_path / "run")
-    assert not (tmp_path / "ledger.sqlite").exists() or not charges(tmp_path)
+        dp.run(write_job(tmp_path, tables=tables, link=[link]), tmp_path / "run")
+    assert not (tmp_path / "ledger.sqlite").exists() or not list_charges(tmp_path)
 
 
-def test_a_plan_says_whom_it_protects_and_reads_no_data(tmp_path: Path) -> None:
-    path = write(tmp_path)
+def test_plan_states_neighbours_without_reading_data(tmp_path: Path) -> None:
+    path = write_job(tmp_path)
     shutil.rmtree(tmp_path / "data")
     done = CliRunner().invoke(main, ["plan", str(path), "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert "one row of persons, added or removed together with all its links and children" in told["neighbours"]
-    assert {one["name"]: one["moved"] for one in told["pieces"]} == {
+    answer = json.loads(done.stdout)
+    assert "one row of persons, added or removed together with all its links and children" in answer["neighbours"]
+    assert {one["name"]: one["moved"] for one in answer["pieces"]} == {
         "tables.persons": 1, "tables.orders": 1, "links.orders": 6, "links.ratings": 5, "links.homes": 1,
     }  # fmt: skip
 
 
-def test_a_plan_tells_what_to_expect_of_every_piece(tmp_path: Path) -> None:
-    """The noise on the number of links, by its definition; errors that fall with the budget and the number of links."""
+def test_plan_states_expected_errors(tmp_path: Path) -> None:
+    """The noise of the number of links by definition; errors decrease with the budget and the number of links."""
     expected: dict[float, dict[str, Any]] = {}
     for cost in (8.0, 32.0):
-        path = write(tmp_path, privacy={"privacy_cost": cost, "dataset": "shop", "allow_weak_privacy": True})
-        told = json.loads(CliRunner().invoke(main, ["plan", str(path), "--json"]).stdout)
-        expected[cost] = {one["name"]: one["expected"] for one in told["pieces"]}
+        path = write_job(tmp_path, privacy={"privacy_cost": cost, "dataset": "shop", "allow_weak_privacy": True})
+        answer = json.loads(CliRunner().invoke(main, ["plan", str(path), "--json"]).stdout)
+        expected[cost] = {one["name"]: one["expected"] for one in answer["pieces"]}
     little, much = expected[8.0], expected[32.0]
     share = 8.0 / 5 / 20  # five pieces; a twentieth of a link's is for how many there are
     assert little["links.ratings"]["links"] == pytest.approx(5 / share**0.5, rel=1e-3)
@@ -312,57 +317,57 @@ def test_a_plan_tells_what_to_expect_of_every_piece(tmp_path: Path) -> None:
     assert "expected error of a query" in text
 
 
-def test_commands_of_one_table_say_what_a_directory_of_several_is(shop: Path) -> None:
+def test_single_table_commands_refuse_multitable_run(shop: Path) -> None:
     for command in ("report", "synthesize", "measure", "reconstruct"):
         done = CliRunner().invoke(main, [command, str(shop / "run")])
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.exception
         assert "is the run of several tables" in done.stderr
-    told = CliRunner().invoke(main, ["status", str(shop / "run"), "--json"])
-    states = json.loads(told.stdout)
+    answer = CliRunner().invoke(main, ["status", str(shop / "run"), "--json"])
+    states = json.loads(answer.stdout)
     assert set(states["states"].values()) == {"done"}
     assert set(states["tables"]) == {"persons", "orders"}
     submitted = CliRunner().invoke(main, ["submit", str(shop / "job.toml"), "--scheduler", "tcp://127.0.0.1:1"])
     assert (submitted.exit_code, "several tables" in submitted.stderr) == (2, True)
 
 
-def test_a_power_cut_as_the_secret_goes_loses_nothing(tmp_path: Path) -> None:
-    """The secret is destroyed and nobody has said so yet: what was drawn is on disk, and the run ends with it."""
+def test_interruption_after_secret_is_destroyed_loses_nothing(tmp_path: Path) -> None:
+    """The secret is destroyed before this is recorded: drawn values are on disk, and the run completes with them."""
     from dpscale.multitable import budget
 
-    path = write(tmp_path)
+    path = write_job(tmp_path)
 
-    def stopped(*_: Any) -> None:
+    def delete_secret_and_stop(*_: Any) -> None:
         (tmp_path / "run/secret.key").unlink()
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "destroy_secret", stopped)
+        patch.setattr(budget, "destroy_secret", delete_secret_and_stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
-    before = {name: digest for name, digest in digests(tmp_path / "run").items() if "links" in name}
+    before = {name: digest for name, digest in run_digests(tmp_path / "run").items() if "links" in name}
     dp.run(path, tmp_path / "run")
-    after = digests(tmp_path / "run")
+    after = run_digests(tmp_path / "run")
     assert before
     assert all(after[name] == digest for name, digest in before.items())
-    assert charges(tmp_path) == [("shop", "released")]
+    assert list_charges(tmp_path) == [("shop", "released")]
 
 
-def test_a_pair_that_stands_there_thrice_is_one_link(tmp_path: Path) -> None:
+def test_repeated_pair_is_one_link(tmp_path: Path) -> None:
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
     from dpscale.multitable.link_data import read_links
     from dpscale.multitable.privacy_unit import neighbour_relation
 
-    data, found = frames(), []
+    data, found = make_frames(), []
     for name, pairs in (("once", data["ratings"]), ("thrice", pd.concat([data["ratings"]] * 3))):
-        read = DatabaseJob.read(write(tmp_path / name, data=data | {"ratings": pairs}))
+        read = DatabaseJob.read(write_job(tmp_path / name, data=data | {"ratings": pairs}))
         exact = read_links(resolve(scheduler="synchronous"), read, read.link[1], neighbour_relation(read))
         found.append(sorted(map(tuple, exact.rows.tolist())))
     assert found[0] == found[1]
 
 
-def stopped_before(path: Path, run: Path, name: str) -> None:
-    """A run that is stopped as it begins to draw `name`."""
+def stop_before_draw(path: Path, run: Path, name: str) -> None:
+    """Run a job and stop it before the draw of `name`."""
     from dpscale.multitable import measuring
 
     original = measuring.LinkRecords.measure
@@ -378,60 +383,60 @@ def stopped_before(path: Path, run: Path, name: str) -> None:
             dp.run(path, run)
 
 
-def test_a_copy_whose_features_would_be_others_draws_nothing(tmp_path: Path) -> None:
-    """Features follow from the synthetic rows: with other rows the same links would be summed, and blurred, anew."""
-    path = write(tmp_path, {"engine": {"scheduler": "synchronous"}})
-    stopped_before(path, tmp_path / "run", "u")
+def test_copy_with_other_features_is_refused(tmp_path: Path) -> None:
+    """Features follow from the synthetic rows: with other rows the same links would be summed and perturbed again."""
+    path = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}})
+    stop_before_draw(path, tmp_path / "run", "u")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    told = tmp_path / "copy/tables/persons/synthetic/_rows.json"
-    told.write_text(json.dumps(json.loads(told.read_text()) | {"rows": 500}))
+    answer = tmp_path / "copy/tables/persons/synthetic/_rows.json"
+    answer.write_text(json.dumps(json.loads(answer.read_text()) | {"rows": 500}))
     dp.run(path, tmp_path / "run")
     with pytest.raises(dp.BudgetError, match="has another decision of round"):
         dp.run(path, tmp_path / "copy")
     assert not list((tmp_path / "copy").glob("links/*/u.npy"))
 
 
-def test_files_that_change_while_links_are_read_are_seen(tmp_path: Path) -> None:
+def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
     from dpscale.multitable import runner
 
-    path, original = write(tmp_path), runner.read_all
+    path, original = write_job(tmp_path), runner.read_all
 
-    def changed(*arguments: Any) -> Any:
+    def read_and_change(*arguments: Any) -> Any:
         found = original(*arguments)
-        frames(5)["ratings"].to_parquet(tmp_path / "data/ratings/0.parquet", index=False)
+        make_frames(5)["ratings"].to_parquet(tmp_path / "data/ratings/0.parquet", index=False)
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "read_all", changed)
+        patch.setattr(runner, "read_all", read_and_change)
         with pytest.raises(dp.DataError, match="the files changed while they were read"):
             dp.run(path, tmp_path / "run")
-    assert not charges(tmp_path)
+    assert not list_charges(tmp_path)
 
 
-def test_the_ledger_knows_what_links_were_drawn_of(tmp_path: Path) -> None:
-    """Also where files are others for the moment of reading: such links are refused under the same charge."""
+def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
+    """The links also differ if files are exchanged only during reading."""
     from dpscale.multitable import runner
 
-    path, original = write(tmp_path, {"engine": {"scheduler": "synchronous"}}), runner.read_all
-    stopped_before(path, tmp_path / "run", "links")
+    path, original = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}}), runner.read_all
+    stop_before_draw(path, tmp_path / "run", "links")
 
-    def others(*arguments: Any) -> Any:
+    def read_other_links(*arguments: Any) -> Any:
         found = original(*arguments)
         return {name: type(one)(one.rows[:-3], one.parents, one.children) for name, one in found.items()}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "read_all", others)
+        patch.setattr(runner, "read_all", read_other_links)
         with pytest.raises(dp.BudgetError, match="has another decision of round"):
             dp.run(path, tmp_path / "run")
     dp.run(path, tmp_path / "run")
 
 
-def test_links_end_at_the_rows_that_the_files_have(tmp_path: Path) -> None:
-    """Also where rows were mended, since the domain rules some out."""
+def test_links_refer_to_written_rows(tmp_path: Path) -> None:
+    """Some rows are repaired, because the domain excludes them."""
     from dpscale.multitable.link_sampling import synthetic_codes
     from dpscale.runs.run import Run
 
-    path = write(tmp_path)
+    path = write_job(tmp_path)
     rules = tomli_w.dumps({"attributes": DOMAINS["persons"], "impossible": [{"age": [0, 1], "sex": ["F"]}]})
     (tmp_path / "persons.toml").write_text(rules)
     release = dp.run(path, tmp_path / "run")
@@ -442,19 +447,19 @@ def test_links_end_at_the_rows_that_the_files_have(tmp_path: Path) -> None:
     assert not ((rows.age <= 1) & (rows.sex == "F")).any()
 
 
-def test_the_end_of_a_table_tells_what_all_of_it_cost(shop: Path, tmp_path: Path) -> None:
+def test_end_of_table_states_whole_charge(shop: Path, tmp_path: Path) -> None:
     shutil.copytree(shop, tmp_path / "shop")
     done = CliRunner().invoke(main, ["end", str(shop / "run/tables/persons"), "--json"])
     assert json.loads(done.stdout)["charged"]["state"] == "released"
 
 
-def test_the_secret_goes_when_all_names_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a power cut takes of measured links after that cannot be drawn again."""
+def test_secret_is_destroyed_after_directories_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured links lost in a later power failure could not be drawn again."""
     from dpscale.multitable import budget
 
     done: list[str] = []
     flushed, destroyed = budget.flush_names, budget.destroy_secret
     monkeypatch.setattr(budget, "flush_names", lambda folder: (done.append(folder.name), flushed(folder)))
     monkeypatch.setattr(budget, "destroy_secret", lambda path: (done.append("secret"), destroyed(path)))
-    dp.run(write(tmp_path), tmp_path / "run")
+    dp.run(write_job(tmp_path), tmp_path / "run")
     assert done == ["homes", "orders", "ratings", "links", "run", "secret"]

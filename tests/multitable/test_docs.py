@@ -1,4 +1,4 @@
-"""The example of docs/databases.md runs as it stands."""
+"""The example of docs/databases.md runs unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs/databases.md"
 FILE = re.compile(r"```(?:python|toml)\n# (\S+)\n(.*?)```", re.DOTALL)
 
 
-def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
+def test_example_runs_unchanged(tmp_path: Path) -> None:
     files = dict(FILE.findall(PAGE.read_text()))
     assert {"make.py", "use.py", "job.toml"} <= set(files)
     for name, content in files.items():

@@ -1,4 +1,4 @@
-"""A run of several tables whose files changed, and one that is ended: neither goes on."""
+"""Runs of several tables after their files changed, and after `dpscale end`: both are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.multitable import runner
-from tests.multitable.small import write
+from tests.multitable.small import write_job
 
 
 def stop(*_: Any, **__: Any) -> Any:
@@ -22,8 +22,8 @@ def stop(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["persons", "products", "ratings"])
-def test_a_finished_run_of_files_that_changed_is_not_opened_as_theirs(tmp_path: Path, name: str) -> None:
-    path = write(tmp_path)
+def test_completed_run_is_refused_for_changed_files(tmp_path: Path, name: str) -> None:
+    path = write_job(tmp_path)
     dp.run(path, tmp_path / "run")
     assert dp.run(path, tmp_path / "run").path == tmp_path / "run"
     file = tmp_path / "data" / name / "0.parquet"
@@ -38,8 +38,8 @@ def test_a_finished_run_of_files_that_changed_is_not_opened_as_theirs(tmp_path: 
     assert dp.run(path, tmp_path / "run").path == tmp_path / "run"  # of files that are gone nothing can be said
 
 
-def test_a_run_does_not_go_on_to_draw_with_files_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path)
+def test_run_is_not_resumed_with_changed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_job(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(runner, "write_tables", stop)
         with pytest.raises(KeyboardInterrupt):
@@ -54,19 +54,19 @@ def test_a_run_does_not_go_on_to_draw_with_files_that_changed(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("begun", ["_read", "_draw"])
-def test_a_run_that_is_ended_has_no_secret_and_goes_on_no_more(
+def test_ended_run_has_no_secret_and_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
 ) -> None:
-    path, run = write(tmp_path), tmp_path / "run"
+    path, run = write_job(tmp_path), tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(runner._Stages, begun, stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
     assert list(run.rglob("secret.key"))
     for _ in range(2):
-        told = CliRunner().invoke(main, ["end", str(run), "--json"])
-        assert told.exit_code == 0, told.output
-        ended = json.loads(told.stdout)
+        result = CliRunner().invoke(main, ["end", str(run), "--json"])
+        assert result.exit_code == 0, result.output
+        ended = json.loads(result.stdout)
         assert (ended["how"], ended["charged"] is None) == ("abandoned", begun == "_read")
         assert not list(run.rglob("secret.key"))
     done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
@@ -74,12 +74,12 @@ def test_a_run_that_is_ended_has_no_secret_and_goes_on_no_more(
     assert "was ended on" in done.stderr
 
 
-def test_a_run_that_is_measured_is_finished_by_its_end(tmp_path: Path) -> None:
-    path, run = write(tmp_path), tmp_path / "run"
+def test_end_of_measured_run_reports_charge(tmp_path: Path) -> None:
+    path, run = write_job(tmp_path), tmp_path / "run"
     dp.run(path, run)
-    told = CliRunner().invoke(main, ["end", str(run)])
-    assert told.exit_code == 0, told.output
-    assert told.stdout.startswith("finished: the whole charge is spent")
+    result = CliRunner().invoke(main, ["end", str(run)])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("finished: the whole charge is spent")
     assert dp.run(path, run).path == run
 
 
@@ -88,8 +88,8 @@ COMMANDS = [["submit", "JOB", "--scheduler", "tcp://nowhere:1"], ["evidence", "R
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_of_one_table_alone_says_so(tmp_path: Path, command: list[str]) -> None:
-    path = write(tmp_path)
+def test_single_table_commands_are_refused(tmp_path: Path, command: list[str]) -> None:
+    path = write_job(tmp_path)
     dp.run(path, tmp_path / "run")
     places = {"JOB": path, "RUN": tmp_path / "run", "TABLE": tmp_path / "run" / "tables" / "persons"}
     words = [str(places.get(word, word)) for word in command]

@@ -1,4 +1,4 @@
-"""Children without a parent, and rows linked to themselves: as the job says they may be."""
+"""Children without a parent, and rows linked to themselves, as permitted by the job."""
 
 from __future__ import annotations
 
@@ -19,58 +19,60 @@ from dpscale.multitable.privacy_unit import neighbour_relation
 from dpscale.multitable.run import DatabaseRun
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables, remove_loops, sibling_sums
-from tests.multitable.small import frames, job, table, write
+from tests.multitable.small import make_frames, make_job, table_section, write_job
 
-HOMES = job()["link"][2]
-TOLD = {"privacy_cost": 50.0, "dataset": "shop", "allow_weak_privacy": True}
+HOMES = make_job()["link"][2]
+PRIVACY = {"privacy_cost": 50.0, "dataset": "shop", "allow_weak_privacy": True}
 
 
 @pytest.mark.parametrize("mechanism", ["maxent", "published"])
-def test_as_many_children_have_no_parent_as_were_measured(tmp_path: Path, mechanism: str) -> None:
-    data, rng = frames(), np.random.default_rng(0)
+def test_number_of_children_without_parent_is_measured(tmp_path: Path, mechanism: str) -> None:
+    data, rng = make_frames(), np.random.default_rng(0)
     data["persons"]["country"] = data["persons"].country.where(rng.random(300) < 0.7).astype("Int64")
-    link = [*job()["link"][:2], HOMES | {"nulls": "keep", "mechanism": mechanism}]
-    release = dp.run(write(tmp_path, data=data, link=link, privacy=TOLD), tmp_path / "run")
+    link = [*make_job()["link"][:2], HOMES | {"nulls": "keep", "mechanism": mechanism}]
+    release = dp.run(write_job(tmp_path, data=data, link=link, privacy=PRIVACY), tmp_path / "run")
     persons = release.synthetic()["persons"].compute()
     assert abs(persons.country.isna().mean() - data["persons"].country.isna().mean()) < 0.03
     measured = np.load(tmp_path / "run/links/homes/links.npy")
     assert persons.country.notna().sum() == pytest.approx(measured[0], abs=1)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"link": [job()["link"][0] | {"nulls": "keep"}]}, "a row without a parent would have no privacy unit"),
-    ({"link": [job()["link"][0], job()["link"][1] | {"nulls": "keep"}]}, "is for children without a parent"),
-    ({"link": [job()["link"][0] | {"loops": False}]}, "requires a link within one table"),
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"link": [make_job()["link"][0] | {"nulls": "keep"}]}, "a row without a parent would have no privacy unit"),
+    ({"link": [make_job()["link"][0], make_job()["link"][1] | {"nulls": "keep"}]}, "is for children without a parent"),
+    ({"link": [make_job()["link"][0] | {"loops": False}]}, "requires a link within one table"),
 ])  # fmt: skip
-def test_what_has_no_meaning_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(dp.JobError, match=said):
-        neighbour_relation(DatabaseJob.read(write(tmp_path, **changes)))
+def test_meaningless_options_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(dp.JobError, match=message):
+        neighbour_relation(DatabaseJob.read(write_job(tmp_path, **changes)))
 
 
-def staff(folder: Path, **more: Any) -> Path:
-    """Persons and who they report to; a tenth to themselves."""
-    data, rng = frames(), np.random.default_rng(1)
+def write_staff(folder: Path, **more: Any) -> Path:
+    """Write a job for persons and their managers; a tenth are their own managers."""
+    data, rng = make_frames(), np.random.default_rng(1)
     boss = rng.integers(0, 12, 300)
     data["persons"]["boss"] = [f"p{one}" for one in np.where(rng.random(300) < 0.1, np.arange(300), boss)]
     bosses = {"name": "bosses", "kind": "one-to-many", "parent": "persons", "child": "persons", "child_key": "boss",
               "max_degree": 60, **more}  # fmt: skip
-    return write(folder, data=data, tables={"persons": table("persons", "id")}, link=[bosses], privacy=TOLD)
+    return write_job(
+        folder, data=data, tables={"persons": table_section("persons", "id")}, link=[bosses], privacy=PRIVACY
+    )
 
 
-def test_no_row_is_linked_to_itself_where_the_job_says_so(tmp_path: Path) -> None:
+def test_loops_false_prevents_links_to_itself(tmp_path: Path) -> None:
     persons, itself = {}, {}
     for loops in (False, True):
         (tmp_path / str(loops)).mkdir()
-        path = staff(tmp_path / str(loops), loops=loops)
+        path = write_staff(tmp_path / str(loops), loops=loops)
         persons[loops] = dp.run(path, tmp_path / str(loops) / "run").synthetic()["persons"].compute()
-        itself[loops] = int(np.equal(*exactly(path).T).sum())
+        itself[loops] = int(np.equal(*read_exact_links(path).T).sum())
     assert itself[False] == 0 < itself[True]
     assert not (persons[False].boss == persons[False].id).any()
     assert persons[False].boss.isna().sum() <= 3
 
 
-def exactly(path: Path) -> np.ndarray:
-    """The exact links, by the rows' codes of the two ends' own orders: keys are sorted alike on both."""
+def read_exact_links(path: Path) -> np.ndarray:
+    """Return the exact links as row numbers; both ends sort keys equally."""
     from dpscale.multitable.link_data import read_links
 
     read = DatabaseJob.read(path)
@@ -78,7 +80,7 @@ def exactly(path: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rows", [3, 40])
-def test_swaps_leave_no_loops_no_pair_twice_and_every_degree(rows: int) -> None:
+def test_remove_loops_gives_distinct_pairs_and_same_degrees(rows: int) -> None:
     rng = np.random.default_rng(0)
     pairs = np.unique(rng.integers(0, rows, (rows, 2)), axis=0)
     pairs = np.unique(np.concatenate([pairs, np.repeat(np.arange(rows), 2).reshape(-1, 2)]), axis=0)
@@ -92,9 +94,9 @@ def test_swaps_leave_no_loops_no_pair_twice_and_every_degree(rows: int) -> None:
             assert (np.bincount(after[:, side], minlength=rows) == np.bincount(before[:, side], minlength=rows)).all()
 
 
-def test_siblings_are_met_where_links_are_drawn_by_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Orders of one person are of one month."""
-    data, rng = frames(), np.random.default_rng(0)
+def test_siblings_are_respected_for_grouped_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All orders of a person are in the same month."""
+    data, rng = make_frames(), np.random.default_rng(0)
     month = pd.Series(rng.integers(0, 3, 300), [f"p{i}" for i in range(300)])
     data["orders"]["month"] = month[data["orders"].person].to_numpy()
     monkeypatch.setattr(link_sampling, "are_many", lambda *_: True)
@@ -102,8 +104,8 @@ def test_siblings_are_met_where_links_are_drawn_by_groups(tmp_path: Path, monkey
     for what in ("with", "without"):
         if what == "without":
             monkeypatch.setattr(link_sampling, "MOST_WORDS", 0)
-        path = write(tmp_path, data=data, link=job()["link"][:1], privacy=TOLD,
-                     tables={name: job()["tables"][name] for name in ("persons", "orders")})  # fmt: skip
+        path = write_job(tmp_path, data=data, link=make_job()["link"][:1], privacy=PRIVACY,
+                     tables={name: make_job()["tables"][name] for name in ("persons", "orders")})  # fmt: skip
         orders = dp.run(path, tmp_path / what).synthetic()["orders"].compute()
         run = DatabaseRun(tmp_path / what)
         assert (orders.person.value_counts() <= 6).all()
@@ -115,8 +117,8 @@ def test_siblings_are_met_where_links_are_drawn_by_groups(tmp_path: Path, monkey
     assert same["with"] > 0.95
 
 
-def test_plan_keeps_the_plans_of_several_tables_and_spends_nothing(tmp_path):
-    job = write(tmp_path)
+def test_plan_stores_plans_of_several_tables_and_spends_nothing(tmp_path):
+    job = write_job(tmp_path)
     done = CliRunner().invoke(main, ["plan", str(job), "--run-dir", str(tmp_path / "run"), "--quiet"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "run" / "tables" / "persons" / "plan" / "plan.json").exists()

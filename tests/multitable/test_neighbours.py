@@ -1,5 +1,7 @@
-"""Neighbours by brute force on files: a row of the root comes or goes with all that comes with it, and what the job
-sums and counts moves no further than is charged. Raw degrees are above the bounds, so that cuts matter."""
+"""Neighbouring databases by brute force on files.
+A row of the root is added or removed with all dependent rows, and the link sums and counts change at most as much as
+is charged. Degrees exceed the bounds, so that truncation matters.
+"""
 
 from __future__ import annotations
 
@@ -30,36 +32,40 @@ PERSONS = 12
 DOMAIN = {"attributes": {"x": {"kind": "coded", "size": 2}, "y": {"kind": "coded", "size": 3}}}
 
 
-def attributes(rng: np.random.Generator, rows: int) -> dict[str, Any]:
+def draw_attributes(rng: np.random.Generator, rows: int) -> dict[str, Any]:
     return {"x": rng.integers(0, 2, rows), "y": rng.integers(0, 3, rows)}
 
 
-def database(seed: int) -> dict[str, pd.DataFrame]:
-    """Persons, their accounts, those accounts' payments of public kinds; accounts have public tags; persons a boss."""
+def make_database(seed: int) -> dict[str, pd.DataFrame]:
+    """Return persons, their accounts, payments of public kinds, public tags of accounts, and a manager for each
+    person.
+    """
     rng = np.random.default_rng(seed)
-    persons = pd.DataFrame({"id": np.arange(PERSONS), **attributes(rng, PERSONS)})
+    persons = pd.DataFrame({"id": np.arange(PERSONS), **draw_attributes(rng, PERSONS)})
     persons["boss"] = rng.integers(0, PERSONS, PERSONS)
     owners = np.repeat(np.arange(PERSONS), rng.integers(0, 5, PERSONS))
-    accounts = pd.DataFrame({"account": 100 + np.arange(len(owners)), "person": owners, **attributes(rng, len(owners))})
+    accounts = pd.DataFrame(
+        {"account": 100 + np.arange(len(owners)), "person": owners, **draw_attributes(rng, len(owners))}
+    )
     payers = np.repeat(accounts.account, rng.integers(0, 5, len(accounts))).to_numpy()
     payments = pd.DataFrame(
-        {"account": payers, "kind": rng.integers(0, 4, len(payers)), **attributes(rng, len(payers))}
+        {"account": payers, "kind": rng.integers(0, 4, len(payers)), **draw_attributes(rng, len(payers))}
     )
-    kinds = pd.DataFrame({"kind": np.arange(4), **attributes(rng, 4)})
+    kinds = pd.DataFrame({"kind": np.arange(4), **draw_attributes(rng, 4)})
     tags = pd.DataFrame({"account": rng.choice(accounts.account, 60), "kind": rng.integers(0, 4, 60)})
     return {"persons": persons, "accounts": accounts, "payments": payments, "kinds": kinds, "tags": tags}
 
 
-def without(data: dict[str, pd.DataFrame], person: int) -> dict[str, pd.DataFrame]:
-    """The neighbour: a person is gone, with accounts, their payments and tags."""
+def remove_person(data: dict[str, pd.DataFrame], person: int) -> dict[str, pd.DataFrame]:
+    """Return the neighbouring database without a person and the person's accounts, payments and tags."""
     accounts = data["accounts"][data["accounts"].person != person]
     left = {name: data[name][data[name].account.isin(accounts.account)] for name in ("payments", "tags")}
     return data | {"persons": data["persons"][data["persons"].id != person], "accounts": accounts} | left
 
 
-def write(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator,
+def write_database(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator,
           where: dict[str, str] | None = None) -> DatabaseJob:  # fmt: skip
-    """Rows in any order."""
+    """Write the tables with shuffled rows, and return the job."""
     folder.mkdir()
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
     for name, frame in data.items():
@@ -82,8 +88,8 @@ def write(folder: Path, data: dict[str, pd.DataFrame], rng: np.random.Generator,
     return DatabaseJob.read(folder / "job.toml")
 
 
-def statistics(engine: Engine, job: DatabaseJob, protects: NeighbourRelation) -> dict[str, tuple[np.ndarray, ...]]:
-    """Of every link its number, counts by degree, and sums in natural units."""
+def link_statistics(engine: Engine, job: DatabaseJob, protects: NeighbourRelation) -> dict[str, tuple[np.ndarray, ...]]:
+    """Return for every link its number, counts by degree, and sums in natural units."""
     found = {}
     sizes = (2, 3)
     even = Features(sizes, tuple(np.full(size, 1 / size) for size in sizes), None)
@@ -102,27 +108,27 @@ def statistics(engine: Engine, job: DatabaseJob, protects: NeighbourRelation) ->
     return found
 
 
-def kept_rows(engine: Engine, job: DatabaseJob, path: Path, name: str) -> pd.DataFrame:
-    """A table's own rows that count, as its run would count them."""
+def counted_rows(engine: Engine, job: DatabaseJob, path: Path, name: str) -> pd.DataFrame:
+    """Return the rows of a table that its run counts."""
     run = DatabaseRun.create(job, path / f"run-{name}")
     data = run.tables[name].job.data
     table = data.origin.table(data.path, job.domains[name])
     hops = [(hop.origin.table(hop.path, job.domains[name]), hop.key, hop.unit) for hop in data.unit_through or []]
-    gone = rows_beyond(engine, job.domains[name], partition_groups(table.partitions, 1), data.privacy_unit,
+    dropped = rows_beyond(engine, job.domains[name], partition_groups(table.partitions, 1), data.privacy_unit,
                        data.max_rows_per_unit, 1000, 1 << 20, drop=True,
                        through=read_unit_lookup(engine, hops) if hops else None)  # fmt: skip
     batches = table.partitions[0].batches(["x", "y"])
     frame = pd.concat([pd.DataFrame({name: one[name].to_pandas() for name in ("x", "y")}) for one in batches])
-    return frame.reset_index(drop=True).drop(index=np.concatenate([rows.places for rows in gone.values()])
-                                             if gone else [])  # fmt: skip
+    return frame.reset_index(drop=True).drop(index=np.concatenate([rows.places for rows in dropped.values()])
+                                             if dropped else [])  # fmt: skip
 
 
-def moved(before: tuple[np.ndarray, ...], after: tuple[np.ndarray, ...]) -> list[float]:
+def squared_changes(before: tuple[np.ndarray, ...], after: tuple[np.ndarray, ...]) -> list[float]:
     return [float(((a - b) ** 2).sum()) for a, b in zip(before, after, strict=True)]
 
 
-def limits(job: DatabaseJob, protects: NeighbourRelation, name: str) -> tuple[int, int]:
-    """How far a link's number and counts by degree may move, squared."""
+def sensitivity_bounds(job: DatabaseJob, protects: NeighbourRelation, name: str) -> tuple[int, int]:
+    """Return the squared bounds on the change of the number of a link and of its counts by degree."""
     link = next(one for one in job.link if one.called == name)
     roles = 2 if link.parent == link.child else protects.rows.get(link.parent, 1)
     degrees = degrees_squared(protects.protects.relation, link.bound, roles, 2 if link.via else 1)
@@ -134,23 +140,23 @@ FILTERS = [{}, {"persons": "y < 2"}, {"accounts": "x = 1"}, {"payments": "y != 1
 
 
 @pytest.mark.parametrize(("seed", "where"), [*((seed, {}) for seed in range(3)), *((0, one) for one in FILTERS[1:])])
-def test_nothing_moves_further_than_is_charged(tmp_path: Path, seed: int, where: dict[str, str]) -> None:
-    rng, data, engine = np.random.default_rng(seed), database(seed), resolve(scheduler="synchronous")
-    job = write(tmp_path / "all", data, rng, where)
+def test_no_neighbour_exceeds_sensitivity(tmp_path: Path, seed: int, where: dict[str, str]) -> None:
+    rng, data, engine = np.random.default_rng(seed), make_database(seed), resolve(scheduler="synchronous")
+    job = write_database(tmp_path / "all", data, rng, where)
     protects = neighbour_relation(job)
     assert protects.root == "persons"
     assert dict(protects.rows) == {"persons": 1, "accounts": 2, "payments": 6}
-    before = statistics(engine, job, protects)
+    before = link_statistics(engine, job, protects)
     bounds = (Fraction(3, 2) - Fraction(1, 3), -Fraction(1, 2) - Fraction(1, 3))  # of x and y, uniformly centred
     for person in range(PERSONS):
-        other = write(tmp_path / f"without {person}", without(data, person), rng, where)
-        after = statistics(engine, other, protects)
+        other = write_database(tmp_path / f"without {person}", remove_person(data, person), rng, where)
+        after = link_statistics(engine, other, protects)
         for link in job.link[1:3]:
-            [far] = moved(before[f"siblings of {link.called}"], after[f"siblings of {link.called}"])
+            [far] = squared_changes(before[f"siblings of {link.called}"], after[f"siblings of {link.called}"])
             assert far <= PairTables((2, 3)).squared(link.bound, protects.rows[link.parent]), (link.called, person)
         for name in protects.moved:
-            links, degrees, *sums = moved(before[name], after[name])
-            most, most_degrees = limits(job, protects, name)
+            links, degrees, *sums = squared_changes(before[name], after[name])
+            most, most_degrees = sensitivity_bounds(job, protects, name)
             assert links <= most, (name, person)
             if name != "kinds":  # whose parents may have any number of children: nothing of theirs is measured
                 assert degrees <= most_degrees, (name, person)
@@ -165,46 +171,44 @@ def test_nothing_moves_further_than_is_charged(tmp_path: Path, seed: int, where:
 
 @pytest.mark.parametrize("where", FILTERS)
 @pytest.mark.parametrize("name", ["accounts", "payments"])
-def test_of_a_tables_own_rows_a_person_has_as_many_as_are_charged(
-    tmp_path: Path, name: str, where: dict[str, str]
-) -> None:
-    """The others' rows that count stay the same rows."""
-    rng, data, engine = np.random.default_rng(0), database(0), resolve(scheduler="synchronous")
-    job = write(tmp_path / "all", data, rng, where)
+def test_person_has_at_most_charged_number_of_rows(tmp_path: Path, name: str, where: dict[str, str]) -> None:
+    """The counted rows of other persons stay the same."""
+    rng, data, engine = np.random.default_rng(0), make_database(0), resolve(scheduler="synchronous")
+    job = write_database(tmp_path / "all", data, rng, where)
     most = neighbour_relation(job).rows[name]
-    before = kept_rows(engine, job, tmp_path / "all", name)
+    before = counted_rows(engine, job, tmp_path / "all", name)
     worst = 0
     for person in range(PERSONS):
-        other = write(tmp_path / f"without {person}", without(data, person), rng, where)
-        after = kept_rows(engine, other, tmp_path / f"without {person}", name)
-        gone = len(before) - len(after)
+        other = write_database(tmp_path / f"without {person}", remove_person(data, person), rng, where)
+        after = counted_rows(engine, other, tmp_path / f"without {person}", name)
+        dropped = len(before) - len(after)
         columns = ["x", "y"]  # rows of one unit and the same values are alike
         merged = after.groupby(columns).size().sub(before.groupby(columns).size(), fill_value=0)
         assert (merged <= 0).all()
-        assert 0 <= gone <= most
-        worst = max(worst, gone)
+        assert 0 <= dropped <= most
+        worst = max(worst, dropped)
     assert worst == most or where
 
 
-def test_a_filter_is_as_if_the_rows_were_not_in_the_files(tmp_path: Path) -> None:
-    """The oracle: the rows are taken out of the files."""
-    rng, data, engine = np.random.default_rng(0), database(0), resolve(scheduler="synchronous")
+def test_filter_equals_removal_from_files(tmp_path: Path) -> None:
+    """The oracle has the rows removed from the files."""
+    rng, data, engine = np.random.default_rng(0), make_database(0), resolve(scheduler="synchronous")
     where = FILTERS[-1] | {"kinds": "y > 0"}
     left = {name: frame.query(where[name].replace(" = ", " == ")) if name in where else frame
             for name, frame in data.items()}  # fmt: skip
-    job, plain = write(tmp_path / "filtered", data, rng, where), write(tmp_path / "plain", left, rng)
+    job, plain = write_database(tmp_path / "filtered", data, rng, where), write_database(tmp_path / "plain", left, rng)
     assert any(len(left[name]) < len(data[name]) for name in where)
-    found, expected = (statistics(engine, one, neighbour_relation(one)) for one in (job, plain))
+    found, expected = (link_statistics(engine, one, neighbour_relation(one)) for one in (job, plain))
     for name, values in expected.items():
-        assert moved(values, found[name]) == [0.0] * len(values), name
+        assert squared_changes(values, found[name]) == [0.0] * len(values), name
     for name in ("persons", "accounts", "payments"):
-        rows, alone = (kept_rows(engine, one, tmp_path / folder, name)
+        rows, alone = (counted_rows(engine, one, tmp_path / folder, name)
                        for one, folder in ((job, "filtered"), (plain, "plain")))  # fmt: skip
         assert sorted(map(tuple, rows[["x", "y"]].to_numpy())) == sorted(map(tuple, alone[["x", "y"]].to_numpy()))
 
 
-def test_a_filter_of_rows_that_are_replaced_is_refused(tmp_path: Path) -> None:
-    job = write(tmp_path / "all", database(0), np.random.default_rng(0), {"persons": "y < 2"}).to_dict()
+def test_filter_is_refused_for_replaced_rows(tmp_path: Path) -> None:
+    job = write_database(tmp_path / "all", make_database(0), np.random.default_rng(0), {"persons": "y < 2"}).to_dict()
     links = [{"kind": "many-to-many", "name": "friends", "parent": "persons", "child": "accounts", "protects": "both",
               "via": "tags.parquet", "child_key": "account"}]  # fmt: skip
     tables = {name: job["tables"][name] for name in ("persons", "accounts")}
@@ -212,18 +216,18 @@ def test_a_filter_of_rows_that_are_replaced_is_refused(tmp_path: Path) -> None:
         neighbour_relation(DatabaseJob.read(job | {"tables": tables, "link": links}))
 
 
-def test_a_wrong_setting_is_told_by_its_tables_name(tmp_path: Path) -> None:
+def test_invalid_setting_names_its_table(tmp_path: Path) -> None:
     for key, value in (("where", "y <"), ("delimiter", "::"), ("encoding", "latin-99")):
-        job = write(tmp_path / key, database(0), np.random.default_rng(0)).to_dict()
+        job = write_database(tmp_path / key, make_database(0), np.random.default_rng(0)).to_dict()
         job["tables"]["payments"][key] = value
         with pytest.raises(JobError, match=rf"^tables\.payments\.{key}"):
             DatabaseJob.read(job)
 
 
-def test_a_cut_by_the_order_of_rows_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: of both sides the first links in the files, instead of a row's own smallest hashes."""
+def test_planted_truncation_by_row_order_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted fault: for both sides the first links in the files, instead of the smallest hashes of each row."""
 
-    def first_of_both(parents: np.ndarray, ends: np.ndarray, bound: int) -> np.ndarray:
+    def take_first_of_both(parents: np.ndarray, ends: np.ndarray, bound: int) -> np.ndarray:
         stays = np.ones(len(parents), np.bool_)
         for keys in (parents, ends):
             seen: dict[bytes, int] = {}
@@ -232,50 +236,50 @@ def test_a_cut_by_the_order_of_rows_is_caught(tmp_path: Path, monkeypatch: pytes
                 stays[at] = seen[keys[at].tobytes()] <= 2 * bound
         return stays
 
-    monkeypatch.setattr(link_data, "at_most", first_of_both)
+    monkeypatch.setattr(link_data, "at_most", take_first_of_both)
     with pytest.raises(AssertionError):
-        test_nothing_moves_further_than_is_charged(tmp_path, 0, {})
+        test_no_neighbour_exceeds_sensitivity(tmp_path, 0, {})
 
 
-def test_a_bound_that_forgets_who_else_gets_a_place_is_caught(tmp_path: Path) -> None:
-    """A boss who goes frees a place in another's list: links move by more than that boss's own."""
+def test_planted_bound_without_replacement_links_is_detected(tmp_path: Path) -> None:
+    """A removed manager frees a place in another's list: links change by more than the manager's own."""
     rng, engine, found = np.random.default_rng(0), resolve(scheduler="synchronous"), 0.0
     for seed in range(4):
-        data = database(seed)
-        job = write(tmp_path / f"all {seed}", data, rng)
+        data = make_database(seed)
+        job = write_database(tmp_path / f"all {seed}", data, rng)
         before = link_data.read_links(engine, job, job.link[0], neighbour_relation(job))
         for person in range(PERSONS):
-            other = write(tmp_path / f"{seed} without {person}", without(data, person), rng)
+            other = write_database(tmp_path / f"{seed} without {person}", remove_person(data, person), rng)
             after = link_data.read_links(engine, other, job.link[0], neighbour_relation(other))
-            old, new = map(by_values, (before, after))
+            old, new = map(count_by_values, (before, after))
             found = max(found, old.sub(new, fill_value=0).abs().sum())
     assert found > job.link[0].bound
 
 
-def by_values(links: link_data.ExactLinks) -> pd.Series:
-    """How many links there are by the values at their ends."""
+def count_by_values(links: link_data.ExactLinks) -> pd.Series:
+    """Return the number of links by the values at their ends."""
     values = np.hstack([links.parents[links.rows[:, 0]], links.children[links.rows[:, 1]]])
     return pd.Series(list(map(tuple, values))).value_counts()
 
 
-def test_the_order_of_rows_moves_nothing_where_values_are_alike(tmp_path: Path) -> None:
-    """Rows of equal attributes that name different public parents: which of them count follows from what they say."""
-    data, engine, found = database(0), resolve(scheduler="synchronous"), []
+def test_row_order_has_no_effect_for_equal_attributes(tmp_path: Path) -> None:
+    """Rows of equal attributes with different public parents: the selection depends on their content."""
+    data, engine, found = make_database(0), resolve(scheduler="synchronous"), []
     same = {"x": 0, "y": 0}
     data |= {name: data[name].assign(**same) for name in ("persons", "accounts", "payments")}
     twice = data["persons"].assign(boss=(data["persons"].boss + 1) % PERSONS)
     data |= {"persons": pd.concat([data["persons"], twice])}
     for seed in range(4):
-        job = write(tmp_path / str(seed), data, np.random.default_rng(seed))
-        found.append(statistics(engine, job, neighbour_relation(job)))
+        job = write_database(tmp_path / str(seed), data, np.random.default_rng(seed))
+        found.append(link_statistics(engine, job, neighbour_relation(job)))
     for other in found[1:]:
         for name, values in found[0].items():
             assert all((a == b).all() for a, b in zip(values, other[name], strict=True)), name
 
 
-def test_links_within_a_table_below_the_root_are_refused(tmp_path: Path) -> None:
-    """One person's accounts may be at the end of any number of others'."""
-    write(tmp_path / "all", database(0), np.random.default_rng(0))
+def test_links_within_table_below_root_are_refused(tmp_path: Path) -> None:
+    """Any number of other persons' accounts could be linked to the accounts of one person."""
+    write_database(tmp_path / "all", make_database(0), np.random.default_rng(0))
     content = tomllib.loads((tmp_path / "all/job.toml").read_text())
     content["link"].append({"kind": "one-to-many", "name": "ups", "parent": "accounts", "child": "accounts",
                             "child_key": "up"})  # fmt: skip
@@ -285,13 +289,15 @@ def test_links_within_a_table_below_the_root_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("where", ["links", "rows"])
-def test_a_key_that_two_units_hold_is_refused(tmp_path: Path, where: str) -> None:
-    """A joint account: whose it is would change with either holder's coming and going, and all below it too."""
-    data = database(0)
+def test_key_of_two_units_is_refused(tmp_path: Path, where: str) -> None:
+    """A joint account would change its unit, and all rows below it, when one of its owners is added or removed."""
+    data = make_database(0)
     joint = data["accounts"].head(1).assign(person=PERSONS - 1 - data["accounts"].person.iloc[0])
-    job = write(tmp_path / "all", data | {"accounts": pd.concat([data["accounts"], joint])}, np.random.default_rng(0))
+    job = write_database(
+        tmp_path / "all", data | {"accounts": pd.concat([data["accounts"], joint])}, np.random.default_rng(0)
+    )
     engine = resolve(scheduler="synchronous")
-    read = {"links": lambda: statistics(engine, job, neighbour_relation(job)),
-            "rows": lambda: kept_rows(engine, job, tmp_path / "all", "payments")}  # fmt: skip
+    read = {"links": lambda: link_statistics(engine, job, neighbour_relation(job)),
+            "rows": lambda: counted_rows(engine, job, tmp_path / "all", "payments")}  # fmt: skip
     with pytest.raises(DataError, match="a key whose rows belong to two units"):
         read[where]()

@@ -1,4 +1,4 @@
-"""Tables as they come: empty ones, other types of keys, names twice. A run, or a sentence."""
+"""Unusual tables: empty ones, other key types, duplicate names. Each is released or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from tests.multitable.small import frames, job, table, write
+from tests.multitable.small import make_frames, make_job, table_section, write_job
 
-SHOP, LINKS, TABLES = frames(), job()["link"], job()["tables"]
+SHOP, LINKS, TABLES = make_frames(), make_job()["link"], make_job()["tables"]
 BOUND = LINKS[0]["max_degree"]
 DAYS = pd.date_range("2020-01-01", periods=5)
 
 
-def public(name: str, change: Any) -> dict[str, Any]:
+def change_table(name: str, change: Any) -> dict[str, Any]:
     return {"data": SHOP | {name: change(SHOP[name])}}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
-        (public("products", lambda rows: rows.head(0)), "no rows"),
-        (public("products", lambda rows: rows.assign(code=rows.code.where(rows.index > 0))), "a null or duplicate key"),
-        (public("products", lambda rows: pd.concat([rows, rows.head(1)])), "a null or duplicate key"),
-        (public("products", lambda rows: rows.drop(columns="kind")), "no column 'kind'"),
+        (change_table("products", lambda rows: rows.head(0)), "no rows"),
+        (change_table("products", lambda rows: rows.assign(code=rows.code.where(rows.index > 0))),
+         "a null or duplicate key"),
+        (change_table("products", lambda rows: pd.concat([rows, rows.head(1)])), "a null or duplicate key"),
+        (change_table("products", lambda rows: rows.drop(columns="kind")), "no column 'kind'"),
         ({"link": [LINKS[0] | {"child_key": "month"}, *LINKS[1:]]}, "'month', which is in the domain"),
         ({"link": [LINKS[0] | {"kind": "one-to-one"}, *LINKS[1:]]}, "max_degree of a one-to-one link is 1"),
         ({"link": [LINKS[0], LINKS[1] | {"name": "persons"}, LINKS[2]]}, "'persons', which is a table"),
@@ -34,12 +35,12 @@ def public(name: str, change: Any) -> dict[str, Any]:
             {"link": [*LINKS, {"kind": "one-to-many", "parent": "persons", "child": "products", "child_key": "label"}]},
             "a public table, as the child",
         ),
-        ({"tables": TABLES | {"persons": table("persons") | {"key": ["id", "age2"]}}}, "differs in length"),
+        ({"tables": TABLES | {"persons": table_section("persons") | {"key": ["id", "age2"]}}}, "differs in length"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_released_is_one_sentence(tmp_path: Path, given: dict[str, Any], said: str) -> None:
-    path = write(tmp_path, **given)
-    with pytest.raises(dp.DpscaleError, match=said) as found:
+def test_invalid_tables_are_refused_in_one_sentence(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    path = write_job(tmp_path, **given)
+    with pytest.raises(dp.DpscaleError, match=message) as found:
         dp.run(path, tmp_path / "run")
     assert "\n" not in str(found.value)
 
@@ -56,9 +57,9 @@ def test_what_cannot_be_released_is_one_sentence(tmp_path: Path, given: dict[str
         pytest.param({"persons": SHOP["persons"].assign(country=SHOP["persons"].country.astype(str))}, id="texts"),
     ],
 )  # fmt: skip
-def test_tables_as_they_come_are_released(tmp_path: Path, change: dict[str, pd.DataFrame]) -> None:
+def test_unusual_tables_are_released(tmp_path: Path, change: dict[str, pd.DataFrame]) -> None:
     mild = {"privacy": {"privacy_cost": 100.0, "dataset": "shop", "allow_weak_privacy": True}}
-    release = dp.run(write(tmp_path, mild, SHOP | change), tmp_path / "run")
+    release = dp.run(write_job(tmp_path, mild, SHOP | change), tmp_path / "run")
     found = {name: frame.compute() for name, frame in release.synthetic().items()}
     owners, room = found["orders"].person, BOUND * len(found["persons"])
     assert owners.dropna().isin(found["persons"].id).all()

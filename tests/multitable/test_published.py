@@ -1,4 +1,4 @@
-"""Links as published: sensitivities by brute force, laws of choices and noise, and whole runs that stop and go on."""
+"""The published link mechanism: sensitivities by brute force, laws of selections and noise, resumed runs."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from dpscale.privacy.streams import seeded_secret
 from dpscale.relational.features import Side
 from dpscale.relational.published import Fit, Rounds, moved_entries
 from dpscale.relational.rounding import Cross
-from tests.multitable.small import digests, job, table, write
+from tests.multitable.small import make_job, run_digests, table_section, write_job
 
 U_SIZES, V_SIZES = (2, 2), (2, 3)
 PROFILES = list(product((0, 1), repeat=2))
 MOVIES = [(0, 0), (1, 2), (1, 0)]
 
 
-def entries(user: tuple[int, ...] | None, ends: tuple[int, ...]) -> np.ndarray:
-    """Of one user's links; another user's are the same before and after."""
+def user_entries(user: tuple[int, ...] | None, ends: tuple[int, ...]) -> np.ndarray:
+    """Return the marginal entries of one user's links; those of another user are constant."""
     rows = [(0, end) for end in ends] + [(1, 0), (1, 1)]
     users = np.array([user or (0, 0), (1, 0)], np.int32)
     return ExactLinks(np.array(rows, np.int64), users, np.array(MOVIES, np.int32)).entries((U_SIZES, V_SIZES))[1]
 
 
-def moves(relation: str, most: int) -> list[np.ndarray]:
-    """What every neighbour moves, marginal by marginal."""
+def marginal_changes(relation: str, most: int) -> list[np.ndarray]:
+    """Return the changes by every neighbour, marginal by marginal."""
     ends = [tuple(np.flatnonzero(bits)) for bits in product((0, 1), repeat=3) if sum(bits) <= most]
-    all_ = [entries(user, own) for user, own in product(PROFILES, ends)]
-    others = all_ if relation == REPLACE else [entries(None, ())]
+    all_ = [user_entries(user, own) for user, own in product(PROFILES, ends)]
+    others = all_ if relation == REPLACE else [user_entries(None, ())]
     cross = Cross.of(Side.made(np.array(PROFILES), U_SIZES), Side.made(np.array(MOVIES), V_SIZES))
     return [(a - b)[cross.entries(k)] for a in all_ for b in others for k in range(len(cross.columns))]
 
 
 @pytest.mark.parametrize("relation", [REPLACE, ADD_REMOVE])
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_no_neighbour_moves_a_marginal_further(relation: str, most: int) -> None:
-    found, claimed = moves(relation, most), moved_entries(relation)
+def test_no_neighbour_exceeds_marginal_sensitivity(relation: str, most: int) -> None:
+    found, claimed = marginal_changes(relation, most), moved_entries(relation)
     assert max(int(np.abs(one).sum()) for one in found) == claimed * most
     assert max(int((one**2).sum()) for one in found) <= claimed * most**2
 
 
-def test_a_replaced_row_moves_more_than_one_that_comes() -> None:
-    """The planted fault: the sensitivity of the other relation."""
-    assert max(int(np.abs(one).sum()) for one in moves(REPLACE, 2)) > moved_entries(ADD_REMOVE) * 2
+def test_planted_sensitivity_of_other_relation_is_detected() -> None:
+    """Planted fault: a replaced row changes more than an added row."""
+    assert max(int(np.abs(one).sum()) for one in marginal_changes(REPLACE, 2)) > moved_entries(ADD_REMOVE) * 2
 
 
-def loop(
+def make_loop(
     folder: Path, number: int, exact: np.ndarray, rounds: Rounds, amount: Fraction, record: list[Any]
 ) -> PublishedLoop:
     records = LinkRecords(folder / str(number), f"release {number}", "snapshot", "link")
@@ -72,7 +72,7 @@ def loop(
     )  # fmt: skip
 
 
-def small() -> tuple[Fit, Cross, np.ndarray]:
+def make_fit() -> tuple[Fit, Cross, np.ndarray]:
     rng = np.random.default_rng(1)
     users, movies = (np.stack([rng.integers(0, 2, n), rng.integers(0, 2, n)], axis=1) for n in (30, 20))
     u, v = Side.made(users, (2, 2)), Side.made(movies, (2, 2))
@@ -82,18 +82,18 @@ def small() -> tuple[Fit, Cross, np.ndarray]:
 
 
 @pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (2.0, False), (0.5, False)])
-def test_choices_follow_the_exponential_mechanism(tmp_path: Path, factor: float, fits: bool) -> None:
-    """At the ε that the share of the budget comes to, and at neither twice nor half of it."""
-    _, cross, exact = small()
+def test_selections_follow_exponential_mechanism(tmp_path: Path, factor: float, fits: bool) -> None:
+    """They fit the law at the ε of the budget share, and not at twice or half of it."""
+    _, cross, exact = make_fit()
     rounds, amount = Rounds(1, 1, 0.5), Fraction(2)
-    believed = exact.astype(float)
+    estimated = exact.astype(float)
     for k in range(len(cross.columns)):
-        believed[cross.entries(k)][0] += 4.25 * k
+        estimated[cross.entries(k)][0] += 4.25 * k
     counts = np.zeros(len(cross.columns))
     for number in range(4000):
-        one = loop(tmp_path, number, exact, rounds, amount, [])
-        counts[one._drawn(cross, 0, believed, range(len(counts)), 1)[0]] += 1
-    scores = np.array([np.abs(exact - believed)[cross.entries(k)].sum() for k in range(len(counts))])
+        one = make_loop(tmp_path, number, exact, rounds, amount, [])
+        counts[one._drawn(cross, 0, estimated, range(len(counts)), 1)[0]] += 1
+    scores = np.array([np.abs(exact - estimated)[cross.entries(k)].sum() for k in range(len(counts))])
     epsilon = factor * float(epsilon_below(amount / 2))
     assert mu_of_exponential(epsilon / factor) ** 2 == pytest.approx(1, rel=1e-6)
     law = np.exp(epsilon * (scores - scores.max()) / (2 * 2 * 3))
@@ -102,11 +102,11 @@ def test_choices_follow_the_exponential_mechanism(tmp_path: Path, factor: float,
 
 
 @pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (1.3, False), (0.7, False)])
-def test_noise_is_that_of_its_share(tmp_path: Path, factor: float, fits: bool) -> None:
-    _, cross, exact = small()
+def test_noise_has_variance_of_its_share(tmp_path: Path, factor: float, fits: bool) -> None:
+    _, cross, exact = make_fit()
     rounds, amount, errors = Rounds(1, 2, 0.2), Fraction(3), []
     for number in range(60):
-        one = loop(tmp_path, number, exact, rounds, amount, [])
+        one = make_loop(tmp_path, number, exact, rounds, amount, [])
         (one.records.folder).mkdir()
         one._stored_path(0).write_text("[1, 2]")
         found = one._measured(cross, 0, [1, 2])
@@ -119,8 +119,8 @@ def test_noise_is_that_of_its_share(tmp_path: Path, factor: float, fits: bool) -
 
 
 @pytest.mark.parametrize("rounds", [Rounds(), Rounds(1, 1, 0.9), Rounds(7, 2, 0.01)])
-def test_all_rounds_together_cost_no_more_than_their_share(rounds: Rounds) -> None:
-    """By the mechanisms' own costs: a choice's range of ε, a marginal's noise."""
+def test_rounds_cost_at_most_their_share(rounds: Rounds) -> None:
+    """The oracle is the cost of a selection's range of ε and of a marginal's noise."""
     amount = Fraction(7, 10)
     choice, noise = rounds.costs(amount)
     one = mu_of_exponential(float(epsilon_below(choice))) ** 2
@@ -129,18 +129,18 @@ def test_all_rounds_together_cost_no_more_than_their_share(rounds: Rounds) -> No
     assert rounds.rounds * rounds.each * (one + float(draw.cost)) <= float(amount) * (1 + 1e-9)
 
 
-def test_rounds_end_where_nothing_is_left_and_each_is_told_first(tmp_path: Path) -> None:
-    """Four marginals, three a round: two rounds of five."""
-    fit, cross, exact = small()
+def test_rounds_end_and_are_recorded_first(tmp_path: Path) -> None:
+    """Four marginals, three a round: two of the five rounds are used."""
+    fit, cross, exact = make_fit()
     record: list[Any] = []
-    one = loop(tmp_path, 0, exact, Rounds(5, 3), Fraction(100_000), record)
+    one = make_loop(tmp_path, 0, exact, Rounds(5, 3), Fraction(100_000), record)
     b = one.run_rounds(fit)
     assert [n for n, _ in record] == [0, 1, 2, 3]  # what a choice is made on, and the choice, of two rounds
     assert sorted(k for n in (0, 1) for k in json.loads((tmp_path / f"0/round-{n:02d}.json").read_text())) == [
         *range(4)
     ]
     assert len(list(tmp_path.glob("0/*.npy"))) == 2
-    again = loop(tmp_path, 0, None, Rounds(5, 3), Fraction(100_000), record)  # type: ignore[arg-type]
+    again = make_loop(tmp_path, 0, None, Rounds(5, 3), Fraction(100_000), record)  # type: ignore[arg-type]
     assert (again.run_rounds(fit) == b).all()
     assert len(record) == 4
     assert (
@@ -149,12 +149,12 @@ def test_rounds_end_where_nothing_is_left_and_each_is_told_first(tmp_path: Path)
     )
 
 
-def published(**more: Any) -> list[dict[str, Any]]:
-    return [link | {"mechanism": "published", "rounds": 3, "marginals": 2, **more} for link in job()["link"]]
+def published_links(**more: Any) -> list[dict[str, Any]]:
+    return [link | {"mechanism": "published", "rounds": 3, "marginals": 2, **more} for link in make_job()["link"]]
 
 
-def test_a_whole_run_keeps_keys_and_bounds(tmp_path: Path) -> None:
-    release = dp.run(write(tmp_path, link=published()), tmp_path / "run")
+def test_run_has_valid_keys_and_bounded_degrees(tmp_path: Path) -> None:
+    release = dp.run(write_job(tmp_path, link=published_links()), tmp_path / "run")
     found = {name: frame.compute() for name, frame in release.synthetic().items()}
     persons, orders, ratings = found["persons"], found["orders"], found["ratings"]
     assert orders.person.isin(persons.id).all()
@@ -170,31 +170,31 @@ def test_a_whole_run_keeps_keys_and_bounds(tmp_path: Path) -> None:
     assert len(rounds) == 6  # four marginals a link
 
 
-def test_a_run_that_was_killed_in_a_round_goes_on(tmp_path: Path) -> None:
-    """After every file that the loop leaves, once."""
-    path = write(tmp_path, link=published(), privacy={"privacy_cost": 8.0, "dataset": "shop"})
+def test_run_resumes_after_interruption_in_round(tmp_path: Path) -> None:
+    """The run is interrupted after every kind of file of the loop, once each."""
+    path = write_job(tmp_path, link=published_links(), privacy={"privacy_cost": 8.0, "dataset": "shop"})
     dp.run(path, tmp_path / "undisturbed")
     for file in tmp_path.glob("ledger.sqlite*"):
         file.unlink()
     original, calls = publishing.draw_index, []
 
-    def stopped(*arguments: Any) -> Any:
+    def draw_or_stop(*arguments: Any) -> Any:
         calls.append(1)
         if len(calls) in (1, 4, 9):
             raise KeyboardInterrupt
         return original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publishing, "draw_index", stopped)
+        patch.setattr(publishing, "draw_index", draw_or_stop)
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 dp.run(path, tmp_path / "run")
         dp.run(path, tmp_path / "run")
-    assert digests(tmp_path / "run") == digests(tmp_path / "undisturbed")
+    assert run_digests(tmp_path / "run") == run_digests(tmp_path / "undisturbed")
 
 
-def stopped_before_noise(path: Path, run: Path) -> None:
-    """A run that is stopped where the first round has chosen and draws nothing yet."""
+def stop_before_noise(path: Path, run: Path) -> None:
+    """Run a job and stop it after the first selection, before noise is drawn."""
     original = LinkRecords.measure
 
     def measure(self: LinkRecords, name: str, *more: Any) -> Any:
@@ -208,19 +208,21 @@ def stopped_before_noise(path: Path, run: Path) -> None:
             dp.run(path, run)
 
 
-def test_another_choice_under_the_same_charge_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, link=published())
-    stopped_before_noise(path, tmp_path / "run")
-    kept = next((tmp_path / "run").glob("links/*/round-00.json"))
-    kept.write_text(json.dumps([k + 1 for k in json.loads(kept.read_text())]))
+def test_other_selection_under_same_charge_is_refused(tmp_path: Path) -> None:
+    path = write_job(tmp_path, link=published_links())
+    stop_before_noise(path, tmp_path / "run")
+    stored = next((tmp_path / "run").glob("links/*/round-00.json"))
+    stored.write_text(json.dumps([k + 1 for k in json.loads(stored.read_text())]))
     with pytest.raises(dp.BudgetError, match="has another decision of round"):
         dp.run(path, tmp_path / "run")
 
 
-def test_a_choice_is_not_made_anew_on_other_rows(tmp_path: Path) -> None:
-    """A directory without its choice, and with other synthetic rows: beliefs would be others, the stream the same."""
-    path = write(tmp_path, {"engine": {"scheduler": "synchronous"}}, link=published())
-    stopped_before_noise(path, tmp_path / "run")
+def test_selection_is_not_repeated_on_other_rows(tmp_path: Path) -> None:
+    """The copy lacks its selection and has other synthetic rows: the estimates would differ with the same random
+    stream.
+    """
+    path = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}}, link=published_links())
+    stop_before_noise(path, tmp_path / "run")
     next((tmp_path / "run").glob("links/*/round-00.json")).unlink()
     record = tmp_path / "run/tables/persons/synthetic/_rows.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"rows": 500}))
@@ -229,15 +231,15 @@ def test_a_choice_is_not_made_anew_on_other_rows(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").glob("links/*/round-00.json"))
 
 
-def test_both_sides_protected(tmp_path: Path) -> None:
+def test_protects_both_sides(tmp_path: Path) -> None:
     link = {"kind": "many-to-many", "name": "ratings", "parent": "persons", "child": "products", "child_key": "code",
             "via": "data/ratings/*.parquet", "max_degree": 60, "protects": "both",
             "mechanism": "published"}  # fmt: skip
-    tables = {"persons": table("persons", "id"), "products": table("products", "code", share=0.2)}
-    release = dp.run(write(tmp_path, tables=tables, link=[link]), tmp_path / "run")
+    tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code", share=0.2)}
+    release = dp.run(write_job(tmp_path, tables=tables, link=[link]), tmp_path / "run")
     assert release.synthetic()["ratings"].compute().groupby("id").size().max() <= 60
 
 
-def test_options_of_the_loop_go_with_it(tmp_path: Path) -> None:
+def test_rounds_need_published_mechanism(tmp_path: Path) -> None:
     with pytest.raises(dp.JobError, match='require mechanism = "published"'):
-        dp.run(write(tmp_path, link=[job()["link"][0] | {"rounds": 3}]), tmp_path / "run")
+        dp.run(write_job(tmp_path, link=[make_job()["link"][0] | {"rounds": 3}]), tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The report of several tables: what it says of links is looked at in the files, and a planted fault is seen."""
+"""The report of several tables: its figures against the files, and planted faults."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import pytest
 import dpscale as dp
 from dpscale.multitable.report import ReleasedLink
 from dpscale.multitable.run import DatabaseRun
-from tests.multitable.small import write
+from tests.multitable.small import write_job
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
-    return dp.run(write(folder), folder / "run").path
+    return dp.run(write_job(folder), folder / "run").path
 
 
-def links(run: Path) -> dict[str, ReleasedLink]:
+def released_links(run: Path) -> dict[str, ReleasedLink]:
     opened = DatabaseRun(run)
     return {link.called: ReleasedLink(opened, link) for link in opened.job.link}
 
 
-def test_what_is_told_is_what_the_files_hold(shop: Path) -> None:
-    told = {one["name"]: one for one in json.loads((shop / "synthetic/_links.json").read_text())}
+def test_link_summary_equals_files(shop: Path) -> None:
+    summary = {one["name"]: one for one in json.loads((shop / "synthetic/_links.json").read_text())}
     found = {name: frame.compute() for name, frame in dp.DatabaseRelease.open(shop).synthetic().items()}
     each = found["orders"].person.value_counts().reindex(found["persons"].id).fillna(0)
-    assert told["orders"]["degrees"]["parent"] == {"rows": len(each), "mean": pytest.approx(each.mean()),
+    assert summary["orders"]["degrees"]["parent"] == {"rows": len(each), "mean": pytest.approx(each.mean()),
                                                    "most": each.max()}  # fmt: skip
-    assert told["ratings"]["links"] == len(found["ratings"])
-    assert all(one["whole"] for one in told.values())
-    assert all(0 < one["expected"] <= 1 for one in told.values())
+    assert summary["ratings"]["links"] == len(found["ratings"])
+    assert all(one["whole"] for one in summary.values())
+    assert all(0 < one["expected"] <= 1 for one in summary.values())
 
 
-def test_the_page_has_the_distributions_and_nothing_of_elsewhere(shop: Path) -> None:
+def test_page_has_degree_plots_and_no_external_links(shop: Path) -> None:
     page = (shop / "report.html").read_text()
     assert page.count("<svg") == 2  # of homes, whose parents have any number, none is measured
     assert "{{" not in page
@@ -45,25 +45,25 @@ def test_the_page_has_the_distributions_and_nothing_of_elsewhere(shop: Path) -> 
         "http://creativecommons.org", "").replace("https://matplotlib.org", "")  # fmt: skip
 
 
-def orphan(rows: pd.DataFrame) -> pd.DataFrame:
+def plant_orphan(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(id=["nobody", *rows.id[1:]])
 
 
-def twice(rows: pd.DataFrame) -> pd.DataFrame:
+def plant_duplicate(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([rows, rows.head(1)])
 
 
-def too_many(rows: pd.DataFrame) -> pd.DataFrame:
+def plant_excess(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(id=rows.id.iloc[0], code=100 + rows.index % 40).drop_duplicates()
 
 
-@pytest.mark.parametrize("fault", [orphan, twice, too_many])
-def test_a_planted_fault_is_seen(shop: Path, tmp_path: Path, fault: Any) -> None:
+@pytest.mark.parametrize("fault", [plant_orphan, plant_duplicate, plant_excess])
+def test_planted_fault_is_detected(shop: Path, tmp_path: Path, fault: Any) -> None:
     file = next((shop / "synthetic/ratings").glob("*.parquet"))
     before = file.read_bytes()
-    assert links(shop)["ratings"].whole
+    assert released_links(shop)["ratings"].whole
     fault(pd.read_parquet(file)).to_parquet(file, index=False)
     try:
-        assert not links(shop)["ratings"].whole
+        assert not released_links(shop)["ratings"].whole
     finally:
         file.write_bytes(before)

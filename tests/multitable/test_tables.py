@@ -1,4 +1,4 @@
-"""`dpscale tables`: what is told of keys and degrees, held against pandas; SDV's metadata there and back."""
+"""`dpscale tables`: key and degree statistics against pandas; conversion from and to SDV metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from dpscale.__main__ import main
 from dpscale.multitable.job import DatabaseJob
-from tests.multitable.small import frames, job, table, write
+from tests.multitable.small import make_frames, make_job, table_section, write_job
 
 HOTELS: dict[str, Any] = {
     "METADATA_SPEC_VERSION": "V1",
@@ -35,30 +35,32 @@ HOTELS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def dpscale(*arguments: Any, code: int = 0) -> Any:
+def run_command(*arguments: Any, code: int = 0) -> Any:
     done = CliRunner().invoke(main, list(map(str, arguments)))
     assert done.exit_code == code, (done.output, done.exception)
     return done
 
 
-def odd() -> dict[str, pd.DataFrame]:
-    """A shop with a null key, two of one key, a null end and orphans."""
-    found = frames()
+def make_odd_frames() -> dict[str, pd.DataFrame]:
+    """Return a shop with a null key, duplicate keys, a null foreign key and orphans."""
+    found = make_frames()
     persons = found["persons"].assign(id=found["persons"].id.where(found["persons"].index != 299))
     orders = found["orders"].assign(person=found["orders"].person.where(found["orders"].index > 2))
     orders.loc[5:8, "person"] = "nobody"
     return found | {"persons": pd.concat([persons, persons.head(4)]), "orders": orders}
 
 
-def test_a_check_tells_what_pandas_does_and_leaves_nothing(tmp_path: Path) -> None:
-    data = odd()
-    done = dpscale("tables", "check", write(tmp_path, data=data, parts=3), "--scheduler", "synchronous", "--json")
+def test_check_equals_pandas_and_writes_nothing(tmp_path: Path) -> None:
+    data = make_odd_frames()
+    done = run_command(
+        "tables", "check", write_job(tmp_path, data=data, parts=3), "--scheduler", "synchronous", "--json"
+    )
     assert "PRIVATE" in done.stderr
-    told = json.loads(done.stdout)
-    found = {one["name"]: one for one in told["tables"]}
+    checked = json.loads(done.stdout)
+    found = {one["name"]: one for one in checked["tables"]}
     assert found["persons"] == {"name": "persons", "public": False, "rows": 304, "null_keys": 1, "duplicate_keys": 4}
     assert (found["orders"]["rows"], found["orders"]["null_keys"]) == (len(data["orders"]), None)
-    link = next(one for one in told["links"] if one["name"] == "orders")
+    link = next(one for one in checked["links"] if one["name"] == "orders")
     persons, orders = data["persons"].id.dropna().unique(), data["orders"].person.dropna()
     each = orders.value_counts().reindex(persons).fillna(0)
     assert (link["null_ends"], link["dangling"]) == (3, int((~orders.isin(persons)).sum()))
@@ -66,22 +68,22 @@ def test_a_check_tells_what_pandas_does_and_leaves_nothing(tmp_path: Path) -> No
     assert link["degrees"]["parent"] == {"rows": 299, "none": int((each == 0).sum()),
                                          "mean": pytest.approx(each.mean()), **spread}  # fmt: skip
     assert link["links_beyond"] == (each - 6).clip(lower=0).sum()
-    assert [one["beyond_is"] for one in told["links"]] == ["cut", "cut", "any number"]
+    assert [one["beyond_is"] for one in checked["links"]] == ["cut", "cut", "any number"]
     assert not list(tmp_path.glob("ledger*"))
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_check_says_what_a_run_would_refuse(tmp_path: Path) -> None:
-    link = job()["link"][1] | {"protects": "both", "max_degree": 3}
-    tables = {"persons": table("persons", "id"), "products": table("products", "code")}
-    text = dpscale("tables", "check", write(tmp_path, tables=tables, link=[link])).stdout
+def test_check_predicts_refusals(tmp_path: Path) -> None:
+    link = make_job()["link"][1] | {"protects": "both", "max_degree": 3}
+    tables = {"persons": table_section("persons", "id"), "products": table_section("products", "code")}
+    text = run_command("tables", "check", write_job(tmp_path, tables=tables, link=[link])).stdout
     assert "exceed it and would be refused" in text
     assert "child degree: mean" in text
 
 
-def test_metadata_make_a_draft_that_reads(tmp_path: Path) -> None:
+def test_sdv_metadata_round_trip_through_draft_job(tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_text(json.dumps(HOTELS))
-    text = dpscale("tables", "from-sdv", tmp_path / "metadata.json", "--data", "there").stdout
+    text = run_command("tables", "from-sdv", tmp_path / "metadata.json", "--data", "there").stdout
     assert "# guests.domain.toml: room (categorical), in (datetime)\n" in text
     assert "Only one of hotels, meals can be the protected table" in text
     content = tomllib.loads(text)
@@ -93,15 +95,15 @@ def test_metadata_make_a_draft_that_reads(tmp_path: Path) -> None:
     read = DatabaseJob.read(tmp_path / "job.toml")
     assert [(one.called, one.parent, one.child) for one in read.link] == [("guests", "hotels", "guests"),
                                                                           ("ate", "guests", "meals")]  # fmt: skip
-    dpscale("plan", tmp_path / "job.toml")
-    back = json.loads(dpscale("tables", "to-sdv", tmp_path / "job.toml").stdout)
+    run_command("plan", tmp_path / "job.toml")
+    back = json.loads(run_command("tables", "to-sdv", tmp_path / "job.toml").stdout)
     assert back["relationships"] == HOTELS["relationships"]
     assert back["tables"]["ate"] == HOTELS["tables"]["ate"]
     assert back["tables"]["guests"]["primary_key"] == "email"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("no", "is not JSON"),
         ({"tables": {}}, "no tables"),
@@ -114,9 +116,9 @@ def test_metadata_make_a_draft_that_reads(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_metadata_is_one_sentence(tmp_path: Path, content: Any, said: str) -> None:
+def test_invalid_metadata_is_refused_in_one_sentence(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "metadata.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    done = dpscale("tables", "from-sdv", path, code=2)
-    assert said in done.stderr
+    done = run_command("tables", "from-sdv", path, code=2)
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1

@@ -100,7 +100,7 @@ def restore_case(case: str) -> Iterator[Path]:
 def write_case(case: str, folder: Path) -> Path:
     """Write data, domains and job of a case; return the job file."""
     if case in DATABASES:
-        return shop.write(folder)
+        return shop.write_job(folder)
     write_table(folder / "data", 1)
     domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in SIZES.items()}}
     (folder / "domain.toml").write_text(tomli_w.dumps(domain))
