@@ -1,4 +1,4 @@
-# Many attributes and a small budget: `aim-grem` finds out what is worth measuring, and synthetic rows are drawn of it.
+# Many attributes and a small budget: `aim-grem` selects what to measure, and synthetic rows are drawn from it.
 # Runs from top to bottom as a script, or cell by cell (`# %%`) in an editor or Jupyter. It makes its own data.
 
 # %%
@@ -15,7 +15,7 @@ folder = Path(sys.argv[1] if len(sys.argv) > 1 else "dpscale-adaptive-example")
 folder.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
-# ## Data: a survey of 10,000 persons, twelve answers. Some hang together, most do not: nobody knows beforehand which
+# ## Data: a survey of 10,000 persons, twelve answers. Some depend on each other, most do not; which ones is unknown
 
 # %%
 rng = np.random.default_rng(2)
@@ -41,14 +41,14 @@ job = {
 release = dp.run(job, folder / "run", data=survey)
 
 # %% [markdown]
-# ## What was chosen, round by round: a public record
+# ## The selections, round by round: a public record
 
 # %%
 trace = pd.read_parquet(folder / "run" / "trace.parquet")
 print(trace[["round", "attributes", "privacy_cost", "moved", "expected_noise"]].head(12).to_string())
 
 # %% [markdown]
-# ## Synthetic rows: as many as one likes, at no further cost. They go wherever the survey would go
+# ## Synthetic rows: any number, at no further cost, in the format of the survey
 
 # %%
 made = release.synthetic().compute()
@@ -56,7 +56,7 @@ print(made.head())
 print(f"correlation of q1 and q4 in the rows: {made.q1.corr(made.q4):.2f}")
 
 # %% [markdown]
-# ## How good are they? Only because these data are made up may we look (for real ones: `dpscale compare`, private)
+# ## Accuracy. This comparison is permitted only because the data are made up (real data: `dpscale compare`, private)
 
 
 # %%

@@ -38,7 +38,7 @@ persons = pd.DataFrame(
 persons.to_parquet(folder / "persons.parquet", index=False)
 
 # %% [markdown]
-# ## What is public: codes, regions, bounds. Nobody looked at the data for it
+# ## Public metadata: codes, regions, bounds. They are not derived from the data
 
 # %%
 regions = "\n".join(f'R{r} = ["M{3 * r:02d}", "M{3 * r + 1:02d}", "M{3 * r + 2:02d}"]' for r in range(4))
@@ -69,7 +69,7 @@ nulls = "category"
 """)
 
 # %% [markdown]
-# ## What is asked. One unit is a household of up to six persons; a seventh would be left out
+# ## The workload. One unit is a household of up to six persons; a seventh would be dropped
 
 # %%
 job = folder / "job.toml"
@@ -96,7 +96,7 @@ attributes = [["income"]]
 """)
 
 # %% [markdown]
-# `dpscale plan JOB` would tell the errors to expect first, without reading any data. Now it is measured, and charged
+# `dpscale plan JOB` would print the expected errors without reading any data. This run measures and is charged
 
 # %%
 release = dp.run(job, folder / "run")
@@ -105,7 +105,7 @@ print(release.table(["region", "sex"]))
 print("median income:", release.quantile("income", 0.5))
 
 # %% [markdown]
-# ## How good is it? Only because these data are made up may we look
+# ## Accuracy. This comparison is permitted only because the data are made up
 
 # %%
 table = release.table(["municipality", "sex"])
@@ -118,7 +118,7 @@ print(
 )
 
 # %% [markdown]
-# ## Whole numbers that add up, for print: `dpscale publish` does the same from a shell
+# ## Consistent integer counts for publication: `dpscale publish` does the same from a shell
 
 # %%
 words = ["publish", str(folder / "run"), "--set", "region,age,sex", "--out", str(folder / "press")]

@@ -1,4 +1,4 @@
-# Several tables: patients, their visits, and how they hang together. One budget, a synthetic database with whole keys.
+# Several tables: patients, their visits, and the links between them. One budget, a synthetic database with valid keys.
 # Runs from top to bottom as a script, or cell by cell (`# %%`) in an editor or Jupyter. It makes its own data.
 
 # %%
@@ -14,7 +14,7 @@ folder = Path(sys.argv[1] if len(sys.argv) > 1 else "dpscale-relational-example"
 folder.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
-# ## Data: 3,000 patients; the old have more visits, and on other wards
+# ## Data: 3,000 patients; older patients have more visits, and on other wards
 
 # %%
 rng = np.random.default_rng(3)
@@ -81,7 +81,7 @@ assert made["visits"].patient.isin(made["patients"].patient).all()
 print({name: len(frame) for name, frame in made.items()})
 
 # %% [markdown]
-# ## What links tell, in the data and in the rows. Only because these data are made up may we look
+# ## Links in the data and in the rows. This comparison is permitted only because the data are made up
 
 
 # %%

@@ -104,7 +104,7 @@ def test_tables_rounded_separately_are_detected():
 
 def test_infeasible_margins_leave_table_out():
     allowed = np.array([[True, False], [True, True]])
-    rows, columns = np.array([5, 0]), np.array([0, 5])  # all would have to be in the cell that may hold nobody
+    rows, columns = np.array([5, 0]), np.array([0, 5])  # all records would have to be in an impossible cell
     assert (
         publishing.adjust_to_constraints(np.ones((2, 2)), ("a", "b"), {("a",): rows, ("b",): columns}, allowed) is None
     )

@@ -12,9 +12,9 @@ CASES = [
     ([[50, 0], [0, 50]], 1.0),
     ([[0, 7, 0], [9, 0, 0], [0, 0, 8]], 1.0),
     ([[10, 20], [30, 60]], 0.0),
-    ([[5, 9, 2]], 0.0),  # an attribute of one value tells nothing
+    ([[5, 9, 2]], 0.0),  # an attribute with one value has no dependence
     ([[3000, 1000], [1000, 3000]], 0.5),  # φ = (ad − bc) / 4000², the correction in the fourth digit
-    ([[40, 0, 10], [0, 0, 0], [10, 0, 40]], 0.6),  # cells that nobody is in are none
+    ([[40, 0, 10], [0, 0, 0], [10, 0, 40]], 0.6),  # empty rows and columns are ignored
 ]
 
 

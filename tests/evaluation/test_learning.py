@@ -67,9 +67,7 @@ def test_propensity_model_detects_planted_attribute() -> None:
 
 
 def test_usefulness_reaches_best_possible_auc() -> None:
-    """For c = [a ≥ 5] in a share s of the records, the best AUC is (1 + s)
-    2; independent rows give no information.
-    """
+    """For c = [a ≥ 5] in a share s of the records, the best AUC is (1 + s)/2; independent rows give no information."""
     target, data = target_of(DOMAIN.attributes, None), make_table(8000, 0.8, 1)
     good, bad = (usefulness(DOMAIN.attributes, target, data, make_table(8000, s, 2)).results for s in (0.8, 0.0))
     assert good["attribute"] == "c"

@@ -23,9 +23,7 @@ def test_schedule_cost_is_within_budget_and_nearly_all_of_it(name, cost, rows):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_schedule_cost_equals_brute_force(name):
-    """The oracle is Σ (m Δ k)²
-    (v − s), with Δ² by brute force over the explicit strategy.
-    """
+    """The oracle is Σ (m Δ k)² / (v − s), with Δ² by brute force over the explicit strategy."""
     built = PLANS[name]
     schedule = make_schedule(built, 0.7, 3)
     total = Fraction(0)

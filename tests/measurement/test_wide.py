@@ -113,7 +113,7 @@ def test_planted_too_wide_limb_is_detected(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_entry_with_more_digits_than_result_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one count of 1 and an entry of 20 bits, one limb holds the result but not the two digits of the entry."""
+    """With one count of 1 and an entry of 20 bits, one limb suffices for the result but not for those digits."""
     monkeypatch.setattr(wide, "WIDTHS", [20])
     factor, counts = Factor("matrix", (10_000,), np.full((1, 10_000), 2**20 - 1)), np.zeros(10_000, dtype=np.int64)
     counts[7] = 1

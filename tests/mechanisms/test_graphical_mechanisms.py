@@ -105,9 +105,7 @@ def test_mst_selects_pairs_of_workload_only():
 @pytest.mark.parametrize("rows_per_unit", [1, 4])
 @pytest.mark.parametrize("name", MODULES)
 def test_total_cost_equals_budget(name, rows_per_unit):
-    """Recomputed independently: m² Δ² k²
-    (v − 8) for a draw, and β for a selection.
-    """
+    """Recomputed independently: m² Δ² k² / (v − 8) for a draw, and β for a selection."""
     plan = make_plan(name, rows_per_unit=rows_per_unit)
     taken, state = run_decisions(plan, rows_per_unit=rows_per_unit)
     spent = Fraction(0)

@@ -20,7 +20,7 @@ def test_gap_and_seconds_end_the_search(monkeypatch):
     late = plan(make_prefixes(24), "query-smasher", seconds=1e-9)
     assert "ended by time" in late.notes[0]
     assert late.error > fine.error
-    assert late.bound < fine.bound  # an early end is told, not hidden
+    assert late.bound < fine.bound  # an early end is visible in the bound
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_planted_unsafe_count_is_detected(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(privacy_unit, "_check_counts", lambda *_: None)
     unsafe = [PAYMENTS, KINDS | {"max_degree": 1}, TAGS | {"counts": ["kinds"], "max_degree": 1}, ACCOUNTS]
     data = make_database(1)
-    rare = data["payments"].drop_duplicates("kind")  # each kind has one payment, which goes with its payer
+    rare = data["payments"].drop_duplicates("kind")  # each kind has one payment, which is removed with its payer
     tags = data["accounts"][["account"]].merge(pd.DataFrame({"kind": rare.kind.iloc[:1]}), how="cross")
     monkeypatch.setitem(globals(), "make_database", lambda _: data | {"payments": rare, "tags": tags})
     monkeypatch.setitem(globals(), "attribute_sizes", lambda exact: tuple(

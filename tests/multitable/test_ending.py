@@ -35,7 +35,7 @@ def test_completed_run_is_refused_for_changed_files(tmp_path: Path, name: str) -
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert len(dp.DatabaseRelease.open(tmp_path / "run").synthetic()["persons"])  # it is still what it was
     file.rename(tmp_path / "gone")
-    assert dp.run(path, tmp_path / "run").path == tmp_path / "run"  # of files that are gone nothing can be said
+    assert dp.run(path, tmp_path / "run").path == tmp_path / "run"  # deleted files cannot be compared
 
 
 def test_run_is_not_resumed_with_changed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_delta_tables_are_read_at_their_version(tmp_path: Path) -> None:
 
 
 def test_run_is_pinned_to_delta_version(tmp_path: Path) -> None:
-    """The version also holds if the table changes before the run is resumed or repeated."""
+    """The version also applies if the table changes before the run is resumed or repeated."""
     deltalake = pytest.importorskip("deltalake")
     path, products = write_delta_job(tmp_path), make_frames()["products"]
     run = DatabaseRun.create(DatabaseJob.read(path), tmp_path / "run")

@@ -182,7 +182,7 @@ def test_person_has_at_most_charged_number_of_rows(tmp_path: Path, name: str, wh
         other = write_database(tmp_path / f"without {person}", remove_person(data, person), rng, where)
         after = counted_rows(engine, other, tmp_path / f"without {person}", name)
         dropped = len(before) - len(after)
-        columns = ["x", "y"]  # rows of one unit and the same values are alike
+        columns = ["x", "y"]  # rows of one unit with the same values are equal
         merged = after.groupby(columns).size().sub(before.groupby(columns).size(), fill_value=0)
         assert (merged <= 0).all()
         assert 0 <= dropped <= most

@@ -11,7 +11,7 @@ from dpscale.optimize.implicit_workload import merged
 from dpscale.optimize.residual_grams import demands_of
 from dpscale.optimize.weight_objective import WeightObjective
 
-MANY = Domain({f"x{i}": 4 for i in range(36)})  # more kinds than are told apart: all are of one
+MANY = Domain({f"x{i}": 4 for i in range(36)})  # above the limit of kinds: all attributes are of one kind
 SIX = Domain({f"x{i}": 5 for i in range(6)})
 
 

@@ -49,9 +49,7 @@ def draw_variances(blocks) -> list[float]:
 
 
 def attribute_profiles(blocks) -> dict[str, np.ndarray]:
-    """Return S1
-    1ᵀS1 where all blocks share one factor that mixes residuals on an attribute, and the uniform profile elsewhere.
-    """
+    """Return S1/1ᵀS1 if all blocks share one factor that mixes residuals on an attribute, else the uniform profile."""
     own = {}
     for block in blocks:
         for name, factor in () if block.joint else zip(block.attributes, block.factors, strict=True):

@@ -336,9 +336,7 @@ def test_delta_zero_is_for_pure_costs_only() -> None:
 
 
 def trade_off_corner(epsilon: float) -> mpmath.mpf:
-    """Return Φ⁻¹ of e^ε
-    (1 + e^ε), by Newton steps from a float.
-    """
+    """Return Φ⁻¹ of e^ε / (1 + e^ε), by Newton steps from a float."""
     with mpmath.workdps(60):
         tail = 1 / (1 + mpmath.exp(mpmath.mpf(epsilon)))
         x = mpmath.mpf(mu_of_pure(epsilon)) / 2

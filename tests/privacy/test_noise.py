@@ -128,9 +128,7 @@ def bernoulli_exp(gamma: Fraction, rng: random.Random) -> bool:
 
 
 def paper_laplace(scale: Fraction, rng: random.Random) -> int:
-    """Algorithm 2, for scale t
-    s.
-    """
+    """Algorithm 2, for scale t / s."""
     t, s = scale.numerator, scale.denominator
     while True:
         u = rng.randrange(t)
@@ -224,7 +222,7 @@ def test_compiled_loops_use_no_floats() -> None:
     def llvm_code(function: Callable, signature: object) -> str:
         return next(iter(njit(signature)(function).inspect_llvm().values()))
 
-    # Compiled anew, for numba does not show the code of what it took from its cache.
+    # Compiled again, because numba does not show the code of cached functions.
     for loop in (
         sampling_loops.draw_unit_steps,
         sampling_loops.draw_wide_steps,

@@ -136,7 +136,7 @@ def test_float_error_is_below_margin_in_worst_case():
     sides = np.arange(1, n // urn._side) * urn._side
     errors = [abs(edges[row] / edges[-1] - float(exact[side - 2] / exact[-1])) for row, side in enumerate(sides)]
     assert max(errors) < margin(urn._side) / 2
-    assert edges[-1] < 1e-100  # not weighed anew yet
+    assert edges[-1] < 1e-100  # not weighed again yet
 
 
 def test_floats_do_not_decide_near_edge():

@@ -134,7 +134,7 @@ def test_no_neighbour_exceeds_sensitivity_of_degree_counts(relation: str, most: 
     assert degree_sensitivity(relation, most, True) <= degrees_squared(relation, most, 1, sides)
     if relation == ADD_REMOVE:
         assert degree_sensitivity(relation, most, False) <= degrees_squared(relation, most, 1, 1)
-        assert degree_sensitivity(relation, most, False) == most  # a user without links comes or goes
+        assert degree_sensitivity(relation, most, False) == most  # a user without links is added or removed
 
 
 def test_planted_one_sided_degree_bound_is_detected() -> None:

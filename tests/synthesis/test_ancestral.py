@@ -35,9 +35,7 @@ def cell_shares(rows: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_low_order_marginals_equal_model(shape: str) -> None:
-    """With 200,000 rows; independent draws would have an error of √(cells
-    rows) = 0.008 to 0.02.
-    """
+    """With 200,000 rows; independent draws would have an error of √(cells / rows) = 0.008 to 0.02."""
     fitted = make_model(SHAPES[shape])
     rows = ancestral_sampler(fitted).rows(RowPart(200_000, 1, 0), "release")
     for names in (subset for degree in (1, 2, 3) for subset in combinations(NAMES, degree)):

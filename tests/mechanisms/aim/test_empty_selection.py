@@ -94,7 +94,7 @@ def test_empty_set_is_offered_until_effect_is_found():
     assert schedule.allows_empty([0.0, 1.0], [0.0, 4.0])
     assert not schedule.allows_empty([0.0, 3.0], [0.0, 4.0])
     assert not PublishedSchedule().allows_empty([], [])
-    assert schedule.one_way_share([0.0] * 8, [0.0] * 8, 0.0) == Fraction(8, 10)  # whatever the noise of the 1-ways
+    assert schedule.one_way_share([0.0] * 8, [0.0] * 8, 0.0) == Fraction(8, 10)  # for any noise of the 1-ways
     assert schedule.one_way_share([9.0, *[0.0] * 7], [1.0] * 8, 0.0) == 0
 
 
