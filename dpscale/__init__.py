@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from dpscale.base import VERSION, old_modules
 if TYPE_CHECKING:
     from dpscale import privacy
     from dpscale.answers.statistics import Estimate
-    from dpscale.api.database import DatabaseRelease
     from dpscale.api.public import run
     from dpscale.api.release import Release
     from dpscale.base.errors import (
@@ -35,7 +35,6 @@ _HOMES = {
     "Attribute": "dpscale.domain",
     "BudgetError": "dpscale.base.errors",
     "DataError": "dpscale.base.errors",
-    "DatabaseRelease": "dpscale.api.database",
     "Domain": "dpscale.domain",
     "DomainError": "dpscale.base.errors",
     "DpscaleError": "dpscale.base.errors",
@@ -57,7 +56,6 @@ __all__ = [
     "Attribute",
     "BudgetError",
     "DataError",
-    "DatabaseRelease",
     "Domain",
     "DomainError",
     "DpscaleError",
@@ -83,6 +81,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name where it is first used, so that `import dpscale` loads nothing heavy."""
     if name == "privacy":
         return import_module("dpscale.privacy")
+    if name == "DatabaseRelease":
+        warnings.warn("DatabaseRelease is now Release; the old name will be removed in the next release",
+                      DeprecationWarning, stacklevel=2)  # fmt: skip
+        return __getattr__("Release")
     if name not in _HOMES:
         raise AttributeError(f"module 'dpscale' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -81,13 +81,13 @@ def select_related(rows: Iterable[dict[str, Any]], column: str, to: Rows, key: s
     return [row for row in rows if row[column] in keys]
 
 
-def summary(release: dp.DatabaseRelease) -> str:
+def summary(release: dp.Release) -> str:
     """Return the released rows of every table and the path of the report."""
     counts = [f"{name:>14}: {len(frame):,} rows" for name, frame in release.synthetic().items()]
     return "\n".join([*counts, f"report: {release.path / 'report.html'}"])
 
 
-def compare_links(job: Path, release: dp.DatabaseRelease) -> str:
+def compare_links(job: Path, release: dp.Release) -> str:
     """Compare links with released links and with random links, by attributes of both ends."""
     from dpscale.engine import resolve
     from dpscale.multitable.job import DatabaseJob
@@ -111,7 +111,7 @@ def compare_links(job: Path, release: dp.DatabaseRelease) -> str:
     return "\n".join(lines)
 
 
-def released_job(job: Any, release: dp.DatabaseRelease) -> Any:
+def released_job(job: Any, release: dp.Release) -> Any:
     """Return the same job on the released tables."""
     folder = release.path / "synthetic"
     tables = {

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dpscale.api.release import Release
 from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.job import Job, job_content
+from dpscale.multitable.opening import begin_run, read_job
 from dpscale.records.frames import FRAME
-
-if TYPE_CHECKING:
-    from dpscale.multitable.job import DatabaseJob
+from dpscale.runs.stages.runner import check_frame, check_repeat, remove_on_error, run_stages
 
 FILES_ONLY = ("links", "snapshot", "delimiter", "encoding", "null_values", "header", "names")
 
@@ -25,7 +25,7 @@ def run(
     progress: Progress = silent,
     fresh: bool = False,
     data: Any = None,
-) -> Any:
+) -> Release:
     """Run all stages of a job and open its release.
 
     A finished job is opened without running it again.
@@ -43,43 +43,32 @@ def run(
     progress : callable, optional
         Called with a label, the number of finished tasks and their total.
     fresh : bool
-        Make a new release, with a new charge, for a job of one table.
+        Make a new release, with a new charge.
     data : DataFrame or pyarrow Table, optional
         pandas, Polars, Dask or pyarrow data for a job of one table without a path.
 
     Returns
     -------
-    Release or DatabaseRelease
-        A DatabaseRelease for a job of several tables.
+    Release
 
     Raises
     ------
     JobError, DomainError, DataError, PlanError, BudgetError
-        If the job is refused. DataError also if the data of a finished job have changed.
+        If the job is refused. DataError also if the data of a finished job have changed, or if `data` is not known to
+        be the frame that was measured.
     ReportError
         If a section of the report failed; the answers are complete.
     TransientError
         If a retry may succeed.
     """
-    read = read_job(job) if data is None else framed_job(job)
-    if isinstance(read, Job):
-        from dpscale.api.release import run as run_one
-
-        return run_one(read, run_dir, client, scheduler, progress, fresh, data)
-    from dpscale.api.database import run as run_several
-
-    check_not_fresh(fresh)
-    return run_several(read, run_dir, client, scheduler, progress)
-
-
-def read_job(job: str | Path | Mapping[str, Any]) -> Job | DatabaseJob:
-    """Return the job of one or of several tables from a file or its content."""
-    content, folder = job_content(job)
-    if "tables" not in content:
-        return Job.parse(content, folder)
-    from dpscale.multitable.job import DatabaseJob  # loads the compiled loops of links
-
-    return DatabaseJob.parse(content, folder)
+    opened = begin_run(read_job(job) if data is None else framed_job(job), run_dir, fresh)
+    check_repeat(opened)
+    if data is not None:
+        opened.table.frame = data
+        check_frame(opened.table, client, scheduler)
+    with remove_on_error(opened):
+        run_stages(opened, client, scheduler, progress)
+    return Release(opened)
 
 
 def framed_job(job: str | Path | Mapping[str, Any]) -> Job:
@@ -95,10 +84,3 @@ def framed_job(job: str | Path | Mapping[str, Any]) -> Job:
     if read.privacy.dataset is None:
         raise JobError("privacy.dataset", "missing", "the name of the frame's data in the ledger", "add it")
     return read
-
-
-def check_not_fresh(fresh: bool) -> None:
-    """Raise JobError if a new release of several tables is requested in the same directory."""
-    if fresh:
-        raise JobError("fresh", "given for a job of several tables", "a new run directory for a new release",
-                       "set another --run-dir")  # fmt: skip

@@ -1,9 +1,8 @@
-"""Release of one table: answers, statistics, plots and synthetic rows of a finished run."""
+"""Release of a run: answers, statistics, plots and synthetic rows of its tables."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +17,11 @@ from dpscale.answers.tables import Answered, column, framed
 from dpscale.base.display import glance
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
-from dpscale.engine.schedulers import Progress, silent
-from dpscale.job import Job
+from dpscale.multitable.opening import open_run
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.reconstruction.base import Estimates
+from dpscale.runs.directory import RunDirectory
 from dpscale.runs.estimates import estimates_of
-from dpscale.runs.run import Run
-from dpscale.runs.stages.runner import begin_run, check_frame, check_repeat, remove_on_error, run_stages
-from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,13 +33,27 @@ class Release:
 
     Parameters
     ----------
-    run : Run
+    run : RunDirectory
         Run directory whose measure stage is done; `Release.open` opens one by its path.
+
+    Notes
+    -----
+    `tables` contains a release of each private table. Methods that answer queries are those of the only table; a
+    release of several tables refuses them and names `tables`.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunDirectory) -> None:
+        run.require("measure")
         self._run = run
-        self._estimates = estimates_of(run)
+
+    @cached_property
+    def tables(self) -> dict[str, Release]:
+        """Release of each private table, by name; of a job with `[data]` its own release, by the name "data"."""
+        return {name: self if one is self._run else Release(one) for name, one in self._run.tables.items()}
+
+    @cached_property
+    def _estimates(self) -> Estimates:
+        return estimates_of(self._run.table)
 
     @classmethod
     def open(cls, run_dir: str | Path) -> Release:
@@ -61,7 +72,7 @@ class Release:
         JobError
             If the directory is not such a run.
         """
-        return cls(Run(run_dir))
+        return cls(open_run(run_dir))
 
     @property
     def path(self) -> Path:
@@ -69,12 +80,12 @@ class Release:
 
     @property
     def domain(self) -> Domain:
-        return self._run.domain
+        return self._run.table.domain
 
     @cached_property
     def plan(self) -> Any:
         """Measurement plan: a `Plan` for a matrix mechanism, otherwise a summary of candidates and costs."""
-        measurement_plan: MeasurementPlan = self._run.measurement_plan
+        measurement_plan: MeasurementPlan = self._run.table.measurement_plan
         return measurement_plan.public_plan
 
     @property
@@ -279,7 +290,7 @@ class Release:
         matplotlib.figure.Figure
         """
         table = self.answered.table(attributes, "marginal", level, joint)
-        return table_figure(table, self._run.domain, tuple(attributes))
+        return table_figure(table, self._run.table.domain, tuple(attributes))
 
     def _each(self, statistic: Callable[..., Estimate], by: str | None) -> Estimate | DataFrame:
         if by is None:
@@ -293,34 +304,39 @@ class Release:
         return found.assign(reason=reasons) if any(reasons) else found
 
     def __repr__(self) -> str:
-        return f"Release({self.manifest['release'][:8]}, {self._run.workload.query_count} queries, {self.path})"
+        queries = sum(one.workload.query_count for one in self._run.tables.values())
+        over = f"{queries} queries over {', '.join(self._run.tables)}"
+        return f"Release({self.manifest['release'][:8]}, {over}, {self.path})"
 
     def _repr_html_(self) -> str:
         return glance(repr(self), {
-            "attributes": ", ".join(self.domain.names), "queries": f"{self._run.workload.query_count:,}",
-            "mechanism": self._run.measurement_plan.mechanism, "answers": "release.table([…]), .total(), .quantile(…)"
-        })  # fmt: skip
+            name: f"{one.workload.query_count:,} queries over {', '.join(one.domain.names)}, by {one.job.method.name}"
+            for name, one in self._run.tables.items()
+        } | {"answers": "release.table([…]), .total(), .quantile(…)"})  # fmt: skip
 
     def synthetic(self) -> Any:
         """Return synthetic rows.
 
         Returns
         -------
-        dask.dataframe.DataFrame
+        dask.dataframe.DataFrame, or dict of str to dask.dataframe.DataFrame
+            For a job of several tables the rows of every table and pair table, by name.
 
         Raises
         ------
         JobError
             If the run has no synthetic rows.
         """
-        import dask.dataframe as dd
-
-        folder = self.path / "synthetic"
         if not self._run.done("synthesize"):
             raise JobError("synthesize", f"no rows in {self.path}", "a run with synthetic rows",
                            f"sample them: dpscale synthesize {self.path}")  # fmt: skip
-        files = [str(folder / name) for name in json.loads(read_text(folder / "_rows.json"))["files"]]
-        return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)
+        return self._run.read_synthetic(_read_rows)
+
+
+def _read_rows(files: list[str]) -> Any:
+    import dask.dataframe as dd
+
+    return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)
 
 
 def _row(statistic: Callable[[], Estimate]) -> tuple[Estimate, str | None]:
@@ -329,28 +345,3 @@ def _row(statistic: Callable[[], Estimate]) -> tuple[Estimate, str | None]:
         return statistic(), None
     except statistics.TooFewRecords as error:
         return Estimate.around(float("nan"), float("nan")), str(error)
-
-
-def run(
-    job: str | Path | Mapping[str, Any] | Job,
-    run_dir: str | Path | None = None,
-    client: Any = None,
-    scheduler: str | None = None,
-    progress: Progress = silent,
-    fresh: bool = False,
-    data: Any = None,
-) -> Release:
-    """Run all stages of a job of one table and open its release; see `dpscale.run`.
-
-    Raises
-    ------
-    DataError
-        Also if `data` is another frame than the measured one, or cannot be compared with it.
-    """
-    opened = begin_run(job if isinstance(job, Job) else Job.read(job), run_dir, fresh)
-    opened.frame = data
-    check_repeat(opened)
-    check_frame(opened, client, scheduler)
-    with remove_on_error(opened):
-        run_stages(opened, client, scheduler, progress)
-    return Release(opened)

@@ -26,8 +26,9 @@ from dpscale.cli.group import show_cause
 from dpscale.engine.watch import FIELD, cluster_errors
 from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
+from dpscale.multitable.opening import open_run
+from dpscale.runs.directory import RunDirectory
 from dpscale.runs.manifest import disk_errors
-from dpscale.runs.run import Run
 from dpscale.storage.files import place, present, read_bytes, write_whole
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ INTERNAL = 70
 KNOWN_SECONDS = 20.0
 
 
-def submit(run: Run, client: Client) -> driver_status.DriverStatus:
+def submit(run: RunDirectory, client: Client) -> driver_status.DriverStatus:
     """Start the driver of a run on a cluster and return its status. A run with a working driver is left unchanged."""
     with disk_errors(run.path):
         declared = _check_cluster(run, client)
@@ -67,7 +68,7 @@ def submit(run: Run, client: Client) -> driver_status.DriverStatus:
     return driver_status.read_status(run.path)
 
 
-def _check_cluster(run: Run, client: Client) -> bool:
+def _check_cluster(run: RunDirectory, client: Client) -> bool:
     """Return whether workers declare DRIVER.
 
     Raises
@@ -86,13 +87,13 @@ def _check_cluster(run: Run, client: Client) -> bool:
         who = f"several machines have workers {'with' if declared else 'and none of them'} the resource {RESOURCE}"
         raise JobError(FIELD, who, "one machine for the driver, with the disk of the ledger",
                        f'start the workers of one machine with --resources "{RESOURCE}=100"')  # fmt: skip
-    data = run.job.data.path
-    ClusterEngine(client).check_file_access(run.path, [] if set("*?[") & set(data) else [data])
+    files = [path for path in run.data_paths if not set("*?[") & set(path)]
+    ClusterEngine(client).check_file_access(run.path, files)
     _check_ledger(run, client, list(drivers), is_address(ledger))
     return bool(declared)
 
 
-def _check_ledger(run: Run, client: Client, drivers: list[str], served: bool) -> None:
+def _check_ledger(run: RunDirectory, client: Client, drivers: list[str], served: bool) -> None:
     """Raise JobError if a driver could not reach the ledger's server, or if the ledger file is on a network."""
     ledger = run.job.privacy.ledger
     with cluster_errors(client, "check"):
@@ -164,12 +165,12 @@ def _run(folder: Path, heartbeat: Heartbeat) -> None:
 
     client = get_client()
     secede()
-    run = Run(folder)
+    run = open_run(folder)
     _await_free(run, heartbeat)
     run_stages(run, client=client, progress=heartbeat)
 
 
-def _await_free(run: Run, heartbeat: Heartbeat) -> None:
+def _await_free(run: RunDirectory, heartbeat: Heartbeat) -> None:
     """Wait for the lock of the run directory: a lost driver that is still alive stops at its next task."""
     end = time.monotonic() + driver_status.SILENT_SECONDS
     while time.monotonic() < end:

@@ -3,66 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dpscale.cli.group import json_option, main, scheduler_option
-from dpscale.cli.progress import Bars
-
-if TYPE_CHECKING:
-    from dpscale.engine.schedulers import Progress
-    from dpscale.multitable.job import DatabaseJob
 
 
-def run_several(
-    job: DatabaseJob, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool
-) -> None:
-    """Run all stages of a job of several tables; an interrupted run resumes."""
-    from dpscale.api.public import check_not_fresh
-    from dpscale.multitable.run import DatabaseRun
-    from dpscale.multitable.runner import charged, run_database
-    from dpscale.runs.stages.runner import remove_on_error
-
-    check_not_fresh(fresh)
-    directory = DatabaseRun.create(job, run_dir)
-    done = directory.done("report")
-    with remove_on_error(directory, charged), Bars(quiet) as progress:
-        run_database(directory, scheduler=scheduler, progress=progress)
-    manifest, report = directory.manifest, directory.path / "report.html"
-    summary = {"run_dir": str(directory.path), "report": str(report), "repeated": done,
-               **{name: manifest[name] for name in ("release", "private", "privacy", "stages")}}  # fmt: skip
-    if as_json:
-        click.echo(json.dumps(summary))
-        return
-    if done:
-        click.echo("dpscale: this job is already done: nothing was read, and nothing spent", err=True)
-    if not manifest["private"]:
-        click.echo("dpscale: this run has a seed and is not private", err=True)
-    click.echo(f"report: {report}")
-
-
-def plan_several(
-    job: DatabaseJob, run_dir: str | None, scheduler: str | None, progress: Progress, as_json: bool
-) -> None:
-    """Print the protected unit and the division of the budget; with a run directory, store the plans there."""
-    from dpscale.multitable.planning import summary
-    from dpscale.multitable.run import DatabaseRun
-    from dpscale.multitable.runner import charged, run_database
-    from dpscale.runs.stages.runner import remove_on_error
-
-    if run_dir is not None:
-        directory = DatabaseRun.create(job, run_dir)
-        with remove_on_error(directory, charged):
-            run_database(directory, scheduler=scheduler, progress=progress, last="plan")
-    plan_summary = summary(job)
-    if as_json:
-        click.echo(json.dumps(plan_summary))
-        return
-    click.echo(plan_summary["neighbours"])
-    for piece in plan_summary["pieces"]:
-        click.echo(_line(piece))
+def overview_text(overview: dict[str, Any]) -> list[str]:
+    """Return the neighbouring relation and the division of the budget as lines."""
+    return [overview["neighbours"], *map(_line, overview["pieces"])]
 
 
 def _line(piece: dict[str, Any]) -> str:
@@ -85,46 +35,6 @@ def _link_error(expected: dict[str, Any]) -> list[str]:
     left = [f"{100 * one:.2g} % with {int(links):,}" for links, one in (expected["random"] or {}).items()]
     lines = [f"standard deviation of the noise: {', '.join(noise)}"] if noise else []
     return lines + ([f"expected error relative to random links, by number of links: {', '.join(left)}"] if left else [])
-
-
-def end_several(run_dir: str) -> dict[str, Any]:
-    """End a run of several tables and return how it ended and the spent budget."""
-    from dpscale.multitable.run import DatabaseRun
-    from dpscale.multitable.runner import end
-
-    return end(DatabaseRun(run_dir))
-
-
-def check_alone(run_dir: str) -> None:
-    """Raise JobError for a run of several tables or for one of its tables, because they are charged together."""
-    from dpscale.base.errors import JobError
-    from dpscale.multitable.run import is_database_run
-    from dpscale.runs.manifest import MANIFEST, read_manifest
-    from dpscale.storage.files import present
-
-    path = Path(run_dir)
-    one = present(path / MANIFEST) and read_manifest(path).get("within")
-    if one or is_database_run(path):
-        got = f"{path} is {'one' if one else 'a run'} of several tables, which were charged together"
-        raise JobError("run directory", got, "a run of a single table",
-                       "see `dpscale ledger show` for the one charge")  # fmt: skip
-
-
-def print_database_run(run_dir: str, as_json: bool) -> None:
-    """Print the state of each stage, of the whole run and of every table."""
-    from dpscale.multitable.run import DatabaseRun
-    from dpscale.runs.run import Run
-
-    run = DatabaseRun(run_dir)
-    states = run.states()
-    tables = {name: Run(path).states() for name, path in run.table_paths().items()}
-    if as_json:
-        click.echo(json.dumps(run.manifest | {"states": states, "tables": tables}))
-        return
-    for name, state in states.items():
-        click.echo(f"{name:>24}: {state}")
-    for name, own in tables.items():
-        click.echo(f"{name:>24}: {', '.join(f'{stage} {state}' for stage, state in own.items())}")
 
 
 @main.group()

@@ -25,22 +25,14 @@ if TYPE_CHECKING:
 def end(run_dir: str, as_json: bool) -> None:
     """Finish a measured run, or abandon it: its secret is destroyed, and no further measurement is possible."""
     from dpscale.cli import driver_status
-    from dpscale.cli.multitable import end_several
-    from dpscale.multitable.run import is_database_run
-    from dpscale.runs.run import Run
+    from dpscale.multitable.opening import open_run
     from dpscale.runs.stages import runner
 
-    if is_database_run(run_dir):
-        _print_end(end_several(run_dir), as_json)
-        return
-    run = Run(run_dir)
+    run = open_run(run_dir)
     if driver_status.at_work(driver_status.read_status(run.path)):
         raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run without a driver",
                              f"wait for it, or stop it with `dpscale cancel {run.path}`")  # fmt: skip
-    _print_end(runner.end(run), as_json)
-
-
-def _print_end(summary: dict[str, Any], as_json: bool) -> None:
+    summary = runner.end(run)
     click.echo(json.dumps(summary) if as_json else f"{summary['how']}: {_spent(summary)}")
 
 
@@ -93,10 +85,9 @@ def evidence(
         return
     from dpscale.audit.evidence.bundle import write_bundle
     from dpscale.audit.evidence.signing import signer
-    from dpscale.cli.multitable import check_alone
     from dpscale.runs.run import Run
 
-    check_alone(run_dir or "")
+    _check_alone(run_dir or "")
     run, signing = Run(run_dir or ""), signer(Path(key)) if key else None
     run.require("measure")
     place = write_bundle(run, _selftest(selftest_file), signing)
@@ -162,6 +153,17 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"CANNOT BE VERIFIED: {one}"
 
 
+def _check_alone(run_dir: str) -> None:
+    """Raise JobError for a run of several tables or for one of its tables, because they are charged together."""
+    from dpscale.multitable.opening import open_run
+
+    run = open_run(run_dir)
+    if run.parts or run.manifest.get("within"):
+        got = f"{run.path} is {'a run' if run.parts else 'one'} of several tables, which were charged together"
+        raise JobError("run directory", got, "a run of a single table",
+                       "see `dpscale ledger show` for the one charge")  # fmt: skip
+
+
 @main.command()
 @click.argument("run_dir")
 @click.option("--out", metavar="FOLDER", help="The output folder (default: RUN_DIR/published).")
@@ -184,22 +186,20 @@ def publish(
     as_json: bool,
 ) -> None:
     """Write whole, non-negative tables that add up, with a readme and a codebook, at no cost."""
-    from dpscale.api.database import DatabaseRelease
     from dpscale.api.release import Release
-    from dpscale.multitable.run import is_database_run
 
     folder = Path(out) if out else Path(run_dir) / "published"
     named = [[name.strip() for name in one.split(",")] for one in sets]
-    several = is_database_run(run_dir)
-    releases = DatabaseRelease.open(run_dir).tables if several else {"": Release.open(run_dir)}
-    tables = {name: _one(own, folder / name, named, degree, limit, formats) for name, own in releases.items()}
-    summary = {"published": str(folder), **({"tables": tables} if several else tables[""])}
+    release = Release.open(run_dir)
+    folders = {name: folder if one is release else folder / name for name, one in release.tables.items()}
+    tables = {name: _one(release.tables[name], own, named, degree, limit, formats) for name, own in folders.items()}
+    summary = {"published": str(folder), "tables": tables, **(tables["data"] if folder in folders.values() else {})}
     if as_json:
         click.echo(json.dumps(summary))
         return
     for name, one in tables.items():
         left = f", {one['left_out']} omitted (see its readme)" if one["left_out"] else ""
-        click.echo(f"{name}{': ' if name else ''}{one['sets']} tables of {one['total']:,} records{left}")
+        click.echo(f"{name}: {one['sets']} tables of {one['total']:,} records{left}")
     click.echo(f"published: {folder}")
 
 

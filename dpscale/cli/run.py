@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,14 @@ import click
 
 from dpscale.base.display import figure, percent, whole
 from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
-from dpscale.cli.multitable import plan_several, run_several
 from dpscale.cli.progress import Bars
 from dpscale.runs.stages import STAGES
 
 if TYPE_CHECKING:
     from dpscale.engine import Engine
-    from dpscale.engine.schedulers import Progress
     from dpscale.job import Job
     from dpscale.plans.measurement_plan import MeasurementPlan
+    from dpscale.runs.directory import RunDirectory
     from dpscale.runs.run import Run
 
 
@@ -33,15 +33,10 @@ if TYPE_CHECKING:
 @json_option
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; an interrupted run resumes."""
-    from dpscale.api.public import read_job
-    from dpscale.job import Job
-    from dpscale.runs.stages.runner import begin_run, check_repeat, remove_on_error, run_stages
+    from dpscale.multitable.opening import begin_run, read_job
+    from dpscale.runs.stages.runner import check_repeat, remove_on_error, run_stages
 
-    read = read_job(job)
-    if not isinstance(read, Job):
-        run_several(read, run_dir, fresh, scheduler, quiet, as_json)
-        return
-    directory = begin_run(read, run_dir, fresh)
+    directory = begin_run(read_job(job), run_dir, fresh)
     repeated = check_repeat(directory)
     with remove_on_error(directory), Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress)
@@ -76,10 +71,10 @@ def _stage_command(name: str, doc: str) -> None:
     @quiet_option
     @json_option
     def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-        from dpscale.runs.run import Run
+        from dpscale.multitable.opening import open_run
         from dpscale.runs.stages.runner import run_stages
 
-        directory = Run(run_dir)
+        directory = open_run(run_dir)
         if STAGES[name].spends:
             _warn_other_data(directory)
         with Bars(quiet) as progress:
@@ -88,7 +83,7 @@ def _stage_command(name: str, doc: str) -> None:
         click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
 
 
-def _warn_other_data(directory: Run) -> None:
+def _warn_other_data(directory: RunDirectory) -> None:
     """Warn if a finished stage describes other data than the files now contain."""
     from dpscale.base.errors import DataError, TransientError
     from dpscale.runs.stages.runner import check_repeat
@@ -125,12 +120,12 @@ def _ask_rows(directory: Run, rows: int) -> None:
 @quiet_option
 @json_option
 def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    from dpscale.runs.run import Run
+    from dpscale.multitable.opening import open_run
     from dpscale.runs.stages.runner import run_stages
 
-    directory = Run(run_dir)
+    directory = open_run(run_dir)
     if rows is not None:
-        _ask_rows(directory, rows)
+        _ask_rows(directory.table, rows)
     with Bars(quiet) as progress:
         run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
     stage = {"stage": "synthesize", **directory.manifest["stages"]["synthesize"]}
@@ -142,10 +137,11 @@ def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: boo
 @json_option
 def stages(run_dir: str | None, as_json: bool) -> None:
     """List the stages in order with their inputs and whether they spend budget; with RUN_DIR those of one run."""
-    from dpscale.runs.run import Run
+    from dpscale.multitable.opening import open_run
 
-    run = None if run_dir is None else Run(run_dir)
-    table = [stage.to_dict() for stage in STAGES.values() if run is None or stage.is_enabled(run)]
+    run = None if run_dir is None else open_run(run_dir)
+    known = STAGES if run is None else run.stages
+    table = [stage.to_dict() for stage in known.values() if run is None or stage.is_enabled(run)]
     if as_json:
         click.echo(json.dumps({"stages": table}))
         return
@@ -165,41 +161,43 @@ def plan(
     job: str, run_dir: str | None, compare: bool, error: float | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
     """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
-    from dpscale.api.public import read_job
     from dpscale.base.numerics import one_thread
+    from dpscale.cli.multitable import overview_text
     from dpscale.engine import resolve
-    from dpscale.job import Job
+    from dpscale.multitable.opening import form_of, read_job
 
     read, began = read_job(job), time.perf_counter()
-    if not isinstance(read, Job):
-        with Bars(quiet) as progress:
-            plan_several(read, run_dir, scheduler, progress, as_json)
-        return
+    jobs, overview = form_of(read).table_jobs(read), form_of(read).overview(read)
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
-            measurement_plan = _planned(read, run_dir, scheduler, engine, progress)
-            summary = _plan_summary(read, measurement_plan, engine, compare, error)
+            plans = _make_plans(read, jobs, run_dir, engine)
+            summaries = {name: _plan_summary(own, plans[name], engine, compare, error) for name, own in jobs.items()}
         finally:
             engine.close()
-    summary["planning_seconds"] = round(time.perf_counter() - began, 2)
-    click.echo(json.dumps(summary) if as_json else _text(summary))
+    seconds = {"planning_seconds": round(time.perf_counter() - began, 2)}
+    if as_json:
+        click.echo(json.dumps({**(overview | {"tables": summaries} if overview else summaries["data"]), **seconds}))
+        return
+    for line in overview_text(overview) if overview else ():
+        click.echo(line)
+    for name, summary in summaries.items():
+        click.echo((f"\ntables.{name}\n" if overview else "") + _text(summary | seconds))
 
 
-def _planned(
-    read: Job, run_dir: str | None, scheduler: str | None, engine: Engine, progress: Progress
-) -> MeasurementPlan:
-    """Return the plan; with a run directory, store it there."""
-    from dpscale.runs.run import Run
+def _make_plans(read: Any, jobs: Mapping[str, Job], run_dir: str | None, engine: Engine) -> dict[str, MeasurementPlan]:
+    """Return the plan of every table; with a run directory, store the plans there."""
+    from dpscale.multitable.opening import begin_run
     from dpscale.runs.stages.plan import make_plan
-    from dpscale.runs.stages.runner import remove_on_error, run_stages
+    from dpscale.runs.stages.runner import remove_on_error, run_requested
 
     if run_dir is None:
-        return make_plan(read, read.planning_problem(read.build_workload(read.read_domain())), engine)
-    directory = Run.create(read, run_dir)
+        return {name: make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
+                for name, own in jobs.items()}  # fmt: skip
+    directory = begin_run(read, run_dir, files_accessible=False)
     with remove_on_error(directory):
-        run_stages(directory, scheduler=scheduler, progress=progress, only="plan")
-    return directory.measurement_plan
+        run_requested(directory, engine, "plan")
+    return {name: table.measurement_plan for name, table in directory.tables.items()}
 
 
 def _plan_summary(

@@ -21,10 +21,10 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
     """Run all stages of a job on a cluster, including the driver, and return at once."""
     from dpscale.cli import driver
     from dpscale.engine.connect import open_client
-    from dpscale.job import Job
-    from dpscale.runs.stages.runner import begin_run, check_repeat
+    from dpscale.multitable.opening import begin_run, read_job
+    from dpscale.runs.stages.runner import check_repeat
 
-    directory = begin_run(Job.read(job), run_dir, fresh, files_accessible=False)
+    directory = begin_run(read_job(job), run_dir, fresh, files_accessible=False)
     directory.check_open("measure")
     check_repeat(directory)
     with open_client(scheduler) as client:
@@ -39,26 +39,25 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
 def status(run_dir: str, as_json: bool) -> None:
     """Print the state of each stage of a run, and of its driver on the cluster."""
     from dpscale.cli import driver_status
-    from dpscale.cli.multitable import print_database_run
-    from dpscale.multitable.run import is_database_run
-    from dpscale.runs.run import Run
+    from dpscale.multitable.opening import open_run
 
-    if is_database_run(run_dir):
-        print_database_run(run_dir, as_json)
-        return
-    run = Run(run_dir)
+    run = open_run(run_dir)
     driven = driver_status.read_status(run.path)
-    states = run.states(driver_status.at_work(driven))
+    working = driver_status.at_work(driven)
+    states, parts = run.states(working), {name: one.states(working) for name, one in run.parts.items()}
     if as_json:
-        click.echo(json.dumps(run.manifest | {"states": states} | ({"driver": driven} if driven else {})))
+        added = {"states": states, **({"tables": parts} if parts else {}), **({"driver": driven} if driven else {})}
+        click.echo(json.dumps(run.manifest | added))
         return
     for name, state in states.items():
         click.echo(f"{name:>12}: {state}{RESUME.get(state, '')}")
+    for name, own in parts.items():
+        click.echo(f"{name:>12}: {', '.join(f'{stage} {state}' for stage, state in own.items())}")
     if run.ended:
         click.echo(f"{'ended':>12}: {run.ended['how']} at {run.ended['at']}")
     if driven:
-        working = driven.get("working")
-        tasks = f", {working['tasks']} {working['done']} of {working['total']}" if working else ""
+        task = driven.get("working")
+        tasks = f", {task['tasks']} {task['done']} of {task['total']}" if task else ""
         click.echo(f"{'driver':>12}: {'silent' if driven['silent'] else driven['state']}{tasks}")
 
 
@@ -68,9 +67,9 @@ def status(run_dir: str, as_json: bool) -> None:
 def wait(run_dir: str, seconds: float | None) -> None:
     """Wait for a submitted run and exit with its exit code."""
     from dpscale.cli import driver
-    from dpscale.runs.run import Run
+    from dpscale.multitable.opening import open_run
 
-    run = Run(run_dir)
+    run = open_run(run_dir)
     ended = driver.wait(run.path, seconds)
     if ended["exit_code"]:
         click.echo(f"dpscale: {ended['error']}", err=True)
@@ -83,6 +82,6 @@ def wait(run_dir: str, seconds: float | None) -> None:
 def cancel(run_dir: str) -> None:
     """Stop a submitted run at its next task; a later submit resumes it."""
     from dpscale.cli import driver
-    from dpscale.runs.run import Run
+    from dpscale.multitable.opening import open_run
 
-    driver.cancel(Run(run_dir).path)
+    driver.cancel(open_run(run_dir).path)

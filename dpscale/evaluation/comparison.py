@@ -26,8 +26,9 @@ from dpscale.engine.schedulers import Progress, silent
 from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_rows, sample
 from dpscale.evaluation.marginals import choose_sets, score_all, summarise_by_degree, summarise_dependence
 from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness
+from dpscale.runs.directory import now
 from dpscale.runs.manifest import MANIFEST
-from dpscale.runs.run import Run, now
+from dpscale.runs.run import Run
 from dpscale.storage.files import checked_path, is_local, place
 
 FIELD, TAKES = "--out", "a new or empty folder outside every run directory"

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -40,6 +40,7 @@ from dpscale.workload import NAMES, Part as AnyPart, Workload, counts_of
 class Job(Settings):
     """Job of one table. Paths are absolute after reading."""
 
+    kind: ClassVar[str] = ""
     data: Data
     privacy: Privacy
     workload: Annotated[list[Part], Field(min_length=1)]

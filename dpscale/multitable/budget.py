@@ -18,7 +18,7 @@ from dpscale.multitable.privacy_unit import NeighbourRelation
 from dpscale.multitable.run import DatabaseRun
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
-from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, secret_tag
+from dpscale.privacy.secret import destroy_secret
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, degrees_squared, split
 from dpscale.relational.degrees import thresholds
@@ -99,13 +99,6 @@ class LinkBudget:
     def siblings_draw(self, tables: PairTables) -> GaussianDraw:
         squared = tables.squared(self.link.bound, self.neighbours.rows[self.link.parent])
         return gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
-
-
-def ensure_noise_key(run: DatabaseRun) -> None:
-    """Create the secret of the links before the first draw; later it must exist."""
-    if run.manifest["secret"] is None:
-        make_secret(run.secret_path, run.job.engine.seed)
-        run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
 
 
 def whole_cost(run: DatabaseRun) -> Cost:

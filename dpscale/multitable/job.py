@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -125,6 +125,7 @@ class Rows(Settings):
 class DatabaseJob(Settings):
     """Job of several tables. Paths are absolute after reading."""
 
+    kind: ClassVar[str] = "database"
     tables: Annotated[dict[Annotated[str, Field(pattern=r"^[\w-]{1,64}$")], TableSection], Field(min_length=1)]
     link: list[LinkSection] = Field(default_factory=list)
     privacy: Privacy

@@ -23,14 +23,14 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.engine import Engine
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.multitable.budget import LinkBudget, charge, record_draws
-from dpscale.multitable.job import MOST_ROUNDS, LinkSection, TableSection
+from dpscale.multitable.job import MOST_ROUNDS, LinkSection
 from dpscale.multitable.link_data import ExactLinks, keyed, read_links, with_counts
 from dpscale.multitable.publishing import PublishedLoop
 from dpscale.multitable.run import DatabaseRun, open_table
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.records import Table
-from dpscale.records.origin import Layout, Stamps, differing, layout, snapshot, stamps
+from dpscale.records.origin import Stamps, snapshot, stamps
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import Shares, plan_shares, precisions_in_steps, random_error, sums_cost
 from dpscale.relational.features import BITS, Features, Side
@@ -116,7 +116,7 @@ class _Measuring:
             return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
         piece, relation = self.piece, self.run.neighbours.protects.relation
         loop = PublishedLoop(records_of(self.run, self.link), self.link.loop, piece.parts.sums, relation, piece.moved,
-                    self._entries, self._record_round, self.run.secret)  # fmt: skip
+                    self._entries, self._record_round, self.run.secret.read)  # fmt: skip
         return MeasuredLinks(fit.links, {}, chances=loop.run_rounds(fit))
 
     def _entries(self) -> Integers:
@@ -203,7 +203,7 @@ class _Measuring:
         charge(self.run)
         late = name in SUMS
         record_draws(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
-        return records.measure(name, self._query_text(late), compute(self.exact), draw, self.run.secret())
+        return records.measure(name, self._query_text(late), compute(self.exact), draw, self.run.secret.read())
 
     def _query_text(self, late: bool) -> str:
         """Return the text that identifies the query: the degree bound, or a digest of the features of both sides."""
@@ -223,7 +223,7 @@ class _Measuring:
         if "tag" not in self.stored:
             parts = (self.exact.rows, self.exact.parents, self.exact.children)
             digest = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in parts))
-            self.stored["tag"] = snapshot_tag(self.run.secret(), digest.hexdigest())
+            self.stored["tag"] = snapshot_tag(self.run.secret.read(), digest.hexdigest())
         return str(self.stored["tag"])
 
     def _sign(self, late: bool) -> str:
@@ -267,35 +267,9 @@ def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
     """Return the keyed snapshot tag of the data; raise DataError if the data changed since the release started."""
     tables = files_of(run)
     content = json.dumps([snapshot(table, False, engine.each("snapshot")) for table in tables])
-    tag = snapshot_tag(run.secret(), hashlib.sha256(content.encode()).hexdigest())
+    tag = snapshot_tag(run.secret.read(), hashlib.sha256(content.encode()).hexdigest())
     if run.manifest["snapshot"] not in (None, tag):
         raise DataError("data.path", "the files changed since this release started", "the same files",
                         "restore them, or start a new run in another directory")  # fmt: skip
-    run.update(snapshot=tag, data=_layouts(run))
+    run.update(snapshot=tag, data=run.layouts())
     return tag
-
-
-def check_repeat(run: DatabaseRun) -> None:
-    """Raise DataError if the files differ from those that a resumed or repeated run has measured.
-
-    Missing files, and runs that did not record their files, are not checked.
-    """
-    known, now = run.manifest.get("data"), _layouts(run)
-    for name, before in (known or {}).items() if run.done("measure") else ():
-        found = now.get(name)
-        if before and found and (others := differing(before, found)):
-            raise DataError(f"{name}.{'via' if name.startswith('link') else 'path'}",
-                            f"measured from other data ({', '.join(others)} differ{'s' * (len(others) == 1)}); "
-                            "nothing read or spent", "the files as they were",
-                            "restore them, or start a new run in another directory")  # fmt: skip
-
-
-def _layouts(run: DatabaseRun) -> dict[str, Layout | None]:
-    """Return size, time and number of files, or the version, of every table and table of pairs."""
-    found = {f"tables.{name}": _layout(one) for name, one in run.job.tables.items()}
-    return found | {f"link {one.called}": layout(one.via) for one in run.job.link if one.via}
-
-
-def _layout(table: TableSection) -> Layout | None:
-    """Return the version of a versioned table, otherwise the layout of its files."""
-    return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)

@@ -221,6 +221,13 @@ def table_job(job: DatabaseJob, protects: NeighbourRelation, name: str, folder: 
     return Job.parse(content, folder)
 
 
+def table_jobs(job: DatabaseJob) -> dict[str, Job]:
+    """Return the jobs of the private tables."""
+    protects = neighbour_relation(job)
+    private = [name for name, one in job.tables.items() if not one.public]
+    return {name: table_job(job, protects, name, Path()) for name in private}
+
+
 def _unit(job: DatabaseJob, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs."""
     link = neighbours.above.get(name)

@@ -20,8 +20,7 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.multitable.job import LinkSection
 from dpscale.multitable.measuring import SIDES, piece_of, records_of
 from dpscale.multitable.privacy_unit import NeighbourRelation
-from dpscale.multitable.run import DatabaseRun
-from dpscale.multitable.writer import INDEX
+from dpscale.multitable.run import INDEX, DatabaseRun
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
 from dpscale.storage.files import present, read_bytes, read_text, write_whole
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import tomli_w
@@ -23,13 +21,13 @@ from dpscale.domain import Domain
 from dpscale.job.sections import with_old_names
 from dpscale.multitable.job import DatabaseJob, TableSection
 from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation, table_job
-from dpscale.privacy.secret import read_secret, secret_tag
 from dpscale.records import Table
-from dpscale.runs.create import create_directory, creation_errors
-from dpscale.runs.manifest import MANIFEST, VERSION, ManifestCache, check_version, versions
-from dpscale.runs.run import Run, now
-from dpscale.storage.files import present
-from dpscale.storage.lock import free, locked
+from dpscale.records.origin import Layout, differing, layout
+from dpscale.runs.directory import NewRun, RunDirectory
+from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest
+from dpscale.runs.run import Run
+from dpscale.runs.stages import STAGES as TABLE_STAGES
+from dpscale.storage.files import present, read_text
 
 Files = TableSection | str  # a table of pairs is a path
 NO_DOMAIN = Domain({"links": 2})  # for files of which only keys are read
@@ -54,20 +52,24 @@ def at_versions(job: DatabaseJob, versions: Mapping[str, int]) -> DatabaseJob:
 
 
 KIND = "database"
+INDEX = "_tables.json"
+STAGES = {
+    name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1], enabled_by="",
+                  module=f"dpscale.multitable.stages:{name}")
+    for name, stage in TABLE_STAGES.items()
+}  # fmt: skip
 
 
-class DatabaseRun:
+class DatabaseRun(RunDirectory):
     """Existing run directory of several tables. `create` makes one for a job, or reopens it."""
 
-    created = ""  # "folder" if this call created it, "files" if the folder existed
+    job: DatabaseJob
+    stages = STAGES
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).resolve()
-        self._manifest_cache = ManifestCache(self.path)
-        if not is_database_run(self.path):
+    def _load(self, inputs: tuple[Any, ...]) -> None:
+        if self.manifest.get("kind") != KIND:
             raise JobError("run directory", f"{self.path} is not a run of several tables",
                            "a run directory of a multi-table job", "check the path")  # fmt: skip
-        check_version(self.path, self.manifest)
         job = DatabaseJob.read(self.path / "job.toml", stored=True)
         if self.manifest["job_sha256"] != digest_of(job):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
@@ -75,33 +77,10 @@ class DatabaseRun:
         self.job = at_versions(job, self.manifest.get("at", {}))
 
     @classmethod
-    def create(cls, job: DatabaseJob, path: str | Path | None = None) -> DatabaseRun:
-        """Create the directory of a job (default: runs/ and the job's digest), or reopen it."""
+    def _prepare(cls, job: DatabaseJob) -> NewRun:
         neighbour_relation(job)
         digest = digest_of(job)
-        where = Path(path if path is not None else Path("runs") / digest[:12]).resolve()
-        files = {"job.toml": tomli_w.dumps(job.to_dict()).encode(),
-                 MANIFEST: json.dumps(_first(job, digest), indent=2).encode()}  # fmt: skip
-        with creation_errors(where):
-            found = where.is_dir()
-            made = not present(where / MANIFEST) and create_directory(where, files)
-        run = cls(where)
-        run.created = ("files" if found else "folder") if made else ""
-        if run.manifest["job_sha256"] != digest:
-            raise JobError(
-                "run directory",
-                f"{where} contains a different job",
-                "the directory of this job, or a new one",
-                "choose another --run-dir",
-            )
-        return run
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        return self._manifest_cache.read()
-
-    def update(self, **changes: Any) -> None:
-        self._manifest_cache.write(self.manifest | changes)
+        return NewRun(digest, lambda number: _first_files(job, digest, number))
 
     def pin_versions(self) -> None:
         """Record the latest version of versioned tables, so that later reads use it."""
@@ -109,63 +88,35 @@ class DatabaseRun:
             self.update(at=found)
             self.job = at_versions(self.job, found)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock the directory for one process."""
-        with locked(self.path):
-            self._manifest_cache.forget()
-            yield
+    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+        folder = self.path / "synthetic"
+        files: dict[str, list[str]] = json.loads(read_text(folder / INDEX))
+        return {name: read([str(folder / one) for one in own]) for name, own in files.items()}
 
-    @contextmanager
-    def record_stage(self, stage: str) -> Iterator[None]:
-        """Mark a stage as running, then as done, or as failed if it raised."""
-        self._mark(stage, "running")
-        try:
-            yield
-        except BaseException:
-            self._mark(stage, "failed")
-            raise
-        self._mark(stage, "done")
+    @property
+    def data_paths(self) -> list[str]:
+        return [one.path for one in self.job.tables.values()] + [one.via for one in self.job.link if one.via]
 
-    def _mark(self, stage: str, state: str) -> None:
-        stages = self.manifest["stages"]
-        stages[stage] = {**stages.get(stage, {}), "state": state, "start" if state == "running" else "end": now()}
-        self.update(stages=stages)
+    def changed_data(self) -> dict[str, list[str]]:
+        known, found = self.manifest.get("data") or {}, self.layouts()
+        pairs = {name: (before, found.get(name)) for name, before in known.items()}
+        changed = {name: differing(before, now) for name, (before, now) in pairs.items() if before and now}
+        return {f"{name}.{'via' if name.startswith('link') else 'path'}": one for name, one in changed.items() if one}
 
-    def states(self) -> dict[str, str]:
-        """Return the state of every started stage: running, done, failed, or stopped if its process is gone."""
-        states = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
-        if "running" in states.values() and free(self.path):
-            return {name: "stopped" if state == "running" else state for name, state in states.items()}
-        return states
+    def layouts(self) -> dict[str, Layout | None]:
+        """Return size, time and number of files, or the version, of every table and table of pairs."""
+        found = {f"tables.{name}": _layout(one) for name, one in self.job.tables.items()}
+        return found | {f"link {one.called}": layout(one.via) for one in self.job.link if one.via}
 
-    def table_paths(self) -> dict[str, Path]:
-        """Return the directories of the tables whose runs have started."""
+    @property
+    def parts(self) -> Mapping[str, Run]:
+        """Runs of the tables that have started."""
         paths = {name: self.path / "tables" / name for name in self.job.tables}
-        return {name: path for name, path in paths.items() if present(path / MANIFEST)}
-
-    def done(self, stage: str) -> bool:
-        return bool(self.manifest["stages"].get(stage, {}).get("state") == "done")
+        return {name: Run(path) for name, path in paths.items() if present(path / MANIFEST)}
 
     @cached_property
     def neighbours(self) -> NeighbourRelation:
         return neighbour_relation(self.job)
-
-    @property
-    def secret_path(self) -> Path:
-        return self.path / "secret.key"
-
-    def secret(self) -> bytes:
-        """Return the noise secret of the links; raise JobError if it is not the one with which the release began."""
-        secret = read_secret(self.secret_path)
-        if secret_tag(secret) != self.manifest["secret_tag"]:
-            raise JobError(
-                "run directory",
-                "its secret differs from the one at the start of the release",
-                "the unmodified directory of the run",
-                "start a new run, which is a new release",
-            )
-        return secret
 
     @cached_property
     def tables(self) -> dict[str, Run]:
@@ -177,13 +128,9 @@ class DatabaseRun:
         }
 
 
-def is_database_run(path: str | Path) -> bool:
-    """Return whether a directory is a run of several tables."""
-    from dpscale.runs.manifest import read_manifest
-
-    with suppress(OSError):  # invalid file names are reported when the directory is opened
-        return present(Path(path) / MANIFEST) and read_manifest(Path(path)).get("kind") == KIND
-    return False
+def _layout(table: TableSection) -> Layout | None:
+    """Return the version of a versioned table, otherwise the layout of its files."""
+    return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)
 
 
 def digest_of(job: DatabaseJob) -> str:
@@ -195,8 +142,7 @@ def digest_of(job: DatabaseJob) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _first(job: DatabaseJob, digest: str) -> dict[str, Any]:
-    seed = job.engine.seed
-    release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}"
-    return {"version": VERSION, "kind": KIND, "release": release, "private": seed is None, "job_sha256": digest,
-            "versions": versions(), "snapshot": None, "secret": None, "privacy": None, "stages": {}}  # fmt: skip
+def _first_files(job: DatabaseJob, digest: str, number: int) -> dict[str, bytes]:
+    """Return the initial files of a run, the manifest last."""
+    manifest = first_manifest(job.engine.seed, digest, number, kind=KIND)
+    return {"job.toml": tomli_w.dumps(job.to_dict()).encode(), MANIFEST: json.dumps(manifest, indent=2).encode()}

@@ -20,10 +20,9 @@ from dpscale.contributions.links import key_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.multitable.job import DatabaseJob, LinkSection, TableSection
-from dpscale.multitable.run import DatabaseRun, open_table
+from dpscale.multitable.run import INDEX, DatabaseRun, open_table
 from dpscale.storage.files import read_text, write_whole, writing
 
-INDEX = "_tables.json"
 PART_ROWS = 1 << 20
 Keys = Mapping[str, list["pa.ChunkedArray"]]
 

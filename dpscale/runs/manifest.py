@@ -25,7 +25,6 @@ from pydantic import ValidationError
 from dpscale.base import VERSION as PROJECT_VERSION
 from dpscale.base.errors import DpscaleError, JobError, TransientError
 from dpscale.base.numerics import ParallelMap, serial_map
-from dpscale.job import Job
 from dpscale.job.sections import SynthesizeTable
 from dpscale.storage.files import is_local, read_bytes, write_whole
 
@@ -38,21 +37,35 @@ DEFAULT_OUTPUTS = {  # output and completion marker of stages whose manifest ent
     "reconstruct": ("answers", "answers/index.parquet"),
     "report": ("report.html", "report.html"),
 }
+OUTPUTS_OF_TABLES = {  # the same of a run of several tables, whose tables hash their own outputs
+    "plan": ("", "tables"),
+    "measure": ("", "tables"),
+    "reconstruct": ("", "tables"),
+    "synthesize": ("synthetic", "synthetic/_tables.json"),
+    "report": ("report.html", "report.html"),
+}
 FIELD_TYPES = {"release": str, "private": bool, "job_sha256": str, "stages": dict}
 DRAFTED = "drafted from the data by `dpscale domain sketch`; a person has reviewed it since"
 NULLABLE_FIELDS = {"snapshot", "secret", "privacy"}  # null until they exist
 
 
-def first_manifest(job: Job, digest: str, number: int = 1, reviewed: bool = False) -> dict[str, Any]:
+def first_manifest(seed: int | None, digest: str, number: int, **entries: Any) -> dict[str, Any]:
     """Return the manifest of a run without finished stages.
 
-    The release id is random. With a seed it follows from the job and from `number`, the number of the run.
+    Parameters
+    ----------
+    seed : int or None
+        Seed of the noise. Without one the release id is random; with one it follows from the job and `number`.
+    digest : str
+        Digest of the job.
+    number : int
+        Number of the run among those of the job.
+    **entries
+        Further entries.
     """
-    seed = job.engine.seed
     release = uuid.uuid4().hex if seed is None else f"seed{seed}-{digest[:24]}" + f"-{number}" * (number > 1)
     return {
         "version": VERSION,
-        "mechanism": {"name": job.method.name, "version": job.method.version},
         "release": release,
         "private": seed is None,
         "job_sha256": digest,
@@ -61,8 +74,7 @@ def first_manifest(job: Job, digest: str, number: int = 1, reviewed: bool = Fals
         "secret": None,
         "privacy": None,
         "stages": {},
-        **({"where": job.data.where} if job.data.where else {}),
-        **({"domain": DRAFTED} if reviewed else {}),
+        **entries,
     }
 
 
@@ -85,8 +97,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _read_version_2(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a run that did not record its mechanism: an entry without a version."""
-    return {**content, "version": VERSION, "mechanism": None}
+    """Return the manifest of a run that did not record its mechanism nor, with several tables, its outputs."""
+    stages = dict(content["stages"])
+    if content.get("kind"):
+        stages |= {"reconstruct": stages["measure"]} if "measure" in stages else {}
+        stages = {name: {**dict(zip(("folder", "leaves"), OUTPUTS_OF_TABLES[name], strict=True)), **entry}
+                  for name, entry in stages.items()}  # fmt: skip
+    return {**content, "version": VERSION, "mechanism": None, "stages": stages}
 
 
 READERS: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {2: _read_version_2}

@@ -1,20 +1,18 @@
-"""A run directory: the inputs and outputs of all stages of one job.
+"""Run of one table: the inputs and outputs of its stages.
 
     job.toml  domain.toml  manifest.json  plan/  measurements/  answers/  report.html  log.jsonl
 
-From the first to the last noise draw it also contains secret.key. A file lock admits one process at a time. A finished
-stage stays finished, because the job, the domain and the plan in the directory never change; each process reads them
-once. The manifest is cached in memory, written through, and read again when another process has changed it.
+From the first to the last noise draw it also contains secret.key. The job, the domain and the plan in the directory
+never change; each process reads them once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -22,149 +20,75 @@ from typing import Any
 
 import tomli_w
 
-from dpscale.base.errors import DpscaleError, JobError
-from dpscale.base.numerics import ParallelMap, serial_map
+from dpscale.base.errors import DataError, JobError
 from dpscale.domain import Domain
 from dpscale.job import Job
+from dpscale.job.data import Data
 from dpscale.job.sections import SynthesizeTable, with_old_names
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.privacy.secret import SecretFile, read_secret, secret_tag
-from dpscale.records.origin import Origin
-from dpscale.runs.create import (
-    create_directory,
-    creation_errors,
-    latest_directory,
-    next_directory,
-    resolve_path,
-    unmeasured_stage,
-)
-from dpscale.runs.manifest import (
-    MANIFEST,
-    ManifestCache,
-    check_version,
-    disk_errors,
-    first_manifest,
-    output_digest,
-    parse_row_settings,
-    stage_output,
-)
-from dpscale.runs.stages import Stage
-from dpscale.storage.files import is_local, present, read_bytes, store_errors, write_whole
-from dpscale.storage.lock import free, locked
+from dpscale.records.origin import Layout, Origin, differing, layout
+from dpscale.runs.directory import NewRun, RunDirectory
+from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings
+from dpscale.runs.stages import STAGES
+from dpscale.storage.files import read_text
 from dpscale.workload import Workload
 
-FINISHED, ABANDONED = "finished", "abandoned"
-FirstUnfinished = Callable[[Path], str]
-Preflight = Callable[[Job, Domain, Workload], object]
 # defaults that every digest includes, also that of a job that omits them
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
-class Run:
-    """An existing run directory; `create` makes one for a job or reopens that of an earlier run."""
+class Run(RunDirectory):
+    """An existing run of one table; `create` makes one for a job or reopens that of an earlier run."""
 
+    job: Job
+    stages = STAGES
     frame: object = None  # the data, if a call passes them as a frame
-    created = ""  # created by this call: "folder", or "files" in an existing folder
 
-    def __init__(self, path: str | Path, known: tuple[Job, Domain] | None = None) -> None:
-        """Open a run directory.
-
-        Parameters
-        ----------
-        path : the run directory.
-        known : job and domain of the directory, if this process has just written them; otherwise its files are read.
-
-        Raises
-        ------
-        JobError : `path` is not a run directory, is one of several tables, or its job or domain file was edited.
-        """
-        self.path = resolve_path(path)
-        with disk_errors(self.path), store_errors(self.path):
-            if not present(self.path / MANIFEST):
-                raise JobError("run directory", f"{self.path} is not one",
-                               "a directory that `dpscale run` or `dpscale plan --run-dir` created",
-                               "check the path")  # fmt: skip
-            self._manifest_cache = ManifestCache(self.path)
-            if self.manifest.get("kind"):
-                got = f"{self.path} is the run of several tables"
-                raise JobError("run directory", got, "the run of one table, for example a folder in tables/",
-                               "run its job again to resume it, or open it as a DatabaseRelease")  # fmt: skip
-            check_version(self.path, self.manifest)
-            self.job, self.domain = known or (
-                Job.read(self.path / "job.toml", stored=True),
-                Domain.read(self.path / "domain.toml"),
-            )
-            if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
-                raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
-                               "the files as the run wrote them (memory and scheduler may change)",
-                               "restore them, or start a new run with your job")  # fmt: skip
+    def _load(self, inputs: tuple[Any, ...]) -> None:
+        if self.manifest.get("kind"):
+            got = f"{self.path} is the run of several tables"
+            raise JobError("run directory", got, "the run of one table, for example a folder in tables/",
+                           "use the directory of one table")  # fmt: skip
+        if inputs:
+            self.job, self.domain, workload = inputs
+            vars(self)["workload"] = workload
+        else:
+            self.job = Job.read(self.path / "job.toml", stored=True)
+            self.domain = Domain.read(self.path / "domain.toml")
+        if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
+            raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
+                           "the files as the run wrote them (memory and scheduler may change)",
+                           "restore them, or start a new run with your job")  # fmt: skip
 
     @classmethod
-    def create(cls, job: Job, path: str | Path | None = None, fresh: bool = False,
-               first_unfinished: FirstUnfinished = unmeasured_stage,
-               preflight: Preflight | None = None) -> Run:  # fmt: skip
-        """Create the run directory of a job, or reopen it.
-
-        Parameters
-        ----------
-        job : the job.
-        path : the directory. By default it is runs/ plus the first digits of the job's digest, and the latest run of
-            the job is reopened.
-        fresh : create another directory next to the existing one.
-        first_unfinished : returns the first unfinished stage of a run directory, which prevents a fresh one; "" if
-            there is none.
-        preflight : checks of job, domain and workload that run before a directory is created.
-        """
+    def _prepare(cls, job: Job) -> NewRun:
         domain = job.read_domain()
-        workload = job.build_workload(domain)
-        digest = job_digest(job, domain)
-        base = resolve_path(path if path is not None else Path("runs") / digest[:12])
-        with store_errors(base), creation_errors(base):
-            where, number = _place(base, digest, first_unfinished if fresh else None, named=path is not None)
-            if (new := not present(where / MANIFEST)) and preflight is not None:
-                preflight(job, domain, workload)
-            found = is_local(where) and where.is_dir()
-            created = new and create_directory(where, _first_files(job, domain, digest, number))
-        run = cls(where, (job, domain)) if created else cls._reopened(where, digest, job.synthesize)
-        vars(run).update(workload=workload, created=("files" if found else "folder") if created else "")
-        return run
+        workload, digest = job.build_workload(domain), job_digest(job, domain)
+        return NewRun(digest, lambda number: _first_files(job, domain, digest, number), (domain, workload))
 
-    @classmethod
-    def _reopened(cls, where: Path, digest: str, rows: SynthesizeTable | None) -> Run:
-        run = cls(where)
-        if run.manifest["job_sha256"] != digest:
-            raise JobError("run directory", f"{where} contains another job", "the directory of this job, or a new one",
-                           "choose another --run-dir")  # fmt: skip
-        if rows not in (None, run.synthesis):
-            with run.locked():
-                run.request_rows(rows)
-        return run
+    def _reopen(self, job: Job) -> None:
+        if job.synthesize not in (None, self.synthesis):
+            with self.locked():
+                self.request_rows(job.synthesize)
 
     @property
-    def manifest(self) -> dict[str, Any]:
-        """A copy of the manifest: identity and progress of the run. Use `update` to change it."""
-        return self._manifest_cache.read()
+    def tables(self) -> Mapping[str, Run]:
+        return {"data": self}
 
-    def update(self, **changes: object) -> None:
-        """Change entries of the manifest."""
-        self._manifest_cache.write(self.manifest | changes)
-
-    @property
-    def ended(self) -> dict[str, Any] | None:
-        """How and when `dpscale end` ended the run; None if it did not."""
-        ended: dict[str, Any] | None = self.manifest.get("ended")
-        return ended
+    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+        folder = self.path / "synthetic"
+        return read([str(folder / name) for name in json.loads(read_text(folder / "_rows.json"))["files"]])
 
     @property
-    def secret_path(self) -> Path:
-        return self.path / "secret.key"
+    def data_paths(self) -> list[str]:
+        return [self.job.data.path]
 
-    @property
-    def secret(self) -> SecretFile:
-        """Path and public tag of the noise key."""
-        return SecretFile(self.secret_path, self.manifest["secret_tag"])
+    def changed_data(self) -> dict[str, list[str]]:
+        known, found = self.manifest.get("data"), _layout(self.job.data)
+        changed = differing(known, found) if known and found else []
+        return {"data.path": changed} if changed else {}
 
     @property
     def measurements_path(self) -> Path:
@@ -246,87 +170,6 @@ class Run:
     def _releases(self) -> dict[tuple[str, str], MeasurementStore]:
         return {}
 
-    def read_matching_key(self) -> bytes | None:
-        """Return the noise key if it is present and matches the manifest's tag; another key would draw fresh noise."""
-        if not present(self.secret_path):
-            return None
-        secret = read_secret(self.secret_path)
-        return secret if secret_tag(secret) == self.manifest["secret_tag"] else None
-
-    def done(self, stage: str) -> bool:
-        """Return whether a stage is done and its output still exists."""
-        entry = self.manifest["stages"].get(stage, {})
-        return entry.get("state") == "done" and present(self.path / stage_output(stage, entry)[1])
-
-    def states(self, driven: bool = False) -> dict[str, str]:
-        """Return the state of every started stage: running, done, failed, cancelled or stopped.
-
-        A stage whose process no longer exists is stopped. Set `driven` if a driver on another machine is known to
-        run, because locks of some file systems are not visible to other machines.
-        """
-        states = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
-        if "running" in states.values() and not driven and free(self.path):
-            states = {name: "stopped" if state == "running" else state for name, state in states.items()}
-        return states
-
-    def require(self, stage: str) -> None:
-        """Raise JobError unless the stage is done."""
-        if not self.done(stage):
-            self.check_open(stage)
-            raise self._undone(stage)
-
-    def check_open(self, stage: str) -> None:
-        """Raise JobError if the run was abandoned before this stage was done."""
-        ended = self.ended
-        if ended and ended["how"] == ABANDONED:
-            got = f"{self.path} was ended on {ended['at'][:10]}, before stage {stage} was done"
-            raise JobError("run directory", got, "a run that was not ended",
-                           "start a new run with --fresh, which is a new release")  # fmt: skip
-
-    def _undone(self, stage: str) -> JobError:
-        return JobError("run directory", f"stage {stage} is not done", "a run whose earlier stages are done",
-                        f"run `dpscale {stage} {self.path}` first")  # fmt: skip
-
-    @contextmanager
-    def record_stage(self, stage: Stage, each: ParallelMap = serial_map) -> Iterator[None]:
-        """Mark a stage as running, then as done with the hash of its files; on an error as failed or stopped.
-
-        `each` is the parallel map that hashes the files.
-        """
-        self._mark(stage.name, start=now(), state="running", end=None)
-        try:
-            yield
-        except BaseException as error:
-            with suppress(OSError, DpscaleError):  # for example on a full disk; the original error is raised
-                self._mark(stage.name, end=now(), state=_state_after(error))
-            raise
-        digest = output_digest(self.path, self.path / stage.folder, each)
-        self._mark(stage.name, end=now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock the directory for this process and read the manifest again.
-
-        Raises TransientError if another process works in the directory.
-        """
-        with locked(self.path):
-            self._manifest_cache.forget()
-            yield
-
-    def _mark(self, stage: str, **changes: object) -> None:
-        manifest = self.manifest
-        manifest["stages"].setdefault(stage, {}).update(changes)
-        self._manifest_cache.write(manifest)
-        self._log(json.dumps({"time": now(), "stage": stage, "state": changes.get("state")}) + "\n")
-
-    def _log(self, line: str) -> None:
-        path = self.path / "log.jsonl"
-        if is_local(path):
-            with open(path, "a") as log:
-                log.write(line)
-        else:  # objects of a store cannot be appended to
-            write_whole(path, (read_bytes(path) if present(path) else b"") + line.encode())
-
 
 def job_digest(job: Job, domain: Domain) -> str:
     """Return the digest that identifies a job: all settings except scheduler, memory and synthetic rows."""
@@ -339,30 +182,26 @@ def job_digest(job: Job, domain: Domain) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _place(base: Path, digest: str, first_unfinished: FirstUnfinished | None, named: bool) -> tuple[Path, int]:
-    """Return the directory and its number among those of a job; `first_unfinished` is given for a fresh one."""
-    if first_unfinished:
-        return next_directory(base, digest, first_unfinished)
-    return (base, 1) if named else latest_directory(base, digest)
-
-
 def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
+    entries: dict[str, Any] = {"mechanism": {"name": job.method.name, "version": job.method.version}}
+    entries |= {"where": job.data.where} if job.data.where else {}
+    entries |= {"domain": DRAFTED} if domain.reviewed else {}
+    manifest = first_manifest(job.engine.seed, digest, number, **entries)
     return {
         "domain.toml": tomli_w.dumps(domain.to_dict()).encode(),
         "job.toml": tomli_w.dumps(job.to_dict()).encode(),
-        MANIFEST: json.dumps(first_manifest(job, digest, number, domain.reviewed), indent=2).encode(),
+        MANIFEST: json.dumps(manifest, indent=2).encode(),
     }
 
 
-def _state_after(error: BaseException) -> str:
-    """Return the state of a stage that ended with an error; an interrupt or `cancel` means stopped, not failed."""
-    return "stopped" if isinstance(error, KeyboardInterrupt) else str(getattr(error, "state", "failed"))
-
-
-def now() -> str:
-    """Return the current UTC time in the format of manifests and logs."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def _layout(data: Data) -> Layout | None:
+    """Return the current layout of the data; None if it is not known."""
+    if not data.lake:
+        return layout(data.path, data.matching, data.dialect.format)
+    with suppress(DataError):
+        return {"version": data.origin.lake(data.path).version}
+    return None
 
 
 def origin_of(run: Run) -> Origin:

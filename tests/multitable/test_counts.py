@@ -15,7 +15,7 @@ import tomli_w
 import dpscale
 from dpscale.base.errors import JobError
 from dpscale.engine import resolve
-from dpscale.multitable import measuring, privacy_unit, runner
+from dpscale.multitable import measuring, privacy_unit, stages
 from dpscale.multitable.job import DatabaseJob
 from dpscale.multitable.link_data import ExactLinks
 from dpscale.multitable.run import DatabaseRun
@@ -209,7 +209,7 @@ def test_counts_preserve_degree_correlation(tmp_path: Path) -> None:
 def test_run_resumed_between_links_gives_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_correlated_job(tmp_path)
     whole = dpscale.run(path, tmp_path / "whole")
-    measure, seen = runner.measure_link, []
+    measure, seen = stages.measure_link, []
 
     def measure_or_stop(run: Any, link: Any, *rest: Any) -> Any:
         seen.append(link.called)
@@ -217,10 +217,10 @@ def test_run_resumed_between_links_gives_same_bytes(tmp_path: Path, monkeypatch:
             raise KeyboardInterrupt
         return measure(run, link, *rest)
 
-    monkeypatch.setattr(runner, "measure_link", measure_or_stop)
+    monkeypatch.setattr(stages, "measure_link", measure_or_stop)
     with pytest.raises(KeyboardInterrupt):
         dpscale.run(path, tmp_path / "again")
-    monkeypatch.setattr(runner, "measure_link", measure)
+    monkeypatch.setattr(stages, "measure_link", measure)
     dpscale.run(path, tmp_path / "again")
     assert seen == ["orders", "ratings"]
     assert run_digests(tmp_path / "again") == run_digests(whole.path)

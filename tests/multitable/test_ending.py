@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.multitable import runner
+from dpscale.multitable import stages
 from tests.multitable.small import write_job
 
 
@@ -29,11 +29,11 @@ def test_completed_run_is_refused_for_changed_files(tmp_path: Path, name: str) -
     file = tmp_path / "data" / name / "0.parquet"
     pd.read_parquet(file).iloc[:-1].to_parquet(file, index=False)
     where = "link ratings.via" if name == "ratings" else f"tables.{name}.path"
-    with pytest.raises(dp.DataError, match=f"{where}: measured from other data .*; nothing read or spent"):
+    with pytest.raises(dp.DataError, match=f"{where}: done on .* from other data .*; nothing read or spent"):
         dp.run(path, tmp_path / "run")
     done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(tmp_path / "run"), "--quiet"])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert len(dp.DatabaseRelease.open(tmp_path / "run").synthetic()["persons"])  # it is still what it was
+    assert len(dp.Release.open(tmp_path / "run").synthetic()["persons"])  # it is still what it was
     file.rename(tmp_path / "gone")
     assert dp.run(path, tmp_path / "run").path == tmp_path / "run"  # deleted files cannot be compared
 
@@ -41,7 +41,7 @@ def test_completed_run_is_refused_for_changed_files(tmp_path: Path, name: str) -
 def test_run_is_not_resumed_with_changed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_job(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "write_tables", stop)
+        patch.setattr(stages, "write_tables", stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     file = tmp_path / "data" / "products" / "0.parquet"
@@ -53,13 +53,13 @@ def test_run_is_not_resumed_with_changed_files(tmp_path: Path, monkeypatch: pyte
     dp.run(path, tmp_path / "run")
 
 
-@pytest.mark.parametrize("begun", ["_read", "_draw"])
+@pytest.mark.parametrize("begun", ["_read_links", "measure_link"])
 def test_ended_run_has_no_secret_and_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
 ) -> None:
     path, run = write_job(tmp_path), tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(runner._Stages, begun, stop)
+        patch.setattr(stages, begun, stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
     assert list(run.rglob("secret.key"))
@@ -67,7 +67,7 @@ def test_ended_run_has_no_secret_and_is_not_resumed(
         result = CliRunner().invoke(main, ["end", str(run), "--json"])
         assert result.exit_code == 0, result.output
         ended = json.loads(result.stdout)
-        assert (ended["how"], ended["charged"] is None) == ("abandoned", begun == "_read")
+        assert (ended["how"], ended["charged"] is None) == ("abandoned", begun == "_read_links")
         assert not list(run.rglob("secret.key"))
     done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
@@ -83,16 +83,9 @@ def test_end_of_measured_run_reports_charge(tmp_path: Path) -> None:
     assert dp.run(path, run).path == run
 
 
-COMMANDS = [["submit", "JOB", "--scheduler", "tcp://nowhere:1"], ["evidence", "RUN"], ["evidence", "TABLE"],
-            ["wait", "RUN"], ["cancel", "RUN"]]  # fmt: skip
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_single_table_commands_are_refused(tmp_path: Path, command: list[str]) -> None:
-    path = write_job(tmp_path)
-    dp.run(path, tmp_path / "run")
-    places = {"JOB": path, "RUN": tmp_path / "run", "TABLE": tmp_path / "run" / "tables" / "persons"}
-    words = [str(places.get(word, word)) for word in command]
-    done = CliRunner().invoke(main, words)
+@pytest.mark.parametrize("place", ["run", "run/tables/persons"])
+def test_evidence_of_jointly_charged_tables_is_refused(tmp_path: Path, place: str) -> None:
+    dp.run(write_job(tmp_path), tmp_path / "run")
+    done = CliRunner().invoke(main, ["evidence", str(tmp_path / place)])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
     assert "several tables" in done.stderr

@@ -28,7 +28,7 @@ def released_links(run: Path) -> dict[str, ReleasedLink]:
 
 def test_link_summary_equals_files(shop: Path) -> None:
     summary = {one["name"]: one for one in json.loads((shop / "synthetic/_links.json").read_text())}
-    found = {name: frame.compute() for name, frame in dp.DatabaseRelease.open(shop).synthetic().items()}
+    found = {name: frame.compute() for name, frame in dp.Release.open(shop).synthetic().items()}
     each = found["orders"].person.value_counts().reindex(found["persons"].id).fillna(0)
     assert summary["orders"]["degrees"]["parent"] == {"rows": len(each), "mean": pytest.approx(each.mean()),
                                                    "most": each.max()}  # fmt: skip

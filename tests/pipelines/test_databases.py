@@ -32,7 +32,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def release(tmp_path: Path, shared: Any, request: pytest.FixtureRequest) -> dp.DatabaseRelease:
+def release(tmp_path: Path, shared: Any, request: pytest.FixtureRequest) -> dp.Release:
     """Release of a small version of a database, in its own directory."""
     name, job = request.param
     prepare = importlib.import_module(name).prepare
@@ -41,7 +41,7 @@ def release(tmp_path: Path, shared: Any, request: pytest.FixtureRequest) -> dp.D
     return dp.run(tmp_path / f"pipelines/{name}/{job}.toml", tmp_path / "run", scheduler="synchronous")
 
 
-def read_frames(release: dp.DatabaseRelease) -> Frames:
+def read_frames(release: dp.Release) -> Frames:
     return {name: frame.compute() for name, frame in release.synthetic().items()}
 
 
@@ -54,7 +54,7 @@ def assert_foreign_key(child: pd.DataFrame, column: str, parent: pd.DataFrame, k
 
 
 @pytest.mark.parametrize("release", [("movielens", "both"), ("movielens", "catalogue")], indirect=True)
-def test_movielens_pipeline(release: dp.DatabaseRelease, shared: Any) -> None:
+def test_movielens_pipeline(release: dp.Release, shared: Any) -> None:
     found = read_frames(release)
     assert_foreign_key(found["ratings"], "user_id", found["users"], "user_id", 50)
     assert found["ratings"].movie_id.isin(found["movies"].movie_id).all()
@@ -63,7 +63,7 @@ def test_movielens_pipeline(release: dp.DatabaseRelease, shared: Any) -> None:
 
 
 @pytest.mark.parametrize("release", [("movielens", "ratings")], indirect=True)
-def test_movielens_ratings_as_rows(release: dp.DatabaseRelease) -> None:
+def test_movielens_ratings_as_rows(release: dp.Release) -> None:
     found = read_frames(release)
     assert_foreign_key(found["ratings"], "user_id", found["users"], "user_id", 50)
     assert found["ratings"].movie_id.isin(found["movies"].movie_id).all()
@@ -71,7 +71,7 @@ def test_movielens_ratings_as_rows(release: dp.DatabaseRelease) -> None:
 
 
 @pytest.mark.parametrize("release", [("berka", "job")], indirect=True)
-def test_berka_pipeline(release: dp.DatabaseRelease, shared: Any) -> None:
+def test_berka_pipeline(release: dp.Release, shared: Any) -> None:
     found = read_frames(release)
     for name, most in {"clients": 2, "loans": 1, "orders": 5, "transactions": 50}.items():
         assert_foreign_key(found[name], "account_id", found["accounts"], "account_id", most)
@@ -84,7 +84,7 @@ def test_berka_pipeline(release: dp.DatabaseRelease, shared: Any) -> None:
 
 
 @pytest.mark.parametrize("release", [("chinook", "customers")], indirect=True)
-def test_chinook_customers_pipeline(release: dp.DatabaseRelease) -> None:
+def test_chinook_customers_pipeline(release: dp.Release) -> None:
     found = read_frames(release)
     assert_foreign_key(found["invoices"], "CustomerId", found["customers"], "CustomerId", 10)
     assert_foreign_key(found["lines"], "InvoiceId", found["invoices"], "InvoiceId", 10)
@@ -94,7 +94,7 @@ def test_chinook_customers_pipeline(release: dp.DatabaseRelease) -> None:
 
 
 @pytest.mark.parametrize("release", [("chinook", "employees")], indirect=True)
-def test_chinook_self_reference(release: dp.DatabaseRelease) -> None:
+def test_chinook_self_reference(release: dp.Release) -> None:
     found = read_frames(release)["employees"]
     assert found.ReportsTo.dropna().isin(found.EmployeeId).all()
     assert not (found.ReportsTo == found.EmployeeId).any()

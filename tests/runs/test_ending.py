@@ -134,7 +134,7 @@ def test_second_end_changes_nothing(tmp_path):
 @pytest.mark.parametrize("killed", ["destroy_secret", "update"])
 def test_killed_end_is_completed_by_next_end(tmp_path, monkeypatch, killed):
     """Once the manifest says that the run is ended, no stage runs, even while the secret still exists."""
-    from dpscale.runs.stages import runner
+    from dpscale.runs import directory
 
     run = interrupt_run(write(tmp_path), tmp_path / "run", "amid")
     with monkeypatch.context() as patch:
@@ -149,7 +149,7 @@ def test_killed_end_is_completed_by_next_end(tmp_path, monkeypatch, killed):
         def destroy(path):
             raise KeyboardInterrupt
 
-        patch.setattr(run, "update", update) if killed == "update" else patch.setattr(runner, killed, destroy)
+        patch.setattr(run, "update", update) if killed == "update" else patch.setattr(directory, killed, destroy)
         with pytest.raises(KeyboardInterrupt):
             end(run)
     assert "was ended on" in run_command(2, "measure", run.path)

@@ -114,9 +114,7 @@ def write_case(case: str, folder: Path) -> Path:
 
 def releases(run: Path) -> dict[str, dp.Release]:
     """Return the releases in a run directory by table name ("" for a single table)."""
-    if not (run / "tables").exists():
-        return {"": dp.Release.open(run)}
-    return dict(dp.DatabaseRelease.open(run).tables)
+    return {"" if name == "data" else name: one for name, one in dp.Release.open(run).tables.items()}
 
 
 def estimates(run: Path) -> dict[str, np.ndarray]:

@@ -21,8 +21,9 @@ from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost
+from dpscale.runs.directory import now
 from dpscale.runs.manifest import check_output, disk_errors, versions
-from dpscale.runs.run import Run, now
+from dpscale.runs.run import Run
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.runner import ledger_dataset
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole

@@ -23,7 +23,7 @@ SHOWN = 3
 
 def run_demo(folder: Path, scheduler: str | None = None, progress: Progress = silent) -> str:
     """Write data, domain and job into the folder, run the job there, and return the text of the result."""
-    from dpscale.api.release import run
+    from dpscale.api.public import run
 
     job = write_demo(folder)
     release = run(job, folder / "run", scheduler=scheduler, progress=progress)

@@ -23,11 +23,12 @@ class Stage:
     name : str
     help : str
     folder : str
-        Output: a folder or a file of the run directory, which is hashed when the stage finishes.
+        Output: a folder or a file of the run directory, which is hashed when the stage finishes; "" if the parts of the
+        run hash their own outputs.
     leaves : str
         File or folder of the output that exists if and only if the stage is complete.
     module : str
-        Module with the function `perform(run, engine)`; imported on the first call.
+        Module with the function `perform(run, engine)`, or "module:function"; imported on the first call.
     needs : sequence of str
         Stages whose output it reads. They must be finished and their output unchanged.
     spends : bool
@@ -51,7 +52,13 @@ class Stage:
 
     def perform(self, run: object, engine: Engine) -> None:
         """Run the stage."""
-        import_module(self.module).perform(run, engine)
+        module, _, function = self.module.partition(":")
+        getattr(import_module(module), function or "perform")(run, engine)
+
+    def call(self, name: str, run: object) -> bool:
+        """Call another function of the stage's module, if there is one, and return whether it returned True."""
+        function = getattr(import_module(self.module.partition(":")[0]), name, None)
+        return function is not None and bool(function(run))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description that an external scheduler needs."""

@@ -12,8 +12,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import Ledger
@@ -23,26 +22,14 @@ from dpscale.measurement import MeasurementStore
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, secret_tag
+from dpscale.runs.directory import RunDirectory
 from dpscale.runs.run import Run
 from dpscale.storage.files import flush_names, read_bytes, remove_partial
-
-
-class ChargedRun(Protocol):
-    """Run directory of one table or of several that is charged to a ledger."""
-
-    path: Path
-
-    @property
-    def job(self) -> Any: ...
-    @property
-    def manifest(self) -> dict[str, Any]: ...
-    def update(self, **changes: Any) -> None: ...
-
 
 ROUNDS_PER_TABLE = 1 << 20  # the rounds of each table of a multi-table run start at a multiple of it
 
 
-def ensure_noise_key(run: Run) -> None:
+def ensure_noise_key(run: RunDirectory) -> None:
     """Create the noise key before the first draw; raise JobError if it is missing later."""
     if run.manifest["secret"] is None:
         make_secret(run.secret_path, run.job.engine.seed)
@@ -132,7 +119,7 @@ def publish(run: Run, measurements: MeasurementStore) -> None:
             ledger.publish(measurements.release)
 
 
-def check_ledger_exists(run: ChargedRun) -> None:
+def check_ledger_exists(run: RunDirectory) -> None:
     """Raise BudgetError if the ledger with which the run began does not exist."""
     place = standing(run.job.privacy.ledger)
     if not there(place):
@@ -141,7 +128,7 @@ def check_ledger_exists(run: ChargedRun) -> None:
 
 
 @contextmanager
-def open_ledger(run: ChargedRun) -> Iterator[Ledger]:
+def open_ledger(run: RunDirectory) -> Iterator[Ledger]:
     """Yield the ledger of the run.
 
     The first ledger that the run opens is recorded; any other one is refused later, for example that of another
@@ -160,14 +147,14 @@ def open_ledger(run: ChargedRun) -> Iterator[Ledger]:
         yield ledger
 
 
-def record_ledger_link(run: ChargedRun, ledger: Ledger, release: str) -> None:
+def record_ledger_link(run: RunDirectory, ledger: Ledger, release: str) -> None:
     """Record the release's entry in the hash chain of the ledger; it reveals a ledger that has lost the entry."""
     link = {"release": release, "digest": ledger.digest_of(release)}
     if run.manifest.get("ledger_link") != link:
         run.update(ledger_link=link)
 
 
-def check_ledger_link(run: ChargedRun, ledger: Ledger) -> None:
+def check_ledger_link(run: RunDirectory, ledger: Ledger) -> None:
     """Raise BudgetError if the ledger lost the entry of a charged run. Older runs have not recorded it."""
     if link := run.manifest.get("ledger_link"):
         ledger.check_contains(link["release"], link["digest"])

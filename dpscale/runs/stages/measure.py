@@ -39,6 +39,7 @@ from dpscale.records.frames import FRAME
 from dpscale.records.origin import Stamps, layout, snapshot, stamps
 from dpscale.records.table import Partition
 from dpscale.runs.answers import write_trace
+from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.manifest import frame_tag
 from dpscale.runs.run import Run, origin_of
 from dpscale.runs.stages.budget import (
@@ -50,6 +51,7 @@ from dpscale.runs.stages.budget import (
     record_empty_decisions,
 )
 from dpscale.runs.stages.preflight import check_memory, counting_memory
+from dpscale.storage.files import flush_names, remove_partial
 
 
 def open_table(run: Run, names: Sequence[str], engine: Engine) -> Table:
@@ -319,3 +321,36 @@ class MeasurementLoop:
         decision = measurement_plan.make_decision(state, selection, chosen)
         check_selection_cost(decision, selection)
         return decision
+
+
+def finish(run: Run) -> bool:
+    """Complete the stage if all noise is drawn, for example after a kill at the very end; return whether it is.
+
+    The noise key is no longer needed then. The files are flushed to disk first, because lost values cannot be drawn
+    again.
+    """
+    try:
+        state, remaining = _state_of(run)
+    except UNREADABLE:  # an unreadable run can still be abandoned
+        return False
+    if remaining:
+        return False
+    with run.record_stage(run.stages["measure"]):
+        write_trace(run.path / "trace.parquet", run.measurements.measurement_plan.trace(state))
+        remove_partial(run.measurements_path)
+        for folder in (run.measurements_path, run.path):
+            flush_names(folder)
+        run.destroy_key()
+    return True
+
+
+def _state_of(run: Run) -> tuple[Any, bool]:
+    """Return the last state of the measurements, and whether any measurement remains."""
+    measurements = run.measurements
+    state, pending = measurements.replay()
+    return state, pending is not None or measurements.measurement_plan.next_selection(state) is not None
+
+
+def publish_finished(run: Run) -> None:
+    """Publish a release whose noise is drawn."""
+    publish(run, run.measurements)

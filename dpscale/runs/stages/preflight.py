@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
+from typing import Any
 
 from dpscale.base.display import format_bytes, nearest
 from dpscale.base.errors import DataError, JobError, PlanError, TransientError
@@ -22,6 +23,7 @@ from dpscale.ledger.location import is_address, standing
 from dpscale.ledger.transfer import there
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE, Cost
+from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.encode import encode
 from dpscale.records.frames import FRAME
@@ -34,7 +36,7 @@ ROUNDING_MARGIN = 1 - 1e-6  # share of the budget: a rounding error of the cost 
 
 def check_preflight(job: Job, domain: Domain, workload: Workload) -> bool:
     """Return True, or raise DataError, JobError or BudgetError if the job would be refused later for known reasons."""
-    check_cap(job)
+    check_cap(job, job.data.protects)
     if job.data.path == FRAME:
         return True
     names = [name for name in domain.names if any(name in own for own in workload.sets)]
@@ -65,7 +67,7 @@ def check_table(table: Table, names: list[str], unit: str | None = None) -> None
         encode(attribute, empty(table.partitions[0].kind(attribute.column)))
 
 
-def check_cap(job: Job) -> None:
+def check_cap(job: Any, protects: Protection) -> None:
     """Raise BudgetError if the ledger exists and its cap does not permit the job's budget."""
     place, privacy = standing(job.privacy.ledger), job.privacy
     if is_address(place) or not there(place):
@@ -74,7 +76,7 @@ def check_cap(job: Job) -> None:
     cost = Cost(pure=amount) if privacy.budget.noise == LAPLACE else Cost(gaussian=amount)
     with suppress(TransientError), Ledger.open(place, create=False) as ledger:
         ledger.charge(job.dataset, "not yet a release", cost, EMPTY_DIGEST, privacy.epsilon, privacy.delta, False,
-                      job.data.protects, public=job.engine.seed is not None)  # fmt: skip
+                      protects, public=job.engine.seed is not None)  # fmt: skip
 
 
 ESTIMATE_BYTES, ANSWER_BYTES = 40, 216  # bytes of a cell, and of a query with its labels, error and interval

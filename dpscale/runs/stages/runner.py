@@ -6,30 +6,25 @@ If a job is repeated, a measured run reads and spends nothing, and answers from 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from dpscale.base.error_redaction import discreetly
-from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, PlanError, TransientError
+from dpscale.base.errors import BudgetError, DataError, DpscaleError, TransientError
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.job import Job
-from dpscale.job.data import Data
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.privacy.secret import destroy_secret
 from dpscale.records.frames import FRAME
-from dpscale.records.origin import Layout, differing, layout
-from dpscale.runs.answers import write_trace
-from dpscale.runs.manifest import check_output, disk_errors, frame_tag, read_manifest
-from dpscale.runs.run import ABANDONED, FINISHED, Run, now
-from dpscale.runs.stages import STAGES, Stage
-from dpscale.runs.stages.budget import check_ledger_exists, check_ledger_link, publish
+from dpscale.runs.directory import ABANDONED, FINISHED, UNREADABLE, RunDirectory, now
+from dpscale.runs.manifest import check_output, disk_errors, frame_tag
+from dpscale.runs.run import Run
+from dpscale.runs.stages import Stage
+from dpscale.runs.stages.budget import check_ledger_exists, check_ledger_link
 from dpscale.runs.stages.measure import columns_of, content_hash, open_table
-from dpscale.runs.stages.preflight import check_preflight
-from dpscale.storage.files import flush_names, is_local, remove_partial, store_errors
+from dpscale.storage.files import is_local, remove_partial, store_errors
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -38,27 +33,35 @@ Finished = Mapping[str, Mapping[str, Any]]
 
 
 def run_stages(
-    run: Run,
+    run: RunDirectory,
     client: Client | None = None,
     scheduler: str | None = None,
     progress: Progress = silent,
     only: str | None = None,
 ) -> None:
     """Run all requested stages in order, or only one."""
-    requested = [stage for stage in STAGES.values() if (stage.is_enabled(run) if only is None else only == stage.name)]
-    if any(stage.spends and not run.done(stage.name) for stage in requested):
+    if any(stage.spends and not run.done(stage.name) for stage in _requested(run, only)):
         check_ledger_place(standing(run.job.privacy.ledger))
     engine = resolve(client, scheduler or run.job.engine.scheduler, progress)
     try:
-        with disk_errors(run.path), store_errors(run.path), run.locked():
-            finished = {name: entry for name, entry in run.manifest["stages"].items() if run.done(name)}
-            for stage in requested:
-                run_stage(stage, run, engine, finished)
+        run_requested(run, engine, only)
     finally:
         engine.close()
 
 
-def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None = None) -> None:
+def run_requested(run: RunDirectory, engine: Engine, only: str | None = None) -> None:
+    """Run all requested stages in order, or only one, on an engine; the directory is locked meanwhile."""
+    with disk_errors(run.path), store_errors(run.path), run.locked():
+        finished = {name: entry for name, entry in run.manifest["stages"].items() if run.done(name)}
+        for stage in _requested(run, only):
+            run_stage(stage, run, engine, finished)
+
+
+def _requested(run: RunDirectory, only: str | None) -> list[Stage]:
+    return [one for one in run.stages.values() if (one.is_enabled(run) if only is None else only == one.name)]
+
+
+def run_stage(stage: Stage, run: RunDirectory, engine: Engine, finished: Finished | None = None) -> None:
     """Run one stage unless it is finished.
 
     `finished` contains the manifest entries of the stages that were finished before this process began.
@@ -78,16 +81,13 @@ def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None 
             stage.perform(run, engine)
 
 
-def _perform(stage: Stage, run: Run, engine: Engine) -> None:
+def _perform(stage: Stage, run: RunDirectory, engine: Engine) -> None:
     """Run the stage; errors of a disk or a store may be reported in full."""
     with disk_errors(run.path), store_errors(run.path):
         stage.perform(run, engine)
 
 
-UNREADABLE = (DataError, JobError, PlanError)
-
-
-def end(run: Run) -> dict[str, Any]:
+def end(run: RunDirectory) -> dict[str, Any]:
     """End a run and return how it ended and what it spent; a repeated call changes nothing.
 
     The manifest is updated first: if the process is killed afterwards, the next `end` destroys the noise key, and no
@@ -95,22 +95,16 @@ def end(run: Run) -> dict[str, Any]:
     """
     with disk_errors(run.path), store_errors(run.path), run.locked():
         if run.ended is None:
-            whole = run.done("measure") or _finished(run)
+            whole = run.done("measure") or run.stages["measure"].call("finish", run)
             run.update(ended={"how": FINISHED if whole else ABANDONED, "at": now()})
+        for part in run.parts.values():
+            end(part)
         remove_partial(run.path)
-        _destroy_key(run)
+        run.destroy_key()
         return {"run_dir": str(run.path), **(run.ended or {}), **_spent(run)}
 
 
-def _destroy_key(run: Run) -> None:
-    """Destroy the noise key, including one that was only partly written."""
-    for secret in (run.secret_path, run.secret_path.with_suffix(".partial")):  # the latter if creation was interrupted
-        destroy_secret(secret)
-    if run.manifest["secret"] not in (None, "destroyed"):
-        run.update(secret="destroyed")
-
-
-def _spent(run: Run) -> dict[str, Any]:
+def _spent(run: RunDirectory) -> dict[str, Any]:
     """Return the charge of the run from the ledger, or from the manifest if the ledger is not readable here.
 
     A finished run is published first if it is not yet.
@@ -118,25 +112,25 @@ def _spent(run: Run) -> dict[str, Any]:
     try:
         entry = ledger_entry(run)
         if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
-            publish(run, run.measurements)
+            run.stages["measure"].call("publish_finished", run)
             entry = ledger_entry(run)
         return {"charged": entry}
     except (BudgetError, *UNREADABLE) as error:
         return {"charged": run.manifest["privacy"], "ledger": str(error)}
 
 
-def ledger_entry(run: Run) -> dict[str, Any] | None:
+def ledger_entry(run: RunDirectory) -> dict[str, Any] | None:
     """Return the state and cost of the run's release on its ledger; None if it was never charged."""
     dataset, release = ledger_dataset(run), ledger_release(run)
     return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
 
 
-def ledger_release(run: Run) -> str:
+def ledger_release(run: RunDirectory) -> str:
     """Return the release id on the ledger: that of the run, or of the multi-table run that it belongs to."""
     return str((run.manifest.get("within") or run.manifest)["release"])
 
 
-def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
+def ledger_dataset(run: RunDirectory, chained: bool = False) -> dict[str, Any]:
     """Return the ledger's summary of the run's dataset, with the links of its hash chain if `chained`.
 
     It is empty if the run never opened a ledger.
@@ -159,57 +153,14 @@ def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
         return found | {"chain": ledger.chain(name)} if chained and found else found
 
 
-def _finished(run: Run) -> bool:
-    """Return whether everything is measured but not published, for example after a kill at the very end.
-
-    The noise key is no longer needed then. The files are flushed to disk first, because lost values cannot be drawn
-    again.
-    """
-    try:
-        state, remaining = _state_of(run)
-    except UNREADABLE:  # an unreadable run can still be abandoned
-        return False
-    if remaining:
-        return False
-    with run.record_stage(STAGES["measure"]):
-        write_trace(run.path / "trace.parquet", run.measurements.measurement_plan.trace(state))
-        remove_partial(run.measurements_path)
-        for folder in (run.measurements_path, run.path):
-            flush_names(folder)
-        _destroy_key(run)
-    return True
-
-
-def _state_of(run: Run) -> tuple[Any, bool]:
-    """Return the last state of the measurements, and whether any measurement remains."""
-    measurements = run.measurements
-    state, pending = measurements.replay()
-    return state, pending is not None or measurements.measurement_plan.next_selection(state) is not None
-
-
 SECRET = "secret.key"
 
 
-class Directory(Protocol):
-    """Run directory of one table or of several."""
-
-    path: Path
-    created: str
-
-    @property
-    def manifest(self) -> dict[str, Any]: ...
-    def locked(self) -> AbstractContextManager[None]: ...
-
-
-LedgerEntry = Callable[[Any], Any]
-
-
 @contextmanager
-def remove_on_error(run: Directory, charged: LedgerEntry = ledger_entry) -> Iterator[None]:
+def remove_on_error(run: RunDirectory) -> Iterator[None]:
     """Remove a newly created run directory if the block raises a DpscaleError.
 
-    Nothing is removed after a TransientError, because the same command resumes the run, or if the release was charged;
-    `charged` returns the ledger entry of a run.
+    Nothing is removed after a TransientError, because the same command resumes the run, or if the release was charged.
     """
     try:
         yield
@@ -218,14 +169,14 @@ def remove_on_error(run: Directory, charged: LedgerEntry = ledger_entry) -> Iter
     except DpscaleError:
         if run.created and is_local(run.path):
             with suppress(DpscaleError, OSError):
-                _remove_directory(run, charged)
+                _remove_directory(run)
         raise
 
 
-def _remove_directory(run: Directory, charged: LedgerEntry) -> None:
+def _remove_directory(run: RunDirectory) -> None:
     """Remove the content of a run directory unless the ledger contains the run or another process works in it."""
     with run.locked():
-        if run.manifest["privacy"] is not None or charged(run) is not None:
+        if run.manifest["privacy"] is not None or ledger_entry(run) is not None:
             return
         for secret in run.path.rglob(SECRET):
             destroy_secret(secret)
@@ -237,42 +188,16 @@ def _remove_directory(run: Directory, charged: LedgerEntry) -> None:
             run.path.parent.rmdir()  # fails if there are other runs
 
 
-def begin_run(job: Job, run_dir: str | Path | None = None, fresh: bool = False, files_accessible: bool = True) -> Run:
-    """Create or reopen the run of a job.
-
-    Parameters
-    ----------
-    job : Job
-    run_dir : path, optional
-    fresh : bool
-        Whether to create a new run; JobError if the latest one is not finished.
-    files_accessible : bool
-        Whether data and ledger can be read here; for a submitted job the driver checks them.
-    """
-    return Run.create(job, run_dir, fresh, unfinished_stage, check_preflight if files_accessible else None)
-
-
-def unfinished_stage(path: Path) -> str:
-    """Return the first requested stage that is not finished; for a run that cannot be opened only measuring counts."""
-    stages = read_manifest(path)["stages"]
-    try:
-        run = Run(path)
-        wanted = [stage.name for stage in STAGES.values() if stage.is_enabled(run)]
-    except DpscaleError:
-        wanted = ["measure"]
-    return next((name for name in wanted if stages.get(name, {}).get("state") != "done"), "")
-
-
-def check_repeat(run: Run) -> str | None:
+def check_repeat(run: RunDirectory) -> str | None:
     """Return the status of a measured run; None if it is not measured. Raises DataError if its data changed."""
     if not run.done("measure"):
         return None
-    when, done = _date(run), all(run.done(stage.name) for stage in STAGES.values() if stage.is_enabled(run))
+    when, done = _date(run), all(run.done(stage.name) for stage in run.stages.values() if stage.is_enabled(run))
     status = f"{'done' if done else 'measured'} on {when}"
-    if changed := changed_data(run):
+    for field, changed in run.changed_data().items():
         differ = f"{', '.join(changed)} differ{'s' * (len(changed) == 1)}"
         resume = "" if done else f", `dpscale reconstruct {run.path}` resumes the old one"
-        raise DataError("data.path", f"{status} from other data ({differ}); nothing read or spent",
+        raise DataError(field, f"{status} from other data ({differ}); nothing read or spent",
                         "the files as they were", f"--fresh starts a new release{resume}")  # fmt: skip
     return f"{status}, nothing read, nothing spent"
 
@@ -317,23 +242,5 @@ def _comparison_problem(run: Run, found: dict[str, str] | None) -> str:
         "its fingerprint was computed with another key")  # fmt: skip
 
 
-def changed_data(run: Run) -> list[str]:
-    """Return which of size, time and number of the data's files, or the version of a table, changed since measuring.
-
-    The result is empty if the data no longer exist or the run did not record them.
-    """
-    known, found = run.manifest.get("data"), _layout(run.job.data)
-    return differing(known, found) if known and found else []
-
-
-def _layout(data: Data) -> Layout | None:
-    """Return the current layout of the data; None if it is not known."""
-    if not data.lake:
-        return layout(data.path, data.matching, data.dialect.format)
-    with suppress(DataError):
-        return {"version": data.origin.lake(data.path).version}
-    return None
-
-
-def _date(run: Run) -> str:
+def _date(run: RunDirectory) -> str:
     return str(run.manifest["stages"]["measure"]["end"])[:10]

@@ -1,0 +1,302 @@
+"""Run directory of a job: manifest, stages, noise key and lock, whatever the job consists of.
+
+A file lock admits one process at a time. A finished stage stays finished, because the files that the job fixes never
+change. The manifest is cached in memory, written through, and read again when another process has changed it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
+from dpscale.base.numerics import ParallelMap, serial_map
+from dpscale.privacy.secret import SecretFile, destroy_secret, read_secret, secret_tag
+from dpscale.runs.create import (
+    create_directory,
+    creation_errors,
+    latest_directory,
+    next_directory,
+    resolve_path,
+    unmeasured_stage,
+)
+from dpscale.runs.manifest import MANIFEST, ManifestCache, check_version, disk_errors, output_digest, stage_output
+from dpscale.runs.stages import Stage
+from dpscale.storage.files import is_local, present, read_bytes, store_errors, write_whole
+from dpscale.storage.lock import free, locked
+
+FINISHED, ABANDONED = "finished", "abandoned"
+UNREADABLE = (DataError, JobError, PlanError)  # of runs whose files are damaged or whose data are gone
+FirstUnfinished = Callable[[Path], str]
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """Content of a run directory that does not exist yet.
+
+    Attributes
+    ----------
+    digest : str
+        Digest of the job.
+    files : callable
+        Maps the number of the run among those of the job to its first files, the manifest last.
+    inputs : tuple
+        Objects read from the job's files: arguments of the checks before creation, and known to the new run.
+    """
+
+    digest: str
+    files: Callable[[int], dict[str, bytes]]
+    inputs: tuple[Any, ...] = ()
+
+
+class RunDirectory:
+    """Run directory of a job of one table or of several; `create` makes one or reopens that of an earlier run."""
+
+    job: Any
+    stages: ClassVar[Mapping[str, Stage]]
+    created = ""  # created by this call: "folder", or "files" in an existing folder
+
+    def __init__(self, path: str | Path, inputs: tuple[Any, ...] = ()) -> None:
+        """Open a run directory.
+
+        Parameters
+        ----------
+        path : str or Path
+        inputs : tuple, optional
+            The job and `NewRun.inputs`, if this process has just created the directory; otherwise files are read.
+
+        Raises
+        ------
+        JobError
+            If `path` is not a run directory of this kind, or its job or domain file was edited.
+        """
+        self.path = resolve_path(path)
+        with disk_errors(self.path), store_errors(self.path):
+            if not present(self.path / MANIFEST):
+                raise JobError("run directory", f"{self.path} is not one",
+                               "a directory that `dpscale run` or `dpscale plan --run-dir` created",
+                               "check the path")  # fmt: skip
+            self._manifest_cache = ManifestCache(self.path)
+            check_version(self.path, self.manifest)
+            self._load(inputs)
+
+    def _load(self, inputs: tuple[Any, ...]) -> None:
+        """Read the job; raise JobError if a file that the job fixes was edited."""
+        raise NotImplementedError
+
+    @classmethod
+    def _prepare(cls, job: Any) -> NewRun:
+        """Return the content of a new directory for a job; raise JobError for a job that cannot run."""
+        raise NotImplementedError
+
+    @classmethod
+    def create(
+        cls,
+        job: Any,
+        path: str | Path | None = None,
+        fresh: bool = False,
+        first_unfinished: FirstUnfinished = unmeasured_stage,
+        preflight: Callable[..., object] | None = None,
+    ) -> Self:
+        """Create the run directory of a job, or reopen it.
+
+        Parameters
+        ----------
+        job : Job
+        path : str or Path, optional
+            By default it is runs/ plus the first digits of the job's digest, and the latest run of the job is reopened.
+        fresh : bool
+            Create another directory next to the existing one.
+        first_unfinished : callable
+            Returns the first unfinished stage of a run directory, which prevents a fresh one; "" if there is none.
+        preflight : callable, optional
+            Checks of the job and its inputs that run before a directory is created.
+        """
+        new = cls._prepare(job)
+        base = resolve_path(path if path is not None else Path("runs") / new.digest[:12])
+        with store_errors(base), creation_errors(base):
+            where, number = _place(base, new.digest, first_unfinished if fresh else None, named=path is not None)
+            if (missing := not present(where / MANIFEST)) and preflight is not None:
+                preflight(job, *new.inputs)
+            found = is_local(where) and where.is_dir()
+            created = missing and create_directory(where, new.files(number))
+        run = cls(where, (job, *new.inputs) if created else ())
+        if run.manifest["job_sha256"] != new.digest:
+            raise JobError("run directory", f"{where} contains another job", "the directory of this job, or a new one",
+                           "choose another --run-dir")  # fmt: skip
+        run.created = ("files" if found else "folder") if created else ""
+        if not created:
+            run._reopen(job)
+        return run
+
+    def _reopen(self, job: Any) -> None:
+        """Take over settings of the job that may change without cost."""
+
+    @property
+    def data_paths(self) -> list[str]:
+        """Paths of the data of all tables, as the job gives them."""
+        raise NotImplementedError
+
+    def changed_data(self) -> dict[str, list[str]]:
+        """Return what changed since measuring, by the key of the job: size, time or number of files, or the version.
+
+        The result is empty if the data no longer exist or the run did not record them.
+        """
+        raise NotImplementedError
+
+    @property
+    def tables(self) -> Mapping[str, Any]:
+        """Runs of the private tables by name; a run of one table is its own, by the name "data"."""
+        raise NotImplementedError
+
+    @property
+    def table(self) -> Any:
+        """Run of the only table. Raises JobError if there are several."""
+        if "data" not in self.tables:
+            names = list(self.tables)
+            raise JobError("run directory", f"{self.path} has the tables {', '.join(names)}", "one table",
+                           f"name one: release.tables[{names[0]!r}], or {self.path / 'tables' / names[0]}")  # fmt: skip
+        return self.tables["data"]
+
+    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+        """Return the synthetic rows; `read` maps the files of a table to its rows."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """Runs of the tables that have a directory of their own, as far as they have started."""
+        return {}
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """A copy of the manifest: identity and progress of the run. Use `update` to change it."""
+        return self._manifest_cache.read()
+
+    def update(self, **changes: object) -> None:
+        """Change entries of the manifest."""
+        self._manifest_cache.write(self.manifest | changes)
+
+    @property
+    def ended(self) -> dict[str, Any] | None:
+        """How and when `dpscale end` ended the run; None if it did not."""
+        ended: dict[str, Any] | None = self.manifest.get("ended")
+        return ended
+
+    @property
+    def secret_path(self) -> Path:
+        return self.path / "secret.key"
+
+    @property
+    def secret(self) -> SecretFile:
+        """Path and public tag of the noise key."""
+        return SecretFile(self.secret_path, self.manifest["secret_tag"])
+
+    def destroy_key(self) -> None:
+        """Destroy the noise key, including one that was only partly written."""
+        for secret in (self.secret_path, self.secret_path.with_suffix(".partial")):
+            destroy_secret(secret)
+        if self.manifest["secret"] not in (None, "destroyed"):
+            self.update(secret="destroyed")
+
+    def read_matching_key(self) -> bytes | None:
+        """Return the noise key if it is present and matches the manifest's tag; another key would draw fresh noise."""
+        if not present(self.secret_path):
+            return None
+        secret = read_secret(self.secret_path)
+        return secret if secret_tag(secret) == self.manifest["secret_tag"] else None
+
+    def done(self, stage: str) -> bool:
+        """Return whether a stage is done and its output still exists."""
+        entry = self.manifest["stages"].get(stage, {})
+        return entry.get("state") == "done" and present(self.path / stage_output(stage, entry)[1])
+
+    def states(self, driven: bool = False) -> dict[str, str]:
+        """Return the state of every started stage: running, done, failed, cancelled or stopped.
+
+        A stage whose process no longer exists is stopped. Set `driven` if a driver on another machine is known to
+        run, because locks of some file systems are not visible to other machines.
+        """
+        states = {name: str(stage["state"]) for name, stage in self.manifest["stages"].items()}
+        if "running" in states.values() and not driven and free(self.path):
+            states = {name: "stopped" if state == "running" else state for name, state in states.items()}
+        return states
+
+    def require(self, stage: str) -> None:
+        """Raise JobError unless the stage is done."""
+        if not self.done(stage):
+            self.check_open(stage)
+            raise self._undone(stage)
+
+    def check_open(self, stage: str) -> None:
+        """Raise JobError if the run was abandoned before this stage was done."""
+        ended = self.ended
+        if ended and ended["how"] == ABANDONED:
+            got = f"{self.path} was ended on {ended['at'][:10]}, before stage {stage} was done"
+            raise JobError("run directory", got, "a run that was not ended",
+                           "start a new run with --fresh, which is a new release")  # fmt: skip
+
+    def _undone(self, stage: str) -> JobError:
+        return JobError("run directory", f"stage {stage} is not done", "a run whose earlier stages are done",
+                        f"run `dpscale {stage} {self.path}` first")  # fmt: skip
+
+    @contextmanager
+    def record_stage(self, stage: Stage, each: ParallelMap = serial_map) -> Iterator[None]:
+        """Mark a stage as running, then as done with the hash of its files; on an error as failed or stopped.
+
+        `each` is the parallel map that hashes the files.
+        """
+        self._mark(stage.name, start=now(), state="running", end=None)
+        try:
+            yield
+        except BaseException as error:
+            with suppress(OSError, DpscaleError):  # for example on a full disk; the original error is raised
+                self._mark(stage.name, end=now(), state=_state_after(error))
+            raise
+        digest = output_digest(self.path, self.path / stage.folder, each) if stage.folder else None
+        self._mark(stage.name, end=now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the directory for this process and read the manifest again.
+
+        Raises TransientError if another process works in the directory.
+        """
+        with locked(self.path):
+            self._manifest_cache.forget()
+            yield
+
+    def _mark(self, stage: str, **changes: object) -> None:
+        manifest = self.manifest
+        manifest["stages"].setdefault(stage, {}).update(changes)
+        self._manifest_cache.write(manifest)
+        self._log(json.dumps({"time": now(), "stage": stage, "state": changes.get("state")}) + "\n")
+
+    def _log(self, line: str) -> None:
+        path = self.path / "log.jsonl"
+        if is_local(path):
+            with open(path, "a") as log:
+                log.write(line)
+        else:  # objects of a store cannot be appended to
+            write_whole(path, (read_bytes(path) if present(path) else b"") + line.encode())
+
+
+def _place(base: Path, digest: str, first_unfinished: FirstUnfinished | None, named: bool) -> tuple[Path, int]:
+    """Return the directory and its number among those of a job; `first_unfinished` is given for a fresh one."""
+    if first_unfinished:
+        return next_directory(base, digest, first_unfinished)
+    return (base, 1) if named else latest_directory(base, digest)
+
+
+def _state_after(error: BaseException) -> str:
+    """Return the state of a stage that ended with an error; an interrupt or `cancel` means stopped, not failed."""
+    return "stopped" if isinstance(error, KeyboardInterrupt) else str(getattr(error, "state", "failed"))
+
+
+def now() -> str:
+    """Return the current UTC time in the format of manifests and logs."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

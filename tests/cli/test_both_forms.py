@@ -1,0 +1,194 @@
+"""Every command works on a run of one table and on a run of several tables."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.ledger import Ledger
+from tests.multitable import small as shop
+from tests.runs.small import table, write_job, write_table
+
+FORMS = {"one table": ["data"], "several tables": ["persons", "orders"]}
+SEEDED = {"synthesize": {"rows": 50}, "engine": {"scheduler": "synchronous", "seed": 3}}
+
+
+def write(folder, form):
+    """Write data and a job of one form; return the job file."""
+    folder.mkdir(exist_ok=True)
+    if form == "several tables":
+        return shop.write_job(folder)
+    write_table(folder / "data", table())
+    return write_job(folder, **SEEDED)
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def finished(request, tmp_path_factory):
+    """Job, run directory and table names of a finished run."""
+    folder = tmp_path_factory.mktemp("forms")
+    job = write(folder, request.param)
+    run_command("run", job, "--run-dir", folder / "run", "--quiet")
+    return SimpleNamespace(job=job, run=folder / "run", tables=FORMS[request.param], folder=folder)
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A copy of the run directory that a test may change."""
+    return shutil.copytree(finished.run, tmp_path / "copy")
+
+
+def run_command(*command, code=0):
+    result = CliRunner().invoke(main, [str(word) for word in command], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def run_json(*command):
+    return json.loads(run_command(*command, "--json").stdout.splitlines()[-1])
+
+
+def list_charges(folder):
+    """States of all releases on the ledger of a folder."""
+    with Ledger.open(next(folder.glob("*.sqlite"))) as ledger:
+        return [one["state"] for own in ledger.summary()["datasets"].values() for one in own["releases"]]
+
+
+def test_status_lists_finished_stages(finished):
+    status = run_json("status", finished.run)
+    assert set(status["states"].values()) == {"done"}
+    assert list(status["states"]) == ["plan", "measure", "reconstruct", "synthesize", "report"]
+    assert list(status.get("tables", {"data": None})) == finished.tables
+
+
+def test_repeated_run_reads_and_spends_nothing(finished):
+    again = run_json("run", finished.job, "--run-dir", finished.run, "--quiet")
+    assert again["repeated"].endswith("nothing read, nothing spent")
+    assert list_charges(finished.folder) == ["released"]
+
+
+@pytest.mark.parametrize("stage", ["measure", "reconstruct", "synthesize", "report"])
+def test_finished_stage_returns_at_once(finished, stage):
+    before = (finished.run / "manifest.json").read_bytes()
+    assert run_json(stage, finished.run, "--quiet")["state"] == "done"
+    assert (finished.run / "manifest.json").read_bytes() == before
+
+
+def test_stages_lists_table_of_stages(finished):
+    listed = run_json("stages", finished.run)["stages"]
+    assert [one["name"] for one in listed] == ["plan", "measure", "reconstruct", "synthesize", "report"]
+    assert [one["name"] for one in listed if one["spends"]] == ["measure"]
+
+
+@pytest.mark.parametrize("options", [[], ["--compare"]])
+def test_plan_reports_expected_errors_of_each_table(finished, options):
+    summary = run_json("plan", finished.job, *options, "--quiet")
+    plans = summary.get("tables", {"data": summary})
+    assert list(plans) == finished.tables
+    assert all(one["queries"] for one in plans.values())
+    assert all(bool(one["compared"]) == bool(options) for one in plans.values())
+    text = run_command("plan", finished.job, *options, "--quiet").stdout
+    assert text.count("queries:") == len(plans)
+
+
+def test_publish_writes_each_table(finished, tmp_path):
+    summary = run_json("publish", finished.run, "--out", tmp_path / "tables")
+    assert list(summary["tables"]) == finished.tables
+    assert all(one["sets"] for one in summary["tables"].values())
+
+
+def test_report_is_written_again(copy):
+    (copy / "report.html").unlink()
+    run_command("report", copy, "--quiet")
+    assert (copy / "report.html").stat().st_size > 10_000
+
+
+def test_steps_give_run_of_one_command(finished, tmp_path):
+    """A scheduler calls the stages one by one; the release has the same measurements."""
+    run_command("plan", finished.job, "--run-dir", tmp_path / "steps", "--quiet")
+    for stage in ("measure", "reconstruct", "synthesize", "report"):
+        run_command(stage, tmp_path / "steps", "--quiet")
+    stepwise = {path.relative_to(tmp_path / "steps"): path.read_bytes()
+                for path in (tmp_path / "steps").rglob("measurements/*.parquet")}  # fmt: skip
+    assert stepwise
+    assert all((finished.run / name).read_bytes() == content for name, content in stepwise.items())
+
+
+def test_fresh_run_is_new_release_and_new_charge(tmp_path):
+    for form in FORMS:
+        folder = tmp_path / form.replace(" ", "-")
+        job = write(folder, form)
+        first = run_json("run", job, "--run-dir", folder / "run", "--quiet")
+        second = run_json("run", job, "--run-dir", folder / "run", "--fresh", "--quiet")
+        assert second["run_dir"] == str(folder / "run-2")
+        assert second["release"] != first["release"]
+        assert list_charges(folder) == ["released", "released"]
+
+
+def test_fresh_run_requires_finished_run(tmp_path):
+    for form in FORMS:
+        folder = tmp_path / form.replace(" ", "-")
+        job = write(folder, form)
+        run_command("plan", job, "--run-dir", folder / "run", "--quiet")
+        refused = run_command("run", job, "--run-dir", folder / "run", "--fresh", "--quiet", code=2)
+        assert "was started and is not measured" in refused.stderr
+
+
+def test_end_reports_charge_once(finished, copy):
+    ended = run_json("end", copy)
+    assert (ended["how"], ended["charged"]["state"]) == ("finished", "released")
+    assert run_json("end", copy) == ended
+    assert not list(copy.rglob("secret.key"))
+
+
+def test_abandoned_run_is_not_resumed(tmp_path):
+    for form in FORMS:
+        folder = tmp_path / form.replace(" ", "-")
+        job = write(folder, form)
+        run_command("plan", job, "--run-dir", folder / "run", "--quiet")
+        assert run_json("end", folder / "run")["how"] == "abandoned"
+        refused = run_command("run", job, "--run-dir", folder / "run", "--quiet", code=2)
+        assert "was ended on" in refused.stderr
+
+
+def test_release_opens_every_run(finished):
+    release = dp.Release.open(finished.run)
+    assert list(release.tables) == finished.tables
+    for name, own in release.tables.items():
+        names = own.domain.names[:2]
+        assert own.marginal(names).shape == own.domain.shape(names), name
+        assert own.manifest["release"]
+    rows = release.synthetic()
+    assert all(len(one) for one in (rows.values() if isinstance(rows, dict) else [rows]))
+    assert all(name in repr(release) for name in finished.tables)
+
+
+def test_methods_of_one_table_are_refused_for_several(finished):
+    release = dp.Release.open(finished.run)
+    if len(finished.tables) == 1:
+        assert release.tables["data"] is release
+        assert release.total().estimate > 0
+        return
+    with pytest.raises(dp.JobError, match=r"release.tables\['persons'\]"):
+        release.marginal(("age",))
+
+
+def test_old_name_of_release_warns(finished):
+    with pytest.warns(DeprecationWarning, match="DatabaseRelease is now Release"):
+        old = dp.DatabaseRelease
+    assert old is dp.Release
+
+
+def test_changed_data_are_refused_by_name(tmp_path):
+    for form, field in (("one table", "data.path"), ("several tables", "tables.orders.path")):
+        folder = tmp_path / form.replace(" ", "-")
+        job = write(folder, form)
+        run_command("run", job, "--run-dir", folder / "run", "--quiet")
+        file = sorted((folder / "data").rglob("*.parquet" if form == "one table" else "orders/*.parquet"))[0]
+        file.write_bytes(file.read_bytes() + b" ")
+        refused = run_command("run", job, "--run-dir", folder / "run", "--quiet", code=2)
+        assert f"{field}: done on" in refused.stderr
+        assert list_charges(folder) == ["released"]
