@@ -11,13 +11,16 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from contextlib import suppress
 
 import dask
 import pandas as pd
 import pytest
+import tomli_w
 from click.testing import CliRunner
 
+import dpscale as dp
 from dpscale import TransientError
 from dpscale.__main__ import main
 from dpscale.cli import driver, driver_status
@@ -31,6 +34,7 @@ from tests.cluster.machines import kill, machines
 from tests.cluster.released import assert_same_release, charge_states
 from tests.cluster.troubles import disable_plots, slow_down
 from tests.cluster.waiting import eventually
+from tests.multitable import small as shop
 
 
 @pytest.fixture(scope="module")
@@ -353,3 +357,20 @@ def test_silence_is_measured_by_local_clock(submitted_run, monkeypatch):
             "heard, if not in the first few beats"
         )
     assert driver_status.read_status(submitted_run)["silent"]
+
+
+def test_submitted_job_of_several_tables_finishes_and_is_waited_for(cluster, client, tmp_path):
+    job = shop.write_job(tmp_path)
+    content = tomllib.loads(job.read_text())
+    content["engine"].pop("scheduler")
+    job.write_text(tomli_w.dumps(content))
+    submitted = submit(cluster, job)
+    assert run_command("wait", submitted["run_dir"])[0] == 0
+    status = json.loads(run_command("status", submitted["run_dir"], "--json")[1])
+    assert set(status["states"].values()) == {"done"}
+    assert (status["driver"]["exit_code"], set(status["tables"])) == (0, {"persons", "orders"})
+    assert charge_states(tmp_path) == ["released"]
+    local = dp.run(job, tmp_path / "local", scheduler="threads")  # the same seed and job: the same draws
+    for table in ("persons", "orders"):
+        assert measurements(tmp_path / "run" / "tables" / table) == measurements(local.path / "tables" / table)
+    assert run_command("cancel", tmp_path / "run")[0] == 0  # nothing is left to cancel
