@@ -109,7 +109,7 @@ class Filed(Settings):
         return Origin(False, self.dialect, self.matching, self.lake, self.version)
 
     @property
-    def noise_record(self) -> dict[str, Any]:
+    def format_settings(self) -> dict[str, Any]:
         """All settings except the path, as a job file contains them."""
         return self.model_dump(include=set(Filed.model_fields) - {"path"}, exclude_none=True)
 

@@ -169,10 +169,7 @@ class Job(Settings):
             }
         )
         privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
-        parts = [
-            part if part.file is None else part.model_copy(update={"file": located(folder, part.file)})
-            for part in self.workload
-        ]
+        parts = [part.resolved(folder) for part in self.workload]
         return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts})
 
 

@@ -6,6 +6,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -13,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_v
 from dpscale.base.errors import JobError
 from dpscale.base.settings import OldNameWarning, Settings
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
+from dpscale.storage.objects import located
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # default number of files
@@ -172,6 +174,10 @@ class Part(Settings):
     p: float | None = None
     seed: int | None = None
     numeric: list[str] | None = None
+
+    def resolved(self, folder: Path) -> Part:
+        """Return the part with its file as an absolute path; relative paths start at `folder`."""
+        return self if self.file is None else self.model_copy(update={"file": located(folder, self.file)})
 
 
 class Named(Settings):

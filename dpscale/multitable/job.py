@@ -16,7 +16,16 @@ from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import Job, job_content, job_sentence
 from dpscale.job.data import Address, Filed
-from dpscale.job.sections import EngineSettings, Named, Part, Privacy
+from dpscale.job.sections import (
+    EngineSettings,
+    MechanismTable,
+    Named,
+    Output,
+    Part,
+    Privacy,
+    ReconstructTable,
+    SynthesizeTable,
+)
 from dpscale.ledger.location import resolved
 from dpscale.privacy.accounting import GAUSSIAN
 from dpscale.relational.published import Rounds
@@ -30,12 +39,19 @@ LEAST_PRIVATE = 1e-9
 
 
 class TableSection(Filed, Named):
-    """Section of a table: path, key and share of the budget. Other keys are options of its mechanism."""
+    """Section of a table: its data, key and share of the budget, and the sections of a job of one table.
+
+    `mechanism` is a name, whose options are other keys of this section, or a section with the name and its options.
+    """
 
     domain: str
     key: Key | None = None
     public: bool = False
-    mechanism: str = "aim-grem"
+    mechanism: str | MechanismTable = "aim-grem"
+    reconstruct: ReconstructTable | None = None
+    synthesize: SynthesizeTable | None = None
+    output: Output | None = None
+    snapshot: Literal["content", "footers"] | None = None
     share: Share | None = None
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
     workload: list[Part] | None = None
@@ -46,7 +62,27 @@ class TableSection(Filed, Named):
     def _charged(self) -> TableSection:
         if self.public and (self.share is not None or self.rows is not None):
             raise ValueError("a public table is released unchanged: remove share and rows")
+        if not isinstance(self.mechanism, str) and self.model_extra:
+            raise ValueError(
+                f"unknown key {next(iter(self.model_extra))!r}: options belong into the mechanism's section"
+            )
+        if self.synthesize is not None and self.synthesize.weights:
+            raise ValueError("synthesize.weights: a row of a linked table represents one record; remove it")
+        if self.synthesize is not None and self.rows is not None and self.synthesize.rows is not None:
+            raise ValueError("rows and synthesize.rows are the same setting: remove one of them")
         return self
+
+    def resolved(self, folder: Path) -> TableSection:
+        """Return the section with absolute paths; relative paths start at `folder`."""
+        parts = None if self.workload is None else [part.resolved(folder) for part in self.workload]
+        paths = {"path": located(folder, self.path), "domain": located(folder, self.domain)}
+        return self.model_copy(update={**paths, "workload": parts})
+
+    @property
+    def method(self) -> dict[str, Any]:
+        """Mechanism and its options, as a job of one table contains them."""
+        own = self.mechanism if isinstance(self.mechanism, MechanismTable) else MechanismTable(name=self.mechanism)
+        return {"name": own.name, **own.given, **self.given}
 
 
 class LinkSection(Settings):
@@ -277,9 +313,7 @@ class DatabaseJob(Settings):
         return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
 
     def _resolved(self, folder: Path) -> DatabaseJob:
-        tables = {name: one.model_copy(update={"path": located(folder, one.path),
-                                               "domain": located(folder, one.domain)})
-                  for name, one in self.tables.items()}  # fmt: skip
+        tables = {name: one.resolved(folder) for name, one in self.tables.items()}
         links = [
             one if one.via is None else one.model_copy(update={"via": located(folder, one.via)}) for one in self.link
         ]

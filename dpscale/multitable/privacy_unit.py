@@ -205,8 +205,11 @@ def table_job(job: DatabaseJob, protects: NeighbourRelation, name: str, folder: 
     budget = job.privacy.budget.amount * job.shares[f"tables.{name}"] / steps**2
     degree = min(DEGREE, len(job.domains[name].names))
     workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
-    content = {
-        "data": {"path": one.path, "domain": one.domain, **one.noise_record, **_unit(job, protects, name)},
+    data = {"path": one.path, "domain": one.domain, "snapshot": one.snapshot}
+    content: dict[str, Any] = {
+        "data": {key: value for key, value in data.items() if value is not None}
+        | one.format_settings
+        | _unit(job, protects, name),
         "privacy": {
             "privacy_cost": budget,
             "ledger": job.privacy.ledger,
@@ -214,10 +217,13 @@ def table_job(job: DatabaseJob, protects: NeighbourRelation, name: str, folder: 
             "allow_weak_privacy": True,
         },
         "workload": workload or [{"family": "marginal", "degree": degree}],
-        "mechanism": {"name": one.mechanism, **one.given},
+        "mechanism": one.method,
         "engine": job.engine.model_dump(exclude_none=True),
         "synthesize": {"types": job.synthesize.types} | ({"rows": one.rows} if one.rows else {}),
     }
+    for section in ("reconstruct", "synthesize", "output"):
+        if (own := getattr(one, section)) is not None:
+            content[section] = {**content.get(section, {}), **own.model_dump(exclude_unset=True)}
     return Job.parse(content, folder)
 
 
@@ -248,6 +254,6 @@ def _hops(job: DatabaseJob, neighbours: NeighbourRelation, link: LinkSection | N
     while link is not None and (above := neighbours.above.get(link.parent)) is not None:
         key, unit = job.key(link.parent)[0], job.ends(above)[0][0]
         table = job.tables[link.parent]
-        hops.append({"path": table.path, "key": key, "unit": unit, **table.noise_record})
+        hops.append({"path": table.path, "key": key, "unit": unit, **table.format_settings})
         link = above
     return hops
