@@ -18,13 +18,11 @@ from dpscale.multitable.privacy_unit import NeighbourRelation
 from dpscale.multitable.run import DatabaseRun
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
-from dpscale.privacy.secret import destroy_secret
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, degrees_squared, split
 from dpscale.relational.degrees import thresholds
 from dpscale.relational.features import Side
-from dpscale.runs.stages.budget import open_ledger, record_ledger_link
-from dpscale.storage.files import flush_names
+from dpscale.runs.stages.budget import Charge, charge_release, open_ledger, publish_release
 
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
 
@@ -127,18 +125,12 @@ def entry(run: DatabaseRun) -> dict[str, Any]:
     }
 
 
-def charge(run: DatabaseRun, reserve: bool = True) -> str:
+def charge_run(run: DatabaseRun, reserve: bool = True) -> str:
     """Reserve the total cost and return the release's state; a repeated call costs nothing."""
     own = entry(run)
-    with open_ledger(run) as ledger:
-        state = ledger.charge(run.job.dataset, own["release"], Cost.from_dict(own["cost"]), own["digest"],
-                              own["epsilon"], own["delta"], reserve, run.neighbours.protects,
-                              public=run.job.engine.seed is not None)  # fmt: skip
-        if reserve:
-            record_ledger_link(run, ledger, own["release"])
-    if reserve:
-        run.update(privacy={"dataset": run.job.dataset, **own, **own["protects"]})
-    return state
+    terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
+    recorded = {"dataset": run.job.dataset, **own, **own["protects"]}
+    return charge_release(run, Charge(*terms, run.neighbours.protects), recorded, reserve)
 
 
 def record_draws(run: DatabaseRun, number: int, drawn: str) -> None:
@@ -155,15 +147,7 @@ def assign_charges(run: DatabaseRun) -> None:
             table.update(within=within)
 
 
-def publish(run: DatabaseRun, state: str) -> None:
-    """Record on the ledger that all noise is drawn, and destroy the secret."""
-    release = run.manifest["release"]
-    with open_ledger(run) as ledger:
-        if state == "reserved":
-            ledger.commit(release)
-        for folder in (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path):
-            flush_names(folder)  # files that cannot be drawn again must survive a power failure
-        destroy_secret(run.secret_path)
-        run.update(secret="destroyed")
-        if state != "released":
-            ledger.publish(release)
+def publish_run(run: DatabaseRun) -> None:
+    """Publish the release of all tables and links, once all noise is drawn."""
+    folders = (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path)
+    publish_release(run, run.manifest["release"], charge_run(run), folders)

@@ -22,7 +22,7 @@ from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.engine import Engine
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
-from dpscale.multitable.budget import LinkBudget, charge, record_draws
+from dpscale.multitable.budget import LinkBudget, charge_run, record_draws
 from dpscale.multitable.job import MOST_ROUNDS, LinkSection
 from dpscale.multitable.link_data import ExactLinks, keyed, read_links, with_counts
 from dpscale.multitable.publishing import PublishedLoop
@@ -121,7 +121,7 @@ class _Measuring:
 
     def _entries(self) -> Integers:
         """Return the exact entries of all cross marginals, after charging the budget."""
-        charge(self.run)
+        charge_run(self.run)
         if "entries" not in self.stored:
             assert self.exact is not None
             self.stored["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
@@ -200,7 +200,7 @@ class _Measuring:
         if self.exact is None:
             raise JobError("run directory", f"{name} of link {self.link.called} and the noise secret are missing",
                            "the unmodified directory of the run", "restore it, or start a new run")  # fmt: skip
-        charge(self.run)
+        charge_run(self.run)
         late = name in SUMS
         record_draws(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
         return records.measure(name, self._query_text(late), compute(self.exact), draw, self.run.secret.read())

@@ -29,7 +29,7 @@ def plan(run: DatabaseRun, engine: Engine) -> None:
 def measure(run: DatabaseRun, engine: Engine) -> None:
     """Read the links, so that refused keys cost nothing; then release the tables, and measure the links."""
     ensure_noise_key(run)
-    budget.charge(run, reserve=False)
+    budget.charge_run(run, reserve=False)
     exact = _read_links(run, engine)
     for stage in ("measure", "reconstruct", "synthesize"):
         _run_tables(run, engine, stage)
@@ -37,12 +37,12 @@ def measure(run: DatabaseRun, engine: Engine) -> None:
     for number, link in enumerate(run.job.link):
         sides.known(link, measure_link(run, link, number, sides.of(link), exact.get(link.called)))
     remove_partial(run.path / "links")
-    budget.publish(run, budget.charge(run))
+    budget.publish_run(run)
 
 
 def publish_finished(run: DatabaseRun) -> None:
     """Publish a release whose noise is drawn."""
-    budget.publish(run, budget.charge(run))
+    budget.publish_run(run)
 
 
 def _read_links(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:

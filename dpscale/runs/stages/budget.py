@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import BudgetError
@@ -41,47 +43,81 @@ def check_noise_key(run: Run) -> None:
     run.secret.read()
 
 
-def charge(run: Run, measurements: MeasurementStore, reserve: bool = True) -> str:
+@dataclass(frozen=True)
+class Charge:
+    """Charge of a release on the ledger.
+
+    Attributes
+    ----------
+    release : str
+        Release id on the ledger.
+    cost : Cost
+        Whole cost of the release.
+    digest : str
+        Digest of everything that determines the draws: the ledger refuses other draws under the same release id.
+    epsilon, delta : float or None
+        Figures of the job, for display.
+    protects : Protection
+    facts : mapping of str to str
+        Hashes of public files that an auditor can compute from an evidence bundle.
+    decision : tuple of int and str, or None
+        Number and digest of the draws of one part, if the charge covers several.
+    """
+
+    release: str
+    cost: Cost
+    digest: str
+    epsilon: float | None
+    delta: float | None
+    protects: Protection
+    facts: Mapping[str, str] = field(default_factory=dict)
+    decision: tuple[int, str] | None = None
+
+
+def charge_release(run: RunDirectory, charge: Charge, entry: dict[str, Any], reserve: bool = True) -> str:
     """Reserve the whole cost before the first draw and return the release's state; a repeated charge costs nothing.
 
-    With `reserve` False the ledger is only queried, so that a job that it refuses reads no data.
+    Parameters
+    ----------
+    run : RunDirectory
+    charge : Charge
+    entry : dict
+        Entry of the manifest for the charge.
+    reserve : bool
+        If False, the ledger is only queried, so that a job that it refuses reads no data.
     """
-    privacy, draw_digest = run.job.privacy, _draw_digest(run, measurements)
-    if run.manifest.get("within"):
-        return _charge_multitable(run, measurements, draw_digest, reserve)
     with open_ledger(run) as ledger:
         state = ledger.charge(
             run.job.dataset,
-            measurements.release,
-            measurements.spent,
-            draw_digest,
-            privacy.epsilon,
-            privacy.delta,
+            charge.release,
+            charge.cost,
+            charge.digest,
+            charge.epsilon,
+            charge.delta,
             reserve,
-            run.job.data.protects,
+            charge.protects,
             public=run.job.engine.seed is not None,
-            facts=_public_hashes(run),
+            facts=charge.facts,
         )
         if reserve:
-            record_ledger_link(run, ledger, measurements.release)
+            if charge.decision is not None:
+                ledger.decide(charge.release, *charge.decision)
+            record_ledger_link(run, ledger, charge.release)
     if reserve:
-        run.update(privacy=_cost_entry(run, measurements.spent))
+        run.update(privacy=entry)
     return state
 
 
-def _charge_multitable(run: Run, measurements: MeasurementStore, draw_digest: str, reserve: bool) -> str:
-    """Charge the cost of all tables under the release of a multi-table run, and record the draws of this table."""
-    parent = run.manifest["within"]
-    terms = (Cost.from_dict(parent["cost"]), parent["digest"], parent["epsilon"], parent["delta"], reserve)
-    with open_ledger(run) as ledger:
-        state = ledger.charge(run.job.dataset, parent["release"], *terms, Protection(**parent["protects"]),
-                              public=run.job.engine.seed is not None)  # fmt: skip
-        if reserve:
-            ledger.decide(parent["release"], parent["piece"], draw_digest)
-            record_ledger_link(run, ledger, parent["release"])
-    if reserve:
-        run.update(privacy=_cost_entry(run, measurements.spent))
-    return state
+def charge(run: Run, measurements: MeasurementStore, reserve: bool = True) -> str:
+    """Charge the release of a table, or the release of several tables that it belongs to; see `charge_release`."""
+    drawn, within, privacy = _draw_digest(run, measurements), run.manifest.get("within"), run.job.privacy
+    if within:
+        terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
+        own = Charge(*terms, Protection(**within["protects"]), decision=(within["piece"], drawn))
+    else:
+        own = Charge(measurements.release, measurements.spent, drawn, privacy.epsilon, privacy.delta,
+                     run.job.data.protects, _public_hashes(run))  # fmt: skip
+    return charge_release(run, own, _cost_entry(run, measurements.spent), reserve)
 
 
 def record_decision(run: Run, release: str, number: int, digest: str) -> None:
@@ -104,19 +140,36 @@ def record_empty_decisions(run: Run, measurements: MeasurementStore) -> None:
 
 def publish(run: Run, measurements: MeasurementStore) -> None:
     """Commit the release on the ledger, destroy the noise key and publish the release, once all noise is drawn."""
-    state, is_single = charge(run, measurements), not run.manifest.get("within")
+    state = charge(run, measurements)
     if state == "reserved":
         record_empty_decisions(run, measurements)
+    remove_partial(run.measurements_path)
+    single = not run.manifest.get("within")
+    publish_release(run, measurements.release if single else None, state, (run.measurements_path, run.path))
+
+
+def publish_release(run: RunDirectory, release: str | None, state: str, folders: Sequence[Path]) -> None:
+    """Commit a release whose noise is drawn, destroy the noise key and publish the release.
+
+    Parameters
+    ----------
+    run : RunDirectory
+    release : str or None
+        None for a part of a release, which is committed and published with the others.
+    state : str
+        State of the release on the ledger.
+    folders : sequence of Path
+        Folders with drawn values; a power cut must not lose values that cannot be drawn again.
+    """
     with open_ledger(run) as ledger:
-        if is_single and state == "reserved":
-            ledger.commit(measurements.release)
-        remove_partial(run.measurements_path)
-        for folder in (run.measurements_path, run.path):
-            flush_names(folder)  # a power cut must not lose values that cannot be drawn again
+        if release is not None and state == "reserved":
+            ledger.commit(release)
+        for folder in folders:
+            flush_names(folder)
         destroy_secret(run.secret_path)
         run.update(secret="destroyed")
-        if is_single and state != "released":
-            ledger.publish(measurements.release)
+        if release is not None and state != "released":
+            ledger.publish(release)
 
 
 def check_ledger_exists(run: RunDirectory) -> None:
