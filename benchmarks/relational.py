@@ -27,8 +27,6 @@ from linked_tables import DATA, Linked, load_linked
 
 from dpscale.base.numerics import one_thread
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
-from dpscale.multitable.link_data import ExactLinks
-from dpscale.multitable.publishing import PublishedLoop
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.draws import gaussian_draw
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
@@ -48,6 +46,8 @@ from dpscale.relational.features import STEP, Side
 from dpscale.relational.link_estimation import Sums, expected_links
 from dpscale.relational.published import Fit, Rounds, sample_children, sample_pairs
 from dpscale.relational.rounding import Cross, round_children, round_totals
+from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.publishing import PublishedLoop
 
 DELTA = 1e-5
 DATA_SETS, EPSILONS = ("100K", "1M", "order", "trans"), (0.25, 0.5, 1.0, 2.0, 4.0)

@@ -10,7 +10,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from dpscale.cli.schema import options_table
 from dpscale.job import Job
-from dpscale.multitable.job import LinkSection, TableSection
+from dpscale.job.tables import LinkSection, TableSection
 
 HEAD = ["| key | takes | default |", "| --- | --- | --- |"]
 KINDS = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false",

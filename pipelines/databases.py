@@ -90,9 +90,9 @@ def summary(release: dp.Release) -> str:
 def compare_links(job: Path, release: dp.Release) -> str:
     """Compare links with released links and with random links, by attributes of both ends."""
     from dpscale.engine import resolve
-    from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.link_data import read_links
-    from dpscale.multitable.privacy_unit import neighbour_relation
+    from dpscale.job.neighbours import neighbour_relation
+    from dpscale.job.tables import DatabaseJob
+    from dpscale.runs.links.link_data import read_links
 
     ours, rng, lines = DatabaseJob.read(job), np.random.default_rng(0), [PRIVATE]
     theirs, engine = released_job(ours, release), resolve(scheduler="threads")

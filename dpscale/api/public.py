@@ -10,8 +10,8 @@ from dpscale.api.release import Release
 from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.job import Job, job_content
-from dpscale.multitable.opening import begin_run, read_job
 from dpscale.records.frames import FRAME
+from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.stages.runner import check_frame, check_repeat, remove_on_error, run_stages
 
 FILES_ONLY = ("links", "snapshot", "delimiter", "encoding", "null_values", "header", "names")

@@ -17,11 +17,11 @@ from dpscale.answers.tables import Answered, column, framed
 from dpscale.base.display import glance
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
-from dpscale.multitable.opening import open_run
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
 from dpscale.runs.directory import RunDirectory
 from dpscale.runs.estimates import estimates_of
+from dpscale.runs.opening import open_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

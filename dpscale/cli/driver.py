@@ -26,9 +26,9 @@ from dpscale.cli.group import show_cause
 from dpscale.engine.watch import FIELD, cluster_errors
 from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
-from dpscale.multitable.opening import open_run
 from dpscale.runs.directory import RunDirectory
 from dpscale.runs.manifest import disk_errors
+from dpscale.runs.opening import open_run
 from dpscale.storage.files import place, present, read_bytes, write_whole
 
 if TYPE_CHECKING:

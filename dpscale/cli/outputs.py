@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def end(run_dir: str, as_json: bool) -> None:
     """Finish a measured run, or abandon it: its secret is destroyed, and no further measurement is possible."""
     from dpscale.cli import driver_status
-    from dpscale.multitable.opening import open_run
+    from dpscale.runs.opening import open_run
     from dpscale.runs.stages import runner
 
     run = open_run(run_dir)
@@ -155,7 +155,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 def _check_alone(run_dir: str) -> None:
     """Raise JobError for a run of several tables or for one of its tables, because they are charged together."""
-    from dpscale.multitable.opening import open_run
+    from dpscale.runs.opening import open_run
 
     run = open_run(run_dir)
     if run.parts or run.manifest.get("within"):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @json_option
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; an interrupted run resumes."""
-    from dpscale.multitable.opening import begin_run, read_job
+    from dpscale.runs.opening import begin_run, read_job
     from dpscale.runs.stages.runner import check_repeat, remove_on_error, run_stages
 
     directory = begin_run(read_job(job), run_dir, fresh)
@@ -71,7 +71,7 @@ def _stage_command(name: str, doc: str) -> None:
     @quiet_option
     @json_option
     def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-        from dpscale.multitable.opening import open_run
+        from dpscale.runs.opening import open_run
         from dpscale.runs.stages.runner import run_stages
 
         directory = open_run(run_dir)
@@ -120,7 +120,7 @@ def _ask_rows(directory: Run, rows: int) -> None:
 @quiet_option
 @json_option
 def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    from dpscale.multitable.opening import open_run
+    from dpscale.runs.opening import open_run
     from dpscale.runs.stages.runner import run_stages
 
     directory = open_run(run_dir)
@@ -137,7 +137,7 @@ def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: boo
 @json_option
 def stages(run_dir: str | None, as_json: bool) -> None:
     """List the stages in order with their inputs and whether they spend budget; with RUN_DIR those of one run."""
-    from dpscale.multitable.opening import open_run
+    from dpscale.runs.opening import open_run
 
     run = None if run_dir is None else open_run(run_dir)
     known = STAGES if run is None else run.stages
@@ -162,9 +162,9 @@ def plan(
 ) -> None:
     """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
     from dpscale.base.numerics import one_thread
-    from dpscale.cli.multitable import overview_text
+    from dpscale.cli.tables import overview_text
     from dpscale.engine import resolve
-    from dpscale.multitable.opening import form_of, read_job
+    from dpscale.runs.opening import form_of, read_job
 
     read, began = read_job(job), time.perf_counter()
     jobs, overview = form_of(read).table_jobs(read), form_of(read).overview(read)
@@ -187,7 +187,7 @@ def plan(
 
 def _make_plans(read: Any, jobs: Mapping[str, Job], run_dir: str | None, engine: Engine) -> dict[str, MeasurementPlan]:
     """Return the plan of every table; with a run directory, store the plans there."""
-    from dpscale.multitable.opening import begin_run
+    from dpscale.runs.opening import begin_run
     from dpscale.runs.stages.plan import make_plan
     from dpscale.runs.stages.runner import remove_on_error, run_requested
 

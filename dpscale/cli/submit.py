@@ -21,7 +21,7 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
     """Run all stages of a job on a cluster, including the driver, and return at once."""
     from dpscale.cli import driver
     from dpscale.engine.connect import open_client
-    from dpscale.multitable.opening import begin_run, read_job
+    from dpscale.runs.opening import begin_run, read_job
     from dpscale.runs.stages.runner import check_repeat
 
     directory = begin_run(read_job(job), run_dir, fresh, files_accessible=False)
@@ -39,7 +39,7 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
 def status(run_dir: str, as_json: bool) -> None:
     """Print the state of each stage of a run, and of its driver on the cluster."""
     from dpscale.cli import driver_status
-    from dpscale.multitable.opening import open_run
+    from dpscale.runs.opening import open_run
 
     run = open_run(run_dir)
     driven = driver_status.read_status(run.path)
@@ -67,7 +67,7 @@ def status(run_dir: str, as_json: bool) -> None:
 def wait(run_dir: str, seconds: float | None) -> None:
     """Wait for a submitted run and exit with its exit code."""
     from dpscale.cli import driver
-    from dpscale.multitable.opening import open_run
+    from dpscale.runs.opening import open_run
 
     run = open_run(run_dir)
     ended = driver.wait(run.path, seconds)
@@ -82,6 +82,6 @@ def wait(run_dir: str, seconds: float | None) -> None:
 def cancel(run_dir: str) -> None:
     """Stop a submitted run at its next task; a later submit resumes it."""
     from dpscale.cli import driver
-    from dpscale.multitable.opening import open_run
+    from dpscale.runs.opening import open_run
 
     driver.cancel(open_run(run_dir).path)

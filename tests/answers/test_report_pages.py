@@ -11,7 +11,7 @@ import dpscale as dp
 from dpscale.answers.report.page import HIDDEN, public_name, redacted
 from dpscale.mechanisms import MECHANISMS
 from tests.answers.chromium import BROWSER, render_page
-from tests.multitable.small import write_job as write_shop
+from tests.links.small import write_job as write_shop
 from tests.runs.small import table, write_job, write_table
 
 LOOK = (Path(__file__).parent / "look.js").read_text()

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.ledger import Ledger
-from tests.multitable import small as shop
+from tests.links import small as shop
 from tests.runs.small import table, write_job, write_table
 
 FORMS = {"one table": ["data"], "several tables": ["persons", "orders"]}

@@ -34,7 +34,7 @@ from tests.cluster.machines import kill, machines
 from tests.cluster.released import assert_same_release, charge_states
 from tests.cluster.troubles import disable_plots, slow_down
 from tests.cluster.waiting import eventually
-from tests.multitable import small as shop
+from tests.links import small as shop
 
 
 @pytest.fixture(scope="module")

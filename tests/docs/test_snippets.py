@@ -18,7 +18,7 @@ from dpscale.__main__ import main
 from dpscale.job import Job
 from dpscale.job.data import Data
 from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
-from dpscale.multitable.job import DatabaseJob, LinkSection, TableSection
+from dpscale.job.tables import DatabaseJob, LinkSection, TableSection
 from tests.docs.snippets import ROOT, snippets, snippets_of
 
 KNOWN = {"console", "python", "r", "sql", "text", "toml", "yaml"}

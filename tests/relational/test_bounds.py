@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dpscale.multitable.link_data import ExactLinks
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.features import BITS, Features, squared_distance
+from dpscale.runs.links.link_data import ExactLinks
 
 U_SIZES, V_SIZES = (2, 3), (2,)
 U_PROFILES, V_PROFILES = list(product(*map(range, U_SIZES))), list(product(*map(range, V_SIZES)))

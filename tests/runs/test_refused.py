@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.errors import DataError, DpscaleError, TransientError
-from dpscale.multitable.run import DatabaseRun
+from dpscale.runs.links.run import DatabaseRun
 from dpscale.runs.stages import measure
 from tests.runs.small import table, write_job, write_table
 

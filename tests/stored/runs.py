@@ -29,7 +29,7 @@ import tomli_w
 
 import dpscale as dp
 from tests.golden.runs import GAUSSIAN, MIXED, PAIRS, PURE, SIZES, write_table
-from tests.multitable import small as shop
+from tests.links import small as shop
 
 ROOT = Path("/tmp/dpscale-stored-runs")  # the same on every machine
 ARCHIVES = Path(__file__).parent / "archives"

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import Job
+from dpscale.job.tables import DatabaseJob
 from dpscale.ledger import Ledger
-from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.run import digest_of
+from dpscale.runs.links.run import digest_of
 from dpscale.runs.run import job_digest
 from tests.golden.runs import draw_records
 from tests.stored.runs import ARCHIVES, CASES, DATABASES, INTERRUPTED, estimates, releases, restore_case, run_case

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from tests.multitable.small import make_frames, make_job, table_section, write_job
+from tests.links.small import make_frames, make_job, table_section, write_job
 
 SHOP, LINKS, TABLES = make_frames(), make_job()["link"], make_job()["tables"]
 BOUND = LINKS[0]["max_degree"]

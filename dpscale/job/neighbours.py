@@ -20,7 +20,7 @@ from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.job import Job
-from dpscale.multitable.job import DatabaseJob, LinkSection
+from dpscale.job.tables import DatabaseJob, LinkSection
 from dpscale.privacy.protection import REPLACE, Protection
 
 

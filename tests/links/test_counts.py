@@ -15,15 +15,16 @@ import tomli_w
 import dpscale
 from dpscale.base.errors import JobError
 from dpscale.engine import resolve
-from dpscale.multitable import measuring, privacy_unit, stages
-from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.link_data import ExactLinks
-from dpscale.multitable.run import DatabaseRun
+from dpscale.job import neighbours
+from dpscale.job.tables import DatabaseJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
-from tests.multitable.small import make_frames, make_job as make_shop_job, run_digests, write_job as write_shop
-from tests.multitable.test_neighbours import DOMAIN, PERSONS, make_database, remove_person, squared_changes
+from dpscale.runs.links import measuring, stages
+from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.run import DatabaseRun
+from tests.links.small import make_frames, make_job as make_shop_job, run_digests, write_job as write_shop
+from tests.links.test_neighbours import DOMAIN, PERSONS, make_database, remove_person, squared_changes
 
 ONE = {"kind": "one-to-many", "dangling": "drop"}
 PAYMENTS = ONE | {"name": "payments", "parent": "accounts", "child": "payments", "child_key": "account",
@@ -81,7 +82,7 @@ def check_sensitivity(folder: Path, seed: int, links: list[dict[str, Any]]) -> N
     """Remove every person in turn; raise AssertionError if the sums of a link change more than is charged."""
     data = make_database(seed)
     job = write_database(folder / "all", data, links, seed)
-    protects, before = privacy_unit.neighbour_relation(job), read_links(job, folder / "all")
+    protects, before = neighbours.neighbour_relation(job), read_links(job, folder / "all")
     for person in range(PERSONS):
         where = folder / f"without {person}"
         after = read_links(write_database(where, remove_person(data, person), links, seed + 1), where)
@@ -124,7 +125,7 @@ def test_missing_parents_and_forbidden_loops_stay_within_sensitivity(
 
 def test_planted_unsafe_count_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: the number of payments of a public kind changes for all its accounts when one person leaves."""
-    monkeypatch.setattr(privacy_unit, "_check_counts", lambda *_: None)
+    monkeypatch.setattr(neighbours, "_check_counts", lambda *_: None)
     unsafe = [PAYMENTS, KINDS | {"max_degree": 1}, TAGS | {"counts": ["kinds"], "max_degree": 1}, ACCOUNTS]
     data = make_database(1)
     rare = data["payments"].drop_duplicates("kind")  # each kind has one payment, which is removed with its payer
@@ -148,7 +149,7 @@ def test_planted_unsafe_count_is_detected(tmp_path: Path, monkeypatch: pytest.Mo
 ])  # fmt: skip
 def test_invalid_counts_are_refused(tmp_path: Path, links: list[dict[str, Any]], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
-        privacy_unit.neighbour_relation(write_database(tmp_path / "data", make_database(0), links, 0))
+        neighbours.neighbour_relation(write_database(tmp_path / "data", make_database(0), links, 0))
 
 
 def test_counts_are_refused_for_replaced_rows(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_counts_are_refused_for_replaced_rows(tmp_path: Path) -> None:
     links = [both, both | {"name": "again", "counts": ["ratings"]}]
     job = DatabaseJob.read(write_shop(tmp_path, tables=tables, link=links))
     with pytest.raises(JobError, match="replacing a row"):
-        privacy_unit.neighbour_relation(job)
+        neighbours.neighbour_relation(job)
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 10, 50])

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import resolve
-from dpscale.multitable import link_sampling
-from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.privacy_unit import neighbour_relation
-from dpscale.multitable.run import DatabaseRun
+from dpscale.job.neighbours import neighbour_relation
+from dpscale.job.tables import DatabaseJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables, remove_loops, sibling_sums
-from tests.multitable.small import make_frames, make_job, table_section, write_job
+from dpscale.runs.links import link_sampling
+from dpscale.runs.links.run import DatabaseRun
+from tests.links.small import make_frames, make_job, table_section, write_job
 
 HOMES = make_job()["link"][2]
 PRIVACY = {"privacy_cost": 50.0, "dataset": "shop", "allow_weak_privacy": True}
@@ -73,7 +73,7 @@ def test_loops_false_prevents_links_to_itself(tmp_path: Path) -> None:
 
 def read_exact_links(path: Path) -> np.ndarray:
     """Return the exact links as row numbers; both ends sort keys equally."""
-    from dpscale.multitable.link_data import read_links
+    from dpscale.runs.links.link_data import read_links
 
     read = DatabaseJob.read(path)
     return read_links(resolve(scheduler="synchronous"), read, read.link[0], neighbour_relation(read)).rows

@@ -21,12 +21,8 @@ import numpy as np
 from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.engine import Engine
+from dpscale.job.tables import MOST_ROUNDS, LinkSection
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
-from dpscale.multitable.budget import LinkBudget, charge_run, record_draws
-from dpscale.multitable.job import MOST_ROUNDS, LinkSection
-from dpscale.multitable.link_data import ExactLinks, keyed, read_links, with_counts
-from dpscale.multitable.publishing import PublishedLoop
-from dpscale.multitable.run import DatabaseRun, open_table
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.records import Table
@@ -35,6 +31,10 @@ from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import Shares, plan_shares, precisions_in_steps, random_error, sums_cost
 from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.published import Fit
+from dpscale.runs.links.budget import LinkBudget, charge_run, record_draws
+from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
+from dpscale.runs.links.publishing import PublishedLoop
+from dpscale.runs.links.run import DatabaseRun, open_table
 from dpscale.storage.files import present, read_bytes, writing
 
 LEAST_LINKS = 2.0

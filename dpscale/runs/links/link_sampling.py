@@ -9,11 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.multitable.job import LinkSection
-from dpscale.multitable.link_data import sizes, with_drawn
-from dpscale.multitable.measuring import SIDES, MeasuredLinks, piece_of
-from dpscale.multitable.run import DatabaseRun
-from dpscale.multitable.writer import public_table
+from dpscale.job.tables import LinkSection
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import (
     STEP,
@@ -46,6 +42,10 @@ from dpscale.relational.rounding import (
     round_totals,
 )
 from dpscale.runs.estimates import model_folder, read_sampler
+from dpscale.runs.links.link_data import sizes, with_drawn
+from dpscale.runs.links.measuring import SIDES, MeasuredLinks, piece_of
+from dpscale.runs.links.run import DatabaseRun
+from dpscale.runs.links.writer import public_table
 from dpscale.runs.run import Run
 from dpscale.runs.stages.synthesize import drawn_rows
 from dpscale.storage.files import present, read_text, reading, writing

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from tests.multitable.small import DOMAINS, make_frames, make_job, run_digests, table_section, write_job
+from tests.links.small import DOMAINS, make_frames, make_job, run_digests, table_section, write_job
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +94,10 @@ def test_repeated_run_reads_and_spends_nothing(shop: Path) -> None:
 def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, tmp_path: Path, scheduler: str) -> None:
     """Link sums are compared exactly; noise differs because it depends on the snapshot of the files."""
     from dpscale.engine import resolve
-    from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.link_data import read_links
-    from dpscale.multitable.privacy_unit import neighbour_relation
+    from dpscale.job.neighbours import neighbour_relation
+    from dpscale.job.tables import DatabaseJob
     from dpscale.relational.features import Features
+    from dpscale.runs.links.link_data import read_links
 
     shuffled = {name: frame.sample(frac=1, random_state=1) for name, frame in make_frames().items()}
     write_job(tmp_path, data=shuffled, parts=3)
@@ -121,7 +121,7 @@ def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, t
 
 def test_resumed_run_has_same_noise(shop: Path, tmp_path: Path) -> None:
     """The run is stopped after the first sum of the first link is on disk: it stays, and the rest is the same."""
-    from dpscale.multitable import measuring
+    from dpscale.runs.links import measuring
 
     path = write_job(tmp_path)
     original, calls = measuring.LinkRecords.measure, []
@@ -148,7 +148,7 @@ def test_resumed_run_has_same_noise(shop: Path, tmp_path: Path) -> None:
 
 def test_copied_directory_with_other_links_is_refused(tmp_path: Path) -> None:
     """The release is charged once: a copy of the directory with other links is refused before a draw."""
-    from dpscale.multitable import measuring
+    from dpscale.runs.links import measuring
 
     path = write_job(tmp_path)
 
@@ -184,8 +184,8 @@ def test_protects_both_sides(tmp_path: Path) -> None:
 
 def test_duplicate_keys_are_one_unit_in_any_order(tmp_path: Path) -> None:
     from dpscale.engine import resolve
-    from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.link_data import keyed
+    from dpscale.job.tables import DatabaseJob
+    from dpscale.runs.links.link_data import keyed
 
     data = make_frames()
     twice = data["persons"].head(20).assign(age=lambda one: 3 - one.age)
@@ -342,9 +342,9 @@ def test_interruption_after_secret_is_destroyed_loses_nothing(tmp_path: Path) ->
 
 def test_repeated_pair_is_one_link(tmp_path: Path) -> None:
     from dpscale.engine import resolve
-    from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.link_data import read_links
-    from dpscale.multitable.privacy_unit import neighbour_relation
+    from dpscale.job.neighbours import neighbour_relation
+    from dpscale.job.tables import DatabaseJob
+    from dpscale.runs.links.link_data import read_links
 
     data, found = make_frames(), []
     for name, pairs in (("once", data["ratings"]), ("thrice", pd.concat([data["ratings"]] * 3))):
@@ -356,7 +356,7 @@ def test_repeated_pair_is_one_link(tmp_path: Path) -> None:
 
 def stop_before_draw(path: Path, run: Path, name: str) -> None:
     """Run a job and stop it before the draw of `name`."""
-    from dpscale.multitable import measuring
+    from dpscale.runs.links import measuring
 
     original = measuring.LinkRecords.measure
 
@@ -385,7 +385,7 @@ def test_copy_with_other_features_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
-    from dpscale.multitable import stages
+    from dpscale.runs.links import stages
 
     path, original = write_job(tmp_path), stages.read_all
 
@@ -403,7 +403,7 @@ def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
 
 def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
     """The links also differ if files are exchanged only during reading."""
-    from dpscale.multitable import stages
+    from dpscale.runs.links import stages
 
     path, original = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}}), stages.read_all
     stop_before_draw(path, tmp_path / "run", "links")
@@ -421,7 +421,7 @@ def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
 
 def test_links_refer_to_written_rows(tmp_path: Path) -> None:
     """Some rows are repaired, because the domain excludes them."""
-    from dpscale.multitable.link_sampling import synthetic_codes
+    from dpscale.runs.links.link_sampling import synthetic_codes
     from dpscale.runs.run import Run
 
     path = write_job(tmp_path)

@@ -46,13 +46,14 @@ def _one_table() -> Form:
 
 
 def _several_tables() -> Form:
-    from dpscale.multitable import planning, privacy_unit  # loads the compiled loops of links
-    from dpscale.multitable.run import DatabaseJob, DatabaseRun
+    from dpscale.job import neighbours
+    from dpscale.runs.links import planning  # loads the compiled loops of links
+    from dpscale.runs.links.run import DatabaseJob, DatabaseRun
 
     def preflight(job: DatabaseJob) -> None:
-        check_cap(job, privacy_unit.neighbour_relation(job).protects)
+        check_cap(job, neighbours.neighbour_relation(job).protects)
 
-    return Form(DatabaseJob, DatabaseRun, preflight, privacy_unit.table_jobs, planning.summary)
+    return Form(DatabaseJob, DatabaseRun, preflight, neighbours.table_jobs, planning.summary)
 
 
 FORMS: Mapping[str, Callable[[], Form]] = {"": _one_table, "database": _several_tables}

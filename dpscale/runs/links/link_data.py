@@ -16,14 +16,14 @@ from dpscale.contributions.unit_shards import UnitMap, places
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import collect_refusals
-from dpscale.multitable.job import DatabaseJob, LinkSection
-from dpscale.multitable.privacy_unit import NeighbourRelation
-from dpscale.multitable.run import NO_DOMAIN, Files, open_table
+from dpscale.job.neighbours import NeighbourRelation
+from dpscale.job.tables import DatabaseJob, LinkSection
 from dpscale.records.table import Partition
 from dpscale.relational.assignment import PairTables, sibling_sums
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import Features, Side
 from dpscale.relational.rounding import Cross
+from dpscale.runs.links.run import NO_DOMAIN, Files, open_table
 
 Columns = tuple[str, ...]
 NO_KEYS = np.empty((0, 2), np.uint64)

@@ -15,9 +15,9 @@ from dpscale.base.numerics import Words
 from dpscale.contributions.links import key_rows
 from dpscale.contributions.unit_shards import places
 from dpscale.engine import Engine
-from dpscale.multitable.job import DatabaseJob, LinkSection
-from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation
-from dpscale.multitable.run import Files, open_table
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
+from dpscale.job.tables import DatabaseJob, LinkSection
+from dpscale.runs.links.run import Files, open_table
 
 WARNING = (
     "PRIVATE, do not publish: these statistics are computed from the records. "

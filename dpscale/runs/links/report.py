@@ -17,11 +17,11 @@ from dpscale.answers.report.page import Section, check_rendered, public_name, re
 from dpscale.base.arrow import pq
 from dpscale.base.display import figure
 from dpscale.base.numerics import Floats, Integers
-from dpscale.multitable.job import LinkSection
-from dpscale.multitable.measuring import SIDES, piece_of, records_of
-from dpscale.multitable.privacy_unit import NeighbourRelation
-from dpscale.multitable.run import INDEX, DatabaseRun
+from dpscale.job.neighbours import NeighbourRelation
+from dpscale.job.tables import LinkSection
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
+from dpscale.runs.links.measuring import SIDES, piece_of, records_of
+from dpscale.runs.links.run import INDEX, DatabaseRun
 from dpscale.storage.files import present, read_bytes, read_text, write_whole
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def write_report(run: DatabaseRun) -> None:
                           for one, content in zip(found, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
     }  # fmt: skip
-    page, failed = render_sections(frame, SECTIONS, values, "dpscale.multitable")
+    page, failed = render_sections(frame, SECTIONS, values, "dpscale.runs.links")
     write_whole(run.path / "report.html", page.encode())
     check_rendered(failed, run.path)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dpscale.base.errors import ReportError
 from dpscale.engine import Engine
-from dpscale.multitable import budget
-from dpscale.multitable.link_data import ExactLinks
-from dpscale.multitable.link_sampling import LinkSides
-from dpscale.multitable.measuring import check_unchanged, current_stamps, measure_link, read_all, snapshot_of
-from dpscale.multitable.report import write_report
-from dpscale.multitable.run import DatabaseRun
-from dpscale.multitable.writer import check_public, write_tables
+from dpscale.runs.links import budget
+from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.link_sampling import LinkSides
+from dpscale.runs.links.measuring import check_unchanged, current_stamps, measure_link, read_all, snapshot_of
+from dpscale.runs.links.report import write_report
+from dpscale.runs.links.run import DatabaseRun
+from dpscale.runs.links.writer import check_public, write_tables
 from dpscale.runs.stages.budget import ensure_noise_key
 from dpscale.runs.stages.runner import run_requested
 from dpscale.storage.files import present, remove_partial

@@ -11,10 +11,10 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.engine import resolve
-from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.key_checks import check
-from dpscale.multitable.run import DatabaseRun
-from tests.multitable.small import make_frames, make_job, write_job
+from dpscale.job.tables import DatabaseJob
+from dpscale.runs.links.key_checks import check
+from dpscale.runs.links.run import DatabaseRun
+from tests.links.small import make_frames, make_job, write_job
 
 
 def write_filtered_job(folder: Path) -> Path:

@@ -13,8 +13,8 @@ import tomli_w
 from click.testing import CliRunner
 
 from dpscale.__main__ import main
-from dpscale.multitable.job import DatabaseJob
-from tests.multitable.small import make_frames, make_job, table_section, write_job
+from dpscale.job.tables import DatabaseJob
+from tests.links.small import make_frames, make_job, table_section, write_job
 
 HOTELS: dict[str, Any] = {
     "METADATA_SPEC_VERSION": "V1",

@@ -50,8 +50,8 @@ def tables_check(job: str, scheduler: str | None, as_json: bool) -> None:
     """Count keys, orphans and degrees of a job's tables. The output is PRIVATE and not for publication."""
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
-    from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.key_checks import WARNING, check
+    from dpscale.job.tables import DatabaseJob
+    from dpscale.runs.links.key_checks import WARNING, check
 
     read = DatabaseJob.read(job)
     click.echo(WARNING, err=True)
@@ -91,7 +91,7 @@ def _link(one: dict[str, Any]) -> list[str]:
 @click.option("--data", default=".", show_default=True, help="The folder of the tables' files.")
 def tables_from_sdv(metadata: str, data: str) -> None:
     """Print a draft of a job from SDV's metadata of several tables. Reads no data."""
-    from dpscale.multitable.sdv import draft, read_metadata
+    from dpscale.job.sdv import draft, read_metadata
 
     click.echo(draft(read_metadata(metadata), data))
 
@@ -100,7 +100,7 @@ def tables_from_sdv(metadata: str, data: str) -> None:
 @click.argument("job")
 def tables_to_sdv(job: str) -> None:
     """Print SDV's metadata of the tables that a job releases. Reads no data."""
-    from dpscale.multitable.job import DatabaseJob
-    from dpscale.multitable.sdv import metadata
+    from dpscale.job.sdv import metadata
+    from dpscale.job.tables import DatabaseJob
 
     click.echo(json.dumps(metadata(DatabaseJob.read(job)), indent=1))

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.multitable import stages
-from tests.multitable.small import write_job
+from dpscale.runs.links import stages
+from tests.links.small import write_job
 
 
 def stop(*_: Any, **__: Any) -> Any:

@@ -16,9 +16,6 @@ from scipy.stats import chi2, chisquare
 
 import dpscale as dp
 from dpscale.measurement.measurement import LinkRecords
-from dpscale.multitable import publishing
-from dpscale.multitable.link_data import ExactLinks
-from dpscale.multitable.publishing import PublishedLoop
 from dpscale.privacy.conversion import mu_of_exponential
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE
 from dpscale.privacy.selection import epsilon_below
@@ -26,7 +23,10 @@ from dpscale.privacy.streams import seeded_secret
 from dpscale.relational.features import Side
 from dpscale.relational.published import Fit, Rounds, moved_entries
 from dpscale.relational.rounding import Cross
-from tests.multitable.small import make_job, run_digests, table_section, write_job
+from dpscale.runs.links import publishing
+from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.publishing import PublishedLoop
+from tests.links.small import make_job, run_digests, table_section, write_job
 
 U_SIZES, V_SIZES = (2, 2), (2, 3)
 PROFILES = list(product((0, 1), repeat=2))

@@ -18,9 +18,9 @@ import tomli_w
 
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
 from dpscale.job.sections import with_old_names
-from dpscale.multitable.job import DatabaseJob, TableSection
-from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation, table_job
+from dpscale.job.tables import DatabaseJob, TableSection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
 from dpscale.runs.directory import NewRun, RunDirectory
@@ -55,7 +55,7 @@ KIND = "database"
 INDEX = "_tables.json"
 STAGES = {
     name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1], enabled_by="",
-                  module=f"dpscale.multitable.stages:{name}")
+                  module=f"dpscale.runs.links.stages:{name}")
     for name, stage in TABLE_STAGES.items()
 }  # fmt: skip
 

@@ -19,14 +19,14 @@ from dpscale.base.errors import DataError, JobError
 from dpscale.engine import Engine, resolve
 from dpscale.engine.contribution_bounds import read_unit_lookup, rows_beyond
 from dpscale.engine.counting import partition_groups
-from dpscale.multitable import link_data
-from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation
-from dpscale.multitable.run import DatabaseRun
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
+from dpscale.job.tables import DatabaseJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import degrees_squared
 from dpscale.relational.degrees import GRID
 from dpscale.relational.features import BITS, Features, squared_distance
+from dpscale.runs.links import link_data
+from dpscale.runs.links.run import DatabaseRun
 
 PERSONS = 12
 DOMAIN = {"attributes": {"x": {"kind": "coded", "size": 2}, "y": {"kind": "coded", "size": 3}}}

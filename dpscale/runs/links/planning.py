@@ -19,15 +19,15 @@ import numpy as np
 from dpscale.base.errors import DpscaleError
 from dpscale.engine import resolve
 from dpscale.job import Job
-from dpscale.multitable.budget import LinkBudget
-from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.link_data import sizes
-from dpscale.multitable.privacy_unit import NeighbourRelation, neighbour_relation, table_job
-from dpscale.multitable.report import describe_neighbours
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
+from dpscale.job.tables import DatabaseJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
 from dpscale.relational.features import STEP, Side
+from dpscale.runs.links.budget import LinkBudget
+from dpscale.runs.links.link_data import sizes
+from dpscale.runs.links.report import describe_neighbours
 from dpscale.runs.stages.plan import make_plan
 
 LINKS, ROWS = (1_000, 10_000, 100_000, 1_000_000), 2000

@@ -19,8 +19,8 @@ from dpscale.base.numerics import Integers, Integers32
 from dpscale.contributions.links import key_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
-from dpscale.multitable.job import DatabaseJob, LinkSection, TableSection
-from dpscale.multitable.run import INDEX, DatabaseRun, open_table
+from dpscale.job.tables import DatabaseJob, LinkSection, TableSection
+from dpscale.runs.links.run import INDEX, DatabaseRun, open_table
 from dpscale.storage.files import read_text, write_whole, writing
 
 PART_ROWS = 1 << 20

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.multitable.job import DatabaseJob
-from dpscale.multitable.privacy_unit import table_jobs
-from dpscale.multitable.run import digest_of
-from tests.multitable.small import make_job, table_section, write_job
+from dpscale.job.neighbours import table_jobs
+from dpscale.job.tables import DatabaseJob
+from dpscale.runs.links.run import digest_of
+from tests.links.small import make_job, table_section, write_job
 
 RANGES = [{"family": "prefix", "attributes": [["age"]]}, {"family": "marginal", "degree": 2}]
 

@@ -16,7 +16,7 @@ import tomli_w
 
 from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
-from dpscale.multitable.job import DatabaseJob, LinkSection
+from dpscale.job.tables import DatabaseJob, LinkSection
 
 VERSIONS = ("V1", "MULTI_TABLE_V1")
 KINDS = ("categorical", "boolean", "numerical", "datetime")

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
-from dpscale.multitable.report import ReleasedLink
-from dpscale.multitable.run import DatabaseRun
-from tests.multitable.small import write_job
+from dpscale.runs.links.report import ReleasedLink
+from dpscale.runs.links.run import DatabaseRun
+from tests.links.small import write_job
 
 
 @pytest.fixture(scope="module")

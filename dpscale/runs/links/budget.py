@@ -13,15 +13,15 @@ from fractions import Fraction
 from typing import Any
 
 from dpscale.base.numerics import Integers
-from dpscale.multitable.job import DatabaseJob, LinkSection
-from dpscale.multitable.privacy_unit import NeighbourRelation
-from dpscale.multitable.run import DatabaseRun
+from dpscale.job.neighbours import NeighbourRelation
+from dpscale.job.tables import DatabaseJob, LinkSection
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, degrees_squared, split
 from dpscale.relational.degrees import thresholds
 from dpscale.relational.features import Side
+from dpscale.runs.links.run import DatabaseRun
 from dpscale.runs.stages.budget import Charge, charge_release, open_ledger, publish_release
 
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
