@@ -27,12 +27,12 @@ def test_census_example_is_within_intervals(example):
 @pytest.mark.parametrize("example", ["adaptive_rows.py"], indirect=True)
 def test_adaptive_rows_example_is_near_survey(example, capsys):
     assert len(example["made"]) == 10_000
-    assert max(example["apart"](pair) for pair in example["pairs"]) < 0.1
+    assert max(example["pair_distance"](pair) for pair in example["pairs"]) < 0.1
 
 
 @pytest.mark.parametrize("example", ["relational.py"], indirect=True)
 def test_relational_example_keeps_foreign_keys(example):
-    made, each = example["made"], example["visits_each"]
+    made, each = example["made"], example["visits_by_age"]
     assert each(made["patients"], made["visits"]).sub(each(example["patients"], example["visits"])).abs().max() < 1
 
 
