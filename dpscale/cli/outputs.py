@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:
     from dpscale.api.release import Release
+    from dpscale.runs.directory import RunDirectory
 
 
 @main.command()
@@ -232,11 +233,33 @@ def _one(
 def compare(
     run_dir: str, data: tuple[str, ...], out: str, target: str | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Compare synthetic rows of a run with DATA in a PRIVATE report, for people who may see the data."""
+    """Compare synthetic rows of a run with DATA in a PRIVATE report, for people who may see the data.
+
+    With several tables, DATA are given as NAME=PATH and each table has a report in its own folder.
+    """
     from dpscale.evaluation import compare
     from dpscale.evaluation.comparison import FIGURES
+    from dpscale.evaluation.models import check_learner
+    from dpscale.runs.opening import open_run
 
-    with Bars(quiet) as progress:
-        page = compare(run_dir, list(data), out, target, scheduler, progress)
-    summary = {"report": str(page), "figures": str(page.with_name(FIGURES)), "differentially_private": False}
-    click.echo(json.dumps(summary) if as_json else f"private report, not for publication: {page}")
+    check_learner()
+    run = open_run(run_dir)
+    for name, paths in _by_table(run, data).items():
+        folder = out if run.tables[name] is run else Path(out) / name
+        with Bars(quiet) as progress:
+            page = compare(run.tables[name].path, paths, folder, target, scheduler, progress)
+        summary = {"report": str(page), "figures": str(page.with_name(FIGURES)), "differentially_private": False}
+        click.echo(json.dumps(summary) if as_json else f"private report, not for publication: {page}")
+
+
+def _by_table(run: RunDirectory, data: Sequence[str]) -> dict[str, list[str]]:
+    """Return the paths of each table; those of the only table need no name."""
+    found: dict[str, list[str]] = {}
+    for given in data:
+        name, _, path = given.partition("=")
+        name, path = ("data", given) if "data" in run.tables else (name, path)
+        if name not in run.tables or not path:
+            raise JobError("DATA", f"{given!r}", f"NAME=PATH, where NAME is {', '.join(run.tables)}",
+                           "name the table of each path")  # fmt: skip
+        found.setdefault(name, []).append(path)
+    return found

@@ -6,6 +6,7 @@ change. The manifest is cached in memory, written through, and read again when a
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -102,6 +103,7 @@ class RunDirectory:
         fresh: bool = False,
         first_unfinished: FirstUnfinished = unmeasured_stage,
         preflight: Callable[..., object] | None = None,
+        number: int | None = None,
     ) -> Self:
         """Create the run directory of a job, or reopen it.
 
@@ -116,15 +118,17 @@ class RunDirectory:
             Returns the first unfinished stage of a run directory, which prevents a fresh one; "" if there is none.
         preflight : callable, optional
             Checks of the job and its inputs that run before a directory is created.
+        number : int, optional
+            Number of the run, if it is part of a run with this number.
         """
         new = cls._prepare(job)
         base = resolve_path(path if path is not None else Path("runs") / new.digest[:12])
         with store_errors(base), creation_errors(base):
-            where, number = _place(base, new.digest, first_unfinished if fresh else None, named=path is not None)
+            where, found_number = _place(base, new.digest, first_unfinished if fresh else None, named=path is not None)
             if (missing := not present(where / MANIFEST)) and preflight is not None:
                 preflight(job, *new.inputs)
             found = is_local(where) and where.is_dir()
-            created = missing and create_directory(where, new.files(number))
+            created = missing and create_directory(where, new.files(number or found_number))
         run = cls(where, (job, *new.inputs) if created else ())
         if run.manifest["job_sha256"] != new.digest:
             raise JobError("run directory", f"{where} contains another job", "the directory of this job, or a new one",
@@ -257,8 +261,13 @@ class RunDirectory:
             with suppress(OSError, DpscaleError):  # for example on a full disk; the original error is raised
                 self._mark(stage.name, end=now(), state=_state_after(error))
             raise
-        digest = output_digest(self.path, self.path / stage.folder, each) if stage.folder else None
+        digest = output_digest(self.path, self.path / stage.folder, each) if stage.folder else self._parts_digest(stage)
         self._mark(stage.name, end=now(), state="done", sha256=digest, folder=stage.folder, leaves=stage.leaves)
+
+    def _parts_digest(self, stage: Stage) -> str:
+        """Return the hash of the outputs of a stage in all parts, each of which checks its own."""
+        found = {name: one.manifest["stages"].get(stage.name, {}).get("sha256") for name, one in self.parts.items()}
+        return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -74,6 +74,7 @@ def first_manifest(seed: int | None, digest: str, number: int, **entries: Any) -
         "secret": None,
         "privacy": None,
         "stages": {},
+        **({"number": number} if number > 1 else {}),
         **entries,
     }
 
@@ -251,8 +252,10 @@ def _content_hashes(paths: Sequence[Path]) -> list[str]:
 def check_output(root: Path, stage: str, entry: Mapping[str, Any], each: ParallelMap = serial_map) -> None:
     """Raise JobError if the hash of the files of a finished stage differs from its entry in the manifest.
 
-    An entry without a hash is not checked.
+    An entry without a hash is not checked, nor one without an output of its own: the parts of the run check theirs.
     """
+    if not stage_output(stage, entry)[0]:
+        return
     output = root / stage_output(stage, entry)[0]
     if entry.get("sha256") is not None and output_digest(root, output, each) != entry["sha256"]:
         raise JobError("run directory", f"files that stage {stage} wrote in {output} were changed",

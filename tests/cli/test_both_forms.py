@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -125,6 +128,10 @@ def test_fresh_run_is_new_release_and_new_charge(tmp_path):
         second = run_json("run", job, "--run-dir", folder / "run", "--fresh", "--quiet")
         assert second["run_dir"] == str(folder / "run-2")
         assert second["release"] != first["release"]
+        values = [{path.relative_to(folder / name): path.read_bytes() for path in (folder / name).rglob("*.parquet")
+                   if path.parent.name == "measurements"} for name in ("run", "run-2")]  # fmt: skip
+        assert values[0].keys() == values[1].keys()
+        assert all(values[0][name] != values[1][name] for name in values[0])  # with a seed as well
         assert list_charges(folder) == ["released", "released"]
 
 
@@ -192,3 +199,40 @@ def test_changed_data_are_refused_by_name(tmp_path):
         refused = run_command("run", job, "--run-dir", folder / "run", "--quiet", code=2)
         assert f"{field}: done on" in refused.stderr
         assert list_charges(folder) == ["released"]
+
+
+def test_compare_reports_each_table(finished, tmp_path):
+    pytest.importorskip("sklearn")
+    folder = finished.folder / "data"
+    data = [f"{name}={folder / name}" for name in finished.tables] if len(finished.tables) > 1 else [folder]
+    printed = run_command("compare", finished.run, *data, "--out", tmp_path / "out", "--quiet", "--json").stdout
+    reports = [json.loads(line)["report"] for line in printed.splitlines() if line.startswith("{")]
+    assert len(reports) == len(finished.tables)
+    assert all((tmp_path / "out") in Path(page).parents and Path(page).stat().st_size > 10_000 for page in reports)
+
+
+def test_compare_refuses_unnamed_data_of_several_tables(finished, tmp_path):
+    if len(finished.tables) == 1:
+        return
+    for data in ("data/persons", "nobody=data/persons", "persons="):
+        refused = run_command("compare", finished.run, data, "--out", tmp_path / "out", code=2)
+        assert "expected NAME=PATH, where NAME is persons, orders" in refused.stderr
+
+
+def test_plain_steps_run_job(finished, tmp_path):
+    """`pipelines/steps.py` runs each stage in a process of its own."""
+    script = Path(__file__).parents[2] / "pipelines" / "steps.py"
+    subprocess.run([sys.executable, script, finished.job, tmp_path / "steps"], check=True, capture_output=True)
+    assert set(run_json("status", tmp_path / "steps")["states"].values()) == {"done"}
+
+
+def test_edited_measurements_of_a_table_are_refused(copy, finished):
+    """The hash of a stage of several tables covers the outputs of all tables, and each table checks its own."""
+    manifest = json.loads((copy / "manifest.json").read_text())
+    assert all(len(stage["sha256"]) == 64 for stage in manifest["stages"].values())
+    file = sorted(copy.rglob("measurements/*.parquet"))[0]
+    file.write_bytes(file.read_bytes() + b" ")
+    shutil.rmtree(file.parents[1] / "answers")
+    target = file.parents[1]
+    refused = run_command("reconstruct", target, "--quiet", code=2)
+    assert "were changed" in refused.stderr

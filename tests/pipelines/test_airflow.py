@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dpscale.ledger import Ledger
+from tests.links import small as shop
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
@@ -113,6 +114,19 @@ exec {Path(sys.executable).with_name("dpscale")} "$@"
     assert code == 0, output[-4000:]
     assert "dpscale measure was ended by signal 9 (Killed)" in output
     assert json.loads((run_dir / "manifest.json").read_text())["stages"]["report"]["state"] == "done"
+
+
+def test_job_of_several_tables_runs(airflow, tmp_path):
+    job, run_dir = shop.write_job(tmp_path), tmp_path / "run"
+    code, output = airflow("dags", "test", "dpscale", "-c", json.dumps({"job": str(job), "run_dir": str(run_dir)}))
+    assert code == 0, output[-4000:]
+    stages = json.loads((run_dir / "manifest.json").read_text())["stages"]
+    assert {name: stage["state"] for name, stage in stages.items()} == dict.fromkeys(
+        ("plan", "measure", "reconstruct", "synthesize", "report"), "done"
+    )
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [row] = ledger.summary("shop")["datasets"]["shop"]["releases"]
+    assert row["state"] == "released"
 
 
 def test_refused_budget_is_not_retried(airflow, sample):

@@ -122,10 +122,12 @@ class DatabaseRun(RunDirectory):
     def tables(self) -> dict[str, Run]:
         """Runs of the private tables."""
         private = [name for name, one in self.job.tables.items() if not one.public]
-        return {
-            name: Run.create(table_job(self.job, self.neighbours, name, self.path), self.path / "tables" / name)
-            for name in private
-        }
+        return {name: self._create_table(name) for name in private}
+
+    def _create_table(self, name: str) -> Run:
+        """Create the run of a table, or reopen it. With a seed, the numbers of runs tell their noise apart."""
+        job, number = table_job(self.job, self.neighbours, name, self.path), self.manifest.get("number", 1)
+        return Run.create(job, self.path / "tables" / name, number=number)
 
 
 def _layout(table: TableSection) -> Layout | None:
