@@ -158,7 +158,7 @@ class Rows(Settings):
     types: Literal["own", "input"] = "own"
 
 
-class DatabaseJob(Settings):
+class MultiTableJob(Settings):
     """Job of several tables. Paths are absolute after reading."""
 
     kind: ClassVar[str] = "database"
@@ -169,12 +169,12 @@ class DatabaseJob(Settings):
     synthesize: Rows = Rows()
 
     @classmethod
-    def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> DatabaseJob:
+    def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> MultiTableJob:
         """Read a job of several tables; the parameters are those of `Job.read`."""
         return cls.parse(*job_content(source, stored))
 
     @classmethod
-    def parse(cls, content: Mapping[str, Any], folder: Path) -> DatabaseJob:
+    def parse(cls, content: Mapping[str, Any], folder: Path) -> MultiTableJob:
         """Validate the content; relative paths start at `folder`."""
         check_texts(content, "")
         try:
@@ -312,7 +312,7 @@ class DatabaseJob(Settings):
                            "lower the shares, or set this one")  # fmt: skip
         return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
 
-    def _resolved(self, folder: Path) -> DatabaseJob:
+    def _resolved(self, folder: Path) -> MultiTableJob:
         tables = {name: one.resolved(folder) for name, one in self.tables.items()}
         links = [
             one if one.via is None else one.model_copy(update={"via": located(folder, one.via)}) for one in self.link
@@ -328,7 +328,7 @@ def _columns(key: Key | None) -> tuple[str, ...]:
 def _keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the settings at a location of the job."""
     if not location:
-        return sorted(DatabaseJob.model_fields)
+        return sorted(MultiTableJob.model_fields)
     shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows}
     sections = shared | {"tables": TableSection, "link": LinkSection}
     return sorted(sections[str(location[0])].model_fields)

@@ -48,12 +48,12 @@ def _one_table() -> Form:
 def _several_tables() -> Form:
     from dpscale.job import neighbours
     from dpscale.runs.links import planning  # loads the compiled loops of links
-    from dpscale.runs.links.run import DatabaseJob, DatabaseRun
+    from dpscale.runs.links.run import MultiTableJob, MultiTableRun
 
-    def preflight(job: DatabaseJob) -> None:
+    def preflight(job: MultiTableJob) -> None:
         check_cap(job, neighbours.neighbour_relation(job).protects)
 
-    return Form(DatabaseJob, DatabaseRun, preflight, neighbours.table_jobs, planning.summary)
+    return Form(MultiTableJob, MultiTableRun, preflight, neighbours.table_jobs, planning.summary)
 
 
 FORMS: Mapping[str, Callable[[], Form]] = {"": _one_table, "database": _several_tables}

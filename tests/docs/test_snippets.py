@@ -18,7 +18,7 @@ from dpscale.__main__ import main
 from dpscale.job import Job
 from dpscale.job.data import Data
 from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
-from dpscale.job.tables import DatabaseJob, LinkSection, TableSection
+from dpscale.job.tables import LinkSection, MultiTableJob, TableSection
 from tests.docs.snippets import ROOT, snippets, snippets_of
 
 KNOWN = {"console", "python", "r", "sql", "text", "toml", "yaml"}
@@ -90,7 +90,7 @@ def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
     elif "attributes" in content:
         assert len(dp.Domain.from_dict(content)) >= len(content["attributes"])
     elif content.keys() & {"tables", "link"}:
-        DatabaseJob.parse(content, place)
+        MultiTableJob.parse(content, place)
     else:
         Job.parse(_complete_job(content), place)
 

@@ -16,13 +16,13 @@ import dpscale
 from dpscale.base.errors import JobError
 from dpscale.engine import resolve
 from dpscale.job import neighbours
-from dpscale.job.tables import DatabaseJob
+from dpscale.job.tables import MultiTableJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
 from dpscale.runs.links import measuring, stages
 from dpscale.runs.links.link_data import ExactLinks
-from dpscale.runs.links.run import DatabaseRun
+from dpscale.runs.links.run import MultiTableRun
 from tests.links.small import make_frames, make_job as make_shop_job, run_digests, write_job as write_shop
 from tests.links.test_neighbours import DOMAIN, PERSONS, make_database, remove_person, squared_changes
 
@@ -38,7 +38,9 @@ SAFE = [PAYMENTS, TAGS | {"counts": ["payments"]}, ACCOUNTS | {"counts": ["payme
         BOSSES | {"counts": ["accounts"]}]  # fmt: skip
 
 
-def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict[str, Any]], seed: int) -> DatabaseJob:
+def write_database(
+    folder: Path, data: dict[str, pd.DataFrame], links: list[dict[str, Any]], seed: int
+) -> MultiTableJob:
     """Write the tables with shuffled rows, and return the job."""
     folder.mkdir()
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
@@ -51,11 +53,11 @@ def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict
         | ({"key": key} if key else {})
         for name, key in keys.items()
     }
-    return DatabaseJob.parse({"tables": tables, "link": links, "privacy": {"privacy_cost": 1.0}}, folder)
+    return MultiTableJob.parse({"tables": tables, "link": links, "privacy": {"privacy_cost": 1.0}}, folder)
 
 
-def read_links(job: DatabaseJob, folder: Path) -> dict[str, ExactLinks]:
-    return measuring.read_all(DatabaseRun.create(job, folder / "run"), resolve(scheduler="synchronous"))
+def read_links(job: MultiTableJob, folder: Path) -> dict[str, ExactLinks]:
+    return measuring.read_all(MultiTableRun.create(job, folder / "run"), resolve(scheduler="synchronous"))
 
 
 def link_sums(exact: ExactLinks) -> list[np.ndarray]:
@@ -101,7 +103,7 @@ def check_sensitivity(folder: Path, seed: int, links: list[dict[str, Any]]) -> N
 @pytest.mark.parametrize("seed", range(3))
 def test_counted_degrees_stay_within_sensitivity(tmp_path: Path, seed: int) -> None:
     check_sensitivity(tmp_path, seed, SAFE)
-    job = DatabaseRun(tmp_path / "all" / "run").job
+    job = MultiTableRun(tmp_path / "all" / "run").job
     found = read_links(job, tmp_path / "all")
     assert [found[name].parents.shape[1] for name in COUNTED] == [2 + len(own) for own, _ in COUNTED.values()]
     assert [found[name].children.shape[1] for name in COUNTED] == [2 + len(own) for _, own in COUNTED.values()]
@@ -118,7 +120,7 @@ def test_missing_parents_and_forbidden_loops_stay_within_sensitivity(
     monkeypatch.setitem(globals(), "make_database", lambda _: data)
     loose = [PAYMENTS, ACCOUNTS, TAGS, KINDS | {"nulls": "keep"}, BOSSES | {"nulls": "keep", "loops": False}]
     check_sensitivity(tmp_path, 2, loose)
-    found = read_links(DatabaseRun(tmp_path / "all" / "run").job, tmp_path / "all")
+    found = read_links(MultiTableRun(tmp_path / "all" / "run").job, tmp_path / "all")
     assert 0 < len(found["kinds"].rows) < len(data["payments"])
     assert 0 < len(found["bosses"].rows) < int((data["persons"].boss.notna()).sum())
 
@@ -158,7 +160,7 @@ def test_counts_are_refused_for_replaced_rows(tmp_path: Path) -> None:
     tables["products"] = {name: own for name, own in tables["products"].items() if name != "public"}
     both = content["link"][1] | {"protects": "both"}
     links = [both, both | {"name": "again", "counts": ["ratings"]}]
-    job = DatabaseJob.read(write_shop(tmp_path, tables=tables, link=links))
+    job = MultiTableJob.read(write_shop(tmp_path, tables=tables, link=links))
     with pytest.raises(JobError, match="replacing a row"):
         neighbours.neighbour_relation(job)
 
@@ -199,7 +201,7 @@ def degree_correlation(release: Any) -> float:
 def test_counts_preserve_degree_correlation(tmp_path: Path) -> None:
     path = write_correlated_job(tmp_path)
     assert degree_correlation(dpscale.run(path, tmp_path / "run")) > 0.7
-    content = json.loads(json.dumps(DatabaseJob.read(path).to_dict()))
+    content = json.loads(json.dumps(MultiTableJob.read(path).to_dict()))
     del content["link"][1]["counts"]
     assert degree_correlation(dpscale.run(content, tmp_path / "plain")) < 0.4
     drawn = np.load(tmp_path / "run" / "links" / "orders" / "drawn.npy")

@@ -11,7 +11,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.runs.links.report import ReleasedLink
-from dpscale.runs.links.run import DatabaseRun
+from dpscale.runs.links.run import MultiTableRun
 from tests.links.small import write_job
 
 
@@ -22,7 +22,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def released_links(run: Path) -> dict[str, ReleasedLink]:
-    opened = DatabaseRun(run)
+    opened = MultiTableRun(run)
     return {link.called: ReleasedLink(opened, link) for link in opened.job.link}
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.errors import DataError, DpscaleError, TransientError
-from dpscale.runs.links.run import DatabaseRun
+from dpscale.runs.links.run import MultiTableRun
 from dpscale.runs.stages import measure
 from tests.runs.small import table, write_job, write_table
 
@@ -112,7 +112,7 @@ def test_database_run_with_possible_charge_keeps_secrets(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
 
     def refuse(*_):
-        DatabaseRun(tmp_path / "run").update(privacy=None)
+        MultiTableRun(tmp_path / "run").update(privacy=None)
         for path in Path().glob("l.sqlite*" if ledger_missing else "none"):
             path.unlink()
         raise DataError("data", "a", "b", "c")

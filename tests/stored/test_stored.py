@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.job import Job
-from dpscale.job.tables import DatabaseJob
+from dpscale.job.tables import MultiTableJob
 from dpscale.ledger import Ledger
 from dpscale.runs.links.run import digest_of
 from dpscale.runs.run import job_digest
@@ -159,7 +159,7 @@ def test_job_digest_is_unchanged(case):
     with restore_case(case) as folder:
         manifest = json.loads((folder / "run" / "manifest.json").read_text())
         if case in DATABASES:
-            found = digest_of(DatabaseJob.read(folder / "job.toml"))
+            found = digest_of(MultiTableJob.read(folder / "job.toml"))
         else:
             job = Job.read(folder / "job.toml")
             found = job_digest(job, job.read_domain())

@@ -14,20 +14,20 @@ from typing import Any
 
 from dpscale.base.numerics import Integers
 from dpscale.job.neighbours import NeighbourRelation
-from dpscale.job.tables import DatabaseJob, LinkSection
+from dpscale.job.tables import LinkSection, MultiTableJob
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, degrees_squared, split
 from dpscale.relational.degrees import thresholds
 from dpscale.relational.features import Side
-from dpscale.runs.links.run import DatabaseRun
+from dpscale.runs.links.run import MultiTableRun
 from dpscale.runs.stages.budget import Charge, charge_release, open_ledger, publish_release
 
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
 
 
-def budget(job: DatabaseJob, piece: str) -> Fraction:
+def budget(job: MultiTableJob, piece: str) -> Fraction:
     """Return the squared μ that a component may cost."""
     return Fraction(job.privacy.budget.amount) * Fraction(job.shares[piece]) * ALMOST
 
@@ -36,7 +36,7 @@ def budget(job: DatabaseJob, piece: str) -> Fraction:
 class LinkBudget:
     """Budget and sensitivities of a link."""
 
-    job: DatabaseJob
+    job: MultiTableJob
     neighbours: NeighbourRelation
     link: LinkSection
 
@@ -99,14 +99,14 @@ class LinkBudget:
         return gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
 
 
-def whole_cost(run: DatabaseRun) -> Cost:
+def whole_cost(run: MultiTableRun) -> Cost:
     """Return the total cost: the tables' plans, scaled to a unit of the job, and the budgets of the links."""
     tables = [table.measurement_plan.cost.scaled(run.neighbours.steps[name]) for name, table in run.tables.items()]
     links = [Cost(gaussian=budget(run.job, f"links.{link.called}")) for link in run.job.link]
     return Cost.total([*tables, *links]).coarsened()
 
 
-def entry(run: DatabaseRun) -> dict[str, Any]:
+def entry(run: MultiTableRun) -> dict[str, Any]:
     """Return the ledger entry of the job; available after all tables are planned."""
     content = [run.manifest["job_sha256"], [table.measurement_plan.digest for table in run.tables.values()]]
     protects = run.neighbours.protects
@@ -125,7 +125,7 @@ def entry(run: DatabaseRun) -> dict[str, Any]:
     }
 
 
-def charge_run(run: DatabaseRun, reserve: bool = True) -> str:
+def charge_run(run: MultiTableRun, reserve: bool = True) -> str:
     """Reserve the total cost and return the release's state; a repeated call costs nothing."""
     own = entry(run)
     terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
@@ -133,13 +133,13 @@ def charge_run(run: DatabaseRun, reserve: bool = True) -> str:
     return charge_release(run, Charge(*terms, run.neighbours.protects), recorded, reserve)
 
 
-def record_draws(run: DatabaseRun, number: int, drawn: str) -> None:
+def record_draws(run: MultiTableRun, number: int, drawn: str) -> None:
     """Record on the ledger a digest of the data and the query of a link's draws."""
     with open_ledger(run) as ledger:
         ledger.decide(run.manifest["release"], number, drawn)
 
 
-def assign_charges(run: DatabaseRun) -> None:
+def assign_charges(run: MultiTableRun) -> None:
     """Record in every table's run the charge under which it draws."""
     for number, table in enumerate(run.tables.values()):
         within = {**entry(run), "piece": number}
@@ -147,7 +147,7 @@ def assign_charges(run: DatabaseRun) -> None:
             table.update(within=within)
 
 
-def publish_run(run: DatabaseRun) -> None:
+def publish_run(run: MultiTableRun) -> None:
     """Publish the release of all tables and links, once all noise is drawn."""
     folders = (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path)
     publish_release(run, run.manifest["release"], charge_run(run), folders)

@@ -44,7 +44,7 @@ from dpscale.relational.rounding import (
 from dpscale.runs.estimates import model_folder, read_sampler
 from dpscale.runs.links.link_data import sizes, with_drawn
 from dpscale.runs.links.measuring import SIDES, MeasuredLinks, piece_of
-from dpscale.runs.links.run import DatabaseRun
+from dpscale.runs.links.run import MultiTableRun
 from dpscale.runs.links.writer import public_table
 from dpscale.runs.run import Run
 from dpscale.runs.stages.synthesize import drawn_rows
@@ -62,7 +62,7 @@ def synthetic_codes(run: Run) -> NDArray[np.int32]:
     return rows[:, [way.names.index(name) for name in run.domain.names]]
 
 
-def sample_links(run: DatabaseRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
+def sample_links(run: MultiTableRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
     """Return sampled links as rows of the parent and of the child, shape (links, 2)."""
     (u, v), stream = sides, PublicStream(run.manifest["release"], f"who has links {link.called}")
     having = np.arange(v.rows)
@@ -76,7 +76,7 @@ def sample_links(run: DatabaseRun, link: LinkSection, sides: tuple[Side, Side], 
 
 @dataclass(frozen=True, eq=False)
 class _Drawing:
-    run: DatabaseRun
+    run: MultiTableRun
     link: LinkSection
     sides: tuple[Side, Side]
     measured: MeasuredLinks
@@ -189,7 +189,7 @@ DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measure
 class LinkSides:
     """Row codes and degree features of every table, the inputs of link sampling; `drawn`: links that are counted."""
 
-    run: DatabaseRun
+    run: MultiTableRun
     drawn: dict[str, Integers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

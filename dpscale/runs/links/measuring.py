@@ -34,7 +34,7 @@ from dpscale.relational.published import Fit
 from dpscale.runs.links.budget import LinkBudget, charge_run, record_draws
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
 from dpscale.runs.links.publishing import PublishedLoop
-from dpscale.runs.links.run import DatabaseRun, open_table
+from dpscale.runs.links.run import MultiTableRun, open_table
 from dpscale.storage.files import present, read_bytes, writing
 
 LEAST_LINKS = 2.0
@@ -67,24 +67,24 @@ class MeasuredLinks:
 
 
 def measure_link(
-    run: DatabaseRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: ExactLinks | None
+    run: MultiTableRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: ExactLinks | None
 ) -> MeasuredLinks:
     """Measure everything that is not stored yet; `exact` may be None if all measurements are stored."""
     return _Measuring(run, link, number, sides, exact).all()
 
 
-def records_of(run: DatabaseRun, link: LinkSection) -> LinkRecords:
+def records_of(run: MultiTableRun, link: LinkSection) -> LinkRecords:
     manifest = run.manifest
     return LinkRecords(run.path / "links" / link.called, manifest["release"], str(manifest["snapshot"]), link.called)
 
 
-def piece_of(run: DatabaseRun, link: LinkSection) -> LinkBudget:
+def piece_of(run: MultiTableRun, link: LinkSection) -> LinkBudget:
     return LinkBudget(run.job, run.neighbours, link)
 
 
 @dataclass(frozen=True, eq=False)
 class _Measuring:
-    run: DatabaseRun
+    run: MultiTableRun
     link: LinkSection
     number: int
     sides: tuple[Side, Side]
@@ -234,7 +234,7 @@ class _Measuring:
         return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()
 
 
-def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
+def read_all(run: MultiTableRun, engine: Engine) -> dict[str, ExactLinks]:
     """Read and check every link of the job before any budget is spent."""
     for name in run.neighbours.steps if run.neighbours.replaces else ():
         if run.job.key(name):
@@ -245,25 +245,25 @@ def read_all(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
     return found
 
 
-def files_of(run: DatabaseRun) -> list[Table]:
+def files_of(run: MultiTableRun) -> list[Table]:
     """Return all tables that the job reads."""
     tables = [open_table(one, run.job.domains[name]) for name, one in run.job.tables.items()]
     return tables + [open_table(one.via) for one in run.job.link if one.via]
 
 
-def current_stamps(run: DatabaseRun) -> list[Stamps]:
+def current_stamps(run: MultiTableRun) -> list[Stamps]:
     """Return sizes and times of the current files."""
     return [stamps(one) for one in files_of(run)]
 
 
-def check_unchanged(run: DatabaseRun, seen: list[Stamps]) -> None:
+def check_unchanged(run: MultiTableRun, seen: list[Stamps]) -> None:
     """Raise DataError if a file changed since `seen` was recorded."""
     if current_stamps(run) != seen:
         raise DataError("data.path", "the files changed while they were read", "the same files",
                         "restore them, or start a new run in another directory")  # fmt: skip
 
 
-def snapshot_of(run: DatabaseRun, engine: Engine) -> str:
+def snapshot_of(run: MultiTableRun, engine: Engine) -> str:
     """Return the keyed snapshot tag of the data; raise DataError if the data changed since the release started."""
     tables = files_of(run)
     content = json.dumps([snapshot(table, False, engine.each("snapshot")) for table in tables])

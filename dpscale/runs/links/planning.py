@@ -20,7 +20,7 @@ from dpscale.base.errors import DpscaleError
 from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
-from dpscale.job.tables import DatabaseJob
+from dpscale.job.tables import MultiTableJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
@@ -34,7 +34,7 @@ LINKS, ROWS = (1_000, 10_000, 100_000, 1_000_000), 2000
 FIXED = "residual-planner"
 
 
-def summary(job: DatabaseJob) -> dict[str, Any]:
+def summary(job: MultiTableJob) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
     protects, amount = neighbour_relation(job), job.privacy.budget.amount
     return {
@@ -46,7 +46,7 @@ def summary(job: DatabaseJob) -> dict[str, Any]:
     }
 
 
-def _pieces(job: DatabaseJob, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
+def _pieces(job: MultiTableJob, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
     amount, links = job.privacy.budget.amount, {one.called: one for one in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
@@ -57,7 +57,7 @@ def _pieces(job: DatabaseJob, protects: NeighbourRelation) -> Iterator[dict[str,
         yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
 
 
-def _of_table(job: DatabaseJob, protects: NeighbourRelation, name: str) -> dict[str, Any]:
+def _of_table(job: MultiTableJob, protects: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the `rmse` of a query in records and the mechanism that it is for; None if no plan has one."""
     own = table_job(job, protects, name, Path())
     for tried in (own.method.name, FIXED):

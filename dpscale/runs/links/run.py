@@ -20,7 +20,7 @@ from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
 from dpscale.job.sections import with_old_names
-from dpscale.job.tables import DatabaseJob, TableSection
+from dpscale.job.tables import MultiTableJob, TableSection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
 from dpscale.runs.directory import NewRun, RunDirectory
@@ -38,13 +38,13 @@ def open_table(files: Files, domain: Domain = NO_DOMAIN) -> Table:
     return Table.open(files, domain).split() if isinstance(files, str) else files.origin.table(files.path, domain)
 
 
-def latest_versions(job: DatabaseJob) -> dict[str, int]:
+def latest_versions(job: MultiTableJob) -> dict[str, int]:
     """Return the latest version of every versioned table for which the job states none."""
     unversioned = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
     return {name: one.origin.lake(one.path).version for name, one in unversioned.items()}
 
 
-def at_versions(job: DatabaseJob, versions: Mapping[str, int]) -> DatabaseJob:
+def at_versions(job: MultiTableJob, versions: Mapping[str, int]) -> MultiTableJob:
     """Return the job with these versions of some tables."""
     tables = {name: one.model_copy(update={"version": versions[name]}) if name in versions else one
               for name, one in job.tables.items()}  # fmt: skip
@@ -60,24 +60,24 @@ STAGES = {
 }  # fmt: skip
 
 
-class DatabaseRun(RunDirectory):
+class MultiTableRun(RunDirectory):
     """Existing run directory of several tables. `create` makes one for a job, or reopens it."""
 
-    job: DatabaseJob
+    job: MultiTableJob
     stages = STAGES
 
     def _load(self, inputs: tuple[Any, ...]) -> None:
         if self.manifest.get("kind") != KIND:
             raise JobError("run directory", f"{self.path} is not a run of several tables",
                            "a run directory of a multi-table job", "check the path")  # fmt: skip
-        job = DatabaseJob.read(self.path / "job.toml", stored=True)
+        job = MultiTableJob.read(self.path / "job.toml", stored=True)
         if self.manifest["job_sha256"] != digest_of(job):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
                            "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
         self.job = at_versions(job, self.manifest.get("at", {}))
 
     @classmethod
-    def _prepare(cls, job: DatabaseJob) -> NewRun:
+    def _prepare(cls, job: MultiTableJob) -> NewRun:
         neighbour_relation(job)
         digest = digest_of(job)
         return NewRun(digest, lambda number: _first_files(job, digest, number))
@@ -135,7 +135,7 @@ def _layout(table: TableSection) -> Layout | None:
     return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)
 
 
-def digest_of(job: DatabaseJob) -> str:
+def digest_of(job: MultiTableJob) -> str:
     """Return the digest that identifies a job: all settings except scheduler and memory."""
     content = with_old_names(job.to_dict())
     for setting in ("scheduler", "memory"):
@@ -144,7 +144,7 @@ def digest_of(job: DatabaseJob) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _first_files(job: DatabaseJob, digest: str, number: int) -> dict[str, bytes]:
+def _first_files(job: MultiTableJob, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
     manifest = first_manifest(job.engine.seed, digest, number, kind=KIND)
     return {"job.toml": tomli_w.dumps(job.to_dict()).encode(), MANIFEST: json.dumps(manifest, indent=2).encode()}

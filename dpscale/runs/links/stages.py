@@ -12,21 +12,21 @@ from dpscale.runs.links.link_data import ExactLinks
 from dpscale.runs.links.link_sampling import LinkSides
 from dpscale.runs.links.measuring import check_unchanged, current_stamps, measure_link, read_all, snapshot_of
 from dpscale.runs.links.report import write_report
-from dpscale.runs.links.run import DatabaseRun
+from dpscale.runs.links.run import MultiTableRun
 from dpscale.runs.links.writer import check_public, write_tables
 from dpscale.runs.stages.budget import ensure_noise_key
 from dpscale.runs.stages.runner import run_requested
 from dpscale.storage.files import present, remove_partial
 
 
-def plan(run: DatabaseRun, engine: Engine) -> None:
+def plan(run: MultiTableRun, engine: Engine) -> None:
     """Plan every table, which determines the total cost."""
     run.pin_versions()
     _run_tables(run, engine, "plan")
     budget.assign_charges(run)
 
 
-def measure(run: DatabaseRun, engine: Engine) -> None:
+def measure(run: MultiTableRun, engine: Engine) -> None:
     """Read the links, so that refused keys cost nothing; then release the tables, and measure the links."""
     ensure_noise_key(run)
     budget.charge_run(run, reserve=False)
@@ -40,12 +40,12 @@ def measure(run: DatabaseRun, engine: Engine) -> None:
     budget.publish_run(run)
 
 
-def publish_finished(run: DatabaseRun) -> None:
+def publish_finished(run: MultiTableRun) -> None:
     """Publish a release whose noise is drawn."""
     budget.publish_run(run)
 
 
-def _read_links(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
+def _read_links(run: MultiTableRun, engine: Engine) -> dict[str, ExactLinks]:
     if not run.job.link or not present(run.secret_path):
         return {}  # all noise was drawn before the secret was destroyed
     stamps_before = current_stamps(run)
@@ -56,12 +56,12 @@ def _read_links(run: DatabaseRun, engine: Engine) -> dict[str, ExactLinks]:
     return found
 
 
-def reconstruct(run: DatabaseRun, engine: Engine) -> None:
+def reconstruct(run: MultiTableRun, engine: Engine) -> None:
     """Write the answers of every table."""
     _run_tables(run, engine, "reconstruct")
 
 
-def synthesize(run: DatabaseRun, engine: Engine) -> None:
+def synthesize(run: MultiTableRun, engine: Engine) -> None:
     """Sample the links between rows, then write every table with its keys."""
     _run_tables(run, engine, "synthesize")
     sides, pairs = LinkSides(run), {}
@@ -71,7 +71,7 @@ def synthesize(run: DatabaseRun, engine: Engine) -> None:
     write_tables(run, {name: one for name, (_, one) in sides.public.items()}, pairs)
 
 
-def report(run: DatabaseRun, engine: Engine) -> None:
+def report(run: MultiTableRun, engine: Engine) -> None:
     """Write the reports of the tables and of the job; if sections fail, the others are written first."""
     failures = list[ReportError]()
     for table in run.tables.values():
@@ -84,6 +84,6 @@ def report(run: DatabaseRun, engine: Engine) -> None:
         raise failures[0]
 
 
-def _run_tables(run: DatabaseRun, engine: Engine, stage: str) -> None:
+def _run_tables(run: MultiTableRun, engine: Engine, stage: str) -> None:
     for table in run.tables.values():
         run_requested(table, engine, stage)
