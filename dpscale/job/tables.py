@@ -14,7 +14,7 @@ from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
-from dpscale.job import Job, job_content, job_sentence
+from dpscale.job import job_content, job_sentence
 from dpscale.job.data import Address, Filed
 from dpscale.job.sections import (
     EngineSettings,
@@ -334,4 +334,4 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
     return sorted(sections[str(location[0])].model_fields)
 
 
-__all__ = ["DatabaseJob", "Job", "LinkSection", "TableSection"]
+__all__ = ["LinkSection", "MultiTableJob", "TableSection"]
