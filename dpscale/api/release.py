@@ -35,6 +35,8 @@ class Release:
     ----------
     run : RunDirectory
         Run directory whose measure stage is done; `Release.open` opens one by its path.
+    rows : callable, optional
+        Returns the synthetic rows; those of a table of several have keys and are written with the other tables.
 
     Notes
     -----
@@ -42,14 +44,23 @@ class Release:
     release of several tables refuses them and names `tables`.
     """
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, rows: Callable[[], Any] | None = None) -> None:
         run.require("measure")
-        self._run = run
+        self._run, self._rows = run, rows
 
     @cached_property
     def tables(self) -> dict[str, Release]:
         """Release of each private table, by name; of a job with `[data]` its own release, by the name "data"."""
-        return {name: self if one is self._run else Release(one) for name, one in self._run.tables.items()}
+        return {name: self if one is self._run else Release(one, partial(self._rows_of, name))
+                for name, one in self._run.tables.items()}  # fmt: skip
+
+    @cached_property
+    def links(self) -> dict[str, PairRows]:
+        """Synthetic links of each table of pairs, by its name; foreign keys are columns of their tables."""
+        return {name: PairRows(partial(self._rows_of, name)) for name in self._run.pair_tables}
+
+    def _rows_of(self, name: str) -> Any:
+        return self.synthetic()[name]
 
     @cached_property
     def _estimates(self) -> Estimates:
@@ -327,10 +338,32 @@ class Release:
         JobError
             If the run has no synthetic rows.
         """
-        if not self._run.done("synthesize"):
+        if self._rows is None and not self._run.done("synthesize"):
             raise JobError("synthesize", f"no rows in {self.path}", "a run with synthetic rows",
                            f"sample them: dpscale synthesize {self.path}")  # fmt: skip
-        return self._run.read_synthetic(_read_rows)
+        return self._run.read_synthetic(_read_rows) if self._rows is None else self._rows()
+
+
+class PairRows:
+    """Synthetic links of a table of pairs.
+
+    Parameters
+    ----------
+    rows : callable
+        Returns the links.
+    """
+
+    def __init__(self, rows: Callable[[], Any]) -> None:
+        self._rows = rows
+
+    def synthetic(self) -> Any:
+        """Return the links, a row with two keys each.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+        """
+        return self._rows()
 
 
 def _read_rows(files: list[str]) -> Any:

@@ -172,6 +172,11 @@ class RunDirectory:
         raise NotImplementedError
 
     @property
+    def pair_tables(self) -> tuple[str, ...]:
+        """Names of the tables of pairs."""
+        return ()
+
+    @property
     def parts(self) -> Mapping[str, Any]:
         """Runs of the tables that have a directory of their own, as far as they have started."""
         return {}

@@ -171,6 +171,10 @@ def test_release_opens_every_run(finished):
     rows = release.synthetic()
     assert all(len(one) for one in (rows.values() if isinstance(rows, dict) else [rows]))
     assert all(name in repr(release) for name in finished.tables)
+    assert all(own.synthetic().shape[1] == (rows[name] if isinstance(rows, dict) else rows).shape[1]
+               for name, own in release.tables.items())  # fmt: skip
+    assert list(release.links) == ([] if len(finished.tables) == 1 else ["ratings"])
+    assert all(len(link.synthetic()) for link in release.links.values())
 
 
 def test_methods_of_one_table_are_refused_for_several(finished):

@@ -109,6 +109,10 @@ class MultiTableRun(RunDirectory):
         return found | {f"link {one.called}": layout(one.via) for one in self.job.link if one.via}
 
     @property
+    def pair_tables(self) -> tuple[str, ...]:
+        return tuple(one.called for one in self.job.link if one.via)
+
+    @property
     def parts(self) -> Mapping[str, Run]:
         """Runs of the tables that have started."""
         paths = {name: self.path / "tables" / name for name in self.job.tables}
