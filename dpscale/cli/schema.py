@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import click
+
+from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, rows_of
 from dpscale.job import Job
 from dpscale.job.sections import MechanismTable, ReconstructTable
-from dpscale.mechanisms import MECHANISMS, mechanism
-from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction
+from dpscale.mechanisms import MECHANISMS, mechanism, mechanism_names
+from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, reconstruction_names
 
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
@@ -18,11 +21,21 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a job file; `name` and `method` determine the other keys of their tables."""
     content = Job.model_json_schema()
-    kinds = {name: mechanism(name).Options for name in MECHANISMS}
-    ways = {name: reconstruction(name).Options for name in RECONSTRUCTIONS}
+    kinds, ways = _options(mechanism_names(), mechanism), _options(reconstruction_names(), reconstruction)
     content["$defs"]["MechanismTable"] = _named("name", kinds, MechanismTable().name)
     content["$defs"]["ReconstructTable"] = _named("method", ways | {"auto": None}, ReconstructTable().method)
     return {"$schema": SCHEMA, "title": "dpscale job", **{k: v for k, v in content.items() if k != "title"}}
+
+
+def _options(names: Sequence[str], load: Callable[[str], Any]) -> dict[str, type[Settings]]:
+    """Return the options of all methods; those of other distributions that cannot be loaded are named in a warning."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = load(name).Options
+        except JobError as error:
+            click.echo(f"dpscale: warning: {error}", err=True)
+    return found
 
 
 def _named(key: str, kinds: Mapping[str, type[Settings] | None], default: str) -> dict[str, Any]:

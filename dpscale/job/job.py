@@ -29,7 +29,13 @@ from dpscale.job.sections import (
 from dpscale.ledger.location import resolved
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem
-from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, reconstructions_for
+from dpscale.reconstruction import (
+    RECONSTRUCTIONS,
+    distribution,
+    reconstruction,
+    reconstruction_names,
+    reconstructions_for,
+)
 from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
@@ -98,12 +104,22 @@ class Job(Settings):
     @cached_property
     def reconstruction(self) -> Reconstruction:
         """Reconstruction of the job, or the mechanism's preferred one. Raises JobError if it is not supported."""
-        has = reconstructions_for(self.method.forms(self.options))
+        forms = self.method.forms(self.options)
+        has = reconstructions_for(forms)
         name = self.method.aliases.get(self.reconstruct.method, self.reconstruct.method)
+        foreign = name not in ("auto", *RECONSTRUCTIONS) and name in reconstruction_names()
+        if foreign and reconstruction(name).form in forms:
+            has = [*has, name]
         if name != "auto" and name not in has:
             raise JobError("reconstruct.method", f"{name!r} for {self.method.name} with these options",
                            " or ".join(["auto", *has, *self.method.aliases]), self._remedy(name))  # fmt: skip
         return reconstruction(has[0] if name == "auto" else name)
+
+    @property
+    def distributions(self) -> dict[str, str]:
+        """Versions of other distributions whose plug-ins the job names, by name."""
+        foreign = (self.method.distribution, distribution(self.reconstruction.name))
+        return dict(one.rsplit(" ", 1) for one in foreign if one)
 
     def _remedy(self, requested: str) -> str:
         setting = self.method.requires.get(requested)

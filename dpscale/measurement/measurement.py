@@ -2,8 +2,8 @@
 
 Measurements of links are integer sums with keyed discrete noise, each in its own file: the number of links, the rows by
 degree of the requested sides, and the three sums of features (`dpscale.relational`). The first two are one draw each;
-the three feature sums share one cost. `relational.bounds` gives the effect of a unit on them. The `cost` of a draw with
-a squared sensitivity of 1 is its precision.
+the three feature sums share one cost. `relational.budget_shares` gives the effect of a unit on them. The `cost` of a
+draw with a squared sensitivity of 1 is its precision.
 """
 
 from __future__ import annotations

@@ -5,14 +5,15 @@ The table maps each name to its module, which is imported on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import nearest, safe_repr
+from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import ParallelMap, one_thread, serial_map
+from dpscale.base.plugins import all_names, distribution_of, load
 from dpscale.base.settings import Settings, checked
 from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
@@ -37,21 +38,27 @@ MECHANISMS = {
     "mst": "dpscale.mechanisms.mst",
 }
 
-__all__ = ["MECHANISMS", "Plan", "mechanism", "plan", "plan_problem"]
+GROUP = "dpscale.mechanisms"
+
+__all__ = ["MECHANISMS", "Plan", "mechanism", "mechanism_names", "plan", "plan_problem"]
+
+
+def mechanism_names() -> list[str]:
+    """Return the names of all mechanisms, those of other distributions last."""
+    return list(all_names(GROUP, MECHANISMS))
 
 
 def mechanism(name: str) -> Mechanism:
-    """Return the mechanism with a name in the table.
+    """Return the mechanism with a name in the table, or registered by another distribution.
 
     Raises
     ------
     JobError
         If the name is unknown.
     """
-    if name not in MECHANISMS:
-        raise JobError("mechanism.name", f"{name!r}", ", ".join(MECHANISMS), nearest(name, MECHANISMS))
-    named: Mechanism = import_module(MECHANISMS[name]).MECHANISM
-    return named
+    named: Mechanism = load(GROUP, MECHANISMS, name, "MECHANISM", "mechanism.name")
+    distribution = distribution_of(GROUP, MECHANISMS, name)
+    return replace(named, distribution=distribution) if distribution else named
 
 
 def plan(

@@ -78,6 +78,8 @@ class Mechanism:
         follow from the job is not charged. Plans of solvers are not compared, because they depend on rounding.
     version : str
         Recorded with every run. It changes if the mechanism measures or decides differently for the same job.
+    distribution : str
+        Name and version of the distribution that registers the mechanism; "" for those of dpscale.
     data_independent : bool
         Whether all measurements are fixed before any data are read.
     aliases : mapping of str to str
@@ -93,6 +95,7 @@ class Mechanism:
     forms: Callable[[Any], Sequence[str]]
     follows: Callable[[Any, PlanningProblem, Any], bool] = lambda stored, problem, options: True
     version: str = "1"
+    distribution: str = ""
     data_independent: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
     requires: Mapping[str, str] = field(default_factory=dict)

@@ -8,8 +8,9 @@ GReM-MLE). `RECONSTRUCTIONS` maps the names of the job file to modules, which ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
+
+from dpscale.base.plugins import all_names, distribution_of, load
 
 RECONSTRUCTIONS = {
     "least-squares": "dpscale.reconstruction.least_squares",
@@ -19,12 +20,25 @@ RECONSTRUCTIONS = {
 }
 
 
+GROUP = "dpscale.reconstructions"
+
+
+def reconstruction_names() -> list[str]:
+    """Return the names of all reconstructions, those of other distributions last."""
+    return list(all_names(GROUP, RECONSTRUCTIONS))
+
+
 def reconstructions_for(forms: Sequence[str]) -> list[str]:
-    """Return the names of the reconstructions that take one of these forms of evidence, in the order of the forms."""
+    """Return the names of dpscale's reconstructions for these forms of evidence, in the order of the forms."""
     named = {name: reconstruction(name).form for name in RECONSTRUCTIONS}
     return [name for form in forms for name, own in named.items() if own == form]
 
 
 def reconstruction(name: str) -> Any:
-    """Return the `Reconstruction` with this name."""
-    return import_module(RECONSTRUCTIONS[name]).RECONSTRUCTION
+    """Return the `Reconstruction` with this name; raise JobError if it is unknown."""
+    return load(GROUP, RECONSTRUCTIONS, name, "RECONSTRUCTION", "reconstruct.method")
+
+
+def distribution(name: str) -> str:
+    """Return name and version of the distribution that registers a reconstruction; "" for those of dpscale."""
+    return distribution_of(GROUP, RECONSTRUCTIONS, name)

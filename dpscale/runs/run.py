@@ -30,7 +30,7 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.origin import Layout, Origin, differing, layout
 from dpscale.runs.directory import NewRun, RunDirectory
-from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings
+from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings, versions
 from dpscale.runs.stages import STAGES
 from dpscale.storage.files import read_text
 from dpscale.workload import Workload
@@ -185,6 +185,7 @@ def job_digest(job: Job, domain: Domain) -> str:
 def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
     entries: dict[str, Any] = {"mechanism": {"name": job.method.name, "version": job.method.version}}
+    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     entries |= {"where": job.data.where} if job.data.where else {}
     entries |= {"domain": DRAFTED} if domain.reviewed else {}
     manifest = first_manifest(job.engine.seed, digest, number, **entries)

@@ -17,7 +17,7 @@ from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.numerics import AttributeSet
 from dpscale.engine import Engine
 from dpscale.job import Job
-from dpscale.mechanisms import MECHANISMS, mechanism, plan_problem
+from dpscale.mechanisms import mechanism, mechanism_names, plan_problem
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
 from dpscale.plans.factor import MOST as MOST_CELLS
@@ -162,12 +162,15 @@ def compare_mechanisms(
     """Return the root mean square error of every mechanism with default options, lowest first, or why it has none."""
     problem = job.planning_problem(measurement_plan.workload)
     tools = Tools(engine.each("solve"), user_store(), most_cells)
-    lines = [_mechanism_error(name, job, problem, tools) for name in MECHANISMS if name != "auto"]
+    lines = [_mechanism_error(name, job, problem, tools) for name in mechanism_names() if name != "auto"]
     return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
 
 
 def _mechanism_error(name: str, job: Job, problem: PlanningProblem, tools: Tools) -> dict[str, Any]:
-    named = mechanism(name)
+    try:
+        named = mechanism(name)
+    except JobError as error:  # of another distribution, which cannot be imported
+        return {"mechanism": name, "error": None, "why": str(error)}
     if not named.data_independent:
         return {"mechanism": name, "error": None, "why": "adaptive: its errors depend on the data"}
     own, none = name == job.mechanism.name, dict[str, Any]()

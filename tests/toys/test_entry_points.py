@@ -1,0 +1,126 @@
+"""A distribution outside dpscale registers a mechanism and a reconstruction by entry points."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.audit.small import write
+
+ROOT = Path(__file__).parents[2]
+MODULE = """
+from dataclasses import replace
+from dpscale.mechanisms.contract import NoOptions
+from dpscale.mechanisms.fixed_plan import matrix_mechanism
+from dpscale.mechanisms.identity import MECHANISM as IDENTITY
+from tests.toys.cut_at_zero import RECONSTRUCTION as CUT
+
+def plan(problem, options, tools):
+    return replace(IDENTITY.plan(problem, IDENTITY.Options(), tools).plan, mechanism="toy-identity")
+
+MECHANISM = replace(matrix_mechanism("toy-identity", NoOptions, plan), version="7")
+RECONSTRUCTION = replace(CUT, name="toy-cut")
+"""
+ENTRY_POINTS = """
+[dpscale.mechanisms]
+toy-identity = toy_dpscale:MECHANISM
+identity = toy_dpscale:MECHANISM
+toy-broken = toy_nowhere:MECHANISM
+toy-other-name = toy_dpscale:MECHANISM
+
+[dpscale.reconstructions]
+toy-cut = toy_dpscale:RECONSTRUCTION
+"""
+JOB = {"workload": [{"family": "marginal", "degree": 1}], "mechanism": {"name": "toy-identity"},
+       "reconstruct": {"method": "toy-cut"}}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Directory of installed packages with the toy distribution, as pip writes it."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "toy_dpscale.py").write_text(MODULE)
+    info = site / "toy_dpscale-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-dpscale\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    return site
+
+
+def run_python(site, *arguments, code=0):
+    """Run a process in which the toy distribution is installed; return its output and error."""
+    environment = os.environ | {"PYTHONPATH": f"{site}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
+
+
+def run_dpscale(site, *arguments, code=0):
+    return run_python(site, "-m", "dpscale", *arguments, code=code)
+
+
+def test_foreign_mechanism_is_listed_in_schema_and_comparison(site, tmp_path):
+    schema = json.loads(run_dpscale(site, "job", "schema")[0])
+    names = {name: {one["properties"][key]["const"] for one in schema["$defs"][name]["oneOf"]}
+             for name, key in (("MechanismTable", "name"), ("ReconstructTable", "method"))}  # fmt: skip
+    assert "toy-identity" in names["MechanismTable"]
+    assert "toy-cut" in names["ReconstructTable"]
+
+
+def test_run_records_distribution_and_version(site, tmp_path):
+    job, run = write(tmp_path, **JOB), tmp_path / "run"
+    run_dpscale(site, "run", job, "--run-dir", run, "--quiet")
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["mechanism"] == {"name": "toy-identity", "version": "7"}
+    assert manifest["versions"]["toy-dpscale"] == "1.2"
+    run_dpscale(site, "evidence", run)
+    run_dpscale(site, "evidence", "--check", run / "evidence")
+    assert json.loads((run / "evidence/versions.json").read_text())["run"]["toy-dpscale"] == "1.2"
+
+
+def test_core_charges_cost_of_foreign_plan(site, tmp_path):
+    """The cost on the ledger is recomputed from the draws, as for a mechanism of dpscale with the same plan."""
+    costs = []
+    for number, name in enumerate(("toy-identity", "identity")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run_dpscale(site, "run", write(folder, **JOB | {"mechanism": {"name": name}, "reconstruct": {}}),
+                    "--run-dir", folder / "run", "--quiet")  # fmt: skip
+        costs.append(json.loads((folder / "run/manifest.json").read_text())["privacy"]["cost"])
+    assert costs[0] == costs[1]
+
+
+def test_only_named_plugin_is_loaded(site, tmp_path):
+    job = write(tmp_path, **JOB | {"mechanism": {"name": "identity"}, "reconstruct": {}})
+    code = (f"import sys, dpscale; dpscale.run({str(job)!r}, {str(tmp_path / 'run')!r}); "
+            "print('toy_dpscale' in sys.modules)")  # fmt: skip
+    assert run_python(site, "-c", code)[0].splitlines()[-1] == "False"
+    assert "toy-dpscale" not in json.loads((tmp_path / "run/manifest.json").read_text())["versions"]
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("toy-broken", "of toy-dpscale 1.2, which fails to import (ModuleNotFoundError)"),
+    ("toy-other-name", "of toy-dpscale 1.2, which is not a plug-in with this name"),
+    ("toy-identitty", "toy-identity"),
+])  # fmt: skip
+def test_wrong_plugin_is_refused_in_one_sentence(site, tmp_path, name, message):
+    job = write(tmp_path, **JOB | {"mechanism": {"name": name}})
+    _, error = run_dpscale(site, "run", job, "--run-dir", tmp_path / "run", "--quiet", code=2)
+    assert error.count("\n") == 1
+    assert error.startswith("dpscale: mechanism.name: ")
+    assert message in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_plugin_of_a_finished_run_is_named(site, tmp_path):
+    """Without the distribution, a finished run says which mechanism is missing."""
+    job, run = write(tmp_path, **JOB), tmp_path / "run"
+    run_dpscale(site, "run", job, "--run-dir", run, "--quiet")
+    (run / "answers" / "index.parquet").unlink()
+    _, error = run_dpscale(ROOT, "reconstruct", run, code=2)
+    assert "'toy-identity'" in error
