@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import dpscale as dp
+from dpscale import mechanisms, reconstruction
 from dpscale.__main__ import main
 from dpscale.job import Job
 from dpscale.job.data import Data
@@ -80,7 +81,9 @@ def test_python_blocks_run(page, place, monkeypatch):
 )
 def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
     content = tomllib.loads(snippet.text)
-    if content.keys() & {"impossible", "determined"}:
+    if "project" in content:
+        assert set(content["project"]["entry-points"]) == {mechanisms.GROUP, reconstruction.GROUP}
+    elif content.keys() & {"impossible", "determined"}:
         attributes = {"age": {"kind": "integer", "low": 0, "high": 99}} | {
             name: {"kind": "categories", "values": values}
             for name, values in {"marital": ["single", "married", "widowed"], "code": ["A1", "A2", "B1"],
