@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def test_missing_parents_and_forbidden_loops_stay_within_sensitivity(
     for name, key in (("persons", "boss"), ("payments", "kind")):
         frame = data[name]
         data[name] = frame.assign(**{key: frame[key].where(rng.random(len(frame)) < 0.7).astype("Int64")})
-    monkeypatch.setitem(globals(), "make_database", lambda _: data)
+    monkeypatch.setattr(sys.modules[__name__], "make_database", lambda _: data)
     loose = [PAYMENTS, ACCOUNTS, TAGS, KINDS | {"nulls": "keep"}, BOSSES | {"nulls": "keep", "loops": False}]
     check_sensitivity(tmp_path, 2, loose)
     found = read_links(MultiTableRun(tmp_path / "all" / "run").job, tmp_path / "all")
@@ -132,8 +133,8 @@ def test_planted_unsafe_count_is_detected(tmp_path: Path, monkeypatch: pytest.Mo
     data = make_database(1)
     rare = data["payments"].drop_duplicates("kind")  # each kind has one payment, which is removed with its payer
     tags = data["accounts"][["account"]].merge(pd.DataFrame({"kind": rare.kind.iloc[:1]}), how="cross")
-    monkeypatch.setitem(globals(), "make_database", lambda _: data | {"payments": rare, "tags": tags})
-    monkeypatch.setitem(globals(), "attribute_sizes", lambda exact: tuple(
+    monkeypatch.setattr(sys.modules[__name__], "make_database", lambda _: data | {"payments": rare, "tags": tags})
+    monkeypatch.setattr(sys.modules[__name__], "attribute_sizes", lambda exact: tuple(
         (2, 3, *([2] * (table.shape[1] - 2))) for table in (exact.parents, exact.children)))  # fmt: skip
     safe = [{name: own for name, own in link.items() if name != "counts"} for link in unsafe]
     (tmp_path / "safe").mkdir()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpscale import Domain, PlanError, Workload, plan
+from dpscale.plans.blocks import Block
 from dpscale.plans.requests import make_schedule
 from dpscale.privacy.draws import SMOOTHING, LaplaceDraw
 
@@ -23,17 +24,21 @@ def test_schedule_cost_is_within_budget_and_nearly_all_of_it(name, cost, rows):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_schedule_cost_equals_brute_force(name):
-    """The oracle is Σ (m Δ k)² / (v − s), with Δ² by brute force over the explicit strategy."""
-    built = PLANS[name]
-    schedule = make_schedule(built, 0.7, 3)
+    schedule = make_schedule(PLANS[name], 0.7, 3)
+    total = brute_force_cost(PLANS[name], schedule.draws, 3)
+    assert total <= schedule.cost <= total * (1 + Fraction(1, 10**12))
+
+
+def brute_force_cost(built, draws, rows):
+    """Return Σ (m Δ k)² / (v − s), with Δ² by brute force over the explicit strategy and `rows` records per unit."""
     total = Fraction(0)
-    for block, draw in zip(built.blocks, schedule.draws, strict=True):
+    for block, draw in zip(built.blocks, draws, strict=True):
         largest = 1
         for factor in block.factors:
             columns = factor.explicit().T.tolist()
             largest *= max(sum(value * value for value in column) for column in columns)
-        total += Fraction(draw.multiplier**2 * 9 * largest, draw.variance - SMOOTHING)
-    assert total <= schedule.cost <= total * (1 + Fraction(1, 10**12))
+        total += Fraction(draw.multiplier**2 * rows**2 * largest, draw.variance - SMOOTHING)
+    return total
 
 
 def test_scheduled_variance_exceeds_smoothing_bound():
@@ -41,12 +46,13 @@ def test_scheduled_variance_exceeds_smoothing_bound():
         assert draw.variance >= 4096**2
 
 
-def test_planted_understated_sensitivity_is_detected():
-    """The previous test must reject a strategy whose sensitivity is understated by √2."""
-    built = PLANS["residual-planner"]
-    schedule = make_schedule(built, 0.7)
-    understated = sum(d.cost for d in schedule.draws) / 2
-    assert understated < schedule.cost * Fraction(9, 10)
+@pytest.mark.parametrize("name", ["query-smasher", "residual-planner"])
+def test_planted_understated_sensitivity_is_detected(name, monkeypatch):
+    """Planted fault: blocks whose squared sensitivity is half the true one get too little noise for their charge."""
+    true = Block.squared_l2_sensitivity.fget
+    monkeypatch.setattr(Block, "squared_l2_sensitivity", property(lambda self: max(1, true(self) // 2)))
+    schedule = make_schedule(PLANS[name], 0.7, 3)
+    assert brute_force_cost(PLANS[name], schedule.draws, 3) > schedule.cost * Fraction(3, 2)
 
 
 def test_too_small_budget_is_refused():

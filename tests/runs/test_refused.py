@@ -9,7 +9,10 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.errors import DataError, DpscaleError, TransientError
+from dpscale.ledger import Ledger
+from dpscale.privacy.secret import secret_tag
 from dpscale.runs.links.run import MultiTableRun
+from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
 from tests.runs.small import table, write_job, write_table
 
@@ -60,7 +63,7 @@ def test_corrected_data_run_with_same_command(job, tmp_path):
 
 
 def test_charged_run_keeps_its_secret(tmp_path, monkeypatch):
-    """Planted refusal after the charge: the run resumes with the same secret."""
+    """Planted refusal after the charge: the run resumes with the same secret, under the same charge."""
     write_table(tmp_path / "data", table())
     job, measure_layouts = write_job(tmp_path), measure.measure_layouts
     monkeypatch.setattr(
@@ -72,7 +75,14 @@ def test_charged_run_keeps_its_secret(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "secret.key").exists()
     secret = (tmp_path / "run" / "secret.key").read_bytes()
     assert len(secret) == 32
-    assert dp.run(job, tmp_path / "run").total().estimate > 0
+    tag = Run(tmp_path / "run").manifest["secret_tag"]
+    assert secret_tag(secret) == tag
+    release = dp.run(job, tmp_path / "run")
+    assert release.total().estimate > 0
+    assert release.manifest["secret_tag"] == tag
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [entry] = ledger.summary()["datasets"]["small"]["releases"]
+    assert (entry["release"], entry["state"]) == (release.manifest["release"], "released")
 
 
 def test_existing_run_is_left(job, tmp_path):
