@@ -20,7 +20,7 @@ OLD_NAMES = {
     "data": "job.data",
     "database": "runs.links",
     "database.job": "job.tables",
-    "database.release": "api.database",
+    "database.release": "api.release",
     "declared": "domain.domain_schema",
     "discreet": "base.error_redaction",
     "each": "base.numerics",
