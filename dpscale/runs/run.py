@@ -45,6 +45,7 @@ class Run(RunDirectory):
     job: Job
     stages = STAGES
     frame: object = None  # the data, if a call passes them as a frame
+    measured_together = False  # the run of several tables, which charges for all, measures this one of them
 
     def _load(self, inputs: tuple[Any, ...]) -> None:
         if self.manifest.get("kind"):
@@ -102,10 +103,11 @@ class Run(RunDirectory):
     def planning_problem(self) -> PlanningProblem:
         """The planning problem: workload, budget and privacy unit of the job.
 
-        A charged run has the budget of its charge, even if a later version converts epsilon and delta differently.
+        A charged run has the budget of its charge, even if a later version converts epsilon and delta differently. The
+        job of a table of several states its budget itself.
         """
         problem, charged = self.job.planning_problem(self.workload), self.manifest["privacy"] or {}
-        if "budget" not in charged:
+        if "budget" not in charged or self.manifest.get("within"):
             return problem
         return replace(problem, budget=replace(problem.budget, amount=float(Fraction(charged["budget"]))))
 
@@ -119,11 +121,17 @@ class Run(RunDirectory):
         return measurement_plan
 
     def check_plan(self) -> None:
-        """Raise JobError if nothing was charged yet and the stored plan does not follow from the job."""
-        follows = self.job.method.follows
-        if self.manifest["privacy"] is None and not follows(
-            self.measurement_plan, self.planning_problem, self.job.options
-        ):
+        """Raise JobError if the run may not be measured: alone as one of several tables, or with a plan of another job.
+
+        The ledger compares plan and cost of a charged run, so its plan may come from an earlier version. Of several
+        tables it knows the sum only: they are measured by their common run, with the plans that it charges.
+        """
+        part = self.manifest.get("within") is not None
+        if part and not self.measured_together:
+            raise JobError("run directory", f"{self.path} is one of several tables, which are charged together",
+                           "the directory of the whole run", "run the stage there")  # fmt: skip
+        charged = self.manifest["privacy"] is not None and not part
+        if not charged and not self.job.method.follows(self.measurement_plan, self.planning_problem, self.job.options):
             raise JobError("run directory", f"the plan in {self.path / 'plan'} does not follow from the job",
                            "the plan as the run wrote it", "start a new run")  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.ledger import Ledger
 from dpscale.runs.links import stages
-from tests.links.small import write_job
+from dpscale.runs.run import Run
+from tests.links.small import make_job, write_job
 
 
 def stop(*_: Any, **__: Any) -> Any:
@@ -89,3 +92,58 @@ def test_evidence_of_jointly_charged_tables_is_refused(tmp_path: Path, place: st
     done = CliRunner().invoke(main, ["evidence", str(tmp_path / place)])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
     assert "several tables" in done.stderr
+
+
+def plan_only(tmp_path: Path, mechanism: str = "aim-grem") -> tuple[Path, Path]:
+    """Return job and run directory of a planned run."""
+    job = make_job()
+    job["tables"]["persons"] |= {"mechanism": mechanism}
+    path, run = write_job(tmp_path, job), tmp_path / "run"
+    done = CliRunner().invoke(main, ["plan", str(path), "--run-dir", str(run), "--quiet"])
+    assert done.exit_code == 0, done.output
+    return path, run
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_table_is_not_measured_alone(tmp_path: Path) -> None:
+    """Its charge is part of that of the whole run, which alone knows the costs of all tables."""
+    _, run = plan_only(tmp_path)
+    done = CliRunner().invoke(main, ["measure", str(run / "tables/persons"), "--quiet"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "charged together" in done.stderr
+    assert not list(run.rglob("measurements/*.parquet"))
+
+
+@pytest.mark.parametrize("edited", ["within", "budget", "plan"])
+def test_edited_table_draws_no_more_than_is_charged(tmp_path: Path, edited: str) -> None:
+    """Planted: the share of a table is edited between planning and measuring, and no hash of a stage is checked."""
+    path, run = plan_only(tmp_path, "residual-planner" if edited == "budget" else "aim-grem")
+    table = run / "tables" / "persons"
+    manifest = json.loads((table / "manifest.json").read_text())
+    cost = {"gaussian": "1/1000000", "zcdp": "0", "pure": "0", "pure_squares": "0"}
+    if edited == "within":
+        edit_json(table / "manifest.json", within=manifest["within"] | {"cost": cost})
+    if edited == "budget":
+        edit_json(table / "manifest.json", privacy={"cost": cost, "budget": "1000"})
+    if edited == "plan":
+        plan = json.loads((table / "plan/plan.json").read_text())
+        plan.pop("first")
+        (table / "plan/plan.json").write_text(json.dumps(plan | {"beta": "1000"}))
+        edit_json(table / "manifest.json", privacy={"cost": cost}, stages={"plan": {"state": "done"}})
+    done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
+    assert done.exit_code == (2 if edited == "plan" else 0), done.output
+    if edited == "plan":
+        assert "does not follow from the job" in done.stderr
+        assert not list(run.rglob("measurements/*.parquet"))
+        return
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [row] = ledger.summary("shop")["datasets"]["shop"]["releases"]
+    assert float(Fraction(row["cost"]["gaussian"])) == pytest.approx(8, rel=1e-6)
+    for name, own in dp.Release.open(
+        run
+    ).tables.items():  # reading compares noise and plan
+        assert own.marginal(own.domain.names[:1]).shape
+        assert float(Run(run / "tables" / name).measurements.spent.gaussian) <= 1.6 * (1 + 1e-9)

@@ -131,7 +131,9 @@ class MultiTableRun(RunDirectory):
     def _create_table(self, name: str) -> Run:
         """Create the run of a table, or reopen it. With a seed, the numbers of runs tell their noise apart."""
         job, number = table_job(self.job, self.neighbours, name, self.path), self.manifest.get("number", 1)
-        return Run.create(job, self.path / "tables" / name, number=number)
+        run = Run.create(job, self.path / "tables" / name, number=number)
+        run.measured_together = True
+        return run
 
 
 def _layout(table: TableSection) -> Layout | None:

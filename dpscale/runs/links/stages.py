@@ -28,6 +28,7 @@ def plan(run: MultiTableRun, engine: Engine) -> None:
 
 def measure(run: MultiTableRun, engine: Engine) -> None:
     """Read the links, so that refused keys cost nothing; then release the tables, and measure the links."""
+    budget.assign_charges(run)  # from the plans as they are read now, which are those that are drawn
     ensure_noise_key(run)
     budget.charge_run(run, reserve=False)
     exact = _read_links(run, engine)
