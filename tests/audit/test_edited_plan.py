@@ -117,3 +117,15 @@ def test_charged_adaptive_run_resumes(tmp_path, monkeypatch, mechanism):
             dp.run(job, tmp_path / "run")
     assert Run(tmp_path / "run").measurement_plan.noise_spec == ["aim-grem", "1", 1]
     dp.run(job, tmp_path / "run")
+
+
+@pytest.mark.parametrize("mechanism", ["residual-planner", "aim-grem"])
+def test_edited_budget_of_uncharged_run_is_refused(tmp_path, mechanism):
+    """Planted: the manifest claims a charge with a larger budget, which the ledger does not contain."""
+    job = write(tmp_path, mechanism={"name": mechanism}, engine={"scheduler": "synchronous"})
+    runner.run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
+    run = Run(tmp_path / "run")
+    run.update(privacy={"budget": "10000"})
+    with pytest.raises(dp.JobError, match="a charge that is not on the ledger"):
+        runner.run_stages(Run(tmp_path / "run"), only="measure")
+    assert not list((tmp_path / "run" / "measurements").glob("*"))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpscale.base.errors import DataError, RefusedValue
+from dpscale.base.errors import DataError, JobError, RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
 from dpscale.domain import Domain
 from dpscale.engine import Engine
@@ -203,7 +203,9 @@ def measure(run: Run, engine: Engine, table: Table, measurements: MeasurementSto
     state, pending = measurements.replay()
     if pending is not None or measurements.measurement_plan.next_selection(state) is not None:
         check_noise_key(run)
-        charge(run, measurements, reserve=False)
+        if charge(run, measurements, reserve=False) == "admitted" and run.manifest["privacy"] is not None:
+            raise JobError("run directory", f"manifest.json in {run.path} has a charge that is not on the ledger",
+                           "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip
         columns = columns_of(run.domain, measurements.measurement_plan.counted_sets)
         try:
             reader = Reader.of(run, engine, table, file_stamps, columns)
