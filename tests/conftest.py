@@ -19,16 +19,6 @@ settings.register_profile("dpscale", deadline=None)
 settings.load_profile("dpscale")
 
 
-SLOW_FIRST = ("pipelines", "cluster", "audit", "links", "ledger", "cli", "runs", "stored")
-
-
-def pytest_collection_modifyitems(items):
-    """Run the folders with the longest files first, so that no process works alone at the end."""
-    items.sort(
-        key=lambda item: next((n for n, one in enumerate(SLOW_FIRST) if one in item.path.parts), len(SLOW_FIRST))
-    )
-
-
 @pytest.fixture
 def place(tmp_path):
     """Directory with the small table as three Parquet files."""
