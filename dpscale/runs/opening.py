@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpscale.base.errors import DpscaleError
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import DpscaleError, JobError
 from dpscale.job import Job, job_content
 from dpscale.runs.create import resolve_path
 from dpscale.runs.directory import RunDirectory
@@ -75,6 +76,9 @@ def open_run(path: str | Path) -> RunDirectory:
     where = resolve_path(path)
     with disk_errors(where), store_errors(where):
         kind = read_manifest(where).get("kind", "") if present(where / MANIFEST) else ""
+    if kind not in FORMS:
+        raise JobError("run directory", f"manifest.json in {where} has the kind {safe_repr(kind)}", "a known kind",
+                       "restore the file, or open the run with the version of dpscale that it names")  # fmt: skip
     return FORMS[kind]().run(where)
 
 

@@ -126,7 +126,11 @@ class Run(RunDirectory):
         The ledger compares plan and cost of a charged run, so its plan may come from an earlier version. Of several
         tables it knows the sum only: they are measured by their common run, with the plans that it charges.
         """
-        part = self.manifest.get("within") is not None
+        part, recorded = self.manifest.get("within") is not None, self.manifest["mechanism"] or {}
+        if recorded.get("version", self.job.method.version) != self.job.method.version:
+            raise JobError("run directory", f"{self.path} was planned by version {recorded['version']} of "
+                           f"{self.job.method.name}", f"version {self.job.method.version}",
+                           "resume it with the version of dpscale that its manifest.json names")  # fmt: skip
         if part and not self.measured_together:
             raise JobError("run directory", f"{self.path} is one of several tables, which are charged together",
                            "the directory of the whole run", "run the stage there")  # fmt: skip

@@ -129,3 +129,11 @@ def test_edited_budget_of_uncharged_run_is_refused(tmp_path, mechanism):
     with pytest.raises(dp.JobError, match="a charge that is not on the ledger"):
         runner.run_stages(Run(tmp_path / "run"), only="measure")
     assert not list((tmp_path / "run" / "measurements").glob("*"))
+
+
+def test_run_of_other_mechanism_version_is_not_measured(tmp_path):
+    job = write(tmp_path, mechanism={"name": "residual-planner"}, engine={"scheduler": "synchronous"})
+    runner.run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
+    Run(tmp_path / "run").update(mechanism={"name": "residual-planner", "version": "0"})
+    with pytest.raises(dp.JobError, match="was planned by version 0 of residual-planner; expected version 1"):
+        runner.run_stages(Run(tmp_path / "run"), only="measure")

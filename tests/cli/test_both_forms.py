@@ -240,3 +240,10 @@ def test_edited_measurements_of_a_table_are_refused(copy, finished):
     target = file.parents[1]
     refused = run_command("reconstruct", target, "--quiet", code=2)
     assert "were changed" in refused.stderr
+
+
+def test_unknown_kind_of_run_is_refused(copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(manifest | {"kind": "other"}))
+    refused = run_command("status", copy, code=2)
+    assert "has the kind 'other'; expected a known kind" in refused.stderr
