@@ -3,10 +3,12 @@
 import hashlib
 import json
 import shutil
+import tomllib
 from contextlib import suppress
 
 import numpy as np
 import pytest
+import tomli_w
 
 import dpscale as dp
 from dpscale.audit.composition import records_of
@@ -14,10 +16,11 @@ from dpscale.job import Job
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
 from dpscale.runs.manifest import output_digest
-from dpscale.runs.run import Run
+from dpscale.runs.run import Run, job_digest
 from dpscale.runs.stages import budget, runner
 from tests.answered import edit_blocks
 from tests.audit.small import write
+from tests.links import small as shop
 
 JOB = {"workload": [{"family": "marginal", "attributes": [["a", "b"]]}], "engine": {"scheduler": "synchronous"}}
 
@@ -52,8 +55,6 @@ def update_plan_hash(run):
 
 def test_plan_edited_during_run_gives_no_second_draw(tmp_path, monkeypatch):
     """plan.json is edited between planning and measuring; a copy of the run with its secret is measured as well."""
-    import tomli_w
-
     job, run, copy = write(tmp_path, **JOB), tmp_path / "run", tmp_path / "copy"
     (tmp_path / "domain.toml").write_text(
         tomli_w.dumps({"attributes": {name: {"kind": "coded", "size": 5} for name in "abc"}})
@@ -137,3 +138,47 @@ def test_run_of_other_mechanism_version_is_not_measured(tmp_path):
     Run(tmp_path / "run").update(mechanism={"name": "residual-planner", "version": "0"})
     with pytest.raises(dp.JobError, match="was planned by version 0 of residual-planner; expected version 1"):
         runner.run_stages(Run(tmp_path / "run"), only="measure")
+
+
+def copy_with_secret(job, folder, monkeypatch):
+    """Measure a job that is stopped before its secret is destroyed, and return a copy without its measurements."""
+    with monkeypatch.context() as patched:
+        patched.setattr(budget, "destroy_secret", lambda path: 1 / 0)
+        with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
+            dp.run(job, folder / "run")
+    copy = shutil.copytree(folder / "run", folder / "copy")
+    for path in [*copy.rglob("measurements/*"), *copy.rglob("links/*/*.npy")]:
+        path.unlink()
+    return copy
+
+
+@pytest.mark.parametrize("mechanism", ["residual-planner", "aim-grem"])
+def test_copy_with_other_filter_gets_no_second_release(tmp_path, monkeypatch, mechanism):
+    """The same noise on other counts would reveal the exact difference of the counts."""
+    job = write(tmp_path, mechanism={"name": mechanism}, engine={"scheduler": "synchronous"})
+    copy = copy_with_secret(job, tmp_path, monkeypatch)
+    content = tomllib.loads((copy / "job.toml").read_text())
+    content["data"]["where"] = f"{dp.Domain.read(copy / 'domain.toml').names[0]} > 0"
+    (copy / "job.toml").write_text(tomli_w.dumps(content))
+    edited = Job.read(copy / "job.toml", stored=True)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["job_sha256"] = job_digest(edited, edited.read_domain())
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(dp.BudgetError, match="another plan_digest"):
+        runner.run_stages(Run(copy), only="measure")
+    assert not list((copy / "measurements").glob("*"))
+    dp.run(job, tmp_path / "run")  # the original goes on
+
+
+def test_copy_of_table_with_other_release_gets_no_second_release(tmp_path, monkeypatch):
+    """The release id of a table is part of the key of its noise."""
+    job = shop.write_job(tmp_path, {"engine": {"scheduler": "synchronous"}})
+    copy = copy_with_secret(job, tmp_path, monkeypatch)
+    for path in [copy / "manifest.json", copy / "tables/persons/manifest.json"]:
+        manifest = json.loads(path.read_text())
+        manifest["stages"].pop("measure", None)
+        path.write_text(json.dumps(manifest | ({"release": "f" * 32} if "tables" in path.parts else {})))
+    with pytest.raises(dp.DpscaleError, match="another decision"):
+        dp.run(job, copy)
+    assert not list((copy / "tables/persons/measurements").glob("*.parquet"))
+    dp.run(job, tmp_path / "run")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -110,14 +110,23 @@ def charge_release(run: RunDirectory, charge: Charge, entry: dict[str, Any], res
 
 def charge(run: Run, measurements: MeasurementStore, reserve: bool = True) -> str:
     """Charge the release of a table, or the release of several tables that it belongs to; see `charge_release`."""
-    drawn, within, privacy = _draw_digest(run, measurements), run.manifest.get("within"), run.job.privacy
+    drawn, earlier = _draw_digests(run, measurements)
+    entry = _cost_entry(run, measurements.spent)
+    try:
+        return charge_release(run, _charge_of(run, measurements, drawn), entry, reserve)
+    except BudgetError:
+        with suppress(BudgetError):  # a version before 0.2 charged the run
+            return charge_release(run, _charge_of(run, measurements, earlier), entry, reserve)
+        raise
+
+
+def _charge_of(run: Run, measurements: MeasurementStore, drawn: str) -> Charge:
+    within, privacy = run.manifest.get("within"), run.job.privacy
     if within:
         terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
-        own = Charge(*terms, Protection(**within["protects"]), decision=(within["piece"], drawn))
-    else:
-        own = Charge(measurements.release, measurements.spent, drawn, privacy.epsilon, privacy.delta,
-                     run.job.data.protects, _public_hashes(run))  # fmt: skip
-    return charge_release(run, own, _cost_entry(run, measurements.spent), reserve)
+        return Charge(*terms, Protection(**within["protects"]), decision=(within["piece"], drawn))
+    return Charge(measurements.release, measurements.spent, drawn, privacy.epsilon, privacy.delta,
+                  run.job.data.protects, _public_hashes(run))  # fmt: skip
 
 
 def record_decision(run: Run, release: str, number: int, digest: str) -> None:
@@ -213,10 +222,13 @@ def check_ledger_link(run: RunDirectory, ledger: Ledger) -> None:
         ledger.check_contains(link["release"], link["digest"])
 
 
-def _draw_digest(run: Run, measurements: MeasurementStore) -> str:
-    """Return a digest of everything that determines the draws: plan, domain, data, noise and noise key.
+def _draw_digests(run: Run, measurements: MeasurementStore) -> tuple[str, str]:
+    """Return a digest of everything that determines the draws, and the one of versions before 0.2.
 
     With it the ledger refuses a second draw under the same release id, for example from a copy of the run directory.
+    Plan, domain, data, noise, noise key and release id determine the noise; the job also determines the counts that it
+    is added to, for example by a filter or the privacy unit: the same noise on other counts would reveal their
+    difference. The earlier digest lacks release id and job.
     """
     content = [
         run.measurement_plan.digest,
@@ -225,7 +237,9 @@ def _draw_digest(run: Run, measurements: MeasurementStore) -> str:
         measurements.measurement_plan.noise_spec,
         run.manifest["secret_tag"],
     ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    own = [*content, measurements.release, run.manifest["job_sha256"]]
+    drawn, earlier = (hashlib.sha256(json.dumps(one).encode()).hexdigest() for one in (own, content))
+    return drawn, earlier
 
 
 def _public_hashes(run: Run) -> dict[str, str]:
