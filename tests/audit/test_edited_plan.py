@@ -153,12 +153,13 @@ def copy_with_secret(job, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("mechanism", ["residual-planner", "aim-grem"])
-def test_copy_with_other_filter_gets_no_second_release(tmp_path, monkeypatch, mechanism):
-    """The same noise on other counts would reveal the exact difference of the counts."""
-    job = write(tmp_path, mechanism={"name": mechanism}, engine={"scheduler": "synchronous"})
+def test_copy_with_other_unit_gets_no_second_release(tmp_path, monkeypatch, mechanism):
+    """Another column bounds other rows: the same noise on their counts would reveal the difference of the counts."""
+    data = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 2}
+    job = write(tmp_path, data=data, mechanism={"name": mechanism}, engine={"scheduler": "synchronous"})
     copy = copy_with_secret(job, tmp_path, monkeypatch)
     content = tomllib.loads((copy / "job.toml").read_text())
-    content["data"]["where"] = f"{dp.Domain.read(copy / 'domain.toml').names[0]} > 0"
+    content["data"]["privacy_unit"] = "c"
     (copy / "job.toml").write_text(tomli_w.dumps(content))
     edited = Job.read(copy / "job.toml", stored=True)
     manifest = json.loads((copy / "manifest.json").read_text())
