@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.ledger import Ledger
-from dpscale.runs.links import stages
+from dpscale.runs.links import budget, stages
 from dpscale.runs.run import Run
 from tests.links.small import make_job, write_job
 
@@ -146,3 +146,36 @@ def test_edited_table_draws_no_more_than_is_charged(tmp_path: Path, edited: str)
     for name, own in dp.Release.open(run).tables.items():  # reading compares noise and plan
         assert own.marginal(own.domain.names[:1]).shape
         assert float(Run(run / "tables" / name).measurements.spent.gaussian) <= 1.6 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("mechanism", ["maxent", "published"])
+@pytest.mark.parametrize("killed", ["before commit", "before publication", "before a link"])
+def test_end_finishes_run_whose_noise_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str, mechanism: str
+) -> None:
+    """Killed at the end of the measure stage: what was paid for is finished; without some noise it is abandoned."""
+    job = make_job()
+    job["link"][1] |= {"mechanism": mechanism}
+    path, run = write_job(tmp_path, job), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        if killed == "before commit":
+            patch.setattr(budget, "publish_release", stop)
+        if killed == "before publication":
+            patch.setattr(Ledger, "publish", stop)
+        if killed == "before a link":
+            measure = stages.measure_link
+            patch.setattr(stages, "measure_link", lambda *own: stop() if own[2] == 2 else measure(*own))
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+    before = {one: one.read_bytes() for one in run.rglob("links/*/*") if one.is_file()}
+    done = CliRunner().invoke(main, ["end", str(run), "--json"])
+    assert done.exit_code == 0, done.output
+    ended = json.loads(done.stdout)
+    if killed == "before a link":
+        assert (ended["how"], ended["charged"]["state"]) == ("abandoned", "reserved")
+        return
+    assert (ended["how"], ended["charged"]["state"]) == ("finished", "released")
+    assert not list(run.rglob("secret.key"))
+    release = dp.run(path, run)
+    assert len(release.synthetic()["orders"])
+    assert {one: one.read_bytes() for one in before} == before

@@ -10,6 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from dpscale.base.numerics import Integers
@@ -149,5 +150,9 @@ def assign_charges(run: MultiTableRun) -> None:
 
 def publish_run(run: MultiTableRun) -> None:
     """Publish the release of all tables and links, once all noise is drawn."""
-    folders = (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path)
-    publish_release(run, run.manifest["release"], charge_run(run), folders)
+    publish_release(run, run.manifest["release"], charge_run(run), drawn_folders(run))
+
+
+def drawn_folders(run: MultiTableRun) -> tuple[Path, ...]:
+    """Return the folders with drawn values of links."""
+    return (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path)

@@ -121,9 +121,10 @@ class _Measuring:
 
     def _entries(self) -> Integers:
         """Return the exact entries of all cross marginals, after charging the budget."""
+        if self.exact is None:
+            raise self._missing("rounds")
         charge_run(self.run)
         if "entries" not in self.stored:
-            assert self.exact is not None
             self.stored["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
         return self.stored["entries"]
 
@@ -198,12 +199,15 @@ class _Measuring:
         if before is not None:
             return before
         if self.exact is None:
-            raise JobError("run directory", f"{name} of link {self.link.called} and the noise secret are missing",
-                           "the unmodified directory of the run", "restore it, or start a new run")  # fmt: skip
+            raise self._missing(name)
         charge_run(self.run)
         late = name in SUMS
         record_draws(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
         return records.measure(name, self._query_text(late), compute(self.exact), draw, self.run.secret.read())
+
+    def _missing(self, name: str) -> JobError:
+        return JobError("run directory", f"{name} of link {self.link.called} and the noise secret are missing",
+                        "the unmodified directory of the run", "restore it, or start a new run")  # fmt: skip
 
     def _query_text(self, late: bool) -> str:
         """Return the text that identifies the query: the degree bound, or a digest of the features of both sides."""

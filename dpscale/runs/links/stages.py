@@ -5,8 +5,11 @@ The measure stage also estimates and samples each table, because links are measu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dpscale.base.errors import ReportError
 from dpscale.engine import Engine
+from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.links import budget
 from dpscale.runs.links.link_data import ExactLinks
 from dpscale.runs.links.link_sampling import LinkSides
@@ -16,7 +19,7 @@ from dpscale.runs.links.run import MultiTableRun
 from dpscale.runs.links.writer import check_public, write_tables
 from dpscale.runs.stages.budget import ensure_noise_key
 from dpscale.runs.stages.runner import run_requested
-from dpscale.storage.files import present, remove_partial
+from dpscale.storage.files import flush_names, present, remove_partial
 
 
 def plan(run: MultiTableRun, engine: Engine) -> None:
@@ -34,11 +37,38 @@ def measure(run: MultiTableRun, engine: Engine) -> None:
     exact = _read_links(run, engine)
     for stage in ("measure", "reconstruct", "synthesize"):
         _run_tables(run, engine, stage)
+    _measure_links(run, exact)
+    remove_partial(run.path / "links")
+    budget.publish_run(run)
+
+
+def _measure_links(run: MultiTableRun, exact: Mapping[str, ExactLinks]) -> None:
     sides = LinkSides(run)
     for number, link in enumerate(run.job.link):
         sides.known(link, measure_link(run, link, number, sides.of(link), exact.get(link.called)))
-    remove_partial(run.path / "links")
-    budget.publish_run(run)
+
+
+def finish(run: MultiTableRun) -> bool:
+    """Complete the measure stage if all noise is drawn, for example after a kill at the very end.
+
+    Returns
+    -------
+    bool
+        Whether all tables and links are measured. Nothing is drawn.
+    """
+    needed = ("measure", "reconstruct", "synthesize")
+    try:
+        if not all(table.done(stage) for table in run.tables.values() for stage in needed):
+            return False
+        _measure_links(run, {})  # reads stored values only
+    except UNREADABLE:
+        return False
+    with run.record_stage(run.stages["measure"]):
+        remove_partial(run.path / "links")
+        for folder in budget.drawn_folders(run):
+            flush_names(folder)
+        run.destroy_key()
+    return True
 
 
 def publish_finished(run: MultiTableRun) -> None:
