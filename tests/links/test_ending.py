@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.ledger import Ledger
+from dpscale.measurement.measurement import LinkRecords
 from dpscale.runs.links import budget, stages
 from dpscale.runs.run import Run
 from tests.links.small import make_job, write_job
@@ -149,7 +150,7 @@ def test_edited_table_draws_no_more_than_is_charged(tmp_path: Path, edited: str)
 
 
 @pytest.mark.parametrize("mechanism", ["maxent", "published"])
-@pytest.mark.parametrize("killed", ["before commit", "before publication", "before a link"])
+@pytest.mark.parametrize("killed", ["before commit", "before publication", "in a link"])
 def test_end_finishes_run_whose_noise_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str, mechanism: str
 ) -> None:
@@ -162,16 +163,17 @@ def test_end_finishes_run_whose_noise_is_drawn(
             patch.setattr(budget, "publish_release", stop)
         if killed == "before publication":
             patch.setattr(Ledger, "publish", stop)
-        if killed == "before a link":
-            measure = stages.measure_link
-            patch.setattr(stages, "measure_link", lambda *own: stop() if own[2] == 2 else measure(*own))
+        if killed == "in a link":
+            measure = LinkRecords.measure
+            patch.setattr(LinkRecords, "measure", lambda self, name, *own: stop() if name in ("v", "round-01")
+                          else measure(self, name, *own))  # fmt: skip
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
     before = {one: one.read_bytes() for one in run.rglob("links/*/*") if one.is_file()}
     done = CliRunner().invoke(main, ["end", str(run), "--json"])
     assert done.exit_code == 0, done.output
     ended = json.loads(done.stdout)
-    if killed == "before a link":
+    if killed == "in a link":
         assert (ended["how"], ended["charged"]["state"]) == ("abandoned", "reserved")
         return
     assert (ended["how"], ended["charged"]["state"]) == ("finished", "released")

@@ -223,7 +223,8 @@ class _Measuring:
 
     def _tag(self) -> str:
         """Return a keyed digest of the links as read; files may change after they were hashed."""
-        assert self.exact is not None
+        if self.exact is None:
+            raise self._missing("draws")
         if "tag" not in self.stored:
             parts = (self.exact.rows, self.exact.parents, self.exact.children)
             digest = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in parts))
