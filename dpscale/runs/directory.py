@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class NewRun:
     inputs: tuple[Any, ...] = ()
 
 
-class RunDirectory:
+class RunDirectory(ABC):
     """Run directory of a job of one table or of several; `create` makes one or reopens that of an earlier run."""
 
     job: Any
@@ -86,14 +87,14 @@ class RunDirectory:
             check_version(self.path, self.manifest)
             self._load(inputs)
 
+    @abstractmethod
     def _load(self, inputs: tuple[Any, ...]) -> None:
         """Read the job; raise JobError if a file that the job fixes was edited."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def _prepare(cls, job: Any) -> NewRun:
         """Return the content of a new directory for a job; raise JobError for a job that cannot run."""
-        raise NotImplementedError
 
     @classmethod
     def create(
@@ -138,25 +139,26 @@ class RunDirectory:
             run._reopen(job)
         return run
 
+    @abstractmethod
     def _reopen(self, job: Any) -> None:
         """Take over settings of the job that may change without cost."""
 
     @property
+    @abstractmethod
     def data_paths(self) -> list[str]:
         """Paths of the data of all tables, as the job gives them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def changed_data(self) -> dict[str, list[str]]:
         """Return what changed since measuring, by the key of the job: size, time or number of files, or the version.
 
         The result is empty if the data no longer exist or the run did not record them.
         """
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def tables(self) -> Mapping[str, Any]:
         """Runs of the private tables by name; a run of one table is its own, by the name "data"."""
-        raise NotImplementedError
 
     @property
     def table(self) -> Any:
@@ -167,9 +169,9 @@ class RunDirectory:
                            f"name one: release.tables[{names[0]!r}], or {self.path / 'tables' / names[0]}")  # fmt: skip
         return self.tables["data"]
 
+    @abstractmethod
     def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
         """Return the synthetic rows; `read` maps the files of a table to its rows."""
-        raise NotImplementedError
 
     @property
     def pair_tables(self) -> tuple[str, ...]:

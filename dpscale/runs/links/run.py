@@ -82,6 +82,9 @@ class MultiTableRun(RunDirectory):
         digest = digest_of(job)
         return NewRun(digest, lambda number: _first_files(job, digest, number))
 
+    def _reopen(self, job: MultiTableJob) -> None:
+        """Do nothing: the settings of rows are part of the job's digest."""
+
     def pin_versions(self) -> None:
         """Record the latest version of versioned tables, so that later reads use it."""
         if "at" not in self.manifest and (found := latest_versions(self.job)):
