@@ -107,9 +107,10 @@ def test_table_of_means_gives_reason_for_refused_group(tmp_path):
                                   "ledger": str(tmp_path / "ledger.sqlite")},
                       "workload": [{"family": "marginal", "degree": 2}],
                       "engine": {"scheduler": "synchronous", "seed": 3}}, tmp_path / "run")  # fmt: skip
-    found = release.mean("fare", by="kind")
+    sure = 1 - 1e-9  # the empty group looks like records once in a billion runs: the noise depends on library versions
+    found = release.mean("fare", by="kind", level=sure)
     assert found["estimate"].notna().tolist() == [True, False]
     assert found["reason"][0] is None or pd.isna(found["reason"][0])
     assert "not distinguishable from zero" in found["reason"][1]
     with pytest.raises(dp.PlanError, match="not distinguishable"):
-        mean(release.answered, "fare", LEVEL, ("kind", 1))
+        mean(release.answered, "fare", sure, ("kind", 1))
