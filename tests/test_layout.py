@@ -81,10 +81,11 @@ def pipelines(tmp_path_factory):
     return place
 
 
-JOBS = ["adaptive", pytest.param("main", marks=pytest.mark.slow), pytest.param("census", marks=pytest.mark.slow)]
+JOBS = ["adaptive", "main", "census"]
 
 
-@pytest.mark.parametrize("name", JOBS)  # the steps are the same; that the others' job files run is tested below
+@pytest.mark.slow  # tests/cli/test_both_forms.py runs the steps of another job; the job files run below
+@pytest.mark.parametrize("name", JOBS)
 def test_pipelines_run_step_by_step(pipelines, name):
     run = pipelines / "runs" / name
     run_python(pipelines / "pipelines/steps.py", pipelines / f"pipelines/{name}.toml", run)

@@ -12,7 +12,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.display import safe_repr
@@ -85,6 +84,8 @@ def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[st
     check_level(level)
     cumulative = np.cumsum(_counts(answered, attribute, by))
     values, errors = cumulative - q * cumulative[-1], _errors(answered, attribute, q, by)
+    from scipy.optimize import isotonic_regression  # a third of the import of a release
+
     cell, within = _place(isotonic_regression(cumulative).x, q)
     estimate = _value(attribute, cell, within)
     low, high = _possible(values, half_width(level, answered.estimates.noise) * errors, cell)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dpscale.base.arrow import buffers_of, is_text, pa, pc, types
@@ -263,6 +262,8 @@ def _texts(texts: list[str]) -> pa.Array:
 
 def _text_words(texts: pa.Array) -> Words:
     values = np.asarray(texts.cast(pa.large_binary()).to_numpy(zero_copy_only=False), dtype=object)
+    import pandas as pd
+
     return np.stack([pd.util.hash_array(values, hash_key=key, categorize=False) for key in KEYS], axis=1)
 
 

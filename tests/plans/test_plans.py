@@ -62,8 +62,9 @@ def make_plan(name: str, mechanism: str, noise: str = "gaussian"):
 
 
 def make_case(name: str, mechanism: str, noise: str):
-    """Return the parameters of a test; the slowest searches of HDMM are marked slow."""
-    long = (mechanism, noise) == ("hdmm", "laplace") and name not in ("mixed", "array", "total only")
+    """Return the parameters of a test; the slowest searches for Laplace noise are marked slow."""
+    quick = {"hdmm": ("mixed", "array", "total only"), "weighted-residuals": ("prefix", "array", "total only")}
+    long = noise == "laplace" and mechanism in quick and name not in quick[mechanism]
     return pytest.param(name, mechanism, noise, marks=[pytest.mark.slow] if long else [])
 
 
