@@ -78,14 +78,14 @@ def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[st
     for which neither G(x) is significantly negative nor G of the preceding value significantly positive, each at (1 −
     level)/2, so its coverage is at least `level`. `by` is an attribute and a cell; only records in that cell count.
     """
+    from scipy.optimize import isotonic_regression  # imported late: opening a release does not need it
+
     if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
         raise JobError("quantile", safe_repr(q), "a number between 0 and 1", "0.5 is the median")
     attribute = ordered(answered, name)
     check_level(level)
     cumulative = np.cumsum(_counts(answered, attribute, by))
     values, errors = cumulative - q * cumulative[-1], _errors(answered, attribute, q, by)
-    from scipy.optimize import isotonic_regression  # a third of the import of a release
-
     cell, within = _place(isotonic_regression(cumulative).x, q)
     estimate = _value(attribute, cell, within)
     low, high = _possible(values, half_width(level, answered.estimates.noise) * errors, cell)

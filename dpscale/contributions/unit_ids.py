@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd  # not at its first use, which depends on the values of units
 from numpy.typing import NDArray
 
 from dpscale.base.arrow import buffers_of, is_text, pa, pc, types
@@ -262,8 +263,6 @@ def _texts(texts: list[str]) -> pa.Array:
 
 def _text_words(texts: pa.Array) -> Words:
     values = np.asarray(texts.cast(pa.large_binary()).to_numpy(zero_copy_only=False), dtype=object)
-    import pandas as pd
-
     return np.stack([pd.util.hash_array(values, hash_key=key, categorize=False) for key in KEYS], axis=1)
 
 

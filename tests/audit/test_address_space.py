@@ -82,7 +82,6 @@ def test_out_of_memory_texts_equal_on_neighbouring_tables(runs, limits):
     assert {text for code, text in outcomes if code == 0} == {""}
 
 
-@pytest.mark.slow
 def test_planted_error_text_is_detected(runs):
     texts = [text for both in run_under_limits(20, runs, "planted") for _, text in both]
     assert any(not ALLOWED.fullmatch(text) for text in texts)

@@ -12,7 +12,7 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import ledger_dataset
-from tests.audit.small import write
+from tests.audit.small import write, write_selftest
 from tests.audit.test_bundle import GAUSSIAN, UNSEEDED, run_command
 from tests.runs.disks import needs_mounts
 
@@ -36,8 +36,7 @@ def test_truncated_log_is_detected_by_charged_run(tmp_path, monkeypatch):
     with pytest.raises(BudgetError, match="its history was truncated or replaced") as refused:
         ledger_dataset(run)
     assert (refused.value.exit_code, str(refused.value).count("\n")) == (3, 0)
-    (selftest := tmp_path / "selftest.json").write_text('[{"name": "a", "passed": true, "detail": ""}]')
-    code, _, message = run_command("evidence", run.path, "--selftest", selftest)
+    code, _, message = run_command("evidence", run.path, "--selftest", write_selftest(tmp_path))
     assert (code, message.count("\n")) == (3, 1)
 
 

@@ -37,7 +37,6 @@ def ledger_releases(place) -> list[dict]:
         return ledger.summary()["datasets"]["small"]["releases"]
 
 
-@pytest.mark.slow  # tests/cli/test_both_forms.py runs each stage in a process of its own
 def test_stages_in_separate_processes_equal_one_run(place):
     """As in a DAG, each command is a new process that receives only the run directory."""
     path = write_job(place, engine=SEEDED)

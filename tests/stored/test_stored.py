@@ -16,6 +16,7 @@ from dpscale.job.tables import MultiTableJob
 from dpscale.ledger import Ledger
 from dpscale.runs.links.run import digest_of
 from dpscale.runs.run import job_digest
+from tests.audit.small import write_selftest
 from tests.golden.runs import draw_records
 from tests.stored.runs import ARCHIVES, CASES, DATABASES, INTERRUPTED, estimates, releases, restore_case, run_case
 
@@ -116,7 +117,7 @@ OUTPUTS = (
 def test_commands_work_on_finished_run_and_spend_nothing(case, monkeypatch):
     with restore_case(case) as folder:
         monkeypatch.chdir(folder)
-        (folder / "selftest.json").write_text(json.dumps([{"name": "none", "passed": True, "detail": "not run"}]))
+        write_selftest(folder)
         before, charged = measurement_values(folder / "run"), ledger_entries(folder)
         for command in OUTPUTS:
             result = CliRunner().invoke(main, command, catch_exceptions=False)
@@ -131,9 +132,7 @@ def ledger_entries(folder):
         return [one for dataset in ledger.summary()["datasets"].values() for one in dataset["releases"]]
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow if case in DATABASES else ()) for case in INTERRUPTED]
-)
+@pytest.mark.parametrize("case", INTERRUPTED)
 def test_interrupted_run_resumes_with_same_noise_and_one_charge(case):
     with restore_case(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:
         finished.extractall(folder / "finished", filter="data")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.audit.small import write
+from tests.audit.small import write, write_selftest
 
 ROOT = Path(__file__).parents[2]
 MODULE = """
@@ -78,8 +78,7 @@ def test_run_records_distribution_and_version(site, tmp_path):
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["mechanism"] == {"name": "toy-identity", "version": "7"}
     assert manifest["versions"]["toy-dpscale"] == "1.2"
-    (tmp_path / "selftest.json").write_text(json.dumps([{"name": "none", "passed": True, "detail": "not run"}]))
-    run_dpscale(site, "evidence", run, "--selftest", tmp_path / "selftest.json")
+    run_dpscale(site, "evidence", run, "--selftest", write_selftest(tmp_path))
     run_dpscale(site, "evidence", "--check", run / "evidence")
     assert json.loads((run / "evidence/versions.json").read_text())["run"]["toy-dpscale"] == "1.2"
 
