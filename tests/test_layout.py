@@ -84,7 +84,7 @@ def pipelines(tmp_path_factory):
 JOBS = ["adaptive", "main", "census"]
 
 
-@pytest.mark.slow  # tests/cli/test_both_forms.py runs the steps of another job; the job files run below
+@pytest.mark.slow  # tests/cli and tests/pipelines run the script on other jobs; the job files run below
 @pytest.mark.parametrize("name", JOBS)
 def test_pipelines_run_step_by_step(pipelines, name):
     run = pipelines / "runs" / name

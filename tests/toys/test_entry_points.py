@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,9 +73,16 @@ def test_foreign_mechanism_is_listed_in_schema_and_comparison(site, tmp_path):
     assert "toy-cut" in names["ReconstructTable"]
 
 
-def test_run_records_distribution_and_version(site, tmp_path):
-    job, run = write(tmp_path, **JOB), tmp_path / "run"
-    run_dpscale(site, "run", job, "--run-dir", run, "--quiet")
+@pytest.fixture(scope="module")
+def finished(site, tmp_path_factory):
+    """Run directory of a job with both plug-ins."""
+    folder = tmp_path_factory.mktemp("finished")
+    run_dpscale(site, "run", write(folder, **JOB), "--run-dir", folder / "run", "--quiet")
+    return folder / "run"
+
+
+def test_run_records_distribution_and_version(site, finished, tmp_path):
+    run = shutil.copytree(finished, tmp_path / "run")
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["mechanism"] == {"name": "toy-identity", "version": "7"}
     assert manifest["versions"]["toy-dpscale"] == "1.2"
@@ -117,10 +125,9 @@ def test_wrong_plugin_is_refused_in_one_sentence(site, tmp_path, name, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_missing_plugin_of_a_finished_run_is_named(site, tmp_path):
+def test_missing_plugin_of_a_finished_run_is_named(finished, tmp_path):
     """Without the distribution, a finished run says which mechanism is missing."""
-    job, run = write(tmp_path, **JOB), tmp_path / "run"
-    run_dpscale(site, "run", job, "--run-dir", run, "--quiet")
+    run = shutil.copytree(finished, tmp_path / "run")
     (run / "answers" / "index.parquet").unlink()
     _, error = run_dpscale(ROOT, "reconstruct", run, code=2)
     assert "'toy-identity'" in error
