@@ -13,6 +13,7 @@ import threading
 import time
 import tomllib
 from contextlib import suppress
+from types import SimpleNamespace
 
 import dask
 import pandas as pd
@@ -348,8 +349,9 @@ def test_replaced_driver_stops_writing(submitted_run, monkeypatch):
 def test_silence_is_measured_by_local_clock(submitted_run, monkeypatch):
     """A driver whose clock is an hour behind is not silent once its next heartbeat arrives."""
     monkeypatch.setattr(driver_status, "BEAT_SECONDS", 0.2)
-    now = time.time
-    monkeypatch.setattr(driver_status.time, "time", lambda: now() - 3600)
+    # not `time.time` itself: the scheduler in this process would set timers an hour late and never send to its clients
+    late = SimpleNamespace(time=lambda: time.time() - 3600, monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(driver_status, "time", late)
     driver_status.change(submitted_run, lambda _: True, driver="d", state="running")
     with driver.Heartbeat(submitted_run, "d"):
         monkeypatch.setattr(driver_status, "SILENT_SECONDS", -1)  # this side's clock runs as well, so all is late
