@@ -32,11 +32,11 @@ def one_way_queries(family: str, size: int) -> np.ndarray:
 
 def joint_queries(part, names) -> np.ndarray:
     """Return affine and abs queries from the definitions in the contract, and random queries as drawn."""
-    if part.family == "random":
+    if part.name == "random":
         return part.queries(names)
     sizes = part.domain.shape(names)
     x, y = np.meshgrid(*(np.arange(n) for n in sizes), indexing="ij")
-    if part.family == "affine":
+    if part.name == "affine":
         return np.array([x + y <= c for c in range(sum(sizes) - 1)], dtype=float)
     return np.array([np.abs(x - y) <= c for c in range(max(sizes))], dtype=float)
 
@@ -75,8 +75,9 @@ def explicit_workload(workload) -> tuple[np.ndarray, np.ndarray]:
 def _own(part, attribute, names) -> np.ndarray:
     if attribute.name not in names:
         return np.ones((1, attribute.size))
-    hybrid = "prefix" if attribute.name in part.numeric else "marginal"
-    return one_way_queries(hybrid if part.family == "hybrid" else part.family, attribute.size)
+    if part.name == "hybrid":
+        return one_way_queries("prefix" if attribute.name in part.family.numeric else "marginal", attribute.size)
+    return one_way_queries(part.name, attribute.size)
 
 
 def _spread(domain, names, queries) -> np.ndarray:

@@ -24,11 +24,10 @@ from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import MOST_JOINT, half_width
 from dpscale.reconstruction.model_answers import has_simultaneous_intervals, simultaneous_widths
-from dpscale.workload import FAMILIES, ExplicitPart, Family, Part, ProductPart
+from dpscale.workload import MARGINAL, ExplicitPart, Family, WorkloadPart, family_names, one_way_family
 
 MISSING = "(missing)"
 FIGURES = ("estimate", "std_error", "low", "high")
-ENDS = {"prefix": ("at_most",), "range": ("from", "to"), "circular": ("start", "end")}
 
 
 def are_numbers(attribute: Attribute) -> bool:
@@ -50,27 +49,27 @@ def column(attribute: Attribute, cells: Integers) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(cells, pa.int32()), labels, ordered=attribute.kind != "categories")
 
 
-def named(domain: Domain, part: Part, attributes: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:
+def named(domain: Domain, part: WorkloadPart, attributes: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:
     """Yield name and values of the columns that identify the queries of a part over one attribute set.
 
     Rows are in row-major order of `attributes`. A query for one value of `age` has the column `age`; a query for
     several values has `age_at_most`, or `age_from` and `age_to`, or `age_start` and `age_end`. Queries that are not
     products are numbered in the column `query`.
     """
-    if not isinstance(part, ProductPart):
+    if not part.factorizes:
         yield "query", _arrow(np.arange(part.count(part.domain.ordered(attributes))))
         return
-    families = [part.families((name,))[0] for name in attributes]
+    families = part.families(tuple(attributes))
     counts = [family.count(domain[name].size) for family, name in zip(families, attributes, strict=True)]
     for axis, (name, family) in enumerate(zip(attributes, families, strict=True)):
         before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
-        for end, cells in zip(_ends(name, family), family.bounds(domain[name].size).values(), strict=True):
+        for end, cells in zip(_ends(name, family), family.bounds(domain[name].size), strict=True):
             yield end, column(domain[name], np.tile(np.repeat(cells, after), before))
 
 
 def _ends(name: str, family: Family) -> list[str]:
     """Return one or two column names that differ from the names in `FIGURES`."""
-    own = [f"{name}_{end}" for end in ENDS.get(family.name, ())] or [name]
+    own = [f"{name}_{end.suffix}" if end.suffix else name for end in family.ends]
     return [f"{one}_" if one in FIGURES else one for one in own]
 
 
@@ -112,24 +111,24 @@ class Answered:
         extrapolated = self.estimates.extrapolates(ordered)
         return pa.table(columns if extrapolated is None else columns | {EXTRAPOLATED: [extrapolated] * len(answers)})
 
-    def part(self, names: AttributeSet, family: str | None) -> Part:
+    def part(self, names: AttributeSet, family: str | None) -> WorkloadPart:
         """Return the queries of a family over an attribute set.
 
         These are the queries of the workload, or any product family if the estimates answer all cells of the set.
         Without `family`, the cells are used if they are estimated, otherwise the workload's first family over the set.
         """
         mine = [part for part in self.estimates.workload.parts if names in part.sets]
-        asked = [part for part in mine if part.name == (family or "marginal")]
-        if not asked and (family is None or family in FAMILIES):
-            asked = self._cells(names, family, mine)
-        if not asked:
-            known = sorted({part.name for part in mine} | set(FAMILIES))
+        found = [part for part in mine if part.name == (family or MARGINAL.name)]
+        if not found and (other := one_way_family(family)) is not None:
+            found = self._cells(names, other, mine if family is None else [])
+        if not found:
+            known = sorted({part.name for part in mine} | set(family_names()))
             raise JobError("family", f"{safe_repr(family)} over {', '.join(names)}", "a family of the workload",
                            nearest(str(family), known))  # fmt: skip
-        if asked[0].count(names) > MOST_ROWS:
-            raise JobError("family", f"{asked[0].count(names):,} queries", f"at most {MOST_ROWS:,} rows of a table",
+        if found[0].count(names) > MOST_ROWS:
+            raise JobError("family", f"{found[0].count(names):,} queries", f"at most {MOST_ROWS:,} rows of a table",
                            "use Release.answer for single queries")  # fmt: skip
-        return asked[0]
+        return found[0]
 
     def cells(self, names: AttributeSet) -> tuple[Floats, Floats]:
         """Return estimates and standard errors of all cells of a set, with one axis per attribute.
@@ -137,22 +136,22 @@ class Answered:
         Per-cell weights of the workload are ignored, so that a cell with weight 0 is answered too.
         Raises PlanError if some cells are not estimated.
         """
-        part = self.part(names, "marginal")
-        if not isinstance(part, ProductPart):
-            (part,) = self._cells(names, "marginal", [])
+        part = self.part(names, MARGINAL.name)
+        if not part.factorizes:
+            (part,) = self._cells(names, MARGINAL, [])
         return self.estimates.part_answers(part, names)
 
-    def _cells(self, names: AttributeSet, family: str | None, mine: list[Part]) -> list[Part]:
+    def _cells(self, names: AttributeSet, family: Family, others: list[WorkloadPart]) -> list[WorkloadPart]:
+        """Return a family over a set whose cells are all estimated, else the other parts if there are any."""
         try:
             self.estimates.marginal(names)
         except PlanError:
-            if mine and family is None:
-                return mine
+            if others:
+                return others
             raise
-        numeric = frozenset[str]()
-        return [ProductPart(self.estimates.workload.domain, family or "marginal", (names,), (1.0,), numeric)]
+        return [family.part(self.estimates.workload.domain, (names,), (1.0,))]
 
-    def half(self, part: Part, names: AttributeSet, errors: Floats, level: float, joint: bool) -> Floats:
+    def half(self, part: WorkloadPart, names: AttributeSet, errors: Floats, level: float, joint: bool) -> Floats:
         """Return half widths of the intervals at `level`; see the module for `joint`."""
         check_level(level)
         if not joint:
@@ -179,10 +178,10 @@ class Answered:
         turned = np.ascontiguousarray(queries.transpose([0, *(1 + list(names).index(name) for name in ordered)]))
         return self.estimates.part_answers(ExplicitPart(domain, ordered, turned, np.ones(len(turned))), ordered)
 
-    def _along(self, part: Part, ordered: AttributeSet, names: AttributeSet) -> tuple[Floats, Floats]:
+    def _along(self, part: WorkloadPart, ordered: AttributeSet, names: AttributeSet) -> tuple[Floats, Floats]:
         """Return flat answers and errors; product queries are in row-major order of `names`."""
         answers, errors = self.estimates.part_answers(part, ordered)
-        if isinstance(part, ProductPart):
+        if part.factorizes:
             order = [ordered.index(name) for name in names]
             answers, errors = answers.transpose(order), errors.transpose(order)
         return answers.reshape(-1), errors.reshape(-1)

@@ -22,6 +22,7 @@ from dpscale.reconstruction.base import Estimates
 from dpscale.runs.directory import RunDirectory
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.opening import open_run
+from dpscale.workload import MARGINAL, PREFIX
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -282,7 +283,7 @@ class Release:
         DataFrame or pyarrow Table
         """
         listed = statistics.ordered(self.answered, attribute).listed
-        return framed(self.answered.table([attribute], "prefix", level, joint).slice(0, listed), frame)
+        return framed(self.answered.table([attribute], PREFIX.name, level, joint).slice(0, listed), frame)
 
     def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
         """Plot the cells of one attribute as bars with intervals, or of two as a heat map.
@@ -300,7 +301,7 @@ class Release:
         -------
         matplotlib.figure.Figure
         """
-        table = self.answered.table(attributes, "marginal", level, joint)
+        table = self.answered.table(attributes, MARGINAL.name, level, joint)
         return table_figure(table, self._run.table.domain, tuple(attributes))
 
     def _each(self, statistic: Callable[..., Estimate], by: str | None) -> Estimate | DataFrame:

@@ -18,7 +18,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import comb, floor, isqrt
 from pathlib import Path
 from typing import Any
 
@@ -209,11 +208,11 @@ def reaches(size: int) -> dict[str, int]:
 
 
 def _matrix(size: int, ends: int) -> list[list[int]]:
-    down = [floor(Fraction(SCALE * comb(2 * k, k), 4**k) + Fraction(1, 2)) for k in range(size)]
+    down = [math.floor(Fraction(SCALE * math.comb(2 * k, k), 4**k) + Fraction(1, 2)) for k in range(size)]
     triangle = [[down[i - j] if i >= j else 0 for j in range(size)] for i in range(size)]
     rows = triangle + [row[::-1] for row in triangle[::-1]] * (ends - 1)
     squares = [sum(row[cell] ** 2 for row in rows) for cell in range(size)]
-    alone = [isqrt(max(squares) - square) for square in squares]
+    alone = [math.isqrt(max(squares) - square) for square in squares]
     return rows + [[value if i == cell else 0 for i in range(size)] for cell, value in enumerate(alone) if value]
 
 

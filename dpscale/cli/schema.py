@@ -11,9 +11,10 @@ import click
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, rows_of
 from dpscale.job import Job
-from dpscale.job.sections import MechanismTable, ReconstructTable
+from dpscale.job.sections import PREDICATES, MechanismTable, ReconstructTable
 from dpscale.mechanisms import MECHANISMS, mechanism, mechanism_names
 from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, reconstruction_names
+from dpscale.workload import family_named, family_names
 
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
@@ -24,6 +25,12 @@ def schema() -> dict[str, Any]:
     kinds, ways = _options(mechanism_names(), mechanism), _options(reconstruction_names(), reconstruction)
     content["$defs"]["MechanismTable"] = _named("name", kinds, MechanismTable().name)
     content["$defs"]["ReconstructTable"] = _named("method", ways | {"auto": None}, ReconstructTable().method)
+    families = _options(family_names(), family_named)
+    part = content["$defs"]["Part"] | {"additionalProperties": False}
+    part["properties"]["family"]["enum"] = [*families, PREDICATES]
+    for model in families.values():
+        part["properties"] = model.model_json_schema()["properties"] | part["properties"]
+    content["$defs"]["Part"] = part
     return {"$schema": SCHEMA, "title": "dpscale job", **{k: v for k, v in content.items() if k != "title"}}
 
 

@@ -17,6 +17,7 @@ from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Domain
 from dpscale.job.data import Data
 from dpscale.job.sections import (
+    PREDICATES,
     EngineSettings,
     MechanismTable,
     Output,
@@ -40,7 +41,7 @@ from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
-from dpscale.workload import NAMES, Part as AnyPart, Workload, counts_of
+from dpscale.workload import Workload, WorkloadPart, family_distribution, family_names
 
 
 class Job(Settings):
@@ -118,7 +119,8 @@ class Job(Settings):
     @property
     def distributions(self) -> dict[str, str]:
         """Versions of other distributions whose plug-ins the job names, by name."""
-        foreign = (self.method.distribution, distribution(self.reconstruction.name))
+        families = (family_distribution(part.family) for part in self.workload)
+        foreign = (self.method.distribution, distribution(self.reconstruction.name), *families)
         return dict(one.rsplit(" ", 1) for one in foreign if one)
 
     def _remedy(self, requested: str) -> str:
@@ -189,9 +191,9 @@ class Job(Settings):
         return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts})
 
 
-def _check_joint(part: AnyPart, most: int) -> None:
+def _check_joint(part: WorkloadPart, most: int) -> None:
     """Raise JobError for a set with too many queries to simulate their noise."""
-    for names, count in zip(part.sets, counts_of(part), strict=True):
+    for names, count in zip(part.sets, part.counts, strict=True):
         if MOST_JOINT < count <= most:
             raise JobError("output.joint", f"{count:,} queries of family {part.name} over {', '.join(names)}",
                            f"at most {MOST_JOINT:,}", "leave it out, or set a smaller output.max_rows")  # fmt: skip
@@ -222,15 +224,16 @@ def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
 
 
 def _add(workload: Workload, part: Part) -> None:
-    if part.family == "predicates":
+    if part.family == PREDICATES:
         _add_predicates(workload, part)
         return
-    if part.family not in NAMES:
-        known = [*NAMES, "predicates"]
+    if part.family not in family_names():
+        known = [*family_names(), PREDICATES]
         raise JobError("workload.family", f"{part.family!r}", ", ".join(known), nearest(part.family, known))
     if part.file is not None:
-        raise JobError("workload.file", f"given for family {part.family!r}", "family predicates only", "remove it")
-    workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric)
+        raise JobError("workload.file", f"given for family {part.family!r}", f"family {PREDICATES} only", "remove it")
+    workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric,
+                 **part.given)  # fmt: skip
 
 
 def _add_predicates(workload: Workload, part: Part) -> None:

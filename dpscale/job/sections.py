@@ -9,12 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from dpscale.base.errors import JobError
 from dpscale.base.settings import OldNameWarning, Settings
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.storage.objects import located
+from dpscale.workload import family_named, family_names
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # default number of files
@@ -163,8 +172,13 @@ def warn_of_old_names(content: Mapping[str, Any]) -> None:
             warnings.warn(message, OldNameWarning, stacklevel=3)
 
 
+PREDICATES = "predicates"  # family of the queries in an array file
+
+
 class Part(Settings):
-    """One family of queries over attribute sets."""
+    """One family of queries over attribute sets; its other keys are the parameters of the family."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     family: str
     degree: int | None = None
@@ -174,6 +188,22 @@ class Part(Settings):
     p: float | None = None
     seed: int | None = None
     numeric: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> Part:
+        """Refuse keys that are no parameters of the family."""
+        known = type(family_named(self.family)).model_fields if self.given and self.family in family_names() else {}
+        unknown = {key: value for key, value in self.given.items() if key not in known}
+        if unknown:
+            raise ValidationError.from_exception_data("Part", [
+                {"type": "extra_forbidden", "loc": (key,), "input": value} for key, value in unknown.items()
+            ])  # fmt: skip
+        return self
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Parameters of the family as given, except those with a field of their own."""
+        return dict(self.model_extra or {})
 
     def resolved(self, folder: Path) -> Part:
         """Return the part with its file as an absolute path; relative paths start at `folder`."""

@@ -27,7 +27,7 @@ from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import variance_factor
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.low_order import fully_measured
-from dpscale.workload import Part, ProductPart, Workload
+from dpscale.workload import Workload, WorkloadPart
 
 MEASURED = 64  # bytes per cell or strategy row: counts, their product, noise in words, floats
 FORMS = ("least_squares", "low_order", "measurements")
@@ -47,7 +47,7 @@ def matrix_mechanism(
     )
 
 
-def _sample_evenly(part: Part, most: int) -> Sequence[AttributeSet]:
+def _sample_evenly(part: WorkloadPart, most: int) -> Sequence[AttributeSet]:
     """Return at most `most` evenly spaced sets of a part among those with positive weight."""
     sets = [names for names, weight in zip(part.sets, part.weights, strict=True) if np.any(weight)]
     return sets[:: -(-len(sets) // most)] if sets else sets
@@ -158,12 +158,9 @@ class FixedPlan:
             self._expected(part, names, scale) for part in self.workload.parts for names in _sample_evenly(part, most)
         ]
 
-    def _expected(self, part: Part, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
+    def _expected(self, part: WorkloadPart, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
         accuracy, queries = self.plan.accuracy, part.count(attributes)
-        if isinstance(part, ProductPart):  # the sum does not need every variance
-            total = accuracy.part_error(part, attributes)
-        else:
-            total = float(accuracy.part_variances(part, attributes).sum())
+        total = accuracy.summed_variance(part, attributes)
         error, name = scale * math.sqrt(total / queries), f"{part.name}-{len(attributes)}"
         return {"name": name, "attributes": attributes, "queries": queries, "error": error}
 

@@ -119,7 +119,7 @@ def _marginals(problem: PlanningProblem, options: Options, tools: Tools) -> Trie
         _blocks(union, optimise_marginals(union, noise, options.seed), problem.noise),
         svd_bound(union).value,
     )
-    if any(axis.key.split("/")[0] not in ("marginal", "total") for one in union.products for axis in one.axes):
+    if any(not (axis.is_identity or axis.is_total) for one in union.products for axis in one.axes):
         factors = attribute_strategies(union, noise, each=tools.each)
         strategy = optimise_marginals(union, noise, options.seed, factors)
         yield "marginals of attribute strategies", _blocks(union, strategy, problem.noise), svd_bound(union).value

@@ -7,8 +7,6 @@ only its own queries.
 
 from __future__ import annotations
 
-import math
-
 from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import marginal_plan, matrix_mechanism
@@ -16,7 +14,7 @@ from dpscale.plans.blocks import Block
 from dpscale.plans.factor import identity_factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import allocate
-from dpscale.workload import Part, ProductPart, Workload
+from dpscale.workload import Workload
 
 NAME = "identity"
 
@@ -38,17 +36,8 @@ def _energies(workload: Workload) -> dict[AttributeSet, float]:
     energies: dict[AttributeSet, float] = {}
     for part in workload.parts:
         for names, weight in zip(part.sets, part.weights, strict=True):
-            energies[names] = energies.get(names, 0.0) + weight * _energy(part, names)
+            energies[names] = energies.get(names, 0.0) + weight * part.squared_norm(names)
     return energies
-
-
-def _energy(part: Part, names: AttributeSet) -> float:
-    sizes = part.domain.shape(names)
-    if isinstance(part, ProductPart):
-        pairs = zip(part.families(names), sizes, strict=True)
-        return math.prod(family.trace(n) for family, n in pairs)
-    squares = part.queries(names).reshape(part.count(names), -1) ** 2
-    return float((part.query_weights(names) * squares.sum(axis=1)).sum())
 
 
 MECHANISM = matrix_mechanism(NAME, NoOptions, plan)

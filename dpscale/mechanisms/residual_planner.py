@@ -20,7 +20,6 @@ from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_split import ResidualSolutions
 from dpscale.optimize.convex import Solution
 from dpscale.optimize.marginal_algebra import least_maximum
-from dpscale.optimize.wide_bounds import lower_bound
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import center_factor
 from dpscale.plans.plan import Plan
@@ -85,7 +84,7 @@ def _uniform_dual(sub: Subworkload, roots: dict[str, float]) -> float:
 def _root_trace(factor: GramFactor | WideGram) -> float:
     """Return tr (G/n)^½, from the singular values of the matrix of queries."""
     if isinstance(factor, WideGram):
-        return math.sqrt(lower_bound(factor))
+        return math.sqrt(factor.lower_bound)
     return float(np.linalg.svd(factor.rows, compute_uv=False).sum()) / math.sqrt(factor.rows.shape[1])
 
 

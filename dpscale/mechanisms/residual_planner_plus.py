@@ -27,12 +27,12 @@ from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import allocate, variance_factor
-from dpscale.workload import FAMILIES, Subworkload, decompose, root_of
+from dpscale.workload import PREFIX, Subworkload, decompose, root_of
 
 NAME = "residual-planner-plus"
 BASES = {
     "identity": baselines.identity,
-    "prefix": FAMILIES["prefix"].matrix,
+    "prefix": PREFIX.matrix,
     "wavelet": baselines.wavelet,
     "hierarchical": baselines.hierarchical,
     "hb": baselines.hb,

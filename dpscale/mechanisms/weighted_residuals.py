@@ -26,11 +26,10 @@ from dpscale.optimize.axis_weights import WeightSearch, along_curve, cell_weight
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.integer_strategies import bits_of_weights
 from dpscale.optimize.joint_residuals import candidates, joint_spaces
-from dpscale.optimize.lower_bounds import exact_floor, floor
+from dpscale.optimize.lower_bounds import exact_floor, floor, whole_bound
 from dpscale.optimize.plan_store import PlanStore
 from dpscale.optimize.residual_grams import Demands, demands_of
 from dpscale.optimize.weight_objective import ObjectivePoint
-from dpscale.optimize.wide_bounds import whole_bound
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import LAPLACE, rooted
 from dpscale.workload.residual import subsets

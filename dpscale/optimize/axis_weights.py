@@ -23,7 +23,7 @@ from dpscale.optimize.implicit_workload import merged
 from dpscale.optimize.residual_grams import MIRRORED_CELLS, SEARCHED_CELLS, Demand, Demands, Joint, Products, Token
 from dpscale.optimize.weight_objective import SECONDS, ObjectivePoint, Profiles, WeightObjective
 from dpscale.privacy.draws import GAUSSIAN, rooted
-from dpscale.workload import FAMILIES, root_of
+from dpscale.workload import Family, root_of
 from dpscale.workload.residual import Weights
 from dpscale.workload.residual.axes import whole_weights
 from dpscale.workload.wide import even_cut, is_wide, runs_of
@@ -255,7 +255,7 @@ BLOCK_BITS, FEWEST_BITS = 20, 10  # fewer for few cells, where centring changes 
 LEAST = 1e-3  # least weight relative to the plain mean
 
 
-def cell_weights(profile: Floats, size: int, family: str, bits: int) -> Weights:
+def cell_weights(profile: Floats, size: int, family: Family, bits: int) -> Weights:
     """Return integer weights of the cells of an axis from the weights of its blocks.
 
     Parameters
@@ -264,7 +264,7 @@ def cell_weights(profile: Floats, size: int, family: str, bits: int) -> Weights:
         Weights of the blocks.
     size : int
         Number of cells of the axis.
-    family : str
+    family : Family
         One-way family of the axis; it determines the weights within blocks of wide axes.
     bits : int
         Precision of the integer weights.
@@ -292,25 +292,16 @@ def refine_profile(profile: Floats, size: int, parts: int) -> Floats:
     return np.asarray(found / found.sum())
 
 
-def inner_profile(family: str, size: int, cells: int) -> Floats:
+def inner_profile(family: Family, size: int, cells: int) -> Floats:
     """Return the weights of `cells` cells within a block of an axis of `size` cells."""
-    if family == "marginal":
-        return np.full(cells, 1 / cells)
     few = min(cells, SOLVED)
-    gram = _inner_queries(family, size, few)
+    gram = family.inner_search_gram(size, few)
+    if gram is None:
+        return np.full(cells, 1 / cells)
     optimum = optimise_roughly(root_of(gram / np.trace(gram)), (few,), NEAR_BLOCKS)
     inverse = np.linalg.solve(optimum.root.T @ optimum.root, np.ones(few))
     found = np.maximum(inverse / inverse.sum(), LEAST / few)
     return refine_profile(found / found.sum(), cells, cells)
-
-
-def _inner_queries(family: str, size: int, cells: int) -> Floats:
-    """Return the Gram matrix of the queries within a block; the block total has the frequency of least error."""
-    prefix = FAMILIES["prefix"].gram(cells)
-    if family == "prefix":
-        return prefix + size
-    both = prefix + prefix[::-1, ::-1]
-    return FAMILIES["range"].gram(cells) + (size - cells) / 2 * both + size**2 / 384
 
 
 def _angles(size: int, parts: int) -> Floats:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,7 +19,7 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.optimize.residual_grams import Demand, Demands, Term, is_product
-from dpscale.workload import FAMILIES, ExplicitPart, JointPart, ProductPart, Workload
+from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import kron
 from dpscale.workload.wide import DENSE, is_wide
 
@@ -34,10 +33,8 @@ class AxisGram:
 
     key: str
     gram: Floats
-
-    @property
-    def is_total(self) -> bool:
-        return self.key.startswith(TOTAL)
+    is_total: bool = False
+    is_identity: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +131,7 @@ def explicit_gram(
     return names, total.reshape(cells, cells)
 
 
-def _weighed(part: ProductPart | JointPart | ExplicitPart) -> dict[AttributeSet, float]:
+def _weighed(part: WorkloadPart) -> dict[AttributeSet, float]:
     """Return the sets of a part with positive weight."""
     weights: dict[AttributeSet, float] = {}
     for attributes, weight in zip(part.sets, part.weights, strict=True):
@@ -143,33 +140,31 @@ def _weighed(part: ProductPart | JointPart | ExplicitPart) -> dict[AttributeSet,
     return weights
 
 
-def _axes(part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> list[AxisGram]:
+def _axes(part: WorkloadPart, attributes: AttributeSet, relative: bool) -> list[AxisGram]:
     """Return the Gram matrix of a set on each of its attributes."""
-    if isinstance(part, ProductPart):
+    if part.factorizes:
         sizes = part.domain.shape(attributes)
-        return [_family(family.name, n, relative) for family, n in zip(part.families(attributes), sizes, strict=True)]
+        return [_family(family, n, relative) for family, n in zip(part.families(attributes), sizes, strict=True)]
     if len(attributes) == 1:
         return [AxisGram(f"{part.key(attributes)}{'/unit' * relative}", _rows_gram(part, attributes, relative))]
     raise PlanError(
         "workload",
         f"family {part.name} over {', '.join(attributes)}, which is not a product of one-way families",
-        f"{', '.join(FAMILIES)} and hybrid, and any family over one attribute",
+        "products of one-way families, and any family over one attribute",
         f"use query-smasher, or a domain of at most {EXPLICIT_CELLS} cells",
     )
 
 
-def set_gram(
-    part: ProductPart | JointPart | ExplicitPart, attributes: AttributeSet, relative: bool = False, cells: int = 1
-) -> Floats:
+def set_gram(part: WorkloadPart, attributes: AttributeSet, relative: bool = False, cells: int = 1) -> Floats:
     """Return the Gram matrix of one set on its cells; if `relative`, scaled for the norm on the other cells."""
-    if isinstance(part, ProductPart):
+    if part.factorizes:
         total = kron([axis.gram for axis in _axes(part, attributes, relative)])
     else:
         total = _rows_gram(part, attributes, relative)
     return np.asarray(total * (part.domain.cells(attributes) / cells if relative else 1.0))
 
 
-def _rows_gram(part: JointPart | ExplicitPart, attributes: AttributeSet, relative: bool) -> Floats:
+def _rows_gram(part: WorkloadPart, attributes: AttributeSet, relative: bool) -> Floats:
     """Return Σ weight · qᵀq over the queries of a joint family or an array."""
     queries = part.queries(attributes)
     flat = queries.reshape(len(queries), -1)
@@ -181,52 +176,17 @@ def _rows_gram(part: JointPart | ExplicitPart, attributes: AttributeSet, relativ
 
 
 @lru_cache(maxsize=512)
-def _family(name: str, size: int, relative: bool) -> AxisGram:
+def _family(family: Family, size: int, relative: bool) -> AxisGram:
     _check_narrow(size)
     if relative:
-        return AxisGram(f"{name}/{size}/unit", _UNIT[name](size))
-    return AxisGram(f"{name}/{size}", FAMILIES[name].gram(size))
+        return AxisGram(f"{family.key}/{size}/unit", family.unit_gram(size), is_identity=family.is_identity)
+    return AxisGram(f"{family.key}/{size}", family.gram(size), is_identity=family.is_identity)
 
 
 @lru_cache(maxsize=512)
 def _total(size: int, relative: bool) -> AxisGram:
     _check_narrow(size)
-    return AxisGram(f"{TOTAL}/{size}", np.full((size, size), 1 / size if relative else 1.0))
-
-
-def _unit_intervals(weights: Floats) -> Floats:
-    """Return Σ weights[a, b] · 1[a,b] 1[a,b]ᵀ over a ≤ b: entry (i, j) sums a ≤ min(i, j), b ≥ max(i, j)."""
-    summed = np.cumsum(np.cumsum(weights, axis=0)[:, ::-1], axis=1)[:, ::-1]
-    return np.asarray(np.triu(summed) + np.triu(summed, 1).T)
-
-
-def _unit_range(size: int) -> Floats:
-    cell = np.arange(size)
-    lengths = np.subtract.outer(-cell, -cell - 1)
-    return _unit_intervals(np.where(lengths > 0, 1 / np.maximum(lengths, 1), 0.0))
-
-
-def _unit_prefix(size: int) -> Floats:
-    weights = np.zeros((size, size))
-    weights[0] = 1 / np.arange(1, size + 1)
-    return _unit_intervals(weights)
-
-
-def _unit_circular(size: int) -> Floats:
-    cell, lengths = np.arange(size), np.arange(1, size + 1)
-    distances = cell[:, None]
-    containing = np.maximum(lengths - distances, 0) + np.where(
-        distances > 0, np.maximum(lengths - (size - distances), 0), 0
-    )
-    return np.asarray((containing / lengths).sum(axis=1)[np.abs(np.subtract.outer(cell, cell))])
-
-
-_UNIT: dict[str, Callable[[int], Floats]] = {
-    "marginal": np.eye,
-    "prefix": _unit_prefix,
-    "range": _unit_range,
-    "circular": _unit_circular,
-}
+    return AxisGram(f"{TOTAL}/{size}", np.full((size, size), 1 / size if relative else 1.0), is_total=True)
 
 
 def _check_narrow(size: int) -> None:

@@ -21,7 +21,7 @@ from dpscale.optimize.convex import Solution, Solve, cell_weights, dual
 from dpscale.optimize.integer_strategies import ENTRY_BITS, LARGEST_BITS, error_coefficient
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import variance_factor
-from dpscale.workload import ExplicitPart, Part, ProductPart, Workload, root_of
+from dpscale.workload import Workload, WorkloadPart, root_of
 from dpscale.workload.factors import compressed, weighted_queries
 from dpscale.workload.residual import Weights, kron, profile_of, subsets
 
@@ -96,12 +96,12 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     if not mixed or len(sets) > MOST_SETS:
         return []
     sizes = [workload.domain.cells(names) for names in sets]
-    joint = {names for part in workload.parts if not isinstance(part, ProductPart) for names in part.sets}
+    joint = {names for part in workload.parts if not part.factorizes for names in part.sets}
     if sum(size**2 for size in sizes) > MOST_ENTRIES:
         return []
     everything = workload.domain.ordered({name for names in sets for name in names})
     most = MOST_CELLS if len(joint) == 1 else MOST_OF_ALL  # each of several sets is a separate problem
-    arrays = {names for part in workload.parts if isinstance(part, ExplicitPart) for names in part.sets}
+    arrays = {names for part in workload.parts if not part.by_shape for names in part.sets}
     few = {names: MOST_OF_ALL if names in arrays else most for names in joint if len(names) > 1}
     fitting = {names for names, cells in few.items() if workload.domain.cells(names) <= cells}
     if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL:
@@ -134,11 +134,13 @@ def gram_on(workload: Workload, attributes: AttributeSet, weights: Mapping[str, 
     return total.reshape(math.prod(shape), -1)
 
 
-def _averaged(part: Part, names: AttributeSet, attributes: AttributeSet, weights: Mapping[str, Weights]) -> Floats:
+def _averaged(
+    part: WorkloadPart, names: AttributeSet, attributes: AttributeSet, weights: Mapping[str, Weights]
+) -> Floats:
     """Return the Gram matrix of one set averaged over axes outside `attributes`, to broadcast over two copies."""
     profiles = {name: profile_of(weights.get(name), part.domain[name].size) for name in names if name not in attributes}
     shape = [part.domain[name].size if name in names else 1 for name in attributes]
-    if isinstance(part, ProductPart):
+    if part.factorizes:
         families = zip(names, part.families(names), strict=True)
         total = kron([_mean_of(one.gram(part.domain[name].size), profiles.get(name)) for name, one in families])
     else:

@@ -22,15 +22,13 @@ from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
 from dpscale.optimize.integer_strategies import centring_rounder
 from dpscale.plans.factor import Factor
-from dpscale.workload import FAMILIES
-from dpscale.workload.families import arcs_holding
+from dpscale.workload import Family, GramFactor
 from dpscale.workload.residual import Weights, profile_of
 from dpscale.workload.wide import LONG, weighted_piece
 
 NODES, BELOW = 32, 0.05  # quadrature nodes; factor below the least value of D·G₀ for eigenvalues of M
 SAME = 1e-12  # tolerance of symmetry
 TOLERANCE = 1e-7
-KNOWN, ROUND = ("prefix", "range"), "circular"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +36,7 @@ class LinearAxis:
     """Problem of one family on n cells centred by weights, with a Gram matrix of trace 1."""
 
     key: str
-    family: str
+    family: Family
     size: int
     weights: tuple[Weights | None, ...]
     is_center = False
@@ -50,22 +48,18 @@ class LinearAxis:
     @cached_property
     def gram(self) -> Floats:
         """Centred Gram matrix, not scaled, shape (n, n)."""
-        return weighted_piece(FAMILIES[self.family].gram(self.size), self.profile)[0]
+        return weighted_piece(self.family.gram(self.size), self.profile)[0]
 
     @cached_property
-    def tridiagonal(self) -> tuple[Floats, float]:
-        """Diagonal of G₀⁻¹ on the last n − 1 cells, and its negated off-diagonal value."""
-        diagonal = np.full(self.size - 1, 2.0)
-        if self.family == "prefix":
-            diagonal[-1] = 1.0
-            return diagonal, 1.0
-        diagonal[-1] = 1.5
-        return diagonal / (self.size + 1), 1 / (self.size + 1)
+    def tridiagonal(self) -> tuple[Floats, float] | None:
+        """Diagonal of G₀⁻¹ on the last n − 1 cells, and its negated off-diagonal value; None for invariant families."""
+        return self.family.tridiagonal(self.size)
 
     def evaluate(self, weights: Floats) -> LinearPoint:
         """Return the leverages at weights of the cells."""
         from dpscale.optimize.long_axis_loops import add_leverages  # numba, needed only for long axes
 
+        assert self.tridiagonal is not None
         diagonal, off_diagonal = self.tridiagonal
         largest = float(weights @ np.diag(self.gram))
         least = BELOW * float(weights.min()) * (0.25 / off_diagonal)
@@ -77,7 +71,7 @@ class LinearAxis:
     def solved(self, solve: Solve) -> Optimum:
         """Return the optimum; the general solver `solve` is not needed."""
         start = np.full(self.size, 1 / self.size)
-        if self.family == ROUND:
+        if self.tridiagonal is None:
             return self.certified(start)
         weights = iterate_fixed_point(self.evaluate, start, TOLERANCE, math.inf).weights
         return self.certified((weights + weights[::-1]) / 2 if _from_both_ends(self.gram) else weights)
@@ -94,7 +88,7 @@ class LinearAxis:
     def rounded(self, optimum: Optimum, bits: int, noise: str) -> tuple[Factor, float]:
         """Return an integer strategy near the optimum and its error coefficient."""
         factor = centring_rounder((self.size,), self.weights)(np.ldexp(optimum.root, bits))
-        error = float((factor.inverse * times_gram(self.family, factor.inverse)).sum()) / float(np.trace(self.gram))
+        error = float((factor.inverse * self.family.times_gram(factor.inverse)).sum()) / float(np.trace(self.gram))
         return factor, error * factor.squared_sensitivity(noise)
 
 
@@ -111,11 +105,13 @@ class LinearPoint:
         return float(self.leverage.max()) / self.trace
 
 
-def long_family(key: str, shape: tuple[int, ...], weights: tuple[Weights | None, ...]) -> str | None:
-    """Return the family of a Gram matrix on one long axis from its key; None if it is not one of the known families."""
-    family = key.partition("/")[0]
-    known = family in KNOWN or (family == ROUND and weights == (None,))
-    return family if known and len(shape) == 1 and shape[0] > LONG else None
+def long_family(factor: GramFactor, shape: tuple[int, ...], weights: tuple[Weights | None, ...]) -> Family | None:
+    """Return the family of a Gram matrix on one long axis; None if the general solver is needed."""
+    family = factor.family
+    if family is None or len(shape) != 1 or shape[0] <= LONG:
+        return None
+    known = family.tridiagonal(shape[0]) is not None or (family.invariant and weights == (None,))
+    return family if known else None
 
 
 def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
@@ -143,19 +139,6 @@ def decompose_symmetric(form: Floats) -> tuple[Floats, Floats]:
 
 def _from_both_ends(form: Floats) -> bool:
     return bool(np.abs(form - form[::-1, ::-1]).max() <= SAME * np.abs(form).max())
-
-
-def times_gram(family: str, values: Floats) -> Floats:
-    """Return G times an array along its leading axis by running sums; for arcs by Fourier transform."""
-    n = len(values)
-    if family == ROUND:
-        spectrum = np.fft.rfft(arcs_holding(n)).reshape(-1, *[1] * (values.ndim - 1))
-        return np.asarray(np.fft.irfft(spectrum * np.fft.rfft(values, axis=0), n, axis=0))
-    place = np.arange(1, n + 1).reshape(-1, *[1] * (values.ndim - 1))
-    if family == "prefix":
-        return np.cumsum(np.cumsum(values, axis=0)[::-1], axis=0)[::-1]
-    below, above = np.cumsum(place * values, axis=0), np.cumsum(((n + 1 - place) * values)[::-1], axis=0)[::-1]
-    return np.asarray((n + 1 - place) * below + place * (above - (n + 1 - place) * values))
 
 
 def quadrature(least: float, largest: float) -> tuple[Floats, Floats]:

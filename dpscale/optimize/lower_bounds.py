@@ -26,7 +26,7 @@ from dpscale.optimize.convex import cell_weights, optimise
 from dpscale.optimize.implicit_workload import Implicit, Product, explicit_gram
 from dpscale.optimize.residual_grams import Demands, Products, Token, demands_of
 from dpscale.optimize.weight_objective import ObjectivePoint
-from dpscale.workload import ProductPart, Workload, root_of
+from dpscale.workload import Workload, WorkloadPart, root_of
 
 Pair = tuple[float, float]  # g and k of a token
 EXACT_CELLS, SWEEPS = 2048, 2
@@ -48,15 +48,15 @@ def floor(workload: Workload, curve: ObjectivePoint) -> float:
 
     `curve` is the end of the fixed point for the workload's weights (`along_curve`).
     """
-    products = [part for part in workload.parts if isinstance(part, ProductPart)]
+    products = [part for part in workload.parts if part.factorizes]
     if len(products) == len(workload.parts) and _one_family_an_axis(curve.weighed.demands):
         return _floor(curve)
-    names = dict.fromkeys(part.name for part in products)
-    by_family = [_demands(workload, [part for part in products if part.name == name]) for name in names]
+    families = dict.fromkeys(part.axis_families for part in products)
+    by_family = [_demands(workload, [one for one in products if one.axis_families == own]) for own in families]
     return math.fsum(_floor(along_curve(demands)) for demands in by_family if demands)
 
 
-def _demands(workload: Workload, parts: Sequence[ProductPart]) -> Demands | None:
+def _demands(workload: Workload, parts: Sequence[WorkloadPart]) -> Demands | None:
     """Return the demands of some parts; None if they have no queries."""
     some = Workload(workload.domain)
     some.parts = list(parts)
@@ -115,6 +115,23 @@ def _bound(demands: Demands, pairs: Mapping[Token, Pair]) -> float:
         outside = sum(weight * math.prod(pairs[token][0] ** 2 for token in term.outside) for term, weight in terms)
         total += number * math.sqrt(outside) * math.prod(pairs[token][1] for token in terms[0][0].centred)
     return total
+
+
+def whole_bound(workload: Workload) -> float:
+    """Return a lower bound of Σ weight · variance over all matrix mechanisms; 0 for several attributes.
+
+    It is computed from the singular values of the families, in closed form.
+    """
+    entries = [(part.families(names)[0], weight, part.domain[names[0]].size) for part in workload.parts
+               for names, weight in zip(part.sets, part.weights, strict=True)
+               if part.factorizes and len(names) == 1]  # fmt: skip
+    if (
+        sum(len(part.sets) for part in workload.parts) != len(entries)
+        or len({names for part in workload.parts for names in part.sets}) != 1
+    ):
+        return 0.0
+    known = [(weight, family.whole_trace(n), n) for family, weight, n in entries]
+    return math.fsum(weight * trace**2 / n for weight, trace, n in known if trace is not None)
 
 
 COMMUTES = 1e-9

@@ -28,7 +28,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.optimize.convex import Mixing
 from dpscale.optimize.implicit_workload import Implicit, Product
 from dpscale.privacy.draws import BELOW_ONE
-from dpscale.workload import ProductPart, Workload
+from dpscale.workload import MARGINAL, Workload
 from dpscale.workload.residual import subsets
 
 if TYPE_CHECKING:
@@ -295,9 +295,9 @@ def _spread_shares(workload: Workload, residuals: Sequence[AttributeSet]) -> csr
 def _weights(workload: Workload) -> dict[AttributeSet, float]:
     weights: dict[AttributeSet, float] = {}
     for part in workload.parts:
-        if not (isinstance(part, ProductPart) and part.name == "marginal"):
-            raise PlanError("mechanism.objective", f"max with family {part.name!r}", "family marginal",
-                            "minimise the sum, or use family marginal only")  # fmt: skip
+        if part.axis_families != (MARGINAL,):
+            raise PlanError("mechanism.objective", f"max with family {part.name!r}", f"family {MARGINAL.name}",
+                            f"minimise the sum, or use family {MARGINAL.name} only")  # fmt: skip
         for attributes, weight in zip(part.sets, part.weights, strict=True):
             if weight > 0:
                 weights[attributes] = max(weights.get(attributes, 0.0), weight)

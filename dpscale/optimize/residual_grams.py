@@ -18,15 +18,13 @@ from itertools import chain
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
-from dpscale.optimize.wide_bounds import lower_bound
-from dpscale.workload import FAMILIES, ExplicitPart, Part, ProductPart, Workload
+from dpscale.workload import PREFIX, Family, Workload, WorkloadPart
 from dpscale.workload.factors import weighted_queries
-from dpscale.workload.families import JOINT
 from dpscale.workload.residual import subsets
 from dpscale.workload.spaces import Left, RequestedResiduals
-from dpscale.workload.wide import WideGram, block_gram, even_cut, inner_families
+from dpscale.workload.wide import even_cut
 
-MOST_KINDS, FEW_SETS = 32, 24
+MOST_KINDS = 32
 Role = tuple[int, frozenset[tuple[str, ...]]]
 
 
@@ -65,7 +63,7 @@ def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], fl
     return totals
 
 
-def _by_degree(part: Part) -> Iterator[tuple[int, Sequence[AttributeSet], Floats]]:
+def _by_degree(part: WorkloadPart) -> Iterator[tuple[int, Sequence[AttributeSet], Floats]]:
     """Yield the sets of each degree with their weights, in their order."""
     degrees, weights = np.fromiter(map(len, part.sets), np.int64, len(part.sets)), np.asarray(part.weights, np.float64)
     for degree in dict.fromkeys(degrees.tolist()):
@@ -74,13 +72,16 @@ def _by_degree(part: Part) -> Iterator[tuple[int, Sequence[AttributeSet], Floats
         yield degree, some, weights[own]
 
 
-def _families(part: Part, sets: Sequence[AttributeSet], places: Integers) -> Iterator[tuple[str, Flags | slice]]:
+def _families(
+    part: WorkloadPart, sets: Sequence[AttributeSet], places: Integers
+) -> Iterator[tuple[str, Flags | slice]]:
     """Yield the families of sets of one degree with a mask of the attributes that they use, one set after the other."""
-    if isinstance(part, ProductPart):
-        families = {family.name: family for name in part.domain.names for family in part.families((name,))}
-        of = np.array([list(families).index(part.families((name,))[0].name) for name in part.domain.names])
+    if part.factorizes:
+        keys = [family.key for family in part.families(part.domain.names)]
+        families = list(dict.fromkeys(keys))
+        of = np.array([families.index(key) for key in keys])
         yield from ((family, of[places] == number) for number, family in enumerate(families))
-    elif part.name in JOINT and not (part.name == "random" and len(part.sets) <= FEW_SETS):
+    elif part.pooled:
         yield part.name, slice(None)
     else:  # axes differ
         keys = [f"{part.key(names)}/{axis}" for names in sets for axis in range(len(names))]
@@ -93,7 +94,6 @@ def _role(workload: Workload, name: str, weights: Mapping[tuple[str, ...], float
 
 
 Token = tuple[int, str]
-EVEN = {"marginal", "circular", "random"}  # invariant in the cells (random: in distribution): the plain mean is best
 SEARCHED_CELLS, MIRRORED_CELLS = 2600, 500
 ARRAY_CELLS = 200  # limit for arrays of queries, which have no symmetry that makes a search cheap
 SEARCHED_BLOCKS = 256
@@ -155,6 +155,8 @@ class Demands:
         Multiplicity of each demand.
     queries : mapping of str to ndarray
         Queries of joint families and arrays by key.
+    families : mapping of str to Family
+        One-way families by the keys that tokens contain.
     even : frozenset of int
         Kinds whose best weights are the plain mean, or whose problems are too large for a search.
     mirrored : frozenset of int
@@ -166,6 +168,7 @@ class Demands:
     cells: tuple[int, ...]
     counts: Mapping[Demand, int]
     queries: Mapping[str, Floats]
+    families: Mapping[str, Family]
     even: frozenset[int]
     mirrored: frozenset[int] = frozenset()
 
@@ -187,18 +190,18 @@ class Demands:
         cuts = [even_cut(cells, size).lengths / cells for cells, size in zip(self.cells, self.sizes, strict=True)]
         return [np.asarray(profile, dtype=np.float64) for profile in cuts]
 
-    def main_family(self, kind: int) -> str:
+    def main_family(self, kind: int) -> Family:
         """Return the one-way family with the largest total weight for a kind."""
         totals: Counter[str] = Counter()
         for demand, number in self.counts.items():
             for term, weight in demand:
                 tokens = (*term.centred, *term.outside) if isinstance(term, Products) else ()
                 totals.update({family: number * weight for own, family in tokens if own == kind})  # type: ignore[dict-item]
-        return max(totals, key=lambda family: totals[family], default="prefix")
+        return self.families[max(totals, key=lambda family: totals[family])] if totals else PREFIX
 
     def axis(self, token: Token) -> AxisQueries:
         """Return the queries of a one-way family on an axis, by blocks if the axis is wide."""
-        return axis_queries(token[1], self.cells[token[0]])
+        return axis_queries(self.families[token[1]], self.cells[token[0]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,14 +213,13 @@ class AxisQueries:
 
 
 @lru_cache(maxsize=256)
-def axis_queries(family: str, size: int) -> AxisQueries:
+def axis_queries(family: Family, size: int) -> AxisQueries:
     """Return the cached queries of a one-way family."""
     if size <= SEARCHED_BLOCKS:
-        return AxisQueries(FAMILIES[family].gram(size), 0.0)
+        return AxisQueries(family.gram(size), 0.0)
     cut = even_cut(size, SEARCHED_BLOCKS)
-    inside = [run.count * lower_bound(WideGram("", run.size, None, inner_families(family, size, run.size)))
-              for run in cut.runs]  # fmt: skip
-    return AxisQueries(block_gram(family, cut), math.fsum(inside))
+    inside = [run.count * family.inner_bound(cut, run) for run in cut.runs]
+    return AxisQueries(family.block_gram(cut), math.fsum(inside))
 
 
 def demands_of(workload: Workload) -> Demands:
@@ -227,16 +229,20 @@ def demands_of(workload: Workload) -> Demands:
     kind_of = {name: of[role] for name, role in kinds.items()}
     cells = tuple(role[0] for role in of)
     sizes = tuple(min(size, SEARCHED_BLOCKS) for size in cells)
-    even = frozenset(number for (size, uses), number in of.items() if size == 1 or {one[0] for one in uses} <= EVEN)
+    families = {family.key: family for part in workload.parts for family in part.axis_families}
+    invariant = {key for key, family in families.items() if family.invariant}
+    invariant |= {part.name for part in workload.parts if part.pooled and part.invariant}
+    even = frozenset(number for (size, uses), number in of.items()
+                     if size == 1 or {one[0] for one in uses} <= invariant)  # fmt: skip
     spaces = _Spaces(workload, kind_of)
-    found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, even)
+    found = Demands(kind_of, sizes, cells, _of_few_cells(spaces.counts(), sizes, cells), spaces.queries, families, even)
     large = {
         demand: math.prod(found.shape(demand))
         for demand in found.counts
         if not is_product([term for term, _ in demand])
     }
     joint = {demand for demand in large if any(isinstance(term, Joint) for term, _ in demand)}
-    arrays = {part.key(names) for part in workload.parts if isinstance(part, ExplicitPart) for names in part.sets}
+    arrays = {part.key(names) for part in workload.parts if not part.by_shape for names in part.sets}
     beyond = _kinds_in(
         demand for demand in joint if large[demand] > (ARRAY_CELLS if _keys(demand) & arrays else SEARCHED_CELLS)
     )
@@ -292,38 +298,32 @@ class _Spaces:
         rows = zip(own.turns.tolist(), own.terms, own.counts.tolist(), strict=True)
         return [(turn, terms, number) for turn, terms, number in rows if any(weight for _, weight in terms)]
 
-    def _kinds(self, part: Part) -> Integers:
-        """Return a number for each attribute that encodes its kind and whether a hybrid part uses prefixes on it."""
-        numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
-        names = self.workload.domain.names
-        return np.array([2 * self.kind_of.get(name, -1) + (name in numeric) for name in names], np.int64)
+    def _kinds(self, part: WorkloadPart) -> Integers:
+        """Return a number for each attribute that encodes its kind and its role in the part."""
+        names, roles = self.workload.domain.names, max(2, len(part.axis_families))
+        return np.array([roles * self.kind_of.get(name, -1) + part.role(name) for name in names], np.int64)
 
-    def _leaves(self, part: Part, names: AttributeSet) -> list[Left]:
+    def _leaves(self, part: WorkloadPart, names: AttributeSet) -> list[Left]:
         kinds = tuple([self.kind_of[name] for name in names])
-        if not isinstance(part, ProductPart) and part.key(names) not in self.queries:
+        if not part.factorizes and part.key(names) not in self.queries:
             self.queries[part.key(names)] = weighted_queries(part, names)
-        left = _terms(part, names, kinds, _is_symmetric(part, names, kinds))
+        left = _terms(part, names, kinds, part.exchangeable and len(set(kinds)) == 1)
         return [Left(centred, self.terms.setdefault(term, len(self.terms))) for centred, term in left]
 
 
-def _is_symmetric(part: Part, names: AttributeSet, kinds: tuple[int, ...]) -> bool:
-    """Return whether every query of a pair is invariant under exchange of its axes."""
-    return part.name in ("affine", "abs") and len(set(kinds)) == 1
-
-
 def _terms(
-    part: Part, names: AttributeSet, kinds: tuple[int, ...], exchangeable: bool
+    part: WorkloadPart, names: AttributeSet, kinds: tuple[int, ...], exchangeable: bool
 ) -> Iterator[tuple[tuple[int, ...], Term]]:
     """Yield the centred axes and the term that the queries of a set contribute to them.
 
     If `exchangeable` is True, the two axes are exchangeable and the first represents both.
     """
     axes = tuple(range(len(names)))
-    if not isinstance(part, ProductPart):
+    if not part.factorizes:
         yield from ((centred, Joint(part.key(names), kinds, (0,) if exchangeable and centred == (1,) else centred))
                     for centred in subsets(axes))  # fmt: skip
         return
-    tokens = [(kind, family.name) for kind, family in zip(kinds, part.families(names), strict=True)]
+    tokens = [(kind, family.key) for kind, family in zip(kinds, part.families(names), strict=True)]
     for centred in subsets(axes):
         outside = sorted([tokens[axis] for axis in axes if axis not in centred])
         yield centred, Products(tuple([tokens[axis] for axis in centred]), tuple(outside))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -28,14 +28,13 @@ from dpscale.optimize.integer_strategies import (
     weight_bits,
 )
 from dpscale.optimize.long_axis import LinearAxis, long_family
-from dpscale.optimize.wide_bounds import lower_bound
 from dpscale.plans.factor import Factor, center_factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import GAUSSIAN, allocate, variance_factor
 from dpscale.workload import GramFactor, Subworkload, root_of
 from dpscale.workload.factors import AxisWeights, compressed
 from dpscale.workload.residual import Weights, kron, profile_of
-from dpscale.workload.wide import Cut, WideGram, block_gram, cut_of, inner_gram, runs_of
+from dpscale.workload.wide import Cut, WideGram, cut_of, runs_of
 
 RIDGE, RIDGE_CELLS, WHOLE_CELLS = 1e-12, 200, 2600
 ROUNDED_BITS, LEAST_BITS = 18, 28  # bits of combinations of a rounded basis, and least bits of the basis
@@ -150,6 +149,7 @@ def _orthogonal(weights: Weights | None, size: int) -> Floats:
 
 MIXED_BITS = 10  # bits of the multipliers that bring the levels to their shares; their errors count squared
 FEWEST_BITS = 12
+LEVEL_RIDGE = 1e-9  # of a singular Gram matrix of a level
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class Nested:
     def solved(self, solve: Solve) -> TwoLevels:
         parts = tuple(problem.solved(solve) for problem in self.levels)
         primal = two_levels([part.primal * trace for part, trace in zip(parts, self.traces, strict=True)])
-        return TwoLevels(parts, primal, min(lower_bound(self.gram), primal))
+        return TwoLevels(parts, primal, min(self.gram.lower_bound, primal))
 
     def rounded(self, optimum: TwoLevels, bits: int, noise: str) -> tuple[Factor, float]:
         """Return the levels rounded and brought to their shares by integer multipliers."""
@@ -245,9 +245,9 @@ def wide_problem(gram: WideGram) -> CellsAlone | Nested:
     if gram.cells_alone:
         return CellsAlone(gram.key, gram.size)
     cut, profile = cut_of(gram.size, gram.weights)
-    grams = [gram.mixed(partial(block_gram, cut=cut), profile)]
+    grams = [gram.mixed([family.block_gram(cut) for family, _ in gram.asked], profile)]
     for run, own in zip(cut.runs, cut.within, strict=True):
-        grams.append(gram.mixed(partial(inner_gram, size=gram.size, cells=run.size), own))
+        grams.append(gram.mixed([family.inner_gram(cut, run) for family, _ in gram.asked], own))
     counts = [1, *(run.count for run in cut.runs)]
     traces = [count * float(np.trace(one)) for count, one in zip(counts, grams, strict=True)]
     weights, keys = _whole_of(gram, cut), ["blocks", *(f"within {run.size}" for run in cut.runs)]
@@ -260,7 +260,10 @@ def _level(key: str, gram: Floats, weights: Weights | None) -> Problem:
     weights = (
         (1, 1) if size == 2 and weights is None else weights
     )  # one row instead of the two of the centring projector
-    rows = root_of((gram + gram.T) / (2 * float(np.trace(gram))))[-(size - 1) :]
+    unit = (gram + gram.T) / (2 * float(np.trace(gram)))
+    rows = root_of(unit)[-(size - 1) :]
+    if len(rows) < size - 1:  # so that multiples of a rounded strategy cannot leave the span
+        rows = root_of(unit + LEVEL_RIDGE * float(np.linalg.eigvalsh(unit)[-1]) * _orthogonal(weights, size))
     return Problem(key, (size,), rows, None, (weights,))
 
 
@@ -328,7 +331,7 @@ def _problem_of(
 ) -> AnyProblem:
     if isinstance(factor, WideGram):
         known.setdefault(factor.key, wide_problem(factor))
-    elif based and (family := long_family(factor.key, shape, weights)):
+    elif based and (family := long_family(factor, shape, weights)):
         known.setdefault(factor.key, LinearAxis(factor.key, family, shape[0], weights))
     elif factor.key not in known:
         basis = factor.integer_basis if based else None

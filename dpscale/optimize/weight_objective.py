@@ -12,14 +12,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 
 import numpy as np
 
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import Optimum, optimise, optimise_roughly, slope
 from dpscale.optimize.residual_grams import (
-    EVEN,
     SEARCHED_BLOCKS,
     Demand,
     Demands,
@@ -32,7 +31,6 @@ from dpscale.optimize.residual_grams import (
 from dpscale.privacy.draws import rooted
 from dpscale.workload import root_of
 from dpscale.workload.factors import NEGLIGIBLE
-from dpscale.workload.families import arcs_holding
 from dpscale.workload.residual import kron
 from dpscale.workload.wide import weighted_piece
 
@@ -106,12 +104,12 @@ class WeightObjective:
         return self.known[key]
 
     def _averaged(self, token: Token, profile: Floats) -> TokenState:
-        size, axis = self.demands.cells[token[0]], self.demands.axis(token)
+        size, axis, family = self.demands.cells[token[0]], self.demands.axis(token), self.demands.families[token[1]]
         gram, square = weighted_piece(axis.gram, profile)
         if float(np.trace(gram)) <= NEGLIGIBLE * float(np.trace(axis.gram)):  # multiples of the total alone
             return TokenState(square, np.zeros_like(gram))
-        if token[0] in self.demands.even and size > SEARCHED_BLOCKS and token[1] in EVEN:
-            return TokenState(square, gram, value=plain_value(token[1], size))
+        if token[0] in self.demands.even and size > SEARCHED_BLOCKS and family.invariant:
+            return TokenState(square, gram, value=family.plain_value(size))
         return TokenState(square, gram, axis.inside)
 
     def solve(self, key: object, rows: Floats, shape: tuple[int, ...]) -> Optimum:
@@ -283,15 +281,6 @@ class ObjectivePoint:
             whole, summed = self._reduced(term, axis), change.sum(axis=axis + 1, keepdims=True)
             moved = (whole * summed).sum(axis=tuple(i for i in range(whole.ndim) if i != axis + 1))
             self._direct[kind] += -moved if axis in term.centred else moved
-
-
-@lru_cache(maxsize=256)
-def plain_value(family: str, size: int) -> float:
-    """Return L of an even family at the plain mean: the uniform dual, because its Gram matrix is circulant."""
-    if family == "marginal":
-        return (size - 1) ** 2 / size
-    values = np.fft.fft(arcs_holding(size)).real  # family "circular"
-    return float(np.sqrt(np.maximum(values[1:], 0)).sum() ** 2 / size)
 
 
 def _rows(gram: Floats) -> Floats:

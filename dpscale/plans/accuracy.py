@@ -8,7 +8,7 @@ which is an outer product over the axes for all queries of a family at once, unl
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from typing import Any
@@ -21,7 +21,7 @@ from dpscale.plans.accuracy_base import Accuracy, ResidualEstimator, SpannedQuer
 from dpscale.plans.blocks import Block, Blocks, joint_quadratic
 from dpscale.plans.coupled import CoupledResiduals
 from dpscale.plans.factor import Factor
-from dpscale.workload import ExplicitPart, Family, JointPart, Part, ProductPart, axis_of
+from dpscale.workload import Family, WorkloadPart, axis_of
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload.wide import is_wide
 
@@ -37,20 +37,14 @@ class IndependentResiduals(Accuracy):
     def variance_of(self, query: SpannedQuery) -> float:
         return math.fsum(self.residuals[residual_set].variance(part) for residual_set, part in query.pieces)
 
-    def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
-        if not isinstance(part, ProductPart):
-            return self._array_variances(part, attributes)
-        families = dict(zip(attributes, part.families(attributes), strict=True))
+    def _product_variances(self, families: Mapping[str, Family]) -> Floats:
         total = np.zeros(tuple(family.count(self.domain[name].size) for name, family in families.items()))
-        for estimator in self._inside(attributes):
-            total += self._product_variances(families, estimator)
+        for estimator in self._inside(tuple(families)):
+            total += self._residual_variances(families, estimator)
         return total
 
-    def part_error(self, part: Part, attributes: AttributeSet) -> float:
-        if not isinstance(part, ProductPart):
-            return float((part.query_weights(attributes) * self._array_variances(part, attributes)).sum())
-        families = dict(zip(attributes, part.families(attributes), strict=True))
-        return math.fsum(self._product_error(families, estimator) for estimator in self._inside(attributes))
+    def _product_error(self, families: Mapping[str, Family]) -> float:
+        return math.fsum(self._residual_error(families, estimator) for estimator in self._inside(tuple(families)))
 
     def _spread_ratio(self, block: Block, residual_set: AttributeSet) -> float:
         return math.prod(self.domain[name].size for name in block.attributes if name not in residual_set)
@@ -65,18 +59,16 @@ class IndependentResiduals(Accuracy):
         """Return the estimators of the measured residuals inside a set; residuals that no query needs are absent."""
         return [self.residuals[residual_set] for residual_set in subsets(attributes) if residual_set in self.residuals]
 
-    def _array_variances(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> Floats:
+    def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         total = np.zeros(part.count(attributes))
         for estimator in self._inside(attributes):
             total += estimator.scale * self._array_quadratics(part, attributes, estimator)
         return total
 
-    def _array_quadratics(
-        self, part: JointPart | ExplicitPart, attributes: AttributeSet, estimator: ResidualEstimator
-    ) -> Floats:
+    def _array_quadratics(self, part: WorkloadPart, attributes: AttributeSet, estimator: ResidualEstimator) -> Floats:
         """Return the contribution of one residual at scale 1, shape (queries,); cached for sets of a joint family."""
         axes = [attributes.index(name) for name in estimator.attributes]
-        if isinstance(part, ExplicitPart):
+        if not part.by_shape:
             return self._of_pieces(part, attributes, axes, estimator)
         key = ("array", part.key(attributes), *axes, *estimator.factors, *map(self.weights.get, attributes))
         if key not in self._cache:
@@ -84,12 +76,12 @@ class IndependentResiduals(Accuracy):
         return np.asarray(self._cache[key])
 
     def _of_pieces(
-        self, part: JointPart | ExplicitPart, attributes: AttributeSet, axes: list[int], estimator: ResidualEstimator
+        self, part: WorkloadPart, attributes: AttributeSet, axes: list[int], estimator: ResidualEstimator
     ) -> Floats:
         pieces = piece(part.queries(attributes), axes, lead=1, profiles=self.axis_profiles(attributes))
         return replace(estimator, scale=1.0).variances(pieces)
 
-    def _product_variances(self, families: dict[str, Family], estimator: ResidualEstimator) -> Floats:
+    def _residual_variances(self, families: Mapping[str, Family], estimator: ResidualEstimator) -> Floats:
         """Return the contribution of one residual to every product query, one axis per attribute.
 
         It is an outer product unless the strategy is joint.
@@ -106,7 +98,7 @@ class IndependentResiduals(Accuracy):
         return _means(family, self.domain[name].size, self.weights.get(name))
 
     def _joint_variances(
-        self, families: dict[str, Family], means: dict[str, Floats], estimator: ResidualEstimator
+        self, families: Mapping[str, Family], means: dict[str, Floats], estimator: ResidualEstimator
     ) -> Floats:
         residual_set = estimator.attributes
         total = estimator.scale * self._quadratic(tuple(families[name] for name in residual_set), estimator.factors[0])
@@ -117,12 +109,12 @@ class IndependentResiduals(Accuracy):
 
     def _quadratic(self, families: tuple[Family, ...], factor: Factor) -> Floats:
         """Return qᵀ (KᵀK)⁺ q of every product query q; cached for sets with the same strategy."""
-        key = ("quadratic", *(family.name for family in families), factor)
+        key = ("quadratic", *families, factor)
         if key not in self._cache:
             self._cache[key] = joint_quadratic(families, factor.covariance, factor.shape)
         return np.asarray(self._cache[key])
 
-    def _product_error(self, families: dict[str, Family], estimator: ResidualEstimator) -> float:
+    def _residual_error(self, families: Mapping[str, Family], estimator: ResidualEstimator) -> float:
         """Return the contribution of one residual to the sum over all product queries, by traces."""
         residual_set = estimator.attributes
         pairs = [(family, name) for name, family in families.items() if name not in residual_set]
@@ -138,7 +130,7 @@ class IndependentResiduals(Accuracy):
         if not estimator.joint:
             return math.prod(_axis_trace(*pair) for pair in zip(families, estimator.factors, strict=True))
         factor = estimator.factors[0]
-        key = ("trace", *(family.name for family in families), factor)
+        key = ("trace", *families, factor)
         if key not in self._cache:
             grams = [family.gram(n) for family, n in zip(families, factor.shape, strict=True)]
             self._cache[key] = float((kron(grams) * factor.covariance).sum())
@@ -159,7 +151,7 @@ def _means(family: Family, size: int, weights: Weights | None) -> Floats:
 @lru_cache(maxsize=4096)
 def _mean_square(family: Family, size: int, weights: Weights | None) -> float:
     if is_wide(size) and family.count(size) > size:  # more queries than are listed
-        return axis_of(family.name, size, weights).mean_square
+        return axis_of(family, size, weights).mean_square
     return float((_means(family, size, weights) ** 2).sum())
 
 

@@ -20,7 +20,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import Factor
-from dpscale.workload import Part, Workload
+from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import Weights, piece, profile_of, subsets
 
 Spread = Callable[[Block, AttributeSet], float]
@@ -284,16 +284,38 @@ class Accuracy(ABC):
     def variance_of(self, query: SpannedQuery) -> float:
         """Return the variance of a query whose pieces are known."""
 
-    @abstractmethod
-    def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
+    def part_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         """Return the variances of all queries of a part on one set.
 
         The array has one axis per attribute for products, else one axis.
         """
+        if part.factorizes:
+            return self._product_variances(dict(zip(attributes, part.families(attributes), strict=True)))
+        return self._array_variances(part, attributes)
+
+    def part_error(self, part: WorkloadPart, attributes: AttributeSet) -> float:
+        """Return the sum of weight · variance over a part's queries on one set, without the weight of the set."""
+        if part.factorizes:
+            return self._product_error(dict(zip(attributes, part.families(attributes), strict=True)))
+        return float((part.query_weights(attributes) * self._array_variances(part, attributes)).sum())
+
+    def summed_variance(self, part: WorkloadPart, attributes: AttributeSet) -> float:
+        """Return the sum of the variances of a part's queries on one set, without weights."""
+        if part.factorizes:  # the sum does not need every variance
+            return self.part_error(part, attributes)
+        return float(self._array_variances(part, attributes).sum())
 
     @abstractmethod
-    def part_error(self, part: Part, attributes: AttributeSet) -> float:
-        """Return the sum of weight · variance over a part's queries on one set, without the weight of the set."""
+    def _product_variances(self, families: Mapping[str, Family]) -> Floats:
+        """Return the variances of all products of one-way queries, one axis per attribute."""
+
+    @abstractmethod
+    def _product_error(self, families: Mapping[str, Family]) -> float:
+        """Return the sum of the variances of all products of one-way queries."""
+
+    @abstractmethod
+    def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
+        """Return the variances of queries that are not products, one axis."""
 
     @abstractmethod
     def _spread_ratio(self, block: Block, residual_set: AttributeSet) -> float:

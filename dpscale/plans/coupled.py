@@ -39,7 +39,7 @@ from dpscale.plans.blocks import (
     total_variance,
 )
 from dpscale.plans.factor import Factor, identity_factor
-from dpscale.workload import Family, Part, ProductPart
+from dpscale.workload import Family, WorkloadPart
 from dpscale.workload.residual import kron, piece
 
 MEASURED_LIMIT = 3e4  # times the variance of the best direction; directions with only the ridge are at 10^6
@@ -78,23 +78,19 @@ class CoupledResiduals(Accuracy):
     def variance_of(self, query: SpannedQuery) -> float:
         return float(self._variances(query.attributes, query.values)[0])
 
-    def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
-        if not isinstance(part, ProductPart):
-            return self._variances(attributes, part.queries(attributes))
-        families = dict(zip(attributes, part.families(attributes), strict=True))
+    def _array_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
+        return self._variances(attributes, part.queries(attributes))
+
+    def _product_variances(self, families: Mapping[str, Family]) -> Floats:
         total: Floats = np.zeros(())
-        for index, block, weights in self._contributions(attributes):
-            total = total + self.variances[index] * self._product_variances(block, families, weights)
+        for index, block, weights in self._contributions(tuple(families)):
+            total = total + self.variances[index] * self._block_variances(block, families, weights)
         return np.asarray(total)
 
-    def part_error(self, part: Part, attributes: AttributeSet) -> float:
-        if not isinstance(part, ProductPart):
-            each = self._variances(attributes, part.queries(attributes))
-            return float((part.query_weights(attributes) * each).sum())
-        families = dict(zip(attributes, part.families(attributes), strict=True))
+    def _product_error(self, families: Mapping[str, Family]) -> float:
         return sum(
-            self.variances[index] * self._product_error(block, families, weights)
-            for index, block, weights in self._contributions(attributes)
+            self.variances[index] * self._block_error(block, families, weights)
+            for index, block, weights in self._contributions(tuple(families))
         )
 
     def _spread_ratio(self, block: Block, residual_set: AttributeSet) -> float:
@@ -203,7 +199,7 @@ class CoupledResiduals(Accuracy):
             total += self.variances[index] * _quadratic(block, mine, turned)
         return total
 
-    def _product_variances(self, block: Block, families: dict[str, Family], weights: Floats) -> Floats:
+    def _block_variances(self, block: Block, families: Mapping[str, Family], weights: Floats) -> Floats:
         """Return the contribution of one block to every product query, at unit noise variance."""
         names = tuple(families)
         if block.joint:
@@ -211,7 +207,7 @@ class CoupledResiduals(Accuracy):
         tables, scale = self._tables(query_table, block, families), _summed(block, names)
         return scale * combine_tables(tables, add_outside_axes(weights, block, names))
 
-    def _product_error(self, block: Block, families: dict[str, Family], weights: Floats) -> float:
+    def _block_error(self, block: Block, families: Mapping[str, Family], weights: Floats) -> float:
         """Return the contribution of one block to the sum over all product queries, at unit noise variance."""
         names = tuple(families)
         if block.joint:
@@ -219,7 +215,7 @@ class CoupledResiduals(Accuracy):
         tables, scale = self._tables(gram_table, block, families), _summed(block, names)
         return scale * float(combine_tables(tables, add_outside_axes(weights, block, names)).sum())
 
-    def _joint_variances(self, block: Block, families: dict[str, Family]) -> Floats:
+    def _joint_variances(self, block: Block, families: Mapping[str, Family]) -> Floats:
         mine = tuple(name for name in families if name in block.attributes)
         covariance, block_families = _marginal_covariance(block, mine), tuple(families[name] for name in mine)
         total = joint_quadratic(block_families, covariance, self.domain.shape(mine)) if mine else covariance.reshape(())
@@ -229,7 +225,7 @@ class CoupledResiduals(Accuracy):
                 total = np.expand_dims(total, axis) * means.reshape([-1, *[1] * (total.ndim - axis)])
         return total
 
-    def _joint_error(self, block: Block, families: dict[str, Family]) -> float:
+    def _joint_error(self, block: Block, families: Mapping[str, Family]) -> float:
         mine = tuple(name for name in families if name in block.attributes)
         grams = {name: family.gram(self.domain[name].size) for name, family in families.items()}
         outside = [self._profile(name) @ gram @ self._profile(name) for name, gram in grams.items() if name not in mine]
@@ -239,7 +235,7 @@ class CoupledResiduals(Accuracy):
     def _profile(self, name: str) -> Floats:
         return averaging_profile(self.averagings.get(name), self.domain[name].size)
 
-    def _tables(self, table: Table, block: Block, families: dict[str, Family]) -> list[Floats]:
+    def _tables(self, table: Table, block: Block, families: Mapping[str, Family]) -> list[Floats]:
         """Return the table of every attribute, from the block's factor and the attribute's averaging profile."""
         by_name = dict(zip(block.attributes, block.factors, strict=True))
         return [

@@ -10,7 +10,6 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import comb, isqrt
 from typing import Any
 
 import numpy as np
@@ -243,7 +242,7 @@ class Factor:
         For a joint strategy of several spaces: sums of pieces on its spaces, each constant along the axes outside the
         space.
         """
-        if self.spans_all or self.matrix is None:
+        if self.spans_all:
             return True
         back = self.project(pieces)
         return bool(np.abs(back - pieces).max() <= tolerance * max(np.abs(pieces).max(), 1e-300))
@@ -306,12 +305,12 @@ def cumulative_factor(size: int, both_ends: bool = False) -> Factor:
     root = _root(size)
     rows = np.vstack([root, root[::-1, ::-1]]) if both_ends else root
     squares = (rows**2).sum(axis=0).tolist()
-    alone = np.diag([isqrt(max(squares) - square) for square in squares])
+    alone = np.diag([math.isqrt(max(squares) - square) for square in squares])
     return Factor("full", (size,), np.vstack([rows, alone[alone.any(axis=1)]]).astype(np.int64))
 
 
 def _root(size: int) -> Integers:
     """Return 2^BITS · R rounded to integers, shape (size, size)."""
-    down = np.array([((comb(2 * k, k) << BITS + 1 >> 2 * k) + 1) >> 1 for k in range(size)], dtype=np.int64)
+    down = np.array([((math.comb(2 * k, k) << BITS + 1 >> 2 * k) + 1) >> 1 for k in range(size)], dtype=np.int64)
     behind = np.subtract.outer(np.arange(size), np.arange(size))
     return np.where(behind >= 0, down[np.abs(behind)], 0)

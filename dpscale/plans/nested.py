@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dpscale.base.numerics import Floats, Integers
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family
-from dpscale.workload.wide import BlockRun, Cut, block_gram, block_sums, cut_of, inner_gram, runs_of
+from dpscale.workload.wide import BlockRun, Cut, block_sums, cut_of, runs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,14 +146,26 @@ class NestedFactor(Factor):
             )
         return np.moveaxis(cells.reshape(first.shape), 0, -1)
 
+    def project(self, pieces: Floats) -> Floats:
+        if self.spans_all:
+            return pieces
+        flat, top = pieces.reshape(-1, self.cells), self.parts[0]
+        blocks = block_sums((flat * self._within).T, self.cells).T @ top.inverse @ top.explicit()
+        found = np.repeat(blocks, self.cut.lengths, axis=1)
+        for at, (run, factor) in zip(self._starts, self._each, strict=True):
+            end = at + run.count * run.size
+            own = flat[:, at:end].reshape(-1, run.count, run.size) @ factor.inverse @ factor.explicit()
+            found[:, at:end] += own.reshape(len(flat), -1)
+        return np.asarray(found.reshape(pieces.shape))
+
     def quadratics(self, family: Family) -> Floats:
         low, high = family.intervals(self.cells)
         return self._covariances(high, high) + self._covariances(low, low) - 2 * self._covariances(low, high)
 
     def trace(self, family: Family) -> float:
-        total = float((block_gram(family.name, self.cut) * self.parts[0].covariance).sum())
+        total = float((family.block_gram(self.cut) * self.parts[0].covariance).sum())
         for run, factor in self._each:
-            total += run.count * float((inner_gram(family.name, self.cells, run.size) * factor.covariance).sum())
+            total += run.count * float((family.inner_gram(self.cut, run) * factor.covariance).sum())
         return total
 
     @property

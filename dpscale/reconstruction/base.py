@@ -26,7 +26,7 @@ from dpscale.reconstruction.junction_tree.fit import Observed
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.low_order import from_estimates
 from dpscale.reconstruction.simulated_errors import SimulatedErrors
-from dpscale.workload import Part, Workload
+from dpscale.workload import Workload, WorkloadPart
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.in_axis import every_cell
@@ -141,13 +141,13 @@ class Estimates(Protocol):
         The standard error is nan where none is available.
         """
 
-    def part_answers(self, part: Part, attributes: AttributeSet, /) -> tuple[Floats, Floats]:
+    def part_answers(self, part: WorkloadPart, attributes: AttributeSet, /) -> tuple[Floats, Floats]:
         """Return estimates and standard errors of all queries of a part over one set.
 
         The arrays have one axis per attribute or a single axis.
         """
 
-    def iter_part_answers(self, part: Part, sets: Sequence[AttributeSet], /) -> Iterator[tuple[Floats, Floats]]:
+    def iter_part_answers(self, part: WorkloadPart, sets: Sequence[AttributeSet], /) -> Iterator[tuple[Floats, Floats]]:
         """Yield `part_answers` for each of several sets."""
 
 

@@ -17,7 +17,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.blocks import Block, Blocks, Strategy
 from dpscale.plans.plan import Plan
-from dpscale.workload import ExplicitPart, Family, Part, ProductPart, Workload
+from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import residual_of, smear, subsets
 
 Both = tuple[Floats, Floats]
@@ -53,7 +53,7 @@ class BatchedAnswers:
     read: Callable[[int], Floats]
     residual: Callable[[AttributeSet], Floats]
 
-    def answers(self, part: ProductPart, sets: Sequence[AttributeSet]) -> Iterator[Both | None]:
+    def answers(self, part: WorkloadPart, sets: Sequence[AttributeSet]) -> Iterator[Both | None]:
         """Yield estimates and standard errors of all queries of each set; None if a residual is missing."""
         start = 0
         while start < len(sets):
@@ -61,7 +61,7 @@ class BatchedAnswers:
             yield from self._batch(part, sets[start:end])
             start = end
 
-    def _batch(self, part: ProductPart, sets: Sequence[AttributeSet]) -> Iterator[Both | None]:
+    def _batch(self, part: WorkloadPart, sets: Sequence[AttributeSet]) -> Iterator[Both | None]:
         """Answer sets of one shape; sets with equal strategies share one computation."""
         found: list[Both | None] = [None] * len(sets)
         patterns = subsets(range(len(sets[0])))
@@ -91,11 +91,11 @@ class BatchedAnswers:
             yield from (whole[group == number] for number in range(int(group.max()) + 1))
 
 
-def _end(part: Part, sets: Sequence[AttributeSet], start: int) -> int:
+def _end(part: WorkloadPart, sets: Sequence[AttributeSet], start: int) -> int:
     """Return the end of the batch from `start`: sets of equal shape and families."""
 
     def kind(names: AttributeSet) -> object:
-        return part.domain.shape(names), part.families(names) if isinstance(part, ProductPart) else ()
+        return part.domain.shape(names), part.families(names)
 
     first = kind(sets[start])
     most, end = max(MOST_CELLS // part.domain.cells(sets[start]), 1), start + 1
@@ -109,7 +109,7 @@ class _UniformBatch:
     """Sets of equal shape, families and strategies, with the blocks of their residuals, shape (patterns, sets)."""
 
     whole: BatchedAnswers
-    part: ProductPart
+    part: WorkloadPart
     sets: Sequence[AttributeSet]
     patterns: Sequence[Pattern]
     places: Integers
@@ -233,19 +233,17 @@ class LeastSquaresEstimates:
         estimate = math.fsum(float((part * self.residual(subset)).sum()) for subset, part in spanned.pieces)
         return estimate, math.sqrt(self.accuracy.variance_of(spanned))
 
-    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Floats, Floats]:
+    def part_answers(self, part: WorkloadPart, attributes: AttributeSet) -> tuple[Floats, Floats]:
         """Return estimates and standard errors of all queries of a part over one set.
 
         The arrays have one axis per attribute or a single axis.
         """
         answers, errors = self.span_answers(part, attributes), np.sqrt(self.part_variances(part, attributes))
-        if isinstance(part, ExplicitPart):  # queries of weight 0 are not planned and may be outside the span
-            answers, errors = (np.where(part.each > 0, values, np.nan) for values in (answers, errors))
-        return answers, errors
+        return part.mask(answers), part.mask(errors)  # queries that are not planned may be outside the span
 
-    def iter_part_answers(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
+    def iter_part_answers(self, part: WorkloadPart, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
         """Yield `part_answers` for each of several sets, in batches if the plan allows it."""
-        together = self._batched if isinstance(part, ProductPart) else None
+        together = self._batched if part.factorizes else None
         found = (None for _ in sets) if together is None else together.answers(part, sets)  # type: ignore[arg-type]
         return (self.part_answers(part, names) if one is None else one for names, one in zip(sets, found, strict=True))
 
@@ -257,7 +255,7 @@ class LeastSquaresEstimates:
         variances = np.asarray(self.variances, dtype=np.float64)
         return BatchedAnswers(blocks, variances, self.accuracy.profiles, self._read, self.residual)
 
-    def part_variances(self, part: Part, attributes: AttributeSet) -> Floats:
+    def part_variances(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         """Return variances of all queries of a part over one set, in closed form by family."""
         return self.accuracy.part_variances(part, attributes)
 
@@ -304,7 +302,7 @@ class LeastSquaresEstimates:
                 values = np.moveaxis(np.tensordot(factor.inverse, values, axes=(1, axis)), 0, axis)
         return values
 
-    def span_answers(self, part: Part, attributes: AttributeSet) -> Floats:
+    def span_answers(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         """Return answers from the measured residuals; a residual that no query needs counts as zero."""
         shape = self.plan.domain.shape(attributes)
         total = np.zeros(shape)

@@ -23,7 +23,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.plans.blocks import Block
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
-from dpscale.workload import Part, ProductPart
+from dpscale.workload import WorkloadPart
 from dpscale.workload.residual import residual_of, smear, subsets
 
 DRAWS = 2000  # the relative standard error of the width is then about 1 %
@@ -46,14 +46,14 @@ def bonferroni(level: float, queries: int) -> float:
 
 
 def simultaneous_width(
-    estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, level: float, seed: str
+    estimates: LeastSquaresEstimates, part: WorkloadPart, names: AttributeSet, level: float, seed: str
 ) -> float:
     """Return the half width, in standard errors, of simultaneous intervals for all queries of a part over one set.
 
     Parameters
     ----------
     estimates : LeastSquaresEstimates
-    part : Part
+    part : WorkloadPart
     names : AttributeSet
     level : float
         Probability that all intervals cover.
@@ -70,7 +70,9 @@ def simultaneous_width(
     return float(np.quantile(np.concatenate(maxima), level, method="higher"))
 
 
-def answer_errors(estimates: LeastSquaresEstimates, part: Part, names: AttributeSet, seed: str) -> Iterator[Floats]:
+def answer_errors(
+    estimates: LeastSquaresEstimates, part: WorkloadPart, names: AttributeSet, seed: str
+) -> Iterator[Floats]:
     """Yield batches of errors of a part's answers over one set under redrawn noise, shape (draws, queries).
 
     The batch size follows from the set alone; another one would draw other noise.
@@ -90,7 +92,7 @@ class _Noise:
         self.plan, self.accuracy = estimates.plan, estimates.accuracy
         self._noise: dict[int, Floats] = {}
 
-    def answers(self, part: Part, names: AttributeSet) -> Floats:
+    def answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
         shape = self.plan.domain.shape(names)
         total = np.zeros((self.draws, *shape))
         profiles = {axis + 1: own for axis, own in (self.accuracy.axis_profiles(names) or {}).items()}
@@ -98,7 +100,7 @@ class _Noise:
             if subset in self.accuracy.residuals:
                 axes = [0, *(1 + names.index(name) for name in subset)]
                 total += smear(self._residual(subset), axes, total.shape, profiles)
-        return _batch_answers(part, names, total).reshape(self.draws, -1)
+        return part.batch_answers(names, total).reshape(self.draws, -1)
 
     def _residual(self, subset: AttributeSet) -> Floats:
         sources = self.accuracy.residuals[subset].sources
@@ -138,12 +140,3 @@ class _Noise:
                 self.rng.laplace(0, spread / math.sqrt(2), shape) if laplace else self.rng.normal(0, spread, shape)
             )
         return self._noise[index]
-
-
-def _batch_answers(part: Part, names: AttributeSet, marginals: Floats) -> Floats:
-    """Return a part's answers from a batch of marginals."""
-    if not isinstance(part, ProductPart):
-        return np.stack([part.answers(names, one) for one in marginals])
-    for axis, family in enumerate(part.families(names)):
-        marginals = family.answers(marginals, axis + 1)
-    return marginals

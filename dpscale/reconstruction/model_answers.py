@@ -25,7 +25,7 @@ from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import simultaneous_width
 from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, SimulatedErrors
 from dpscale.storage.files import reading, write_whole, writing
-from dpscale.workload import Part
+from dpscale.workload import WorkloadPart
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.in_axis import Groups
 
@@ -88,11 +88,11 @@ class ModelEstimates:
         error = math.nan if self.errors is None else self.errors.query_error(attributes, weights)
         return float((weights * self.marginal(attributes)).sum()), error
 
-    def iter_part_answers(self, part: Part, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
+    def iter_part_answers(self, part: WorkloadPart, sets: Sequence[AttributeSet]) -> Iterator[tuple[Floats, Floats]]:
         """Yield `part_answers` for each of several sets."""
         return (self.part_answers(part, names) for names in sets)
 
-    def part_answers(self, part: Part, attributes: AttributeSet) -> tuple[Floats, Floats]:
+    def part_answers(self, part: WorkloadPart, attributes: AttributeSet) -> tuple[Floats, Floats]:
         """Return estimates of all queries of a part over one set, and standard errors (nan if not available)."""
         answers = part.answers(attributes, self.marginal(attributes))
         if self.errors is None or not attributes:
@@ -192,14 +192,14 @@ def has_simultaneous_intervals(estimates: Estimates) -> bool:
 
 
 def simultaneous_widths(
-    estimates: Estimates, part: Part, names: AttributeSet, errors: Floats, level: float, seed: str
+    estimates: Estimates, part: WorkloadPart, names: AttributeSet, errors: Floats, level: float, seed: str
 ) -> Floats:
     """Return half widths of simultaneous intervals for all queries of a part over one set.
 
     Parameters
     ----------
     estimates : Estimates
-    part : Part
+    part : WorkloadPart
     names : AttributeSet
     errors : ndarray
         Standard errors of the queries; product queries in any order.

@@ -10,7 +10,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrow import LazyModule
 from dpscale.base.numerics import AttributeSet, Floats, Integers
+
+pair_loops = LazyModule("dpscale.reconstruction.pair_loops")  # numba
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,20 +68,14 @@ class PairArrays:
 
     def independent(self) -> Floats:
         """Return the tables of independent attributes."""
-        from dpscale.reconstruction import pair_loops
-
         return np.asarray(pair_loops.products(*self.loop_arguments))
 
     def noisy(self, residuals: Floats, reference: Floats) -> Floats:
         """Return the noisy tables: their centred residuals plus the margins of the expectation."""
-        from dpscale.reconstruction import pair_loops
-
         return np.asarray(pair_loops.noisy(residuals, reference, self.ones.at, self.pairs, self.starts))
 
     def fit(self, tables: Floats, rounds: int, tolerance: float) -> Floats:
         """Fit the tables to their 1-way marginals, in place, and return them."""
-        from dpscale.reconstruction import pair_loops
-
         pair_loops.fit_every(tables, *self.loop_arguments, rounds, tolerance)
         return tables
 
@@ -113,8 +110,6 @@ class TripleArrays:
         self, sets: Sequence[AttributeSet], rounds: int, tolerance: float
     ) -> dict[AttributeSet, Floats]:
         """Return the maximum-entropy tables given the pairs."""
-        from dpscale.reconstruction import pair_loops
-
         loop_arguments = self._loop_arguments(sets)
         tables = np.empty(loop_arguments[3][-1])
         pair_loops.multiply(tables, self.ones.total, *loop_arguments)
@@ -125,8 +120,6 @@ class TripleArrays:
         self, given: Mapping[AttributeSet, Floats], rounds: int, tolerance: float
     ) -> dict[AttributeSet, Floats]:
         """Return copies of tables, scaled to 1-way marginals and pairs."""
-        from dpscale.reconstruction import pair_loops
-
         loop_arguments, tables = (
             self._loop_arguments(list(given)),
             np.concatenate([table.reshape(-1) for table in given.values()]),
@@ -179,8 +172,6 @@ class PairLinks:
     @classmethod
     def of(cls, paired: PairArrays, tables: Floats) -> PairLinks:
         """Return the links of flat tables whose margins are the 1-way marginals."""
-        from dpscale.reconstruction import pair_loops
-
         count = len(paired.ones.at) - 1
         place, strength = np.zeros((count, count), np.int64), np.full((count, count), -1.0)
         links = cls(place, strength, np.empty(2 * len(tables)), np.empty(2 * len(tables)))
@@ -198,8 +189,6 @@ class PairLinks:
         return {names: table for (names, table), one in zip(each, found.tolist(), strict=True) if one}
 
     def _compose(self, paired: PairArrays, others: Floats, nearest: bool) -> tuple[Floats, NDArray[np.bool_]]:
-        from dpscale.reconstruction import pair_loops
-
         out, found = paired.independent(), np.zeros(len(paired.pairs), np.bool_)
         pair_loops.follow(*paired.loop_arguments, self.place, self.strength, self.tables, self.conditionals,
                           others, nearest, out, found)  # fmt: skip

@@ -19,8 +19,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.base.arrow import LazyModule
 from dpscale.base.numerics import Floats
 from dpscale.reconstruction.set_arrays import PairArrays
+
+shrinkage_loops = LazyModule("dpscale.reconstruction.shrinkage_loops")  # numba
+pair_loops = LazyModule("dpscale.reconstruction.pair_loops")
 
 GRID = np.concatenate([[0.0], np.geomspace(0.03, 0.8, 9), [0.9, 1.0, 1.1], np.geomspace(1.25, 100, 16)])
 GRID_WIDTHS = np.maximum(np.gradient(GRID) / 2, 0.01)
@@ -69,14 +73,10 @@ class Components:
 
     def likelihoods(self, values: Floats, reference: Floats, deviation: float) -> tuple[Floats, Floats]:
         """Return likelihoods, shape (cells, components), up to a factor per cell, and the log of the factor."""
-        from dpscale.reconstruction import shrinkage_loops
-
         return shrinkage_loops.likelihoods(*_cells(values, reference), deviation, self.ratios, self.widths)
 
     def means(self, values: Floats, reference: Floats, deviation: float, likelihood: Floats, weights: Floats) -> Floats:
         """Return posterior means of the counts."""
-        from dpscale.reconstruction import shrinkage_loops
-
         cells = _cells(values, reference)
         return np.asarray(
             shrinkage_loops.posterior_means(*cells, deviation, self.ratios, self.widths, likelihood, weights)
@@ -127,8 +127,6 @@ class NoisyTables:
 
         If there are many tables, each contributes fewer cells.
         """
-        from dpscale.reconstruction import shrinkage_loops
-
         sizes = -(-np.diff(self.starts) // self.steps)
         taken = np.cumsum([0, *np.minimum(sizes, -(-MOST_CELLS * 4 // max(len(sizes), 1)))])
         densities, tops = np.empty((taken[-1], len(RATIOS))), np.empty(taken[-1])
@@ -153,8 +151,6 @@ def best_posterior(ways: Sequence[NoisyTables], laws: Sequence[Floats] | None = 
         For each of `ways` the mixture weights from which EM starts for every table; by default those of all its tables
         together.
     """
-    from dpscale.reconstruction import shrinkage_loops
-
     best, found = np.full(len(ways[0].deviations), -np.inf), np.empty(len(ways[0].values))
     for one, law in zip(ways, laws or [learn(one) for one in ways], strict=True):
         densities, tops, taken = one.sample
@@ -238,8 +234,6 @@ class _Mixture:
 
 
 def _weights(likelihood: Floats, start: Floats, strength: float, rounds: int) -> Floats:
-    from dpscale.reconstruction import shrinkage_loops
-
     return np.asarray(shrinkage_loops.mixture_weights(likelihood, start, strength, rounds))
 
 
@@ -248,7 +242,5 @@ NEIGHBOUR_REACHES = (1, 2)
 
 def near(paired: PairArrays, tables: NoisyTables, reach: int) -> NoisyTables:
     """Return the tables of pairs with expectations from neighbours up to `reach` cells away along both axes."""
-    from dpscale.reconstruction import pair_loops
-
     given = tables.values, tables.reference, tables.deviations
     return replace(tables, reference=pair_loops.near_every(*given, paired.ones.at, paired.pairs, tables.starts, reach))

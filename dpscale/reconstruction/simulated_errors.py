@@ -45,7 +45,7 @@ from dpscale.reconstruction.joint_intervals import bonferroni
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts
 from dpscale.reconstruction.set_arrays import OneWayArrays, PairArrays, PairLinks
-from dpscale.workload import Family, Part, ProductPart
+from dpscale.workload import Family, WorkloadPart
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
 
@@ -100,7 +100,6 @@ def chance_variance(expected: Floats, names: AttributeSet, inside: Sequence[Attr
 Rest = Callable[[Collection[AttributeSet]], Floats | float]
 DRAWS = 20
 MOST_ENTRIES = 1 << 24
-LEAST = 1e-9
 ERROR_MARGIN = 1.5  # the factors are means over sets, and sets differ
 SIMULATION_NOTE = (
     "Approximate, by simulation: the noise and the shrinkage of all measurements, widened by the observed departure of "
@@ -145,9 +144,9 @@ class SimulatedErrors:
         rest = partial(model_variance.query_variance, self.model, ordered, weights)
         return float(self._errors(ordered, lambda cells: np.asarray((weights * cells).sum()), rest))
 
-    def part_errors(self, part: Part, names: AttributeSet) -> Floats:
+    def part_errors(self, part: WorkloadPart, names: AttributeSet) -> Floats:
         """Return standard errors of all queries of a part over one set; nan if computing them takes too long."""
-        if isinstance(part, ProductPart):
+        if part.factorizes:
             return self._product_errors(part, names)
         if part.count(names) * self.model.marginal(names).size > MOST_ENTRIES:
             return np.full(part.count(names), np.nan)
@@ -157,7 +156,7 @@ class SimulatedErrors:
 
         return self._errors(names, lambda cells: part.answers(names, cells), rest)
 
-    def simultaneous_widths(self, part: Part, names: AttributeSet, errors: Floats, level: float) -> Floats:
+    def simultaneous_widths(self, part: WorkloadPart, names: AttributeSet, errors: Floats, level: float) -> Floats:
         """Return half widths of simultaneous intervals for all queries of a part over one set.
 
         For m queries L = log(2m/(1 − level)), and b is φ times the largest entry of a query. All cells of a 1-way
@@ -165,7 +164,7 @@ class SimulatedErrors:
 
         Parameters
         ----------
-        part : Part
+        part : WorkloadPart
         names : AttributeSet
         errors : ndarray
             Result of `part_errors`; product queries in any order.
@@ -174,13 +173,13 @@ class SimulatedErrors:
         """
         if np.isnan(errors).all():
             return errors
-        width, reach = bonferroni(level, errors.size), _reach(part, names, errors.shape)
+        width, reach = bonferroni(level, errors.size), np.broadcast_to(part.largest_entries(names), errors.shape)
         if len(names) == 1:
             return np.asarray(width * (errors / reach).max() * reach)
         return np.asarray(width * errors + self.dispersion * math.log(2 * errors.size / (1 - level)) / 3 * reach)
 
-    def _product_errors(self, part: ProductPart, names: AttributeSet) -> Floats:
-        if all(family.name == "marginal" for family in part.families(names)):
+    def _product_errors(self, part: WorkloadPart, names: AttributeSet) -> Floats:
+        if all(family.is_identity for family in part.families(names)):
             return self.cell_errors(names)
         shapes = [(family.count(size), size) for family, size in _sized(part, names)]
         if max(math.prod(count for count, _ in shapes), *(math.prod(shape) for shape in shapes)) > MOST_ENTRIES:
@@ -213,14 +212,7 @@ class SimulatedErrors:
         return (1 - sum(inside) / len(inside)) * self.dispersion * np.maximum(rest(()) - unmeasured, 0)
 
 
-def _reach(part: Part, names: AttributeSet, shape: tuple[int, ...]) -> Floats:
-    """Return the largest entry of every query; product queries have entries 0 and 1."""
-    if isinstance(part, ProductPart):
-        return np.ones(shape)
-    return np.maximum(np.abs(part.queries(names)).reshape(part.count(names), -1).max(axis=1), LEAST)
-
-
-def _sized(part: ProductPart, names: AttributeSet) -> list[tuple[Family, int]]:
+def _sized(part: WorkloadPart, names: AttributeSet) -> list[tuple[Family, int]]:
     return list(zip(part.families(names), part.domain.shape(names), strict=True))
 
 

@@ -32,7 +32,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers32
 from dpscale.domain import Domain
 from dpscale.domain.attribute import NULL_LABEL
 from dpscale.storage.files import reading, writing
-from dpscale.workload import ExplicitPart, Family, Part, ProductPart
+from dpscale.workload import Family, WorkloadPart
 
 INDEX = "index.parquet"
 FIGURES = ("estimate", "std_error", "low", "high")
@@ -41,12 +41,8 @@ FILE_DESCRIPTION = (
 )
 DESCRIPTIONS = {
     "attribute": "name of an attribute of the set",
-    "value": "label that the query asks for; null: missing values",
-    "at_most": "label of the last value that the query counts: all up to it, in the domain's order",
     "low": "label of the first value that the query counts, or lower end of the 95 % interval",
     "high": "label of the last value that the query counts, or upper end of the 95 % interval",
-    "start": "label of the arc's first value",
-    "end": "label of the arc's last value",
     "estimate": "estimated number of records",
     "std_error": "standard error in records; not a number: none is told",
 }
@@ -61,7 +57,7 @@ class AnswerColumns:
     Attributes
     ----------
     domain : Domain
-    part : Part
+    part : WorkloadPart
     degree : int
         Number of attributes of each set.
     intervals : str
@@ -69,7 +65,7 @@ class AnswerColumns:
     """
 
     domain: Domain
-    part: Part
+    part: WorkloadPart
     degree: int
     intervals: str = ""
 
@@ -82,20 +78,6 @@ class AnswerColumns:
         return f"{self.part.name}-{self.degree}"
 
     @cached_property
-    def product(self) -> ProductPart | None:
-        """The product queries of the part; None if its queries are not products."""
-        own = self.part.family if isinstance(self.part, ExplicitPart) else self.part
-        return own if isinstance(own, ProductPart) else None
-
-    @cached_property
-    def keys(self) -> tuple[str, ...]:
-        """Names of the columns that describe a query's selection of one attribute: `value`, or its two ends."""
-        if self.product is None:
-            return ()
-        names = [key for family in self.product.families(self.domain.names[:1]) for key in family.bounds(1)]
-        return tuple(names) if len(names) > 1 else ("value",)
-
-    @cached_property
     def schema(self) -> pa.Schema:
         text = pa.dictionary(pa.int32(), pa.string())
         selection = pa.int64() if self.labels.numeric else text
@@ -103,9 +85,9 @@ class AnswerColumns:
             pa.field(f"attribute_{axis}", text, nullable=False, metadata=_description("attribute"))
             for axis in self.axes
         ]
-        fields += [pa.field(f"{key}_{axis}", selection, metadata=_description(self._column_name(key)))
-                   for axis in self.axes for key in self.keys]  # fmt: skip
-        fields += [pa.field("query", pa.int64(), nullable=False)] if self.product is None else []
+        fields += [pa.field(f"{end.column}_{axis}", selection, metadata={"description": end.description})
+                   for axis in self.axes for end in self.part.ends]  # fmt: skip
+        fields += [] if self.part.ends else [pa.field("query", pa.int64(), nullable=False)]
         fields += [
             pa.field(name, pa.float64(), nullable=False, metadata=self._figure_metadata(name)) for name in FIGURES
         ]
@@ -120,10 +102,6 @@ class AnswerColumns:
             return {"description": f"{ends[name]} end of the interval: {self.intervals}"}
         return _description(name)
 
-    def _column_name(self, key: str) -> str:
-        """Return the name of a selection column, which depends on the family."""
-        return "at_most" if (key, self.part.name) == ("value", "prefix") else key
-
     @property
     def axes(self) -> range:
         return range(1, self.degree + 1)
@@ -135,7 +113,7 @@ class AnswerColumns:
         half = np.concatenate(half_widths)
         named = [self._name_column([names[axis - 1] for names in sets], counts) for axis in self.axes]
         selection = [column for axis in self.axes for column in self._selection_columns(axis - 1, sets)]
-        numbers = [] if self.product else [np.concatenate([np.arange(count) for count in counts])]
+        numbers = [] if self.part.ends else [np.concatenate([np.arange(count) for count in counts])]
         return pa.table([*named, *selection, *numbers, estimate, error, estimate - half, estimate + half],
                         schema=self.schema)  # fmt: skip
 
@@ -145,16 +123,12 @@ class AnswerColumns:
         return pa.DictionaryArray.from_arrays(codes, pa.array(list(known), pa.string()))
 
     def _selection_columns(self, axis: int, sets: Sequence[AttributeSet]) -> Iterator[pa.Array]:
-        """Yield the selection columns of one attribute, one for each key."""
-        if self.product is None:
+        """Yield the selection columns of one attribute, one for each end."""
+        if not self.part.ends:
             return
-        cells = [query_cells(self._families(names), self.domain.shape(names))[axis] for names in sets]
-        for key in range(len(self.keys)):
+        cells = [query_cells(self.part.label_families(names), self.domain.shape(names))[axis] for names in sets]
+        for key in range(len(self.part.ends)):
             yield self.labels.column([names[axis] for names in sets], [own[key] for own in cells])
-
-    def _families(self, names: AttributeSet) -> tuple[Family, ...]:
-        assert self.product is not None
-        return self.product.families(names)
 
 
 def _description(name: str) -> dict[str, str]:
@@ -165,7 +139,7 @@ def _description(name: str) -> dict[str, str]:
 @lru_cache(maxsize=64)
 def query_cells(families: tuple[Family, ...], shape: tuple[int, ...]) -> list[list[Integers32]]:
     """Return, for each attribute, the cells that every product query selects, row-major: one array per key."""
-    axes = [list(family.bounds(n).values()) for family, n in zip(families, shape, strict=True)]
+    axes = [family.bounds(n) for family, n in zip(families, shape, strict=True)]
     counts, found = [len(one[0]) for one in axes], []
     for axis, bounds in enumerate(axes):
         before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
@@ -211,13 +185,13 @@ class Labels:
         return np.array([known.setdefault(one, len(known)) for one in texts], np.int32)
 
 
-def write_index(folder: Path, parts: Sequence[Part], rows: Mapping[str, Any]) -> None:
+def write_index(folder: Path, parts: Sequence[WorkloadPart], rows: Mapping[str, Any]) -> None:
     """Write index.parquet.
 
     Parameters
     ----------
     folder : Path
-    parts : sequence of Part
+    parts : sequence of WorkloadPart
     rows : mapping of str to ndarray, shape (sets,)
         part, queries, file (−1: none), first and rms_error of every set; extrapolated for answers of a model. `names`
         is the list of file names.

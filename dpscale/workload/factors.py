@@ -10,10 +10,10 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.workload.families import FAMILIES
-from dpscale.workload.parts import ExplicitPart, JointPart
+from dpscale.workload.family import Family
+from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual import Weights, piece, profile_of
-from dpscale.workload.wide import LONG, WideGram, is_wide, known_wide, weighted_piece, wide_scale
+from dpscale.workload.wide import LONG, WideGram, check_wide, is_wide, weighted_piece, wide_scale
 
 RANK_TOLERANCE = 1e-13
 NEGLIGIBLE = 1e-13
@@ -37,12 +37,15 @@ class GramFactor:
         rows than the centred space has dimensions.
     spanning : callable, optional
         Computes such rows of one axis; called only if the Gram matrix is singular.
+    family : Family, optional
+        One-way family whose centred queries have this Gram matrix.
     """
 
     key: str
     make: Callable[[], Floats]
     basis: Floats | None = None
     spanning: Callable[[], Floats] | None = None
+    family: Family | None = None
 
     @cached_property
     def rows(self) -> Floats:
@@ -82,11 +85,11 @@ class Axis:
 
 
 @lru_cache(maxsize=4096)
-def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
+def axis_of(family: Family, size: int, weights: Weights | None = None) -> Axis:
     """Return the cached axis of a family at a size."""
-    if is_wide(size) or (family == "marginal" and weights is None and size > LONG):
+    if is_wide(size) or (family.is_identity and weights is None and size > LONG):
         return _wide_axis(family, size, weights)
-    gram = FAMILIES[family].gram(size)
+    gram = family.gram(size)
     if weights is None:
         centered, square = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean(), float(gram.sum()) / size**2
     else:
@@ -94,25 +97,24 @@ def axis_of(family: str, size: int, weights: Weights | None = None) -> Axis:
     weight = float(np.trace(centered))
     if weight <= NEGLIGIBLE * float(np.trace(gram)):  # only multiples of the total
         return Axis(GramFactor(f"nothing/{size}", partial(np.zeros, (0, size))), 0.0, square)
-    key = (f"two/{size}" if size == 2 else f"{family}/{size}") + named(weights)
+    key = (f"two/{size}" if size == 2 else f"{family.key}/{size}") + named(weights)
     make, spanning = (
         partial(root_of, (centered + centered.T) / (2 * weight)),
         partial(_family_basis, family, size, weights),
     )
-    return Axis(GramFactor(key, make, spanning=spanning), weight, square)
+    return Axis(GramFactor(key, make, spanning=spanning, family=family), weight, square)
 
 
-def _family_basis(family: str, size: int, weights: Weights | None) -> Floats:
+def _family_basis(family: Family, size: int, weights: Weights | None) -> Floats:
     """Return the centred integer queries of a family, or the rows of its Gram matrix if the queries are too many."""
-    own = FAMILIES[family]
-    rows = own.matrix(size) if own.count(size) * size <= MOST_ENTRIES else own.gram(size)
+    rows = family.matrix(size) if family.count(size) * size <= MOST_ENTRIES else family.gram(size)
     return _integer_pieces(rows, (0,), (weights,))
 
 
-def _wide_axis(family: str, size: int, weights: Weights | None) -> Axis:
-    known_wide(family, size)
+def _wide_axis(family: Family, size: int, weights: Weights | None) -> Axis:
+    check_wide(family, size)
     whole, square = wide_scale(family, size, weights)
-    return Axis(WideGram(f"{family}/{size}" + named(weights), size, weights, ((family, 1 / whole),)), whole, square)
+    return Axis(WideGram(f"{family.key}/{size}" + named(weights), size, weights, ((family, 1 / whole),)), whole, square)
 
 
 def named(weights: Weights | None) -> str:
@@ -141,13 +143,13 @@ _PIECES: dict[tuple[str, tuple[int, ...], AxisWeights], tuple[GramFactor | None,
 
 
 def piece_factor(
-    part: JointPart | ExplicitPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
+    part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
 ) -> tuple[GramFactor | None, float]:
     """Return the factor and weight of the pieces of a set's queries on the axes `keep`; (None, 0) if they vanish.
 
     Parameters
     ----------
-    part : JointPart or ExplicitPart
+    part : WorkloadPart
     attributes : AttributeSet
     keep : tuple of int
         Axes of the residual space.
@@ -162,13 +164,13 @@ def piece_factor(
     return _PIECES[key]
 
 
-def weighted_queries(part: JointPart | ExplicitPart, attributes: AttributeSet) -> Floats:
+def weighted_queries(part: WorkloadPart, attributes: AttributeSet) -> Floats:
     """Return a set's queries, each multiplied by the square root of its weight, shape (m, sizes…)."""
     return part.queries(attributes) * np.sqrt(part.query_weights(attributes)).reshape(-1, *[1] * len(attributes))
 
 
 def _make_piece(
-    part: JointPart | ExplicitPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
+    part: WorkloadPart, attributes: AttributeSet, keep: tuple[int, ...], weights: AxisWeights
 ) -> tuple[GramFactor | None, float]:
     weighted = weighted_queries(part, attributes)
     queries, pairs = weighted, enumerate(zip(weights, weighted.shape[1:], strict=True))

@@ -1,212 +1,326 @@
-"""Parts of a workload: product families, joint families and explicit arrays, each over attribute sets."""
+"""Parts of a workload over attribute sets: their interface, and those of product families and joint families.
+
+`WorkloadPart` lists what other packages use. They do not ask which class a part has.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.workload.families import FAMILIES, JOINT, MARGINAL, PREFIX, Family, joint_queries, levels
 from dpscale.workload.residual import kron
 
-MOST_ENTRIES = 1 << 26
+if TYPE_CHECKING:
+    from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily
+
+LEAST_ENTRY = 1e-9
+Shape = tuple[int, ...]
+
+
+class WorkloadPart(Protocol):
+    """Queries over attribute sets, with a weight for each set."""
+
+    @property
+    def domain(self) -> Domain: ...
+    @property
+    def name(self) -> str:
+        """Name of the family, in tables and stored results."""
+
+    @property
+    def sets(self) -> tuple[AttributeSet, ...]: ...
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """One weight per set, in addition to `query_weights`."""
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of queries of each set."""
+
+    @property
+    def set_weights(self) -> tuple[float, ...]:
+        """Largest weight of a query, for each set."""
+
+    @property
+    def weighs(self) -> bool:
+        """Whether any query has a positive weight and a nonzero entry."""
+
+    @property
+    def factorizes(self) -> bool:
+        """Whether every query is a product of one-way queries; `answers` then has one axis per attribute."""
+
+    @property
+    def axis_families(self) -> tuple[Family, ...]:
+        """Distinct one-way families of the attributes; empty unless the queries are products."""
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        """The cells of an attribute that name a query; empty if queries are numbered."""
+
+    @property
+    def cumulative(self) -> bool:
+        """Whether the queries are running sums over the cells, or differences of two."""
+
+    @property
+    def by_shape(self) -> bool:
+        """Whether the queries follow from the sizes of the attributes, so that sets of equal shape have equal ones."""
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the attributes of queries that are not products are alike in the search of axis weights."""
+
+    @property
+    def invariant(self) -> bool:
+        """Whether the plain mean is the best average of every axis."""
+
+    @property
+    def exchangeable(self) -> bool:
+        """Whether every query over two attributes of equal size is invariant under their exchange."""
+
+    def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
+        """Return the one-way family of each attribute, whose products are the queries; () if there are none."""
+
+    def label_families(self, attributes: AttributeSet) -> tuple[Family, ...]:
+        """Return the one-way families whose products are the queries, which may have individual weights."""
+
+    def role(self, attribute: str) -> int:
+        """Return a number that is equal for attributes of equal size with equal queries."""
+
+    def count(self, attributes: AttributeSet) -> int: ...
+    def key(self, attributes: AttributeSet) -> str:
+        """Return a key that is equal for sets with equal queries."""
+
+    def queries(self, attributes: AttributeSet) -> Floats:
+        """Return all queries over a set, shape (m, sizes…)."""
+
+    def query_weights(self, attributes: AttributeSet) -> Floats:
+        """Return the weights of the queries, shape (m,)."""
+
+    def basis(self, attributes: AttributeSet) -> Floats | None:
+        """Return integer arrays that span the queries and are fewer than the cells; None if there are none."""
+
+    def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
+        """Return the answers of all queries over a set from its (estimated) marginal."""
+
+    def batch_answers(self, attributes: AttributeSet, marginals: Floats) -> Floats:
+        """Return the answers from a batch of marginals, shape (batch, …)."""
+
+    def mask(self, values: Floats) -> Floats:
+        """Return values of the queries with nan for queries that are not planned because their weight is 0."""
+
+    def squared_norm(self, attributes: AttributeSet) -> float:
+        """Return Σ weight · |query|² over the queries of a set."""
+
+    def mean_entry(self, attributes: AttributeSet) -> float:
+        """Return the mean over the queries of |sum of the entries| per cell: their share of evenly spread records."""
+
+    def largest_entries(self, attributes: AttributeSet) -> Floats:
+        """Return the largest absolute entry of every query; a scalar if it is the same for all."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the content of the workload's digest."""
 
 
 @dataclass(frozen=True)
-class ProductPart:
-    """All products of one-way queries over each of `sets`; every query of a set has that set's weight.
-
-    Attributes
-    ----------
-    domain : Domain
-    family : str
-        One-way family, or "hybrid": prefix on the attributes in `numeric`, marginal on the others.
-    sets : tuple of AttributeSet
-    weights : tuple of float
-        One weight per set.
-    numeric : frozenset of str
-    """
+class _FamilyPart:
+    """Members of queries of a family, which have the weight of their set."""
 
     domain: Domain
-    family: str
+    family: QueryFamily
     sets: tuple[AttributeSet, ...]
     weights: tuple[float, ...]
-    numeric: frozenset[str] = frozenset()
+
+    by_shape = True
 
     @property
     def name(self) -> str:
-        return self.family
+        return self.family.name
 
-    def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
-        """Return the one-way family of each attribute."""
-        if self.family == "hybrid":
-            return tuple(PREFIX if name in self.numeric else MARGINAL for name in attributes)
-        return (FAMILIES[self.family],) * len(attributes)
+    @property
+    def cumulative(self) -> bool:
+        return self.family.cumulative
+
+    @property
+    def set_weights(self) -> tuple[float, ...]:
+        return self.weights
+
+    @property
+    def weighs(self) -> bool:
+        return max(self.weights, default=0) > 0
 
     def count(self, attributes: AttributeSet) -> int:
-        """Return the number of queries over one attribute set."""
-        sizes = self.domain.shape(attributes)
-        return math.prod(family.count(size) for family, size in zip(self.families(attributes), sizes, strict=True))
+        raise NotImplementedError
+
+    def role(self, attribute: str) -> int:
+        return 0
 
     @cached_property
     def counts(self) -> list[int]:
-        """Number of queries of each set."""
-        return _counts(self, {one.name: (one.size, one.name in self.numeric) for one in self.domain.attributes})
-
-    def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
-        """Return the answers of all queries over a set from its (estimated) marginal, one axis per attribute."""
-        for axis, family in enumerate(self.families(attributes)):
-            marginal = family.answers(marginal, axis)
-        return marginal
-
-    def describe(self) -> dict[str, Any]:
-        content = {"family": self.family, "sets": sets_digest(self.sets, self.weights)}
-        return content | ({"numeric": sorted(self.numeric)} if self.family == "hybrid" else {})
-
-
-@dataclass(frozen=True)
-class JointPart:
-    """Joint family over each of `sets`; every query of a set has that set's weight."""
-
-    domain: Domain
-    family: str
-    sets: tuple[AttributeSet, ...]
-    weights: tuple[float, ...]
-    p: float
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return self.family
-
-    def key(self, attributes: AttributeSet) -> str:
-        """Return a key that is equal for sets with equal queries."""
-        shape = "x".join(map(str, self.domain.shape(attributes)))
-        return f"{self.family}/{shape}" + (f"/{self.p!r}/{self.seed}" if self.family == "random" else "")
-
-    def queries(self, attributes: AttributeSet) -> Floats:
-        return joint_queries(self.family, self.domain.shape(attributes), self.p, self.seed)
+        """Number of queries of each set, computed once for sets with equal kinds of attributes."""
+        kinds = {one.name: (one.size, self.role(one.name)) for one in self.domain.attributes}
+        known: dict[Hashable, int] = {}
+        alike = [tuple(map(kinds.__getitem__, names)) for names in self.sets]
+        for kind, names in zip(alike, self.sets, strict=True):
+            if kind not in known:
+                known[kind] = self.count(names)
+        return [known[kind] for kind in alike]
 
     def query_weights(self, attributes: AttributeSet) -> Floats:
         return np.full(self.count(attributes), 1.0)
 
-    def basis(self, attributes: AttributeSet) -> Floats | None:
-        """Return integer arrays that span the queries and are fewer than the cells; None if there are none."""
-        return levels(self.family, self.domain.shape(attributes))
+    def mask(self, values: Floats) -> Floats:
+        return values
+
+    def describe(self) -> dict[str, Any]:
+        return {"family": self.name, "sets": sets_digest(self.sets, self.weights), **self.family.parameters}
+
+
+@dataclass(frozen=True)
+class ProductPart(_FamilyPart):
+    """All products of one-way queries over each of `sets`; every query of a set has that set's weight."""
+
+    family: ProductFamily
+
+    factorizes, pooled, exchangeable = True, False, False
+
+    @property
+    def axis_families(self) -> tuple[Family, ...]:
+        return self.family.axes
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        return self.family.ends
+
+    @property
+    def invariant(self) -> bool:
+        return all(family.invariant for family in self.family.axes)
+
+    def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
+        return tuple([self.family.axis(name) for name in attributes])
+
+    label_families = families
+
+    def role(self, attribute: str) -> int:
+        return self.family.axes.index(self.family.axis(attribute))
 
     def count(self, attributes: AttributeSet) -> int:
-        return JOINT[self.family].count(self.domain.shape(attributes))
+        return math.prod(family.count(size) for family, size in self._sized(attributes))
 
-    @cached_property
-    def counts(self) -> list[int]:
-        """Number of queries of each set."""
-        return _counts(self, {one.name: one.size for one in self.domain.attributes})
+    def key(self, attributes: AttributeSet) -> str:
+        return "*".join([f"{family.key}/{size}" for family, size in self._sized(attributes)])
+
+    def queries(self, attributes: AttributeSet) -> Floats:
+        array = kron([family.matrix(size) for family, size in self._sized(attributes)])
+        return array.reshape(-1, *self.domain.shape(attributes))
+
+    def basis(self, attributes: AttributeSet) -> Floats | None:
+        return None
+
+    def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
+        for axis, family in enumerate(self.families(attributes)):
+            marginal = family.answers(marginal, axis)
+        return marginal
+
+    def batch_answers(self, attributes: AttributeSet, marginals: Floats) -> Floats:
+        for axis, family in enumerate(self.families(attributes)):
+            marginals = family.answers(marginals, axis + 1)
+        return marginals
+
+    def squared_norm(self, attributes: AttributeSet) -> float:
+        return math.prod(family.trace(size) for family, size in self._sized(attributes))
+
+    def mean_entry(self, attributes: AttributeSet) -> float:
+        return math.prod(family.trace(size) / (family.count(size) * size) for family, size in self._sized(attributes))
+
+    def largest_entries(self, attributes: AttributeSet) -> Floats:
+        return np.ones(())
+
+    def _sized(self, attributes: AttributeSet) -> zip[tuple[Family, int]]:
+        return zip(self.families(attributes), self.domain.shape(attributes), strict=True)
+
+
+class ArrayQueries:
+    """Methods of queries that are given as an array, in terms of `queries` and `query_weights`."""
+
+    factorizes = False
+    axis_families: tuple[Family, ...] = ()
+
+    @abstractmethod
+    def queries(self, attributes: AttributeSet) -> Floats: ...
+    @abstractmethod
+    def query_weights(self, attributes: AttributeSet) -> Floats: ...
+
+    def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
+        return ()
+
+    def role(self, attribute: str) -> int:
+        return 0
 
     def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
         queries = self.queries(attributes)
         return np.asarray(queries.reshape(len(queries), -1) @ marginal.reshape(-1))
 
-    def describe(self) -> dict[str, Any]:
-        settings = {"p": self.p, "seed": self.seed} if self.family == "random" else {}
-        return {"family": self.family, "sets": sets_digest(self.sets, self.weights), **settings}
+    def batch_answers(self, attributes: AttributeSet, marginals: Floats) -> Floats:
+        return np.stack([self.answers(attributes, one) for one in marginals])
+
+    def squared_norm(self, attributes: AttributeSet) -> float:
+        queries = self.queries(attributes)
+        squares = queries.reshape(len(queries), -1) ** 2
+        return float((self.query_weights(attributes) * squares.sum(axis=1)).sum())
+
+    def mean_entry(self, attributes: AttributeSet) -> float:
+        sizes = self.queries(attributes).shape[1:]
+        return float(np.abs(self.answers(attributes, np.full(sizes, 1 / math.prod(sizes)))).mean())
+
+    def largest_entries(self, attributes: AttributeSet) -> Floats:
+        queries = np.abs(self.queries(attributes))
+        return np.maximum(queries.reshape(len(queries), -1).max(axis=1), LEAST_ENTRY)
 
 
-@dataclass(frozen=True, eq=False)
-class ExplicitPart:
-    """Arbitrary linear queries over one attribute set.
+@dataclass(frozen=True)
+class JointPart(_FamilyPart, ArrayQueries):
+    """Joint family over each of `sets`; every query of a set has that set's weight."""
 
-    Attributes
-    ----------
-    domain : Domain
-    attributes : AttributeSet
-    array : ndarray, shape (m, n_a, n_b, …)
-        The queries.
-    each : ndarray, shape (m,)
-        Weights of the queries.
-    family : ProductPart or JointPart, optional
-        Family whose queries these are, if they are one with individual weights.
-    """
+    family: JointFamily
 
-    domain: Domain
-    attributes: AttributeSet
-    array: Floats
-    each: Floats
-    family: ProductPart | JointPart | None = None
-
-    weights = (1.0,)
+    ends = ()
 
     @property
-    def name(self) -> str:
-        return "array" if self.family is None else self.family.name
+    def pooled(self) -> bool:
+        return self.family.pools(len(self.sets))
 
     @property
-    def sets(self) -> tuple[AttributeSet, ...]:
-        return (self.attributes,)
+    def invariant(self) -> bool:
+        return self.family.invariant
+
+    @property
+    def exchangeable(self) -> bool:
+        return self.family.exchangeable
 
     def key(self, attributes: AttributeSet) -> str:
-        return f"array/{self.digest}"
+        shape = "x".join(map(str, self.domain.shape(attributes)))
+        return "/".join([self.name, shape, *map(repr, self.family.parameters.values())])
 
     def queries(self, attributes: AttributeSet) -> Floats:
-        return self.array
-
-    def query_weights(self, attributes: AttributeSet) -> Floats:
-        return self.each
+        return self.family.queries(self.domain.shape(attributes))
 
     def basis(self, attributes: AttributeSet) -> Floats | None:
-        """Return the queries with positive weight if they are integers and fewer than the cells, else None.
-
-        These queries span the Gram matrix.
-        """
-        array = self.array[self.each > 0]
-        flat = array.reshape(len(array), -1)
-        is_integer = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10
-        return array if is_integer and len(flat) < flat.shape[1] else None
+        return self.family.levels(self.domain.shape(attributes))
 
     def count(self, attributes: AttributeSet) -> int:
-        return len(self.array)
+        return self.family.count(self.domain.shape(attributes))
 
-    @property
-    def counts(self) -> list[int]:
-        """Number of queries of each set."""
-        return [len(self.array)]
-
-    def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
-        return np.asarray(self.array.reshape(len(self.array), -1) @ marginal.reshape(-1))
-
-    @cached_property
-    def digest(self) -> str:
-        content = np.ascontiguousarray(self.array).tobytes() + np.ascontiguousarray(self.each).tobytes()
-        return hashlib.sha256(repr(self.array.shape).encode() + content).hexdigest()
-
-    def describe(self) -> dict[str, Any]:
-        return {"family": "array", "sets": [list(self.attributes)], "sha256": self.digest}
-
-
-Part = ProductPart | JointPart | ExplicitPart
-
-
-def counts_of(part: Part) -> list[int]:
-    """Return the number of queries of each set of a part."""
-    return part.counts
-
-
-def _counts(part: ProductPart | JointPart, kinds: Mapping[str, Any]) -> list[int]:
-    """Return the number of queries of each set, computed once for sets with equal kinds of attributes."""
-    known: dict[Any, int] = {}
-    alike = [tuple(map(kinds.__getitem__, names)) for names in part.sets]
-    for kind, names in zip(alike, part.sets, strict=True):
-        if kind not in known:
-            known[kind] = part.count(names)
-    return [known[kind] for kind in alike]
+    def label_families(self, attributes: AttributeSet) -> tuple[Family, ...]:
+        return ()
 
 
 def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:
@@ -215,20 +329,3 @@ def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:
     digest.update("\0".join(chain.from_iterable(sets)).encode())
     digest.update(np.array(weights, "<f8").tobytes())
     return digest.hexdigest()
-
-
-def weighted(part: ProductPart | JointPart, each: Floats) -> ExplicitPart:
-    """Return a family over one set as explicit queries with one weight each, in the order of its answers."""
-    (attributes,) = part.sets
-    count, cells = part.count(attributes), part.domain.cells(attributes)
-    if each.shape != (count,):
-        got = f"{each.size} weights for {', '.join(attributes)}"
-        raise JobError("workload.weight", got, f"one for each of its {count} queries", "fix it")
-    if count * cells > MOST_ENTRIES:
-        raise JobError("workload.weight", f"separate weights for {count} queries on {cells} cells",
-                       f"at most {MOST_ENTRIES} entries", "use one weight for the set")  # fmt: skip
-    if isinstance(part, JointPart):
-        return ExplicitPart(part.domain, attributes, part.queries(attributes), each, part)
-    pairs = zip(part.families(attributes), part.domain.shape(attributes), strict=True)
-    array = kron([family.matrix(size) for family, size in pairs])
-    return ExplicitPart(part.domain, attributes, array.reshape(-1, *part.domain.shape(attributes)), each, part)

@@ -24,7 +24,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.factors import GramFactor, axis_of, piece_factor
-from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart
+from dpscale.workload.parts import WorkloadPart
 from dpscale.workload.residual import Weights, kron, subsets
 from dpscale.workload.spaces import NOWHERE, Classes, Left, RequestedResiduals
 from dpscale.workload.wide import WideGram
@@ -176,12 +176,13 @@ class _Split:
     def __post_init__(self) -> None:
         self.asked = RequestedResiduals(self.domain.names)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: WorkloadPart) -> None:
         """Add the terms of all sets of a part."""
-        self.asked.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
+        leaves = self._products if part.factorizes else self._joint
+        self.asked.add(part.sets, part.weights, self._kinds(part.role), partial(leaves, part))
 
     def subworkloads(self) -> Subworkloads:
-        kinds = self._kinds(None)
+        kinds = self._kinds(lambda name: 0)
         found = [self.asked.classes(degree, len(self.terms), kinds, 0.0) for degree in self.asked.degrees()]
         keys = list(self.terms)
         classes = [self._made(one.members[first], [(keys[term], weight) for term, weight in terms])
@@ -195,11 +196,10 @@ class _Split:
             attributes, self.domain.shape(attributes), self._weights_of(attributes), dict(terms), factors
         )
 
-    def _kinds(self, part: Part | None) -> NDArray[np.int64]:
+    def _kinds(self, role: Callable[[str], int]) -> NDArray[np.int64]:
         """Return numbers that are equal for attributes with equal size, weights and role in a part."""
-        numeric = part.numeric if isinstance(part, ProductPart) else frozenset()
-        known: dict[tuple[int, int, bool], int] = {}
-        own = [(size, id(self.weights.get(name)), name in numeric)
+        known: dict[tuple[int, int, int], int] = {}
+        own = [(size, id(self.weights.get(name)), role(name))
                for name, size in zip(self.domain.names, self.domain.shape(self.domain.names), strict=True)]  # fmt: skip
         return np.array([known.setdefault(one, len(known)) for one in own], np.int64)
 
@@ -210,18 +210,15 @@ class _Split:
         self.factors.update({factor.key: factor for factor in factors})
         return self.terms.setdefault(tuple([factor.key for factor in factors]), len(self.terms))
 
-    def _leaves(self, part: Part, attributes: AttributeSet) -> list[Left]:
-        return self._products(part, attributes) if isinstance(part, ProductPart) else self._joint(part, attributes)
-
-    def _products(self, part: ProductPart, attributes: AttributeSet) -> list[Left]:
+    def _products(self, part: WorkloadPart, attributes: AttributeSet) -> list[Left]:
         """Return the terms of a set of products: factors of the remaining axes, and the weights of all axes."""
         triples = zip(part.families(attributes), part.domain.shape(attributes), attributes, strict=True)
-        axes = [axis_of(family.name, size, self.weights.get(name)) for family, size, name in triples]
+        axes = [axis_of(family, size, self.weights.get(name)) for family, size, name in triples]
         return [Left(kept, self._term([axes[i].factor for i in kept]),
                      tuple([axis.weight if i in kept else axis.mean_square for i, axis in enumerate(axes)]))
                 for kept in subsets(tuple(range(len(axes))))]  # fmt: skip
 
-    def _joint(self, part: JointPart | ExplicitPart, attributes: AttributeSet) -> list[Left]:
+    def _joint(self, part: WorkloadPart, attributes: AttributeSet) -> list[Left]:
         cells = part.domain.cells(attributes)
         if cells > DENSE_CELLS:
             raise PlanError(

@@ -8,28 +8,31 @@ so has the one within a block, which is equal in all blocks once it is centred:
     prefix: that of prefix on m cells;  range: range on m cells + (n − m) · prefix on m cells;  marginal: I;
     circular: 2 · range on m cells + 2 (n − m − 1) · prefix on m cells, since n(n + 1)/2 − d(n − d) arcs contain two
     cells at distance d.
+Other families of intervals are listed, and the mean Gram matrix within a block replaces that of every block: errors of
+strategies that are equal in all blocks depend on the mean alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers
-from dpscale.workload.families import FAMILIES
 from dpscale.workload.residual import Weights, profile_of
+
+if TYPE_CHECKING:
+    from dpscale.workload.family import Family
 
 LONG, DENSE = 512, 2048  # sizes above which an axis is structured, and above which it is divided into blocks
 BLOCKS = 512  # minimum number of blocks of a wide axis
 WIDEST = DENSE * DENSE
-KNOWN = ("marginal", "prefix", "range", "circular")
 
 
 @dataclass(frozen=True)
@@ -114,14 +117,14 @@ class WideGram:
     key: str
     size: int
     weights: Weights | None
-    asked: tuple[tuple[str, float], ...]
+    asked: tuple[tuple[Family, float], ...]
 
     @property
     def rows(self) -> Floats:
         """Rows F for cells alone, if the axis is not wide; otherwise PlanError, because F would be cells × cells."""
         if self.cells_alone and not is_wide(self.size):
             return _contrasts(self.size) / math.sqrt(self.size - 1)
-        families = " and ".join(family for family, _ in self.asked)
+        families = " and ".join(family.name for family, _ in self.asked)
         raise PlanError(
             "workload",
             f"{families} on {self.size} cells, together with other families or by this mechanism",
@@ -136,11 +139,19 @@ class WideGram:
     @property
     def cells_alone(self) -> bool:
         """Whether the Gram matrix is the centring projector."""
-        return self.weights is None and all(family == "marginal" for family, _ in self.asked)
+        return self.weights is None and all(family.is_identity for family, _ in self.asked)
 
-    def mixed(self, gram_of: Callable[[str], Floats], profile: Floats) -> Floats:
-        """Return the Gram matrix of the blocks or within one block, centred by a profile."""
-        return weighted_piece(np.sum([weight * gram_of(family) for family, weight in self.asked], axis=0), profile)[0]
+    @property
+    def lower_bound(self) -> float:
+        """Lower bound of the optimum over all strategies: (tr QᵀF)²/n for any Q of norm at most 1, for each family."""
+        profile = profile_of(self.weights, self.size)
+        known = [(weight, family.centred_trace(profile)) for family, weight in self.asked]
+        return math.fsum(weight * max(trace, 0.0) ** 2 / self.size for weight, trace in known)
+
+    def mixed(self, grams: Sequence[Floats], profile: Floats) -> Floats:
+        """Return the Gram matrix of the blocks or within one block from those of the families, centred by a profile."""
+        weighed = [weight * gram for gram, (_, weight) in zip(grams, self.asked, strict=True)]
+        return weighted_piece(np.sum(weighed, axis=0), profile)[0]
 
 
 def _contrasts(size: int) -> Floats:
@@ -151,18 +162,28 @@ def _contrasts(size: int) -> Floats:
     return np.asarray(rows / np.sqrt(before * (before + 1))[:, None])
 
 
-def wide_scale(family: str, size: int, weights: Weights | None) -> tuple[float, float]:
+def wide_scale(family: Family, size: int, weights: Weights | None) -> tuple[float, float]:
     """Return the trace of a family's centred Gram matrix, and uᵀGu, the part of its means.
 
     The trace includes the blocks and the cells within them.
     """
-    if family == "marginal" and weights is None:
+    if family.is_identity and weights is None:
         return size - 1.0, 1 / size
     cut, profile = cut_of(size, weights)
-    centred, square = weighted_piece(block_gram(family, cut), profile)
-    within = [run.count * float(np.trace(weighted_piece(inner_gram(family, size, run.size), own)[0]))
+    centred, square = weighted_piece(family.block_gram(cut), profile)
+    within = [run.count * float(np.trace(weighted_piece(family.inner_gram(cut, run), own)[0]))
               for run, own in zip(cut.runs, cut.within, strict=True)]  # fmt: skip
     return float(np.trace(centred)) + sum(within), square
+
+
+def check_wide(family: Family, size: int) -> None:
+    """Raise PlanError if a family is not supported on a wide axis, or the axis is too wide."""
+    if not family.has_intervals:
+        raise PlanError("workload", f"family {family.name} on an attribute of {size} cells",
+                        f"at most {DENSE} cells, or queries that are intervals", "coarsen the attribute")  # fmt: skip
+    if size > WIDEST and not family.is_identity:
+        raise PlanError("workload", f"family {family.name} on an attribute of {size} cells",
+                        f"at most {WIDEST} cells", "coarsen the attribute")  # fmt: skip
 
 
 def weighted_piece(gram: Floats, profile: Floats) -> tuple[Floats, float]:
@@ -170,100 +191,3 @@ def weighted_piece(gram: Floats, profile: Floats) -> tuple[Floats, float]:
     mean = gram @ profile
     square = float(profile @ mean)
     return np.asarray(gram - mean - mean[:, None] + square), square
-
-
-def block_gram(family: str, cut: Cut) -> Floats:
-    """Return the Gram matrix of a family on the blocks, shape (B, B)."""
-    return _GRAMS[family](cut) if family in _GRAMS else _summed_gram(family, cut)
-
-
-def inner_families(family: str, size: int, cells: int) -> tuple[tuple[str, float], ...]:
-    """Return the weighted families that a family induces within a block, up to terms removed by centring."""
-    if family == "circular":
-        return ("range", 2.0), ("prefix", 2.0 * (size - cells - 1))
-    return (("range", 1.0), ("prefix", float(size - cells))) if family == "range" else ((family, 1.0),)
-
-
-def inner_gram(family: str, size: int, cells: int) -> Floats:
-    """Return the mean Gram matrix within a block of `cells` cells, up to terms removed by centring."""
-    parts = [weight * FAMILIES[name].gram(cells) for name, weight in inner_families(family, size, cells)]
-    return np.asarray(sum(parts))
-
-
-def _prefix_gram(cut: Cut) -> Floats:
-    before = [np.cumsum(own) for own in cut.within]
-    first = _by_block(cut, [float(part.sum()) for part in before])
-    second = _by_block(cut, [float((part**2).sum()) for part in before])
-    lengths = cut.lengths
-    after = lengths.sum() - np.cumsum(lengths)
-    gram = _at_larger(first + after)
-    np.fill_diagonal(gram, second + after)
-    return gram
-
-
-def _marginal_gram(cut: Cut) -> Floats:
-    return np.diag(_by_block(cut, [float((own**2).sum()) for own in cut.within]))
-
-
-def _range_gram(cut: Cut) -> Floats:
-    """Average (min + 1)(n − max) over cells: a product for two blocks, and a sum within one."""
-    lengths = cut.lengths
-    starts = np.cumsum(lengths) - lengths
-    middle = _by_block(cut, [float(own @ np.arange(1, len(own) + 1)) for own in cut.within])
-    low, high = starts + middle, cut.size + 1 - starts - middle
-    gram = np.triu(np.outer(low, high), 1)
-    gram += gram.T
-    apart = _by_block(cut, [_half_distance(own) for own in cut.within])
-    np.fill_diagonal(gram, low * high - (cut.size + 1) * apart)
-    return gram
-
-
-def _circular_gram(cut: Cut) -> Floats:
-    """Average n(n + 1)/2 − n d + d² over the distances d of cells of two blocks."""
-    lengths, size = cut.lengths, cut.size
-    places = [np.arange(len(own), dtype=np.float64) for own in cut.within]
-    middle = [float(own @ at) for own, at in zip(cut.within, places, strict=True)]
-    spread = [float(own @ (at - m) ** 2) for own, at, m in zip(cut.within, places, middle, strict=True)]
-    middles, spreads = np.cumsum(lengths) - lengths + _by_block(cut, middle), _by_block(cut, spread)
-    apart = np.abs(np.subtract.outer(middles, middles))
-    np.fill_diagonal(apart, 2 * _by_block(cut, [_half_distance(own) for own in cut.within]))
-    square = np.subtract.outer(middles, middles) ** 2 + np.add.outer(spreads, spreads)
-    return np.asarray(size * (size + 1) / 2 - size * apart + square)
-
-
-def _half_distance(own: Floats) -> float:
-    """Return half the mean distance of two cells: the mean position minus the mean of the smaller of two."""
-    cells = np.arange(len(own), dtype=np.float64)
-    return float(own @ np.abs(cells[:, None] - cells) @ own / 2)
-
-
-def _by_block(cut: Cut, values: Sequence[float]) -> Floats:
-    return np.concatenate([np.full(run.count, value) for run, value in zip(cut.runs, values, strict=True)])
-
-
-def _at_larger(values: Floats) -> Floats:
-    """Return the matrix whose entry (a, b) is the value at max(a, b)."""
-    index = np.arange(len(values))
-    return np.asarray(values[np.maximum.outer(index, index)])
-
-
-def _summed_gram(family: str, cut: Cut) -> Floats:
-    """Sum the Gram matrix of a family without a closed form over cells; refuse wide axes."""
-    if is_wide(cut.size):
-        known_wide(family, cut.size)
-    starts, weights = np.cumsum(cut.lengths) - cut.lengths, cut.spread(np.ones(len(cut.lengths)))
-    weighed = FAMILIES[family].gram(cut.size) * np.outer(weights, weights)
-    return np.asarray(np.add.reduceat(np.add.reduceat(weighed, starts, axis=0), starts, axis=1))
-
-
-_GRAMS = {"prefix": _prefix_gram, "marginal": _marginal_gram, "range": _range_gram, "circular": _circular_gram}
-
-
-def known_wide(family: str, size: int) -> None:
-    """Raise PlanError if a family is not supported on a wide axis, or the axis is too wide."""
-    if family not in KNOWN:
-        raise PlanError("workload", f"family {family} on an attribute of {size} cells",
-                        f"at most {DENSE} cells, or one of {', '.join(KNOWN)}", "coarsen the attribute")  # fmt: skip
-    if size > WIDEST and family != "marginal":
-        raise PlanError("workload", f"family {family} on an attribute of {size} cells", f"at most {WIDEST} cells",
-                        "coarsen the attribute")  # fmt: skip

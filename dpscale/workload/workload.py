@@ -1,4 +1,4 @@
-"""Workload: the union of the query families and arrays that a user requests."""
+"""Workload: the union of the query families and arrays that a user requests; and arrays of queries as parts of it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,120 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import glance, nearest, safe_repr
+from dpscale.base.display import glance, safe_repr
 from dpscale.base.errors import DomainError, JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.workload.families import FAMILIES, JOINT, RANDOM_P
-from dpscale.workload.parts import ExplicitPart, JointPart, Part, ProductPart, counts_of, weighted
+from dpscale.workload.families import family_named
+from dpscale.workload.family import End, Family
+from dpscale.workload.parts import ArrayQueries, WorkloadPart
 
-NAMES = (*FAMILIES, *JOINT, "hybrid")
+MOST_ENTRIES = 1 << 26
+
+
+@dataclass(frozen=True, eq=False)
+class ExplicitPart(ArrayQueries):
+    """Arbitrary linear queries over one attribute set.
+
+    Attributes
+    ----------
+    domain : Domain
+    attributes : AttributeSet
+    array : ndarray, shape (m, n_a, n_b, …)
+        The queries.
+    each : ndarray, shape (m,)
+        Weights of the queries.
+    origin : WorkloadPart, optional
+        Part whose queries these are, if they are those of a family with individual weights.
+    """
+
+    domain: Domain
+    attributes: AttributeSet
+    array: Floats
+    each: Floats
+    origin: WorkloadPart | None = None
+
+    weights, by_shape = (1.0,), False
+
+    @property
+    def name(self) -> str:
+        return "array" if self.origin is None else self.origin.name
+
+    @property
+    def sets(self) -> tuple[AttributeSet, ...]:
+        return (self.attributes,)
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        return () if self.origin is None else self.origin.ends
+
+    @property
+    def cumulative(self) -> bool:
+        return self.origin is not None and self.origin.cumulative
+
+    @property
+    def pooled(self) -> bool:
+        return self.origin is not None and self.origin.pooled
+
+    @property
+    def invariant(self) -> bool:
+        return self.origin is not None and self.origin.invariant
+
+    @property
+    def exchangeable(self) -> bool:
+        return self.origin is not None and self.origin.exchangeable
+
+    @property
+    def set_weights(self) -> tuple[float, ...]:
+        return (float(self.each.max(initial=0)),)
+
+    @property
+    def weighs(self) -> bool:
+        return bool(((self.each > 0) & self.array.reshape(len(self.array), -1).any(axis=1)).any())
+
+    def label_families(self, attributes: AttributeSet) -> tuple[Family, ...]:
+        return () if self.origin is None else self.origin.label_families(attributes)
+
+    def key(self, attributes: AttributeSet) -> str:
+        return f"array/{self.digest}"
+
+    def queries(self, attributes: AttributeSet) -> Floats:
+        return self.array
+
+    def query_weights(self, attributes: AttributeSet) -> Floats:
+        return self.each
+
+    def basis(self, attributes: AttributeSet) -> Floats | None:
+        """Return the queries with positive weight, which span the Gram matrix, if they are integers and few."""
+        array = self.array[self.each > 0]
+        flat = array.reshape(len(array), -1)
+        is_integer = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10
+        return array if is_integer and len(flat) < flat.shape[1] else None
+
+    def count(self, attributes: AttributeSet) -> int:
+        return len(self.array)
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(self.array)]
+
+    def mask(self, values: Floats) -> Floats:
+        return np.where(self.each > 0, values, np.nan)
+
+    @cached_property
+    def digest(self) -> str:
+        content = np.ascontiguousarray(self.array).tobytes() + np.ascontiguousarray(self.each).tobytes()
+        return hashlib.sha256(repr(self.array.shape).encode() + content).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        return {"family": "array", "sets": [list(self.attributes)], "sha256": self.digest}
 
 
 class Workload:
@@ -36,14 +137,14 @@ class Workload:
         if not isinstance(domain, Domain):
             raise DomainError("domain", f"a {type(domain).__name__}", "a Domain", 'write Workload(Domain({"a": 10}))')
         self.domain = domain
-        self.parts: list[Part] = []
+        self.parts: list[WorkloadPart] = []
 
     def __repr__(self) -> str:
         return f"Workload({', '.join(part.name for part in self.parts)}: {self.query_count} queries)"
 
     def _repr_html_(self) -> str:
-        told = [(part.name, f"{len(part.sets):,} sets, {sum(counts_of(part)):,} queries") for part in self.parts]
-        return glance(f"Workload of {self.query_count:,} queries", told)
+        rows = [(part.name, f"{len(part.sets):,} sets, {sum(part.counts):,} queries") for part in self.parts]
+        return glance(f"Workload of {self.query_count:,} queries", rows)
 
     def add(
         self,
@@ -54,13 +155,15 @@ class Workload:
         p: float | None = None,
         seed: int | None = None,
         numeric: Sequence[str] | None = None,
+        **parameters: Any,
     ) -> Workload:
         """Add a query family over all attribute sets of a degree, or over given sets.
 
         Parameters
         ----------
         family : str
-            "marginal", "prefix", "range", "circular", "affine", "abs", "random" or "hybrid".
+            "marginal", "prefix", "range", "circular", "affine", "abs", "random" or "hybrid", or one of another
+            distribution (entry-point group dpscale.families).
         degree : int, optional
             Number of attributes of the sets.
         attributes : iterable of sequence of str, optional
@@ -74,6 +177,8 @@ class Workload:
             Seed of the queries, for "random".
         numeric : sequence of str, optional
             Attributes with prefix queries, for "hybrid".
+        **parameters
+            Parameters of another family.
 
         Returns
         -------
@@ -85,36 +190,21 @@ class Workload:
         JobError
             If an argument is invalid for the family.
         """
-        if family not in NAMES:
-            raise JobError("workload.family", f"{family!r}", ", ".join(NAMES), nearest(family, NAMES))
-        _only_for(family, p=(p, "random"), seed=(seed, "random"), numeric=(numeric, "hybrid"))
+        given = {"p": p, "seed": seed, "numeric": None if numeric is None else tuple(numeric), **parameters}
+        chosen = family_named(family, {name: value for name, value in given.items() if value is not None})
         sets = self._sets(degree, attributes)
         if isinstance(weight, int | float):
-            self.parts.append(self._family(family, sets, (_weight(weight),) * len(sets), p, seed, numeric))
+            self.parts.append(chosen.part(self.domain, sets, (_weight(weight),) * len(sets)))
             return self
         weights = _weights(weight, len(sets))
         uniform = [(names, value) for names, value in zip(sets, weights, strict=True) if isinstance(value, float)]
         if uniform or not sets:
             named, values = (tuple(part) for part in zip(*uniform, strict=True)) if uniform else ((), ())
-            self.parts.append(self._family(family, named, values, p, seed, numeric))
+            self.parts.append(chosen.part(self.domain, named, values))
         for names, value in zip(sets, weights, strict=True):
             if not isinstance(value, float):
-                self.parts.append(weighted(self._family(family, (names,), (1.0,), p, seed, numeric), value))
+                self.parts.append(weighted(chosen.part(self.domain, (names,), (1.0,)), value))
         return self
-
-    def _family(
-        self,
-        family: str,
-        sets: tuple[AttributeSet, ...],
-        weights: tuple[float, ...],
-        p: float | None,
-        seed: int | None,
-        numeric: Sequence[str] | None,
-    ) -> ProductPart | JointPart:
-        if family in JOINT:
-            _check_joint(family, sets)
-            return JointPart(self.domain, family, sets, weights, _probability(p), seed or 0)
-        return ProductPart(self.domain, family, sets, weights, frozenset(self.domain.ordered(numeric or ())))
 
     def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:
         """Add linear queries over one attribute set.
@@ -163,17 +253,12 @@ class Workload:
     @property
     def query_count(self) -> int:
         """Number of queries, including duplicates."""
-        return sum(sum(counts_of(part)) for part in self.parts)
+        return sum(sum(part.counts) for part in self.parts)
 
     @property
     def weighs(self) -> bool:
         """Whether any query has a positive weight and a nonzero entry; other queries are ignored in planning."""
-        return any(
-            bool(((part.each > 0) & part.array.reshape(len(part.array), -1).any(axis=1)).any())
-            if isinstance(part, ExplicitPart)
-            else max(part.weights, default=0) > 0
-            for part in self.parts
-        )
+        return any(part.weighs for part in self.parts)
 
     @property
     def sets(self) -> tuple[AttributeSet, ...]:
@@ -231,26 +316,17 @@ def _each(values: Any) -> Floats:
     return array
 
 
-def _probability(p: float | None) -> float:
-    if p is not None and not 0 < p < 1:
-        raise JobError("workload.p", f"{p!r}", "a number between 0 and 1", "fix it")
-    return RANDOM_P if p is None else float(p)
-
-
-def _only_for(family: str, **settings: tuple[object, str]) -> None:
-    for name, (value, owner) in settings.items():
-        if value is not None and family != owner:
-            raise JobError(f"workload.{name}", f"given for family {family!r}", f"family {owner} only", "remove it")
-    if family == "hybrid" and settings["numeric"][0] is None:
-        raise JobError("workload.numeric", "missing", "the numeric attributes, for family hybrid", "add it")
-
-
-def _check_joint(family: str, sets: tuple[AttributeSet, ...]) -> None:
-    degree = JOINT[family].degree
-    for attributes in sets:
-        if degree is not None and len(attributes) != degree:
-            got = f"{len(attributes)} attributes for family {family!r}"
-            raise JobError("workload.degree", got, f"{degree} attributes", f"write degree = {degree}")
+def weighted(part: WorkloadPart, each: Floats) -> ExplicitPart:
+    """Return a family over one set as explicit queries with one weight each, in the order of its answers."""
+    (attributes,) = part.sets
+    count, cells = part.count(attributes), part.domain.cells(attributes)
+    if each.shape != (count,):
+        got = f"{each.size} weights for {', '.join(attributes)}"
+        raise JobError("workload.weight", got, f"one for each of its {count} queries", "fix it")
+    if count * cells > MOST_ENTRIES:
+        raise JobError("workload.weight", f"separate weights for {count} queries on {cells} cells",
+                       f"at most {MOST_ENTRIES} entries", "use one weight for the set")  # fmt: skip
+    return ExplicitPart(part.domain, attributes, part.queries(attributes), each, part)
 
 
 FINEST = 1 << 20
@@ -260,8 +336,7 @@ def targets_of(workload: Workload) -> dict[AttributeSet, float]:
     """Return the attribute sets with positive weight, and their weights summed over parts."""
     targets: dict[AttributeSet, float] = {}
     for part in workload.parts:
-        weights = (float(part.each.max(initial=0)),) if isinstance(part, ExplicitPart) else part.weights
-        for names, weight in zip(part.sets, weights, strict=True):
+        for names, weight in zip(part.sets, part.set_weights, strict=True):
             if weight > 0 and names:
                 targets[names] = targets.get(names, 0.0) + weight
     if not all(math.isfinite(weight) for weight in targets.values()):

@@ -8,7 +8,7 @@ import dpscale as dp
 from dpscale.mechanisms import MECHANISMS, PlanningProblem, mechanism, plan_problem
 from dpscale.mechanisms.contract import Tools
 from dpscale.privacy.accounting import Budget
-from dpscale.workload import FAMILIES, workload as asking
+from dpscale.workload import FAMILIES
 from tests.oracles import explicit_strategy
 from tests.toys.singular import MATRICES, family_of
 
@@ -21,7 +21,6 @@ COMPANIONS = (None, "prefix", "affine")
 def make_workload(patch, name, matrix, sizes, companion=None):
     """Return a workload of a family given by its matrix and, with `companion`, of another family over the same sets."""
     patch.setitem(FAMILIES, name, family_of(name, matrix))
-    patch.setattr(asking, "NAMES", (*asking.NAMES, name))
     domain = dp.Domain({f"a{i}": size for i, size in enumerate(sizes)})
     asked = dp.Workload(domain).add(name, attributes=SETS[sizes])
     pairs = [names for names in SETS[sizes] if companion != "affine" or len(names) == 2]

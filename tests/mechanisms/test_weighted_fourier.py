@@ -5,13 +5,13 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.mechanisms.weighted_fourier import solve_circulant
-from dpscale.workload import axis_of
+from dpscale.workload import FAMILIES, axis_of
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 15])
 @pytest.mark.parametrize("family", ["prefix", "range", "circular", "marginal"])
 def test_root_is_circulant_with_closed_form_error(family, size):
-    rows = axis_of(family, size).factor.rows
+    rows = axis_of(FAMILIES[family], size).factor.rows
     optimum = solve_circulant(None, rows, (size,))
     strategy = optimum.root.T @ optimum.root
     assert np.diag(strategy) == pytest.approx(np.ones(size))

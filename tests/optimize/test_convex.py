@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpscale.optimize.convex import optimise
-from dpscale.workload import axis_of, root_of
+from dpscale.workload import FAMILIES, axis_of, root_of
 
 
 def solve_with_clarabel(gram: np.ndarray) -> float:
@@ -22,9 +22,9 @@ def solve_with_clarabel(gram: np.ndarray) -> float:
 
 @pytest.mark.parametrize(("family", "size"), [("marginal", 4), ("prefix", 3), ("prefix", 9), ("range", 7)])
 def test_optimum_equals_clarabel_on_families(family, size):
-    optimum = optimise(axis_of(family, size).factor.rows)
+    optimum = optimise(axis_of(FAMILIES[family], size).factor.rows)
     assert optimum.gap < 1e-8
-    assert optimum.primal == pytest.approx(solve_with_clarabel(axis_of(family, size).factor.gram), rel=2e-5)
+    assert optimum.primal == pytest.approx(solve_with_clarabel(axis_of(FAMILIES[family], size).factor.gram), rel=2e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -39,7 +39,7 @@ def test_optimum_equals_clarabel_on_random_queries(seed):
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "circular"])
 def test_returned_strategy_has_stated_primal_value(family, size):
     """tr(G (BᵀB)⁺) of the returned strategy, at largest column norm 1, equals the primal value."""
-    gram = axis_of(family, size).factor.gram
+    gram = axis_of(FAMILIES[family], size).factor.gram
     optimum = optimise(root_of(gram))
     strategy = optimum.root
     assert (strategy**2).sum(axis=0).max() == pytest.approx(1.0, abs=1e-12)
@@ -51,7 +51,7 @@ def test_returned_strategy_has_stated_primal_value(family, size):
 def test_dual_is_below_every_strategy():
     """Random feasible strategies never beat the certificate, so that a bound that is too high would be detected."""
     rng = np.random.default_rng(0)
-    gram = axis_of("prefix", 6).factor.gram
+    gram = axis_of(FAMILIES["prefix"], 6).factor.gram
     bound = optimise(root_of(gram)).dual
     values = []
     for _ in range(200):

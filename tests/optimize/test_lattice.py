@@ -6,7 +6,7 @@ import pytest
 from dpscale.optimize.convex import optimise
 from dpscale.optimize.integer_strategies import bits_for, error_coefficient, round_strategy
 from dpscale.plans.factor import Factor, center_factor
-from dpscale.workload import axis_of, root_of
+from dpscale.workload import FAMILIES, axis_of, root_of
 from dpscale.workload.residual import kron
 
 
@@ -14,7 +14,7 @@ from dpscale.workload.residual import kron
 @pytest.mark.parametrize("size", [3, 10, 50])
 @pytest.mark.parametrize("matrices", [1, 2, 3])
 def test_rounding_loses_less_than_one_thousandth(family, size, matrices):
-    gram = axis_of(family, size).factor.gram
+    gram = axis_of(FAMILIES[family], size).factor.gram
     optimum = optimise(root_of(gram))
     factor = round_strategy(root_of(gram), optimum.root, (size,), bits_for(matrices))
     assert error_coefficient(factor, root_of(gram)) >= optimum.dual
@@ -55,7 +55,7 @@ def test_sensitivity_is_exact_in_integers():
 
 
 def test_inverse_undoes_rounded_strategy():
-    gram = axis_of("prefix", 12).factor.gram
+    gram = axis_of(FAMILIES["prefix"], 12).factor.gram
     factor = round_strategy(root_of(gram), optimise(root_of(gram)).root, (12,), 20)
     identity = factor.inverse @ factor.explicit().astype(float)
     np.testing.assert_allclose(identity, np.eye(12) - 1 / 12, atol=1e-9)

@@ -5,9 +5,8 @@ import pytest
 
 from dpscale.optimize import convex
 from dpscale.optimize.symmetry import SymmetryBlock, SymmetryBlocks, split
-from dpscale.workload import axis_of
+from dpscale.workload import FAMILIES, axis_of
 from dpscale.workload.factors import compressed
-from dpscale.workload.families import joint_queries
 
 
 def single_block(rows, shape) -> SymmetryBlocks:
@@ -16,11 +15,14 @@ def single_block(rows, shape) -> SymmetryBlocks:
 
 
 CASES = {
-    "prefix": (axis_of("prefix", 9).factor.rows, (9,)),
-    "range": (axis_of("range", 8).factor.rows, (8,)),
-    "affine": (joint_queries("affine", (5, 5)).reshape(9, 25) - 0.5, (5, 5)),
-    "abs": (joint_queries("abs", (6, 4)).reshape(6, 24), (6, 4)),
-    "product": (np.kron(axis_of("prefix", 4).factor.rows, axis_of("prefix", 4).factor.rows), (4, 4)),
+    "prefix": (axis_of(FAMILIES["prefix"], 9).factor.rows, (9,)),
+    "range": (axis_of(FAMILIES["range"], 8).factor.rows, (8,)),
+    "affine": (FAMILIES["affine"].queries((5, 5)).reshape(9, 25) - 0.5, (5, 5)),
+    "abs": (FAMILIES["abs"].queries((6, 4)).reshape(6, 24), (6, 4)),
+    "product": (
+        np.kron(axis_of(FAMILIES["prefix"], 4).factor.rows, axis_of(FAMILIES["prefix"], 4).factor.rows),
+        (4, 4),
+    ),
     "nothing": (np.random.default_rng(0).normal(size=(7, 12)), (3, 4)),
 }
 

@@ -5,9 +5,9 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.base.errors import PlanError
-from dpscale.optimize import axis_weights, wide_bounds
-from dpscale.optimize.wide_bounds import circular_trace, marginal_trace, prefix_trace, range_trace, whole_bound
-from dpscale.workload import FAMILIES, axis_of, wide
+from dpscale.optimize import axis_weights
+from dpscale.optimize.lower_bounds import whole_bound
+from dpscale.workload import FAMILIES, PREFIX, axis_of, wide
 from dpscale.workload.residual.axes import whole_weights
 
 
@@ -23,18 +23,18 @@ def few_cells(monkeypatch):
     axis_of.cache_clear()
 
 
-TRACES = {"prefix": prefix_trace, "range": range_trace, "circular": circular_trace, "marginal": marginal_trace}
+ONE_WAY = ("prefix", "range", "circular", "marginal")
 
 
-@pytest.mark.parametrize("family", TRACES)
+@pytest.mark.parametrize("family", ONE_WAY)
 @pytest.mark.parametrize("modes", [256, 6])
 def test_trace_bounds_are_at_most_sum_of_singular_values(family, modes, monkeypatch):
-    monkeypatch.setattr(wide_bounds, "MODES", modes)
+    monkeypatch.setattr("dpscale.workload.one_way.MODES", modes)
     rng = np.random.default_rng(0)
     for profile in (np.full(20, 0.05), rng.dirichlet(np.ones(20)), np.arange(1, 21) / 210):
         rows = FAMILIES[family].matrix(20) @ (np.eye(20) - np.outer(profile, np.ones(20)))
         nuclear = np.linalg.svd(rows, compute_uv=False).sum()
-        found = TRACES[family](profile)
+        found = FAMILIES[family].centred_trace(profile)
         assert found <= nuclear * (1 + 1e-12)
         if family != "circular" or profile[0] == profile[-1]:  # else the plain mean's is a bound alone
             assert found == pytest.approx(nuclear, rel=1e-12 if modes > 20 else 0.04)
@@ -52,7 +52,7 @@ def test_arc_errors_equal_explicit_matrix():
 
 
 def test_bound_of_one_attribute_is_svd_bound():
-    for family in ("prefix", "range", "circular", "marginal"):
+    for family in ONE_WAY:
         workload = Workload(Domain({"a": 30})).add(family, degree=1)
         values = np.linalg.svd(FAMILIES[family].matrix(30), compute_uv=False)
         assert whole_bound(workload) == pytest.approx(values.sum() ** 2 / 30)
@@ -102,12 +102,12 @@ def test_too_wide_axes_are_refused():
 @pytest.mark.usefixtures("few_cells")
 def test_cell_weights_follow_block_weights():
     profile = np.arange(1, 51) / np.arange(1, 51).sum()
-    weights = axis_weights.cell_weights(profile, 100, "prefix", 14)
+    weights = axis_weights.cell_weights(profile, 100, PREFIX, 14)
     cut, blocks = wide.cut_of(100, weights)
     assert len(weights) == 100
     assert cut.spread(blocks) == pytest.approx(np.array(weights) / sum(weights), rel=1e-9)
     fine = axis_weights.refine_profile(profile, 60, 60)
-    assert whole_weights(fine, 12) == axis_weights.cell_weights(profile, 60, "prefix", 12)
+    assert whole_weights(fine, 12) == axis_weights.cell_weights(profile, 60, PREFIX, 12)
 
 
 def test_refined_profile_equals_known_density():

@@ -121,7 +121,7 @@ def explicit_queries(part, attributes) -> np.ndarray:
         return part.array.reshape(len(part.array), -1)
     if isinstance(part, JointPart):
         return joint_queries(part, attributes).reshape(part.count(attributes), -1)
-    return kron([one_way_queries(part.family, n) for n in DOMAIN.shape(attributes)])
+    return kron([one_way_queries(part.name, n) for n in DOMAIN.shape(attributes)])
 
 
 def answerable_sets(name):

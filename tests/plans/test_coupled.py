@@ -179,8 +179,8 @@ def test_part_error_is_sum_of_variances(name):
     for part in plan.workload.parts:
         for attributes in part.sets:
             if attributes in plan.accuracy.residuals:
-                each = part.query_weights(attributes) if hasattr(part, "query_weights") else 1.0
-                expected = (make_estimates(plan, None).part_variances(part, attributes) * each).sum()
+                variances = make_estimates(plan, None).part_variances(part, attributes).reshape(-1)
+                expected = variances @ part.query_weights(attributes)
                 assert plan.accuracy.part_error(part, attributes) == pytest.approx(expected, rel=1e-9)
 
 

@@ -3,6 +3,8 @@
 from dpscale.mechanisms import MECHANISMS
 from dpscale.reconstruction import RECONSTRUCTIONS
 from dpscale.runs.stages import STAGES, Stage
+from dpscale.workload import FAMILIES
+from tests.toys.window import FAMILY
 
 
 def register() -> None:
@@ -10,6 +12,7 @@ def register() -> None:
     MECHANISMS["one-ways"] = "tests.toys.one_ways"
     MECHANISMS["tree"] = "tests.toys.tree"
     RECONSTRUCTIONS["cut-at-zero"] = "tests.toys.cut_at_zero"
+    FAMILIES["window"] = FAMILY
     STAGES["totals"] = Stage("totals", "Write the estimated totals.", "totals", "totals/totals.json",
                              "tests.toys.totals", needs=("measure",))  # fmt: skip
 
@@ -19,6 +22,7 @@ def unregister() -> None:
     for table, names in (
         (MECHANISMS, ("one-ways", "tree")),
         (RECONSTRUCTIONS, ("cut-at-zero",)),
+        (FAMILIES, ("window",)),
         (STAGES, ("totals",)),
     ):
         for name in names:

@@ -42,17 +42,19 @@ def random_queries(size: int) -> np.ndarray:
 MATRICES: dict[str, Matrix] = {one.__name__: one for one in (windows, halves, total, repeated, random_queries)}
 
 
-def family_of(name: str, matrix: Matrix) -> Family:
+def family_of(label: str, matrix: Matrix) -> Family:
     """Return the family of a matrix; its queries are numbered as if each were one cell."""
-    return Family(
-        name,
-        count=lambda size: len(matrix(size)),
-        gram=lambda size: matrix(size).T @ matrix(size),
-        trace=lambda size: int(np.trace(matrix(size).T @ matrix(size))),
-        answers=lambda values, axis: np.moveaxis(
-            np.tensordot(matrix(values.shape[axis]), values, axes=(1, axis)), 0, axis
-        ),
-        quadratic=lambda form: np.einsum("ij,jk,ik->i", matrix(len(form)), form, matrix(len(form))),
-        means=lambda size: matrix(size).mean(axis=1),
-        bounds=lambda size: {"": np.arange(len(matrix(size))) % size},
-    )
+
+    class MatrixFamily(Family):
+        name = label
+
+        def count(self, size):
+            return len(matrix(size))
+
+        def answers(self, values, axis):
+            return np.moveaxis(np.tensordot(matrix(values.shape[axis]), values, axes=(1, axis)), 0, axis)
+
+        def bounds(self, size):
+            return (np.arange(len(matrix(size))) % size,)
+
+    return MatrixFamily()

@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
 
-from dpscale.workload import FAMILIES, axis_of
+from dpscale.workload import FAMILIES, Family, axis_of
 from tests.oracles import one_way_queries
 
 SIZES = [2, 3, 5, 8]
+ONE_WAY = [name for name, family in FAMILIES.items() if isinstance(family, Family)]
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ONE_WAY)
 class TestClosedForms:
     def test_matrix_equals_reference(self, name, size):
         np.testing.assert_array_equal(FAMILIES[name].matrix(size), one_way_queries(name, size))
@@ -31,16 +32,16 @@ class TestClosedForms:
         np.testing.assert_allclose(FAMILIES[name].answers(values, 1), expected, atol=1e-12)
 
     def test_bounds_have_one_entry_per_query(self, name, size):
-        for cells in FAMILIES[name].bounds(size).values():
+        for cells in FAMILIES[name].bounds(size):
             assert len(cells) == FAMILIES[name].count(size)
 
     def test_axis_restores_centred_gram(self, name, size):
-        axis, queries = axis_of(name, size), one_way_queries(name, size)
+        axis, queries = axis_of(FAMILIES[name], size), one_way_queries(name, size)
         centered = queries - queries.mean(axis=1, keepdims=True)
         np.testing.assert_allclose(axis.factor.gram * axis.weight, centered.T @ centered, atol=1e-10)
         assert axis.mean_square == pytest.approx((queries.mean(axis=1) ** 2).sum())
 
 
 def test_families_have_equal_axis_at_size_two():
-    keys = {axis_of(name, 2).factor.key for name in FAMILIES}
+    keys = {axis_of(FAMILIES[name], 2).factor.key for name in ONE_WAY}
     assert len(keys) == 1

@@ -31,9 +31,7 @@ def residual_piece(part, names, subset, weight):
     if not isinstance(part, ProductPart):
         factor, own = piece_factor(part, names, subset, (None,) * len(names))
         return ((factor.key,) if subset and factor else ()), weight * own if factor else 0.0
-    axes = [
-        axis_of(family.name, part.domain[name].size) for family, name in zip(part.families(names), names, strict=True)
-    ]
+    axes = [axis_of(family, part.domain[name].size) for family, name in zip(part.families(names), names, strict=True)]
     for i, axis in enumerate(axes):
         weight *= axis.weight if i in subset else axis.mean_square
     return tuple(axes[i].factor.key for i in subset), weight

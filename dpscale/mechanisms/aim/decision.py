@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise, zip_longest
+from itertools import pairwise, repeat
 from typing import Any
 
 from dpscale.base.numerics import AttributeSet, Floats
@@ -21,7 +21,7 @@ from dpscale.plans.factor import FEWEST, MOST, Factor, center_factor, cumulative
 from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw, restored_gaussian
 from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts, least_squares
-from dpscale.workload import ProductPart, Workload
+from dpscale.workload import Family, Workload
 from dpscale.workload.residual import center, subsets
 from dpscale.workload.residual.in_axis import Groups, every_cell, shares
 
@@ -359,24 +359,20 @@ def deviation(step: Fraction, rows_per_unit: int) -> float:
     return rows_per_unit / math.sqrt(step)
 
 
-BOTH_ENDS = frozenset({"range", "circular"})
-CUMULATIVE = frozenset({"prefix"}) | BOTH_ENDS
-
-
 def strategies(workload: Workload) -> Mapping[str, Factor]:
     """Return the strategy of each attribute with cumulative queries only and a suitable number of cells."""
     families_of = _families(workload)
     sizes = {one.name: one.size for one in workload.domain.attributes}
-    return {name: cumulative_factor(sizes[name], bool(families & BOTH_ENDS)) for name, families in families_of.items()
-            if families <= CUMULATIVE and FEWEST <= sizes[name] <= MOST}  # fmt: skip
+    return {name: cumulative_factor(sizes[name], any(own is not None and own.two_sided for own in families))
+            for name, families in families_of.items() if FEWEST <= sizes[name] <= MOST
+            and all(own is not None and own.cumulative for own in families)}  # fmt: skip
 
 
-def _families(workload: Workload) -> dict[str, set[str]]:
-    """Return the names of the families of each attribute; "" for joint families and explicit queries."""
-    families: dict[str, set[str]] = {}
+def _families(workload: Workload) -> dict[str, set[Family | None]]:
+    """Return the one-way families of each attribute; None for queries that are not products."""
+    families: dict[str, set[Family | None]] = {}
     for part in workload.parts:
         for names in part.sets:
-            own = [family.name for family in part.families(names)] if isinstance(part, ProductPart) else []
-            for name, family in zip_longest(names, own, fillvalue=""):
+            for name, family in zip(names, part.families(names) or repeat(None), strict=False):
                 families.setdefault(name, set()).add(family)
     return families

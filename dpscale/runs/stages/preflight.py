@@ -28,7 +28,7 @@ from dpscale.records import Table
 from dpscale.records.encode import encode
 from dpscale.records.frames import FRAME
 from dpscale.records.judging import empty
-from dpscale.workload import Part, Workload, counts_of
+from dpscale.workload import Workload, WorkloadPart
 
 EMPTY_DIGEST = "0" * 64  # digest of draws that do not exist yet
 ROUNDING_MARGIN = 1 - 1e-6  # share of the budget: a rounding error of the cost must not cause a refusal
@@ -120,9 +120,9 @@ def _memory_needs(measurement_plan: MeasurementPlan, job: Job, memory: int, work
         yield from _answer_needs(part, job.output.max_rows)
 
 
-def _answer_needs(part: Part, most: int) -> Iterator[Need]:
+def _answer_needs(part: WorkloadPart, most: int) -> Iterator[Need]:
     """Yield the bytes of the task that answers a set of a part, one for each size of set."""
-    sizes = zip(part.domain.cells_each(part.sets), counts_of(part), strict=True)
+    sizes = zip(part.domain.cells_each(part.sets), part.counts, strict=True)
     for (cells, count), names in dict(zip(sizes, part.sets, strict=True)).items():
         if count <= most:
             needed = ANSWER_BYTES * count + ESTIMATE_BYTES * cells

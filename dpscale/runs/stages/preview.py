@@ -11,8 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.numerics import AttributeSet
 from dpscale.engine import Engine
@@ -25,30 +23,21 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE, Budget
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
 from dpscale.runs.stages.plan import plan_once_by
-from dpscale.workload import Part, ProductPart, Workload
+from dpscale.workload import Workload, WorkloadPart
 
 LESS_ACCURATE, MORE_ACCURATE = 0.1, 0.01
 LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS = 0.05, 0.005
-CUMULATIVE = ("prefix", "range", "circular")
 SAMPLED_SETS = 200  # sets of each part, at regular intervals
 
 
 def mean_share(workload: Workload) -> float:
     """Return the mean share of all records that a query counts if records are spread evenly over the cells."""
-    pairs = [(part.count(names), _share(part, names)) for part in workload.parts for names in _sample_sets(part)]
+    pairs = [(part.count(names), part.mean_entry(names)) for part in workload.parts for names in _sample_sets(part)]
     return sum(count * share for count, share in pairs) / sum(count for count, _ in pairs)
 
 
-def _sample_sets(part: Part) -> list[AttributeSet]:
+def _sample_sets(part: WorkloadPart) -> list[AttributeSet]:
     return [names for names in part.sets[:: max(1, len(part.sets) // SAMPLED_SETS)] if names] or [()]
-
-
-def _share(part: Part, names: AttributeSet) -> float:
-    sizes = part.domain.shape(names)
-    if isinstance(part, ProductPart):
-        pairs = zip(part.families(names), sizes, strict=True)
-        return math.prod(family.trace(size) / (family.count(size) * size) for family, size in pairs)  # W is 0/1
-    return float(np.abs(part.answers(names, np.full(sizes, 1 / math.prod(sizes)))).mean())
 
 
 def accuracy_thresholds(workload: Workload) -> tuple[float, float]:
@@ -57,7 +46,7 @@ def accuracy_thresholds(workload: Workload) -> tuple[float, float]:
     Above the first, a fixed plan is usually less accurate than `aim-grem`; below the second, more accurate.
     """
     sizes = [size for part in workload.parts for names in part.sets for size in part.domain.shape(names)]
-    of_sums = all(part.name in CUMULATIVE for part in workload.parts) and max(sizes, default=0) <= MOST_CELLS
+    of_sums = all(part.cumulative for part in workload.parts) and max(sizes, default=0) <= MOST_CELLS
     return (LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS) if of_sums else (LESS_ACCURATE, MORE_ACCURATE)
 
 

@@ -27,7 +27,7 @@ from dpscale.runs.answers import LARGE_PAGES, AnswerColumns, SetAnswers, write_i
 from dpscale.runs.estimates import estimates_of, prepare_model
 from dpscale.runs.run import Run
 from dpscale.storage.files import writing
-from dpscale.workload import Part, counts_of
+from dpscale.workload import WorkloadPart
 
 HALF_WIDTH_95 = {GAUSSIAN: 1.959963984540054, LAPLACE: math.log(20) / math.sqrt(2)}  # in standard errors
 LEVEL = 0.95  # if the job sets none
@@ -71,15 +71,15 @@ def _files(run: Run) -> Iterator[File]:
                 yield number, f"{folder}/{number:02d}-{which:05d}.parquet", sets
 
 
-def _row_counts(run: Run, part: Part) -> NDArray[np.int64]:
+def _row_counts(run: Run, part: WorkloadPart) -> NDArray[np.int64]:
     """Return the number of rows of each set in files; 0 if the set has too many queries or weight 0."""
     counts = _queries(part)
     return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
 
 
-def _queries(part: Part) -> NDArray[np.int64]:
+def _queries(part: WorkloadPart) -> NDArray[np.int64]:
     """Return the number of queries of each set of a part, at most MOST_QUERIES."""
-    return np.array([min(count, MOST_QUERIES) for count in counts_of(part)], np.int64)
+    return np.array([min(count, MOST_QUERIES) for count in part.counts], np.int64)
 
 
 def _index(run: Run, files: Sequence[File], errors: Sequence[Floats]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _intervals(output: Output, estimates: Estimates) -> str:
     return f"they hold the true count with probability {about}{output.level or LEVEL:g}, {whose}"
 
 
-def _half_widths(run: Run, estimates: Estimates, part: Part, names: AttributeSet, errors: Floats) -> Floats:
+def _half_widths(run: Run, estimates: Estimates, part: WorkloadPart, names: AttributeSet, errors: Floats) -> Floats:
     """Return the half widths of a set's intervals."""
     level = run.job.output.level
     if run.job.output.joint:
@@ -189,7 +189,7 @@ def _dictionary_columns(columns: AnswerColumns) -> list[str]:
     return [name for name in columns.schema.names if name not in ("query", "estimate", "low", "high")]
 
 
-def _groups(estimates: Estimates, part: Part, sets: NDArray[np.int64]) -> Iterator[list[SetAnswers]]:
+def _groups(estimates: Estimates, part: WorkloadPart, sets: NDArray[np.int64]) -> Iterator[list[SetAnswers]]:
     """Yield the answers of the sets in groups that are written together."""
     group, rows = list[SetAnswers](), 0
     requested = [part.sets[place] for place in sets.tolist()]

@@ -1,0 +1,353 @@
+"""Query families: the interface of a family of queries, and default forms that need its matrix or its intervals alone.
+
+A one-way family is a 0/1 matrix W of m queries on n cells that is never built for large n. `gram` is WᵀW and `trace`
+its trace; `answers` applies W along an axis; `quadratic` is the diagonal of W S Wᵀ for a symmetric S (the variance of
+each query for covariance S); `means` is W1/n (the part of a query that remains when its axis is averaged). `matrix`
+builds W for tests and small cases. k-way queries are all products of one-way queries. A joint family has queries over
+whole attribute sets.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.settings import Settings
+from dpscale.domain import Domain
+from dpscale.workload.parts import JointPart, ProductPart, Shape, WorkloadPart
+from dpscale.workload.wide import BlockRun, Cut, check_wide, is_wide, weighted_piece
+
+MOST_ENTRIES, MOST_LISTED, CHUNK = 1 << 28, 1 << 22, 1 << 12
+STRETCH = 1024  # cells of a stretch of a long axis in a lower bound
+
+
+class End(NamedTuple):
+    """A cell that names a query: its column in files, the end of its column's name in tables, and a description."""
+
+    column: str
+    suffix: str
+    description: str
+
+
+VALUE = End("value", "", "label that the query asks for; null: missing values")
+FIRST = End("low", "from", "label of the first value that the query counts, or lower end of the 95 % interval")
+LAST = End("high", "to", "label of the last value that the query counts, or upper end of the 95 % interval")
+
+
+class QueryFamily(Settings):
+    """Family of queries. Its parameters are fields, which a job and `Workload.add` set by their names.
+
+    Attributes
+    ----------
+    name : str
+        Name in job files, tables and stored results.
+    cumulative : bool
+        Whether the queries are running sums over the cells of an axis, or differences of two.
+    """
+
+    name: ClassVar[str]
+    cumulative: ClassVar[bool] = False
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters by name, as in a job file."""
+        return self.model_dump(mode="json")
+
+    @property
+    def Options(self) -> type[QueryFamily]:  # noqa: N802
+        """Model of the parameters."""
+        return type(self)
+
+    @cached_property
+    def key(self) -> str:
+        """Text that identifies the queries: the name with the values of the parameters."""
+        return "/".join([self.name, *map(repr, self.parameters.values())])
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(self) is type(other) and self.key == other.key)  # type: ignore[attr-defined]
+
+    @abstractmethod
+    def part(self, domain: Domain, sets: tuple[AttributeSet, ...], weights: tuple[float, ...]) -> WorkloadPart:
+        """Return the queries over attribute sets, with one weight per set; raise JobError for unsuitable sets."""
+
+
+class ProductFamily(QueryFamily):
+    """Family of all products of one-way queries."""
+
+    @property
+    @abstractmethod
+    def axes(self) -> tuple[Family, ...]:
+        """Distinct one-way families of the attributes."""
+
+    @abstractmethod
+    def axis(self, attribute: str) -> Family:
+        """Return the one-way family of an attribute."""
+
+    @property
+    @abstractmethod
+    def ends(self) -> tuple[End, ...]:
+        """The cells of an attribute that name a query in files."""
+
+    def part(self, domain: Domain, sets: tuple[AttributeSet, ...], weights: tuple[float, ...]) -> ProductPart:
+        return ProductPart(domain, self, sets, weights)
+
+
+class Family(ProductFamily):
+    """One-way family, described by functions of the number of cells (see the module).
+
+    A family defines `count`, `answers` and `bounds`; the other forms follow from its matrix, or for axes of more cells
+    than a matrix can have from its `intervals`. A closed form replaces any of them.
+
+    Attributes
+    ----------
+    ends : tuple of End
+        The cells that name a query, in the order of `bounds`.
+    is_identity : bool
+        Whether the queries are the cells.
+    invariant : bool
+        Whether a rotation of the cells permutes the queries, so that the plain mean is the best average of an axis.
+    two_sided : bool
+        Whether cumulative queries start at any cell.
+    has_intervals : bool
+        Whether `intervals` is defined: the family is then accepted on wide axes.
+    """
+
+    ends: ClassVar[tuple[End, ...]] = (VALUE,)  # type: ignore[misc]
+    is_identity: ClassVar[bool] = False
+    invariant: ClassVar[bool] = False
+    two_sided: ClassVar[bool] = False
+    has_intervals: ClassVar[bool] = False
+
+    @property
+    def axes(self) -> tuple[Family, ...]:
+        return (self,)
+
+    def axis(self, attribute: str) -> Family:
+        return self
+
+    @abstractmethod
+    def count(self, size: int) -> int:
+        """Return the number m of queries on n cells."""
+
+    @abstractmethod
+    def answers(self, values: Floats, axis: int) -> Floats:
+        """Return W applied along an axis, of which n becomes m."""
+
+    @abstractmethod
+    def bounds(self, size: int) -> tuple[Integers, ...]:
+        """Return the cells that name each query, one array of shape (m,) for each of `ends`."""
+
+    def intervals(self, size: int) -> tuple[Integers, Integers]:
+        """Return, for families of intervals, the number of cells before each query's first cell and up to its last.
+
+        An arc that extends past the end, or covers the whole circle, is represented by the negative of its complement;
+        this is valid where the sum over all cells is 0, as for pieces.
+        """
+        raise NotImplementedError(f"family {self.name} has no intervals")
+
+    def matrix(self, size: int) -> Floats:
+        """Return W, shape (m, n)."""
+        return self.answers(np.eye(size), 0)
+
+    def gram(self, size: int) -> Floats:
+        """Return WᵀW, shape (n, n)."""
+        queries = self.matrix(size)
+        return np.asarray(queries.T @ queries)
+
+    def trace(self, size: int) -> int:
+        """Return the trace of WᵀW."""
+        return round(float((self.matrix(size) ** 2).sum()))
+
+    def quadratic(self, form: Floats) -> Floats:
+        """Return the diagonal of W S Wᵀ for a symmetric S, shape (m,)."""
+        queries = self.matrix(len(form))
+        return np.asarray(((queries @ form) * queries).sum(axis=1))
+
+    def means(self, size: int) -> Floats:
+        """Return W1/n, shape (m,)."""
+        return self.answers(np.full(size, 1 / size), 0)
+
+    def unit_gram(self, size: int) -> Floats:
+        """Return Σ q qᵀ/(qᵀq) over the queries q, shape (n, n)."""
+        queries = self.matrix(size)
+        lengths = (queries**2).sum(axis=1)
+        return np.asarray((queries / np.where(lengths > 0, lengths, 1.0)[:, None]).T @ queries)
+
+    def plain_value(self, size: int) -> float:
+        """Return the optimum of an invariant family at the plain mean: the uniform dual of its circulant Gram."""
+        values = np.fft.fft(self.gram(size)[0]).real
+        return float(np.sqrt(np.maximum(values[1:], 0)).sum() ** 2 / size)
+
+    def tridiagonal(self, size: int) -> tuple[Floats, float] | None:
+        """Return G₀⁻¹ (see `optimize.long_axis`) if it is tridiagonal: its diagonal and negated off-diagonal value."""
+        return None
+
+    def times_gram(self, values: Floats) -> Floats:
+        """Return WᵀW times an array along its leading axis."""
+        return np.tensordot(self.gram(len(values)), values, axes=(1, 0))
+
+    def whole_trace(self, size: int) -> float | None:
+        """Return the sum of the singular values of W in closed form; None if there is none."""
+        return None
+
+    def centred_trace(self, profile: Floats) -> float:
+        """Return a lower bound of the sum of the singular values of W(I − u1ᵀ).
+
+        The default is exact for few cells. On a long axis it counts the intervals inside stretches of neighbouring
+        cells: the sum for them is that of W for every stretch, less at most |Wu| √n.
+        """
+        size = len(profile)
+        if size <= STRETCH or not self.has_intervals:
+            return _root_sum(weighted_piece(self.gram(size), profile)[0])
+        low, high = self._listed_intervals(size)
+        inside = low // STRETCH == (high - 1) // STRETCH
+        low, high, before = low[inside], high[inside], np.concatenate([[0.0], np.cumsum(profile)])
+        known: dict[bytes, float] = {}
+        total = -float(np.linalg.norm(before[high] - before[low])) * math.sqrt(size)
+        for start in range(0, size, STRETCH):
+            own = low // STRETCH == start // STRETCH
+            weights = np.zeros((min(STRETCH, size - start),) * 2)
+            np.add.at(weights, (low[own] - start, high[own] - 1 - start), 1.0)
+            if weights.tobytes() not in known:
+                known[weights.tobytes()] = _root_sum(sum_of_intervals(weights))
+            total += known[weights.tobytes()]
+        return max(total, 0.0)
+
+    def block_gram(self, cut: Cut) -> Floats:
+        """Return the Gram matrix on the blocks of a cut, shape (B, B)."""
+        if is_wide(cut.size):
+            return np.asarray(sum(rows.T @ rows for rows in self._block_queries(cut)))
+        starts, weights = np.cumsum(cut.lengths) - cut.lengths, cut.spread(np.ones(len(cut.lengths)))
+        weighed = self.gram(cut.size) * np.outer(weights, weights)
+        return np.asarray(np.add.reduceat(np.add.reduceat(weighed, starts, axis=0), starts, axis=1))
+
+    def _block_queries(self, cut: Cut) -> Iterator[Floats]:
+        """Yield the queries on the blocks of a wide cut: overlaps of their intervals with the weights of the blocks."""
+        low, high = self._listed_intervals(cut.size)
+        before = np.concatenate([[0.0], np.cumsum(cut.spread(np.ones(len(cut.lengths))))])
+        blocks = np.arange(len(cut.lengths))
+        for start in range(0, len(low), CHUNK):
+            ends = (np.clip(before[one[start : start + CHUNK], None] - blocks, 0, 1) for one in (high, low))
+            yield np.subtract(*ends)
+
+    def _listed_intervals(self, size: int) -> tuple[Integers, Integers]:
+        check_wide(self, size)
+        if self.count(size) > MOST_LISTED:
+            raise PlanError("workload", f"{self.count(size)} queries of family {self.name} on {size} cells",
+                            f"at most {MOST_LISTED}", "coarsen the attribute")  # fmt: skip
+        return self.intervals(size)
+
+    def inner_families(self, size: int, cells: int) -> tuple[tuple[Family, float], ...]:
+        """Return the weighted families that the family induces within a block, up to terms removed by centring.
+
+        The result is empty if they are no families.
+        """
+        return ()
+
+    def inner_gram(self, cut: Cut, run: BlockRun) -> Floats:
+        """Return the mean Gram matrix within the blocks of a run, up to terms removed by centring, shape (m, m)."""
+        families = self.inner_families(cut.size, run.size)
+        if families:
+            return np.asarray(sum([weight * family.gram(run.size) for family, weight in families]))
+        start = sum(one.count * one.size for one in cut.runs[: cut.runs.index(run)])
+        if is_wide(cut.size):
+            return self._inner_intervals(cut.size, start, run)
+        places = np.arange(start, start + run.count * run.size).reshape(run.count, run.size)
+        gram = self.gram(cut.size)
+        return np.asarray(np.mean([gram[np.ix_(own, own)] for own in places], axis=0))
+
+    def _inner_intervals(self, size: int, start: int, run: BlockRun) -> Floats:
+        """Return `inner_gram` from the pieces of intervals: those within a block, and the ends of longer ones."""
+        low, high = self._listed_intervals(size)
+        weights = np.zeros((run.size, run.size))
+        (first, low), (last, high) = (np.divmod(one - start, run.size) for one in (low, high))
+        alone = first == last
+        suffixes = (first, low, np.where(alone, high, run.size))
+        prefixes = (last, np.zeros_like(high), np.where(alone, 0, high))
+        for block, begin, end in (suffixes, prefixes):
+            own = (block >= 0) & (block < run.count) & (begin < end)
+            np.add.at(weights, (begin[own], end[own] - 1), 1 / run.count)
+        return sum_of_intervals(weights)
+
+    def inner_bound(self, cut: Cut, run: BlockRun) -> float:
+        """Return a lower bound of the optimum of the centred `inner_gram`."""
+        cells = run.size
+        families = self.inner_families(cut.size, cells)
+        profile = np.full(cells, 1 / cells)
+        if families:
+            return math.fsum(weight * max(family.centred_trace(profile), 0.0) ** 2 / cells
+                             for family, weight in families)  # fmt: skip
+        return _root_sum(weighted_piece(self.inner_gram(cut, run), profile)[0]) ** 2 / cells
+
+    def inner_search_gram(self, size: int, cells: int) -> Floats | None:
+        """Return a Gram matrix whose best weights are those within a block of a wide axis; None for equal weights."""
+        return None
+
+
+class JointFamily(QueryFamily):
+    """Family over whole attribute sets.
+
+    Attributes
+    ----------
+    degree : int or None
+        Required number of attributes; None for any.
+    invariant : bool
+        Whether the plain mean is the best average of every axis, at least in distribution.
+    exchangeable : bool
+        Whether every query over two attributes of equal size is invariant under their exchange.
+    """
+
+    degree: ClassVar[int | None] = None
+    invariant: ClassVar[bool] = False
+    exchangeable: ClassVar[bool] = False
+
+    @abstractmethod
+    def count(self, shape: Shape) -> int:
+        """Return the number m of queries on a shape."""
+
+    @abstractmethod
+    def queries(self, shape: Shape) -> Floats:
+        """Return all queries on a shape, shape (m, *shape)."""
+
+    def levels(self, shape: Shape) -> Floats | None:
+        """Return the level sets whose running sums are the queries: 0/1, shape (m, *shape); None if it has none."""
+        return None
+
+    def pools(self, sets: int) -> bool:
+        """Return whether the attributes of this number of sets are treated as alike in the search of axis weights."""
+        return True
+
+    def part(self, domain: Domain, sets: tuple[AttributeSet, ...], weights: tuple[float, ...]) -> JointPart:
+        for attributes in sets:
+            if self.degree is not None and len(attributes) != self.degree:
+                got = f"{len(attributes)} attributes for family {self.name!r}"
+                raise JobError("workload.degree", got, f"{self.degree} attributes", f"write degree = {self.degree}")
+        return JointPart(domain, self, sets, weights)
+
+    def check_size(self, shape: Shape) -> None:
+        """Raise PlanError if the queries are too many for an array, before it is built."""
+        if math.prod(shape) * self.count(shape) > MOST_ENTRIES:
+            takes = f"queries of at most {MOST_ENTRIES} entries in total"
+            raise PlanError("workload", f"family {self.name} on {math.prod(shape)} cells", takes,
+                            "coarsen the attributes")  # fmt: skip
+
+
+def _root_sum(gram: Floats) -> float:
+    """Return the sum of the roots of the eigenvalues of a Gram matrix: of the singular values of its queries."""
+    return float(np.sqrt(np.maximum(np.linalg.eigvalsh((gram + gram.T) / 2), 0)).sum())
+
+
+def sum_of_intervals(weights: Floats) -> Floats:
+    """Return Σ weights[a, b] · 1[a,b] 1[a,b]ᵀ over a ≤ b: entry (i, j) sums a ≤ min(i, j), b ≥ max(i, j)."""
+    summed = np.cumsum(np.cumsum(weights, axis=0)[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(np.triu(summed) + np.triu(summed, 1).T)
