@@ -25,17 +25,17 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.counting import ExactMarginal
 from dpscale.domain import Domain
 from dpscale.measurement import measure_block
-from dpscale.mechanisms import plan
+from dpscale.mechanisms import AUDITED, plan
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.plans.requests import Schedule, make_schedule
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE, SMOOTHING, Draw, LaplaceDraw
 from dpscale.privacy.streams import seeded_secret
-from dpscale.workload import Workload
+from dpscale.workload import MARGINAL, PREFIX, Workload
 
+MECHANISMS = AUDITED
 Measure = Callable[[Block, Draw, ExactMarginal, bytes, dict[str, Any]], Floats]
-MECHANISMS = ("query-smasher", "residual-planner", "hdmm", "identity")
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ def case_of(
     domain = Domain({f"x{i}": size for i, size in enumerate(sizes)})
     workload = Workload(domain)
     if len(sizes) > 1:
-        workload = workload.add("prefix", degree=2).add("marginal", degree=1)
+        workload = workload.add(PREFIX.name, degree=2).add(MARGINAL.name, degree=1)
     else:
-        workload = workload.add("marginal", degree=0)
+        workload = workload.add(MARGINAL.name, degree=0)
     measurement_plan = plan(workload, mechanism, noise=noise)
     schedule = make_schedule(measurement_plan, cost, rows_per_unit)
     return Case(measurement_plan, schedule, float(schedule.cost))

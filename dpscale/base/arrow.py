@@ -6,12 +6,12 @@ read or write records import these names instead of pyarrow. Their attributes ar
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpscale.base.numerics import LazyModule
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     import pyarrow.types as types
 
 __all__ = ["arrow_csv", "buffers_of", "is_text", "pa", "pc", "pq", "types", "without_dictionaries"]
-
-
-class LazyModule(ModuleType):
-    """Module that is imported when one of its attributes is first read."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the attribute of the module itself."""
-        return getattr(import_module(self.__name__), name)
 
 
 if not TYPE_CHECKING:

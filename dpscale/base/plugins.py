@@ -1,4 +1,4 @@
-"""Mechanisms and reconstructions of other distributions, registered by entry points.
+"""Mechanisms, reconstructions and query families of other distributions, registered by entry points.
 
     [project.entry-points."dpscale.mechanisms"]
     my-mechanism = "my_package:MECHANISM"

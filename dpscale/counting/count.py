@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.numerics import AttributeSet, Flags, Integers
+from dpscale.base.numerics import AttributeSet, Flags, Integers, LazyModule
 from dpscale.counting.cover import guess_rows, plan_cover
 from dpscale.counting.program import Program, Steps
 from dpscale.domain import Domain
@@ -20,6 +20,8 @@ from dpscale.records.encode import Codes, code_type, encode
 from dpscale.records.judging import refused_of, worst_of
 from dpscale.records.table import Partition, Table
 from dpscale.records.where import RowMask
+
+kernels = LazyModule("dpscale.counting.kernels")  # numba
 
 FLUSH_ROWS = 1 << 31
 GATHER_ROWS = 1 << 18
@@ -57,14 +59,12 @@ class Counter:
 
     def finish(self) -> NDArray[np.int64]:
         """Return the concatenated requested marginals; the counter cannot be used afterwards."""
-        from dpscale.counting.kernels import assemble
-
         self._count_waiting()
         self._fold()
         planes, flat = self._program.planes, self._flat
         flat[self._program.empty] += self._rows
         if planes:
-            assemble(self._rows, self._planes, planes.offsets, planes.sizes, planes.set_starts, planes.set_axes,
+            kernels.assemble(self._rows, self._planes, planes.offsets, planes.sizes, planes.set_starts, planes.set_axes,
                      planes.set_nodes, planes.node_starts, planes.places, flat)  # fmt: skip
         del self._joint, self._planes
         return flat
@@ -85,34 +85,28 @@ class Counter:
         self._count_planes(codes)
 
     def _count_planes(self, codes: Codes) -> None:
-        from dpscale.counting.kernels import count_planes
-
         planes, rows = self._program.planes, codes.shape[1]
         if planes:
             narrow = np.zeros((len(planes.columns), -(-rows // ROWS) * ROWS), dtype=np.uint8)
             narrow[:, :rows] = codes[planes.columns]
-            count_planes(narrow.view(np.uint64), planes.sizes, planes.starts, planes.axis, planes.depth, planes.inner,
-                         planes.offsets, planes.most_inner, self._planes)  # fmt: skip
+            kernels.count_planes(narrow.view(np.uint64), planes.sizes, planes.starts, planes.axis, planes.depth,
+                                 planes.inner, planes.offsets, planes.most_inner, self._planes)  # fmt: skip
 
     def _fold(self) -> None:
         """Sum the joint marginals into the requested marginals and reset them."""
-        from dpscale.counting.kernels import fold
-
         f = self._program.folds
         if f and self._narrow_rows:
-            fold(self._joint, f.offsets, f.cells, f.sizes, f.starts, f.owners, f.strides, f.stride_starts, f.places,
-                 self._flat)  # fmt: skip
+            kernels.fold(self._joint, f.offsets, f.cells, f.sizes, f.starts, f.owners, f.strides, f.stride_starts,
+                         f.places, self._flat)  # fmt: skip
             self._joint[:] = 0
         self._narrow_rows = 0
 
 
 def _increment(steps: Steps, codes: Codes, counters: NDArray[Any]) -> None:
-    from dpscale.counting.kernels import count_codes
-
     levels, rows = steps.levels(codes.shape[1]), codes.shape[1]
     length = -(-rows // -(-rows // steps.block))  # equal blocks, because a short one is inefficient for large sets
     for first in range(0, rows, length):
-        count_codes(codes[:, first : first + length], steps.columns, steps.sizes, steps.starts, steps.shared,
+        kernels.count_codes(codes[:, first : first + length], steps.columns, steps.sizes, steps.starts, steps.shared,
                     steps.offsets, steps.cells, counters, levels)  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from dpscale.base.errors import JobError
 from dpscale.job import Job
 from dpscale.job.tables import LinkSection, MultiTableJob
 from dpscale.privacy.protection import REPLACE, Protection
+from dpscale.workload import MARGINAL
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ def table_job(job: MultiTableJob, protects: NeighbourRelation, name: str, folder
             "dataset": job.dataset,
             "allow_weak_privacy": True,
         },
-        "workload": workload or [{"family": "marginal", "degree": degree}],
+        "workload": workload or [{"family": MARGINAL.name, "degree": degree}],
         "mechanism": one.method,
         "engine": job.engine.model_dump(exclude_none=True),
         "synthesize": {"types": job.synthesize.types} | ({"rows": one.rows} if one.rows else {}),

@@ -21,6 +21,7 @@ from pydantic import (
 
 from dpscale.base.errors import JobError
 from dpscale.base.settings import OldNameWarning, Settings
+from dpscale.mechanisms import DEFAULT
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.storage.objects import located
 from dpscale.workload import family_named, family_names
@@ -224,7 +225,7 @@ class Named(Settings):
 class MechanismTable(Named):
     """Mechanism and its options."""
 
-    name: str = "weighted-residuals"
+    name: str = DEFAULT
 
 
 class ReconstructTable(Named):

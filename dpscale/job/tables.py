@@ -27,6 +27,7 @@ from dpscale.job.sections import (
     SynthesizeTable,
 )
 from dpscale.ledger.location import resolved
+from dpscale.mechanisms import DEFAULT_OF_LINKED
 from dpscale.privacy.accounting import GAUSSIAN
 from dpscale.relational.published import Rounds
 from dpscale.storage.objects import is_url, located, real
@@ -47,7 +48,7 @@ class TableSection(Filed, Named):
     domain: str
     key: Key | None = None
     public: bool = False
-    mechanism: str | MechanismTable = "aim-grem"
+    mechanism: str | MechanismTable = DEFAULT_OF_LINKED
     reconstruct: ReconstructTable | None = None
     synthesize: SynthesizeTable | None = None
     output: Output | None = None

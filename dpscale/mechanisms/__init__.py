@@ -40,6 +40,12 @@ MECHANISMS = {
 
 GROUP = "dpscale.mechanisms"
 
+# mechanisms with a role in other packages, which do not name them
+DEFAULT, DEFAULT_OF_LINKED = "weighted-residuals", "aim-grem"  # of one table, and of a table of several
+COMPOSITE = "auto"  # the best of other mechanisms
+FIXED_MARGINALS = "residual-planner"  # plans marginals of any size without a search
+AUDITED = ("query-smasher", "residual-planner", "hdmm", "identity")  # one for each kind of block, the simplest last
+
 __all__ = ["MECHANISMS", "Plan", "mechanism", "mechanism_names", "plan", "plan_problem"]
 
 
@@ -63,7 +69,7 @@ def mechanism(name: str) -> Mechanism:
 
 def plan(
     workload: Workload,
-    mechanism: str = "weighted-residuals",
+    mechanism: str = DEFAULT,
     each: ParallelMap = serial_map,
     noise: str = GAUSSIAN,
     most_cells: int = MOST_CELLS,

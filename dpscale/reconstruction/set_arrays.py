@@ -10,8 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrow import LazyModule
-from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers, LazyModule
 
 pair_loops = LazyModule("dpscale.reconstruction.pair_loops")  # numba
 

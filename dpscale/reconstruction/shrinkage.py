@@ -19,8 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.arrow import LazyModule
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, LazyModule
 from dpscale.reconstruction.set_arrays import PairArrays
 
 shrinkage_loops = LazyModule("dpscale.reconstruction.shrinkage_loops")  # numba

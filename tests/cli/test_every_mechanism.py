@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from dpscale.__main__ import main
 from dpscale.ledger import Ledger
 from dpscale.mechanisms import MECHANISMS
-from dpscale.workload import NAMES
+from dpscale.workload import FAMILIES
 from tests.audit.small import write_selftest
 
 SIZES = {"a0": 5, "a1": 3, "a2": 4}
@@ -111,7 +111,7 @@ def degree_of(family, mechanism):
     """Return a degree for a family and a mechanism; every pair of family, mechanism and degree occurs."""
     if family in PAIRS_ONLY:
         return 2
-    return DEGREES[(list(NAMES).index(family) + list(MECHANISMS).index(mechanism)) % len(DEGREES)]
+    return DEGREES[(list(FAMILIES).index(family) + list(MECHANISMS).index(mechanism)) % len(DEGREES)]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -120,7 +120,7 @@ def test_families_pass_all_commands(folder, mechanism):
     all.
     """
     first = list(MECHANISMS).index(mechanism) % 3
-    for family in list(NAMES)[first::3]:
+    for family in list(FAMILIES)[first::3]:
         check_combination(folder, family, degree_of(family, mechanism), mechanism)
 
 
@@ -146,6 +146,6 @@ def test_synthetic_rows_are_compared_with_data(folder, mechanism):
 @pytest.mark.parametrize("pure", [False, True], ids=["approximate", "pure"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_all_combinations(folder, mechanism, pure):
-    families = [(family, degree) for family, degree in product(NAMES, DEGREES) if family not in PAIRS_ONLY]
+    families = [(family, degree) for family, degree in product(FAMILIES, DEGREES) if family not in PAIRS_ONLY]
     for family, degree in [*families, *((one, 2) for one in PAIRS_ONLY), *((one, None) for one in ARRAYS)]:
         check_combination(folder, family, degree, mechanism, compared=mechanism in ADAPTIVE and not pure, pure=pure)

@@ -1,4 +1,4 @@
-"""A distribution outside dpscale registers a mechanism and a reconstruction by entry points."""
+"""A distribution outside dpscale registers a mechanism, a reconstruction and a family by entry points."""
 
 import json
 import os
@@ -18,12 +18,18 @@ from dpscale.mechanisms.contract import NoOptions
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.identity import MECHANISM as IDENTITY
 from tests.toys.cut_at_zero import RECONSTRUCTION as CUT
+from tests.toys.window import Window
 
 def plan(problem, options, tools):
     return replace(IDENTITY.plan(problem, IDENTITY.Options(), tools).plan, mechanism="toy-identity")
 
 MECHANISM = replace(matrix_mechanism("toy-identity", NoOptions, plan), version="7")
 RECONSTRUCTION = replace(CUT, name="toy-cut")
+
+class ToyWindow(Window):
+    name = "toy-window"
+
+FAMILY = ToyWindow()
 """
 ENTRY_POINTS = """
 [dpscale.mechanisms]
@@ -34,6 +40,11 @@ toy-other-name = toy_dpscale:MECHANISM
 
 [dpscale.reconstructions]
 toy-cut = toy_dpscale:RECONSTRUCTION
+
+[dpscale.families]
+toy-window = toy_dpscale:FAMILY
+prefix = toy_dpscale:FAMILY
+toy-other-family = toy_dpscale:FAMILY
 """
 JOB = {"workload": [{"family": "marginal", "degree": 1}], "mechanism": {"name": "toy-identity"},
        "reconstruct": {"method": "toy-cut"}}  # fmt: skip
@@ -71,6 +82,35 @@ def test_foreign_mechanism_is_listed_in_schema_and_comparison(site, tmp_path):
              for name, key in (("MechanismTable", "name"), ("ReconstructTable", "method"))}  # fmt: skip
     assert "toy-identity" in names["MechanismTable"]
     assert "toy-cut" in names["ReconstructTable"]
+
+
+def test_foreign_family_is_in_schema_workload_and_errors(site, tmp_path):
+    part = json.loads(run_dpscale(site, "job", "schema")[0])["$defs"]["Part"]
+    assert {"prefix", "toy-window", "predicates"} <= set(part["properties"]["family"]["enum"])
+    assert part["properties"]["width"]["minimum"] == 1
+    assert not part["additionalProperties"]
+    code = (
+        "import dpscale as dp; w = dp.Workload(dp.Domain({'a': 6})).add('toy-window', degree=1, width=2); "
+        "own = w.query_count; print(own, dp.plan(w).error > 0, w.add('prefix', degree=1).query_count - own)"
+    )
+    assert run_python(site, "-c", code)[0].split() == ["5", "True", "6"]
+    for family, message in (("toy-windw", "did you mean 'toy-window'"),
+                            ("toy-other-family", "which is not a plug-in with this name")):  # fmt: skip
+        job = write(tmp_path, workload=[{"family": family, "degree": 1}])
+        _, error = run_dpscale(site, "run", job, "--run-dir", tmp_path / "run", "--quiet", code=2)
+        assert error.startswith("dpscale: workload.family: ")
+        assert message in error
+
+
+def test_run_of_foreign_family_records_its_version(site, tmp_path):
+    job = write(tmp_path, workload=[{"family": "toy-window", "degree": 1, "width": 2}])
+    run = tmp_path / "run"
+    run_dpscale(site, "run", job, "--run-dir", run, "--quiet")
+    assert json.loads((run / "manifest.json").read_text())["versions"]["toy-dpscale"] == "1.2"
+    assert (run / "answers/toy-window-1").exists()
+    run_dpscale(site, "report", run)
+    run_dpscale(site, "evidence", run, "--selftest", write_selftest(tmp_path))
+    run_dpscale(site, "evidence", "--check", run / "evidence")
 
 
 @pytest.fixture(scope="module")

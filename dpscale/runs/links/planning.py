@@ -21,6 +21,7 @@ from dpscale.engine import resolve
 from dpscale.job import Job
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
 from dpscale.job.tables import MultiTableJob
+from dpscale.mechanisms import FIXED_MARGINALS
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
@@ -31,7 +32,6 @@ from dpscale.runs.links.report import describe_neighbours
 from dpscale.runs.stages.plan import make_plan
 
 LINKS, ROWS = (1_000, 10_000, 100_000, 1_000_000), 2000
-FIXED = "residual-planner"
 
 
 def summary(job: MultiTableJob) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _pieces(job: MultiTableJob, protects: NeighbourRelation) -> Iterator[dict[st
 def _of_table(job: MultiTableJob, protects: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the `rmse` of a query in records and the mechanism that it is for; None if no plan has one."""
     own = table_job(job, protects, name, Path())
-    for tried in (own.method.name, FIXED):
+    for tried in (own.method.name, FIXED_MARGINALS):
         if (error := _rmse(own, tried)) is not None:
             return {"rmse": error, "by": tried}
     return {"rmse": None, "by": own.method.name}

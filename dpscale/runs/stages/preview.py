@@ -15,7 +15,7 @@ from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.numerics import AttributeSet
 from dpscale.engine import Engine
 from dpscale.job import Job
-from dpscale.mechanisms import mechanism, mechanism_names, plan_problem
+from dpscale.mechanisms import COMPOSITE, mechanism, mechanism_names, plan_problem
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
 from dpscale.plans.factor import MOST as MOST_CELLS
@@ -151,7 +151,7 @@ def compare_mechanisms(
     """Return the root mean square error of every mechanism with default options, lowest first, or why it has none."""
     problem = job.planning_problem(measurement_plan.workload)
     tools = Tools(engine.each("solve"), user_store(), most_cells)
-    lines = [_mechanism_error(name, job, problem, tools) for name in mechanism_names() if name != "auto"]
+    lines = [_mechanism_error(name, job, problem, tools) for name in mechanism_names() if name != COMPOSITE]
     return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
 
 
