@@ -24,7 +24,7 @@ from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import MOST_JOINT, half_width
 from dpscale.reconstruction.model_answers import has_simultaneous_intervals, simultaneous_widths
-from dpscale.workload import MARGINAL, ExplicitPart, Family, WorkloadPart, family_names, one_way_family
+from dpscale.workload import MARGINAL, ExplicitPart, Family, WorkloadPart, family_names, one_way_family, part_of
 
 MISSING = "(missing)"
 FIGURES = ("estimate", "std_error", "low", "high")
@@ -149,7 +149,7 @@ class Answered:
             if others:
                 return others
             raise
-        return [family.part(self.estimates.workload.domain, (names,), (1.0,))]
+        return [part_of(family, self.estimates.workload.domain, (names,), (1.0,))]
 
     def half(self, part: WorkloadPart, names: AttributeSet, errors: Floats, level: float, joint: bool) -> Floats:
         """Return half widths of the intervals at `level`; see the module for `joint`."""

@@ -53,6 +53,9 @@ def buffers_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def without_dictionaries(table: pa.Table) -> pa.Table:
-    """Return a table with texts instead of dictionary-encoded texts."""
+    """Return a table with texts instead of dictionary-encoded texts.
+
+    Other columns are unchanged, and so are the names and the order of columns.
+    """
     fields = [pa.field(one.name, pa.string()) if pa.types.is_dictionary(one.type) else one for one in table.schema]
     return table.cast(pa.schema(fields))

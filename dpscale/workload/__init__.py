@@ -18,7 +18,7 @@ from dpscale.workload.families import (
     one_way_family,
 )
 from dpscale.workload.family import End, Family, JointFamily, QueryFamily
-from dpscale.workload.parts import JointPart, ProductPart, WorkloadPart
+from dpscale.workload.parts import JointPart, ProductPart, WorkloadPart, part_of
 from dpscale.workload.subworkloads import Subworkload, Subworkloads, decompose
 from dpscale.workload.workload import ExplicitPart, Workload
 
@@ -46,5 +46,6 @@ __all__ = [
     "family_named",
     "family_names",
     "one_way_family",
+    "part_of",
     "root_of",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -14,9 +14,8 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.base.plugins import all_names, distribution_of, load
 from dpscale.base.settings import checked, setting
 from dpscale.domain import Domain
-from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily
+from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily, Shape
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
-from dpscale.workload.parts import ProductPart, Shape
 
 
 class Affine(JointFamily):
@@ -111,11 +110,10 @@ class Hybrid(ProductFamily):
     def axis(self, attribute: str) -> Family:
         return PREFIX if attribute in (self.numeric or ()) else MARGINAL
 
-    def part(self, domain: Domain, sets: tuple[AttributeSet, ...], weights: tuple[float, ...]) -> ProductPart:
+    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Hybrid:
         if self.numeric is None:
             raise JobError("workload.numeric", "missing", f"the numeric attributes, for family {self.name}", "add it")
-        numeric = tuple(sorted(domain.ordered(self.numeric)))
-        return ProductPart(domain, Hybrid(numeric=numeric), sets, weights)
+        return Hybrid(numeric=tuple(sorted(domain.ordered(self.numeric))))
 
 
 FAMILIES: dict[str, QueryFamily] = {

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -21,10 +21,11 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.base.settings import Settings
 from dpscale.domain import Domain
-from dpscale.workload.parts import JointPart, ProductPart, Shape, WorkloadPart
 from dpscale.workload.wide import BlockRun, Cut, check_wide, is_wide, weighted_piece
 
 MOST_ENTRIES, MOST_LISTED, CHUNK = 1 << 28, 1 << 22, 1 << 12
+Shape = tuple[int, ...]
+NEGLIGIBLE = 1e-12  # of the largest eigenvalue
 STRETCH = 1024  # cells of a stretch of a long axis in a lower bound
 
 
@@ -76,9 +77,9 @@ class QueryFamily(Settings):
     def __eq__(self, other: object) -> bool:
         return self is other or (type(self) is type(other) and self.key == other.key)  # type: ignore[attr-defined]
 
-    @abstractmethod
-    def part(self, domain: Domain, sets: tuple[AttributeSet, ...], weights: tuple[float, ...]) -> WorkloadPart:
-        """Return the queries over attribute sets, with one weight per set; raise JobError for unsuitable sets."""
+    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
+        """Return the family with checked parameters; raise JobError for unsuitable attribute sets."""
+        return self
 
 
 class ProductFamily(QueryFamily):
@@ -97,9 +98,6 @@ class ProductFamily(QueryFamily):
     @abstractmethod
     def ends(self) -> tuple[End, ...]:
         """The cells of an attribute that name a query in files."""
-
-    def part(self, domain: Domain, sets: tuple[AttributeSet, ...], weights: tuple[float, ...]) -> ProductPart:
-        return ProductPart(domain, self, sets, weights)
 
 
 class Family(ProductFamily):
@@ -324,15 +322,15 @@ class JointFamily(QueryFamily):
         return None
 
     def pools(self, sets: int) -> bool:
-        """Return whether the attributes of this number of sets are treated as alike in the search of axis weights."""
+        """Return whether the attributes of this number of sets are of one kind in the search of axis weights."""
         return True
 
-    def part(self, domain: Domain, sets: tuple[AttributeSet, ...], weights: tuple[float, ...]) -> JointPart:
+    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
         for attributes in sets:
             if self.degree is not None and len(attributes) != self.degree:
                 got = f"{len(attributes)} attributes for family {self.name!r}"
                 raise JobError("workload.degree", got, f"{self.degree} attributes", f"write degree = {self.degree}")
-        return JointPart(domain, self, sets, weights)
+        return self
 
     def check_size(self, shape: Shape) -> None:
         """Raise PlanError if the queries are too many for an array, before it is built."""
@@ -344,7 +342,8 @@ class JointFamily(QueryFamily):
 
 def _root_sum(gram: Floats) -> float:
     """Return the sum of the roots of the eigenvalues of a Gram matrix: of the singular values of its queries."""
-    return float(np.sqrt(np.maximum(np.linalg.eigvalsh((gram + gram.T) / 2), 0)).sum())
+    values = np.linalg.eigvalsh((gram + gram.T) / 2)
+    return float(np.sqrt(values[values > NEGLIGIBLE * values[-1]]).sum())
 
 
 def sum_of_intervals(weights: Floats) -> Floats:

@@ -12,19 +12,16 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
+from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily
 from dpscale.workload.residual import kron
 
-if TYPE_CHECKING:
-    from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily
-
 LEAST_ENTRY = 1e-9
-Shape = tuple[int, ...]
 
 
 class WorkloadPart(Protocol):
@@ -76,7 +73,7 @@ class WorkloadPart(Protocol):
 
     @property
     def pooled(self) -> bool:
-        """Whether the attributes of queries that are not products are alike in the search of axis weights."""
+        """Whether the attributes of queries that are not products are of one kind in the search of axis weights."""
 
     @property
     def invariant(self) -> bool:
@@ -321,6 +318,23 @@ class JointPart(_FamilyPart, ArrayQueries):
 
     def label_families(self, attributes: AttributeSet) -> tuple[Family, ...]:
         return ()
+
+
+def part_of(
+    family: QueryFamily, domain: Domain, sets: tuple[AttributeSet, ...], weights: tuple[float, ...]
+) -> WorkloadPart:
+    """Return the queries of a family over attribute sets, with one weight per set.
+
+    Raises
+    ------
+    JobError
+        If the family is not defined on a set, or a parameter is missing.
+    """
+    checked = family.checked_for(domain, sets)
+    if isinstance(checked, ProductFamily):
+        return ProductPart(domain, checked, sets, weights)
+    assert isinstance(checked, JointFamily)
+    return JointPart(domain, checked, sets, weights)
 
 
 def sets_digest(sets: Sequence[AttributeSet], weights: Sequence[float]) -> str:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from numpy.typing import NDArray
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.workload.residual import Weights, profile_of
-
-if TYPE_CHECKING:
-    from dpscale.workload.family import Family
 
 LONG, DENSE = 512, 2048  # sizes above which an axis is structured, and above which it is divided into blocks
 BLOCKS = 512  # minimum number of blocks of a wide axis
@@ -110,6 +107,18 @@ def block_sums(values: NDArray[Any], size: int) -> NDArray[Any]:
     return np.concatenate(sums)
 
 
+class WideFamily(Protocol):
+    """Members of a one-way family that a wide axis needs; see `workload.family.Family`."""
+
+    name: ClassVar[str]
+    is_identity: ClassVar[bool]
+    has_intervals: ClassVar[bool]
+
+    def block_gram(self, cut: Cut) -> Floats: ...
+    def inner_gram(self, cut: Cut, run: BlockRun) -> Floats: ...
+    def centred_trace(self, profile: Floats) -> float: ...
+
+
 @dataclass(frozen=True)
 class WideGram:
     """Gram matrix of weighted families on a wide axis, centred by the weights of the axis; identified by a key."""
@@ -117,7 +126,7 @@ class WideGram:
     key: str
     size: int
     weights: Weights | None
-    asked: tuple[tuple[Family, float], ...]
+    asked: tuple[tuple[WideFamily, float], ...]
 
     @property
     def rows(self) -> Floats:
@@ -162,7 +171,7 @@ def _contrasts(size: int) -> Floats:
     return np.asarray(rows / np.sqrt(before * (before + 1))[:, None])
 
 
-def wide_scale(family: Family, size: int, weights: Weights | None) -> tuple[float, float]:
+def wide_scale(family: WideFamily, size: int, weights: Weights | None) -> tuple[float, float]:
     """Return the trace of a family's centred Gram matrix, and uᵀGu, the part of its means.
 
     The trace includes the blocks and the cells within them.
@@ -176,7 +185,7 @@ def wide_scale(family: Family, size: int, weights: Weights | None) -> tuple[floa
     return float(np.trace(centred)) + sum(within), square
 
 
-def check_wide(family: Family, size: int) -> None:
+def check_wide(family: WideFamily, size: int) -> None:
     """Raise PlanError if a family is not supported on a wide axis, or the axis is too wide."""
     if not family.has_intervals:
         raise PlanError("workload", f"family {family.name} on an attribute of {size} cells",

@@ -19,7 +19,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.families import family_named
 from dpscale.workload.family import End, Family
-from dpscale.workload.parts import ArrayQueries, WorkloadPart
+from dpscale.workload.parts import ArrayQueries, WorkloadPart, part_of
 
 MOST_ENTRIES = 1 << 26
 
@@ -194,16 +194,16 @@ class Workload:
         chosen = family_named(family, {name: value for name, value in given.items() if value is not None})
         sets = self._sets(degree, attributes)
         if isinstance(weight, int | float):
-            self.parts.append(chosen.part(self.domain, sets, (_weight(weight),) * len(sets)))
+            self.parts.append(part_of(chosen, self.domain, sets, (_weight(weight),) * len(sets)))
             return self
         weights = _weights(weight, len(sets))
         uniform = [(names, value) for names, value in zip(sets, weights, strict=True) if isinstance(value, float)]
         if uniform or not sets:
             named, values = (tuple(part) for part in zip(*uniform, strict=True)) if uniform else ((), ())
-            self.parts.append(chosen.part(self.domain, named, values))
+            self.parts.append(part_of(chosen, self.domain, named, values))
         for names, value in zip(sets, weights, strict=True):
             if not isinstance(value, float):
-                self.parts.append(weighted(chosen.part(self.domain, (names,), (1.0,)), value))
+                self.parts.append(weighted(part_of(chosen, self.domain, (names,), (1.0,)), value))
         return self
 
     def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:

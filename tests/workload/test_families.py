@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpscale.workload import FAMILIES, Family, axis_of
+from dpscale.workload import FAMILIES, Family, axis_of, wide
 from tests.oracles import one_way_queries
 
 SIZES = [2, 3, 5, 8]
@@ -45,3 +45,49 @@ class TestClosedForms:
 def test_families_have_equal_axis_at_size_two():
     keys = {axis_of(FAMILIES[name], 2).factor.key for name in ONE_WAY}
     assert len(keys) == 1
+
+
+class Listed(Family):
+    """Intervals of another family, without its closed forms."""
+
+    name = "listed"
+    has_intervals = True
+
+    own: str
+
+    def count(self, size):
+        return FAMILIES[self.own].count(size)
+
+    def answers(self, values, axis):
+        return FAMILIES[self.own].answers(values, axis)
+
+    def bounds(self, size):
+        return FAMILIES[self.own].bounds(size)
+
+    def intervals(self, size):
+        return FAMILIES[self.own].intervals(size)
+
+
+@pytest.mark.parametrize("name", ["marginal", "prefix", "range"])
+def test_defaults_equal_closed_forms(name, monkeypatch):
+    """Also on a wide axis, which is listed by intervals; a Gram matrix within blocks is equal once it is centred."""
+    listed, family, size = Listed(own=name), FAMILIES[name], 23
+    form = np.random.default_rng(0).normal(size=(size, size))
+    assert listed.trace(size) == family.trace(size)
+    for found, expected in (
+        (listed.gram(size), family.gram(size)), (listed.unit_gram(size), family.unit_gram(size)),
+        (listed.means(size), family.means(size)), (listed.quadratic(form + form.T), family.quadratic(form + form.T)),
+        (listed.times_gram(form), family.times_gram(form)),
+    ):  # fmt: skip
+        np.testing.assert_allclose(found, expected, atol=1e-10)
+    profile = np.random.default_rng(1).dirichlet(np.ones(size))
+    assert listed.centred_trace(profile) == pytest.approx(family.centred_trace(profile), rel=1e-9)
+    for dense in (8, 100):
+        monkeypatch.setattr(wide, "DENSE", dense)
+        cut = wide.even_cut(size, 5)
+        np.testing.assert_allclose(listed.block_gram(cut), family.block_gram(cut), atol=1e-10)
+        for run in cut.runs:
+            keep = np.eye(run.size) - 1 / run.size
+            found, expected = listed.inner_gram(cut, run), family.inner_gram(cut, run)
+            np.testing.assert_allclose(keep @ found @ keep, keep @ expected @ keep, atol=1e-10)
+            assert listed.inner_bound(cut, run) == pytest.approx(family.inner_bound(cut, run), rel=0.02)
