@@ -29,7 +29,7 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
 from dpscale.runs.stages.preview import mean_share
-from dpscale.workload import Part
+from dpscale.workload import WorkloadPart
 
 WORKLOADS = (("marginal", 2), ("marginal", 3), ("prefix", 2), ("prefix", 3), ("range", 2))
 EDGES = (0, 0.005, 0.01, 0.03, 0.05, 0.1, 0.3, 1, math.inf)
@@ -37,7 +37,7 @@ KINDS = ("cells", "cumulative")
 SETS, MOST_ATTRIBUTES = 60, 30  # all 3-way prefixes of more attributes take minutes to plan
 
 
-def rms_error(table: Table, part: Part, state: AimState, seed: int) -> float:
+def rms_error(table: Table, part: WorkloadPart, state: AimState, seed: int) -> float:
     """Return the root mean square error over the queries of some sets."""
     sets = list(part.sets)
     some = [sets[i] for i in np.random.default_rng(seed).permutation(len(sets))[:SETS]]
