@@ -103,6 +103,23 @@ def test_block_and_inner_grams_equal_cell_gram(size, name):
     assert np.allclose(FAMILIES[name].block_gram(cut), spread.T @ gram @ spread)
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_strategy_that_spans_less_refuses_other_queries(size):
+    """Without a row of the top strategy, pieces are projected on the rest; the oracle is K⁺K of the explicit matrix."""
+    whole, rng = make_nested(size, 3), np.random.default_rng(4)
+    top = Factor("matrix", whole.top.shape, whole.top.matrix[1:], whole.top.weights)
+    factor = NestedFactor("nested", (size,), weights=whole.weights, top=top, inner=whole.inner)
+    matrix, profile = factor.explicit().astype(float), profile_of(factor.weights[0], size)
+    inside = rng.normal(size=(3, len(matrix))) @ matrix
+    outside = rng.normal(size=(3, size))
+    outside -= np.outer(outside @ profile, np.ones(size))
+    assert np.allclose(factor.project(inside), inside)
+    assert np.allclose(factor.project(outside), outside @ factor.inverse @ matrix)
+    assert factor.spans(inside)
+    assert not factor.spans(outside)
+    assert whole.spans(outside)
+
+
 def test_mismatched_parts_are_refused():
     factor = make_nested(13)
     for size in (14, 17):  # cells of the weights; sizes of the blocks
