@@ -21,13 +21,13 @@ from marginal_tables import DATA, Table, load_table
 
 import dpscale as dp
 from dpscale.job.sections import SynthesizeTable
-from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.table import TableRun
 
 WORKERS = 2
 
 
-def run_job(table: Table, place: Path) -> Run:
+def run_job(table: Table, place: Path) -> TableRun:
     """Return a run without synthetic rows."""
     pq.write_table(pa.table(dict(table.columns)), place / "data.parquet")
     domain = {"attributes": {name: {"kind": "coded", "size": size} for name, size in table.sizes.items()}}
@@ -39,7 +39,7 @@ def run_job(table: Table, place: Path) -> Run:
         "mechanism": {"name": "aim-grem"},
         "output": {"max_rows": 0},
     }
-    return Run(dp.run(job, place / "run").path)
+    return TableRun(dp.run(job, place / "run").path)
 
 
 def main() -> None:

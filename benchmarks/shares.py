@@ -74,14 +74,14 @@ class TaskCounts:
 
 def record_stages(job: Path, client: Any) -> tuple[dict[str, tuple[float, float, Stream]], dict[int, TaskCounts]]:
     """Return, by stage, its seconds, the CPU seconds of this process, and its tasks; and the task counts by workers."""
-    from dpscale.job import Job
-    from dpscale.runs.run import Run
+    from dpscale.job import TableJob
     from dpscale.runs.stages import STAGES
     from dpscale.runs.stages.runner import run_stages
+    from dpscale.runs.table import TableRun
 
     found = {}
     with tempfile.TemporaryDirectory(dir=job.parent) as folder:
-        run = Run.create(Job.read(job), Path(folder) / "run")
+        run = TableRun.create(TableJob.read(job), Path(folder) / "run")
         for stage in STAGES.values():
             if stage.is_enabled(run):
                 busy = time.process_time()

@@ -31,7 +31,7 @@ import dpscale as dp
 from dpscale.engine import LocalEngine
 from dpscale.evaluation.inputs import names_of, open_data, open_rows, sample
 from dpscale.evaluation.models import MOST, propensity, target_of, tstr_scores
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 
 KEPT_OUT, TARGET = 0.2, "income>50K"
 SAVED = (0.1, 1.0, 10.0)
@@ -57,7 +57,7 @@ def prepare_job(table: Table, epsilon: float, seed: int, place: Path) -> dict[st
 def figures(table: Table, epsilon: float, seed: int, place: Path) -> dict[str, float]:
     """Return the scores of one job."""
     dp.run(prepare_job(table, epsilon, seed, place), place / "run")
-    began, run, engine = time.process_time(), Run(place / "run"), LocalEngine("synchronous")
+    began, run, engine = time.process_time(), TableRun(place / "run"), LocalEngine("synchronous")
     rows = open_rows(run)
     names = names_of(rows)
     sides = {"rows": rows, **{name: open_data(run, [str(place / f"{name}.parquet")], names) for name in ("job", "out")}}

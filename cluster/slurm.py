@@ -93,12 +93,12 @@ def run_job(given: argparse.Namespace) -> None:
 
 def check_job(job: str, run_dir: str) -> None:
     """Create or reopen the run directory of a job; refuse a ledger in an unsuitable place."""
-    from dpscale.job import Job
+    from dpscale.job import TableJob
     from dpscale.ledger.location import check_ledger_place, standing
-    from dpscale.runs.run import Run
+    from dpscale.runs.table import TableRun
 
-    read = Job.read(job)
-    Run.create(read, run_dir)
+    read = TableJob.read(job)
+    TableRun.create(read, run_dir)
     check_ledger_place(standing(read.privacy.ledger))
 
 

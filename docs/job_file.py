@@ -9,7 +9,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from dpscale.cli.schema import options_table
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.job.tables import LinkSection, TableSection
 
 HEAD = ["| key | takes | default |", "| --- | --- | --- |"]
@@ -21,7 +21,7 @@ OWN = {"unit_through"}  # what a job of several tables says to those of its tabl
 
 def reference() -> Iterator[str]:
     """Yield Markdown: for every table of a job file its keys, their types and their defaults."""
-    schema = Job.model_json_schema()
+    schema = TableJob.model_json_schema()
     for name, described in schema["properties"].items():
         model, many = _resolve_model(described, schema["$defs"])
         yield from _section(f"[[{name}]]" if many else f"[{name}]", model)

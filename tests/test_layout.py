@@ -70,7 +70,7 @@ def test_every_public_name_exists():
 @pytest.fixture(scope="module")
 def pipelines(tmp_path_factory):
     """The job files of the pipelines next to their data, with fewer rows than they state."""
-    from dpscale.cli.demo.randhie import write_demo
+    from dpscale.cli.demo import write_demo
 
     place = tmp_path_factory.mktemp("pipelines")
     write_demo(place / "dpscale-demo")

@@ -31,7 +31,7 @@ HOMONYMS = {
                  "records/lake/iceberg.py"),
     # the choice of a reconstruction, sampler or error; a recorded mechanism, for a checker with code of its own;
     # an argument of matplotlib
-    "auto": ("job/", "cli/schema.py", "reconstruction/base.py", "reconstruction/maxent.py", "runs/run.py",
+    "auto": ("job/", "cli/schema.py", "reconstruction/base.py", "reconstruction/maxent.py", "runs/table.py",
              "audit/evidence/crosscheck.py", "answers/report/figures.py"),
     "range": ("audit/evidence/",),  # a key of draws
     "prefix": ("mechanisms/residual_planner_plus.py",),  # a strategy of one attribute

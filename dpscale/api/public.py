@@ -9,7 +9,7 @@ from typing import Any
 from dpscale.api.release import Release
 from dpscale.base.errors import JobError
 from dpscale.engine.schedulers import Progress, silent
-from dpscale.job import Job, job_content
+from dpscale.job import TableJob, job_content
 from dpscale.records.frames import FRAME
 from dpscale.runs.opening import begin_run, read_job
 from dpscale.runs.stages.runner import check_frame, check_repeat, remove_on_error, run_stages
@@ -71,7 +71,7 @@ def run(
     return Release(opened)
 
 
-def framed_job(job: str | Path | Mapping[str, Any]) -> Job:
+def framed_job(job: str | Path | Mapping[str, Any]) -> TableJob:
     """Return a job whose data are a frame: its [data] has neither a path nor keys of file formats."""
     content, folder = job_content(job)
     given = content.get("data", {})
@@ -80,7 +80,7 @@ def framed_job(job: str | Path | Mapping[str, Any]) -> Job:
     for name in ("path", *FILES_ONLY):
         if name in given and (name, given[name]) != ("path", FRAME):
             raise JobError(f"data.{name}", "given together with a frame", "a frame or files", "leave one out")
-    read = Job.parse({**content, "data": {**given, "path": FRAME}}, folder)
+    read = TableJob.parse({**content, "data": {**given, "path": FRAME}}, folder)
     if read.privacy.dataset is None:
         raise JobError("privacy.dataset", "missing", "the name of the frame's data in the ledger", "add it")
     return read

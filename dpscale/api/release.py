@@ -19,7 +19,7 @@ from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
-from dpscale.runs.directory import RunDirectory
+from dpscale.runs.directory import Run
 from dpscale.runs.estimates import estimates_of
 from dpscale.runs.opening import open_run
 from dpscale.workload import MARGINAL, PREFIX
@@ -34,7 +34,7 @@ class Release:
 
     Parameters
     ----------
-    run : RunDirectory
+    run : Run
         Run directory whose measure stage is done; `Release.open` opens one by its path.
     rows : callable, optional
         Returns the synthetic rows; those of a table of several have keys and are written with the other tables.
@@ -45,7 +45,7 @@ class Release:
     release of several tables refuses them and names `tables`.
     """
 
-    def __init__(self, run: RunDirectory, rows: Callable[[], Any] | None = None) -> None:
+    def __init__(self, run: Run, rows: Callable[[], Any] | None = None) -> None:
         run.require("measure")
         self._run, self._rows = run, rows
 

@@ -26,7 +26,7 @@ from dpscale.cli.group import show_cause
 from dpscale.engine.watch import FIELD, cluster_errors
 from dpscale.ledger.location import is_address, network_kind, refused, standing
 from dpscale.ledger.transfer import unreached
-from dpscale.runs.directory import RunDirectory
+from dpscale.runs.directory import Run
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.opening import open_run
 from dpscale.storage.files import place, present, read_bytes, write_whole
@@ -41,7 +41,7 @@ INTERNAL = 70
 KNOWN_SECONDS = 20.0
 
 
-def submit(run: RunDirectory, client: Client) -> driver_status.DriverStatus:
+def submit(run: Run, client: Client) -> driver_status.DriverStatus:
     """Start the driver of a run on a cluster and return its status. A run with a working driver is left unchanged."""
     with disk_errors(run.path):
         declared = _check_cluster(run, client)
@@ -68,7 +68,7 @@ def submit(run: RunDirectory, client: Client) -> driver_status.DriverStatus:
     return driver_status.read_status(run.path)
 
 
-def _check_cluster(run: RunDirectory, client: Client) -> bool:
+def _check_cluster(run: Run, client: Client) -> bool:
     """Return whether workers declare DRIVER.
 
     Raises
@@ -93,7 +93,7 @@ def _check_cluster(run: RunDirectory, client: Client) -> bool:
     return bool(declared)
 
 
-def _check_ledger(run: RunDirectory, client: Client, drivers: list[str], served: bool) -> None:
+def _check_ledger(run: Run, client: Client, drivers: list[str], served: bool) -> None:
     """Raise JobError if a driver could not reach the ledger's server, or if the ledger file is on a network."""
     ledger = run.job.privacy.ledger
     with cluster_errors(client, "check"):
@@ -170,7 +170,7 @@ def _run(folder: Path, heartbeat: Heartbeat) -> None:
     run_stages(run, client=client, progress=heartbeat)
 
 
-def _await_free(run: RunDirectory, heartbeat: Heartbeat) -> None:
+def _await_free(run: Run, heartbeat: Heartbeat) -> None:
     """Wait for the lock of the run directory: a lost driver that is still alive stops at its next task."""
     end = time.monotonic() + driver_status.SILENT_SECONDS
     while time.monotonic() < end:

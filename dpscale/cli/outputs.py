@@ -17,7 +17,7 @@ from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:
     from dpscale.api.release import Release
-    from dpscale.runs.directory import RunDirectory
+    from dpscale.runs.directory import Run
 
 
 @main.command()
@@ -86,10 +86,10 @@ def evidence(
         return
     from dpscale.audit.evidence.bundle import write_bundle
     from dpscale.audit.evidence.signing import signer
-    from dpscale.runs.run import Run
+    from dpscale.runs.table import TableRun
 
     _check_alone(run_dir or "")
-    run, signing = Run(run_dir or ""), signer(Path(key)) if key else None
+    run, signing = TableRun(run_dir or ""), signer(Path(key)) if key else None
     run.require("measure")
     place = write_bundle(run, _selftest(selftest_file), signing)
     click.echo(json.dumps({"evidence": str(place), "signed": key is not None}) if as_json else f"evidence: {place}")
@@ -252,7 +252,7 @@ def compare(
         click.echo(json.dumps(summary) if as_json else f"private report, not for publication: {page}")
 
 
-def _by_table(run: RunDirectory, data: Sequence[str]) -> dict[str, list[str]]:
+def _by_table(run: Run, data: Sequence[str]) -> dict[str, list[str]]:
     """Return the paths of each table; those of the only table need no name."""
     found: dict[str, list[str]] = {}
     for given in data:

@@ -18,10 +18,10 @@ from dpscale.runs.stages import STAGES
 
 if TYPE_CHECKING:
     from dpscale.engine import Engine
-    from dpscale.job import Job
+    from dpscale.job import TableJob
     from dpscale.plans.measurement_plan import MeasurementPlan
-    from dpscale.runs.directory import RunDirectory
-    from dpscale.runs.run import Run
+    from dpscale.runs.directory import Run
+    from dpscale.runs.table import TableRun
 
 
 @main.command()
@@ -83,7 +83,7 @@ def _stage_command(name: str, doc: str) -> None:
         click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
 
 
-def _warn_other_data(directory: RunDirectory) -> None:
+def _warn_other_data(directory: Run) -> None:
     """Warn if a finished stage describes other data than the files now contain."""
     from dpscale.base.errors import DataError, TransientError
     from dpscale.runs.stages.runner import check_repeat
@@ -100,7 +100,7 @@ for _stage in STAGES.values():
         _stage_command(_stage.name, _stage.help)
 
 
-def _ask_rows(directory: Run, rows: int) -> None:
+def _ask_rows(directory: TableRun, rows: int) -> None:
     """Request another number of synthetic rows after checking that it is possible."""
     from dpscale.base.settings import checked
     from dpscale.job.sections import SynthesizeTable
@@ -164,10 +164,10 @@ def plan(
     from dpscale.base.numerics import one_thread
     from dpscale.cli.tables import overview_text
     from dpscale.engine import resolve
-    from dpscale.runs.opening import form_of, read_job
+    from dpscale.runs.opening import read_job, run_class
 
     read, began = read_job(job), time.perf_counter()
-    jobs, overview = form_of(read).table_jobs(read), form_of(read).overview(read)
+    jobs, overview = run_class(read).table_jobs(read), run_class(read).overview(read)
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
@@ -185,7 +185,9 @@ def plan(
         click.echo((f"\ntables.{name}\n" if overview else "") + _text(summary | seconds))
 
 
-def _make_plans(read: Any, jobs: Mapping[str, Job], run_dir: str | None, engine: Engine) -> dict[str, MeasurementPlan]:
+def _make_plans(
+    read: Any, jobs: Mapping[str, TableJob], run_dir: str | None, engine: Engine
+) -> dict[str, MeasurementPlan]:
     """Return the plan of every table; with a run directory, store the plans there."""
     from dpscale.runs.opening import begin_run
     from dpscale.runs.stages.plan import make_plan
@@ -201,7 +203,7 @@ def _make_plans(read: Any, jobs: Mapping[str, Job], run_dir: str | None, engine:
 
 
 def _plan_summary(
-    read: Job, measurement_plan: MeasurementPlan, engine: Engine, compare: bool, wanted: float | None
+    read: TableJob, measurement_plan: MeasurementPlan, engine: Engine, compare: bool, wanted: float | None
 ) -> dict[str, Any]:
     """Return all figures of `dpscale plan`, as `--json` prints them."""
     from dpscale.base.errors import JobError
@@ -243,7 +245,7 @@ def _plan_summary(
     }
 
 
-def _needs(read: Job, measurement_plan: MeasurementPlan, engine: Engine) -> dict[str, Any]:
+def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> dict[str, Any]:
     """Return the tasks, passes, memory and time that counting needs."""
     from dpscale.engine.counting import counting_cost
 

@@ -10,7 +10,7 @@ import click
 
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, rows_of
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.job.sections import PREDICATES, MechanismTable, ReconstructTable
 from dpscale.mechanisms import MECHANISMS, mechanism, mechanism_names
 from dpscale.reconstruction import RECONSTRUCTIONS, reconstruction, reconstruction_names
@@ -21,7 +21,7 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a job file; `name` and `method` determine the other keys of their tables."""
-    content = Job.model_json_schema()
+    content = TableJob.model_json_schema()
     kinds, ways = _options(mechanism_names(), mechanism), _options(reconstruction_names(), reconstruction)
     content["$defs"]["MechanismTable"] = _named("name", kinds, MechanismTable().name)
     content["$defs"]["ReconstructTable"] = _named("method", ways | {"auto": None}, ReconstructTable().method)

@@ -50,10 +50,10 @@ def tables_check(job: str, scheduler: str | None, as_json: bool) -> None:
     """Count keys, orphans and degrees of a job's tables. The output is PRIVATE and not for publication."""
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
-    from dpscale.job.tables import MultiTableJob
+    from dpscale.job.tables import CompositeJob
     from dpscale.runs.links.key_checks import WARNING, check
 
-    read = MultiTableJob.read(job)
+    read = CompositeJob.read(job)
     click.echo(WARNING, err=True)
     engine = resolve(scheduler=scheduler or read.engine.scheduler)
     try:
@@ -101,6 +101,6 @@ def tables_from_sdv(metadata: str, data: str) -> None:
 def tables_to_sdv(job: str) -> None:
     """Print SDV's metadata of the tables that a job releases. Reads no data."""
     from dpscale.job.sdv import metadata
-    from dpscale.job.tables import MultiTableJob
+    from dpscale.job.tables import CompositeJob
 
-    click.echo(json.dumps(metadata(MultiTableJob.read(job)), indent=1))
+    click.echo(json.dumps(metadata(CompositeJob.read(job)), indent=1))

@@ -28,7 +28,7 @@ from dpscale.evaluation.marginals import choose_sets, score_all, summarise_by_de
 from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness
 from dpscale.runs.directory import now
 from dpscale.runs.manifest import MANIFEST
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import checked_path, is_local, place
 
 FIELD, TAKES = "--out", "a new or empty folder outside every run directory"
@@ -234,7 +234,7 @@ def compare(
         For runs or data that cannot be compared, before anything is counted.
     """
     check_learner()
-    run = Run(run_dir)
+    run = TableRun(run_dir)
     rows = open_rows(run)
     names = names_of(rows)
     paths = [str(one) for one in (data if isinstance(data, list | tuple) else [data])]
@@ -250,7 +250,9 @@ def compare(
     return folder / PAGE
 
 
-def _contents(run: Run, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target) -> dict[str, str]:
+def _contents(
+    run: TableRun, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target
+) -> dict[str, str]:
     """Return the files by name."""
     sets = choose_sets(rows.domain, names_of(rows), run.manifest["release"])
     all_sets = [one for degree in sets.values() for one in degree.sets]
@@ -268,7 +270,7 @@ def _contents(run: Run, engine: Engine, data: ComparedTable, rows: ComparedTable
 
 
 def _evaluate_models(
-    run: Run, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target
+    run: TableRun, engine: Engine, data: ComparedTable, rows: ComparedTable, target: Target
 ) -> tuple[Content, Content]:
     """Return the results of models on samples of both tables, and the curves of each evaluation."""
     names = names_of(rows)
@@ -285,7 +287,7 @@ def _evaluate_models(
     return {**results, "sampled": {"data": len(records), "rows": len(drawn)}}, curves
 
 
-def _describe(run: Run, data: ComparedTable, rows: ComparedTable) -> Content:
+def _describe(run: TableRun, data: ComparedTable, rows: ComparedTable) -> Content:
     """Return a description of the compared tables and of the report."""
     return {
         "private": PRIVATE,

@@ -1,5 +1,5 @@
 """The job file: its sections, their defaults and the checks that need no data."""
 
-from dpscale.job.job import Job, job_content, job_sentence
+from dpscale.job.job import TableJob, job_content, job_sentence
 
-__all__ = ["Job", "job_content", "job_sentence"]
+__all__ = ["TableJob", "job_content", "job_sentence"]

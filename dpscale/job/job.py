@@ -44,7 +44,7 @@ from dpscale.storage.objects import located, real
 from dpscale.workload import Workload, WorkloadPart, family_distribution, family_names
 
 
-class Job(Settings):
+class TableJob(Settings):
     """Job of one table. Paths are absolute after reading."""
 
     kind: ClassVar[str] = ""
@@ -58,7 +58,7 @@ class Job(Settings):
     synthesize: SynthesizeTable | None = None
 
     @classmethod
-    def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> Job:
+    def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> TableJob:
         """Read a job file, or a dict with its content (paths are then relative to the current folder).
 
         Parameters
@@ -70,7 +70,7 @@ class Job(Settings):
         return cls.parse(*job_content(source, stored))
 
     @classmethod
-    def parse(cls, content: Mapping[str, Any], folder: Path) -> Job:
+    def parse(cls, content: Mapping[str, Any], folder: Path) -> TableJob:
         """Validate the content of a job file; relative paths start at `folder`."""
         if "tables" in content:
             raise JobError("tables", "several tables", "a job with [data]", "use `dpscale run` or dp.run")
@@ -177,7 +177,7 @@ class Job(Settings):
         """Return the job as the content of a job file."""
         return self.model_dump(exclude_none=True, exclude_defaults=False)
 
-    def _resolved(self, folder: Path) -> Job:
+    def _resolved(self, folder: Path) -> TableJob:
         data, hops = self.data, self.data.unit_through
         data = data.model_copy(
             update={
@@ -200,7 +200,7 @@ def _check_joint(part: WorkloadPart, most: int) -> None:
 
 
 def job_content(source: str | Path | Mapping[str, Any], stored: bool = False) -> tuple[Mapping[str, Any], Path]:
-    """Return the content of a job file or a dict, and the folder of its relative paths; see `Job.read`."""
+    """Return the content of a job file or a dict, and the folder of its relative paths; see `TableJob.read`."""
     content, folder = (source, Path.cwd()) if isinstance(source, Mapping) else _job_file(source)
     if not stored:
         warn_of_old_names(content)
@@ -280,7 +280,7 @@ def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]],
 
 
 def _keys(location: tuple[int | str, ...]) -> list[str]:
-    model: Any = Job
+    model: Any = TableJob
     for part in location:
         if isinstance(part, str):
             model = {

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import JobError
-from dpscale.job import Job
-from dpscale.job.tables import LinkSection, MultiTableJob
+from dpscale.job import TableJob
+from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.privacy.protection import REPLACE, Protection
 from dpscale.workload import MARGINAL
 
@@ -56,7 +56,7 @@ class NeighbourRelation:
         return self.protects.relation == REPLACE
 
 
-def neighbour_relation(job: MultiTableJob) -> NeighbourRelation:
+def neighbour_relation(job: CompositeJob) -> NeighbourRelation:
     """Return the neighbouring relation of a job.
 
     Raises JobError if its tables and links have no common privacy unit.
@@ -73,7 +73,7 @@ def neighbour_relation(job: MultiTableJob) -> NeighbourRelation:
     return _replaced(job) if both else _rooted(job)
 
 
-def _replaced(job: MultiTableJob) -> NeighbourRelation:
+def _replaced(job: CompositeJob) -> NeighbourRelation:
     if keeping := next((name for name, one in job.tables.items() if not one.public and one.duplicates == "keep"), None):
         raise JobError(f"tables.{keeping}.duplicates", '"keep", but neighbours replace a row', '"reject"',
                        "remove it: duplicate keys are then refused")  # fmt: skip
@@ -92,7 +92,7 @@ def _replaced(job: MultiTableJob) -> NeighbourRelation:
     return NeighbourRelation(Protection(relation=REPLACE), None, steps, moved)
 
 
-def _rooted(job: MultiTableJob) -> NeighbourRelation:
+def _rooted(job: CompositeJob) -> NeighbourRelation:
     root = _root(job)
     above = _above(job, root)
     rows = {root: 1}
@@ -117,7 +117,7 @@ def _rooted(job: MultiTableJob) -> NeighbourRelation:
     return NeighbourRelation(protects, root, dict.fromkeys(private, 1), moved, rows, above)
 
 
-def _root(job: MultiTableJob) -> str:
+def _root(job: CompositeJob) -> str:
     private = [name for name, one in job.tables.items() if not one.public]
     children = {
         link.child for link in job.link if link.parent in private and link.parent != link.child and not link.via
@@ -136,7 +136,7 @@ def _root(job: MultiTableJob) -> str:
     return roots[0]
 
 
-def _above(job: MultiTableJob, root: str) -> dict[str, LinkSection]:
+def _above(job: CompositeJob, root: str) -> dict[str, LinkSection]:
     """Return for every private table except the root the link by which its rows belong to a parent's."""
     above: dict[str, LinkSection] = {}
     for link in job.link:
@@ -159,7 +159,7 @@ def _downwards(above: Mapping[str, LinkSection], root: str) -> list[str]:
     return found[1:]
 
 
-def _check(job: MultiTableJob, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
+def _check(job: CompositeJob, link: LinkSection, rows: Mapping[str, int], root: str) -> None:
     if link.parent == link.child != root:
         raise JobError(f"link {link.called}", f"within {link.child}, whose rows belong to those of {root}",
                        f"links within {root} only", "remove it")  # fmt: skip
@@ -179,7 +179,7 @@ def _check(job: MultiTableJob, link: LinkSection, rows: Mapping[str, int], root:
         raise JobError(f"link {link.called}", got, 'a public table, or protects = "both"', "set one of them")
 
 
-def _check_counts(job: MultiTableJob, link: LinkSection, rows: Mapping[str, int]) -> None:
+def _check_counts(job: CompositeJob, link: LinkSection, rows: Mapping[str, int]) -> None:
     """Raise JobError if a counted degree depends on other units: removing a unit would change other units' links."""
     for one in job.link:
         if one.called in (link.counts or ()) and (one.parent not in rows or one.parent == one.child):
@@ -200,7 +200,7 @@ def _moved(link: LinkSection, rows: Mapping[str, int]) -> int:
 DEGREE = 3
 
 
-def table_job(job: MultiTableJob, protects: NeighbourRelation, name: str, folder: Path) -> Job:
+def table_job(job: CompositeJob, protects: NeighbourRelation, name: str, folder: Path) -> TableJob:
     """Return the job of one table at its share of the budget."""
     one, steps = job.tables[name], protects.steps[name]
     budget = job.privacy.budget.amount * job.shares[f"tables.{name}"] / steps**2
@@ -225,17 +225,17 @@ def table_job(job: MultiTableJob, protects: NeighbourRelation, name: str, folder
     for section in ("reconstruct", "synthesize", "output"):
         if (own := getattr(one, section)) is not None:
             content[section] = {**content.get(section, {}), **own.model_dump(exclude_unset=True)}
-    return Job.parse(content, folder)
+    return TableJob.parse(content, folder)
 
 
-def table_jobs(job: MultiTableJob) -> dict[str, Job]:
+def table_jobs(job: CompositeJob) -> dict[str, TableJob]:
     """Return the jobs of the private tables."""
     protects = neighbour_relation(job)
     private = [name for name, one in job.tables.items() if not one.public]
     return {name: table_job(job, protects, name, Path()) for name in private}
 
 
-def _unit(job: MultiTableJob, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
+def _unit(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs."""
     link = neighbours.above.get(name)
     columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], neighbours.rows[name])
@@ -249,7 +249,7 @@ def _unit(job: MultiTableJob, neighbours: NeighbourRelation, name: str) -> dict[
     return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
 
 
-def _hops(job: MultiTableJob, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
+def _hops(job: CompositeJob, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
     """Return the tables between a child and the root."""
     hops = []
     while link is not None and (above := neighbours.above.get(link.parent)) is not None:

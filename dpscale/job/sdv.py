@@ -16,7 +16,7 @@ import tomli_w
 
 from dpscale.base.errors import JobError
 from dpscale.domain.attribute import Attribute
-from dpscale.job.tables import LinkSection, MultiTableJob
+from dpscale.job.tables import CompositeJob, LinkSection
 
 VERSIONS = ("V1", "MULTI_TABLE_V1")
 KINDS = ("categorical", "boolean", "numerical", "datetime")
@@ -125,7 +125,7 @@ def _notes(content: Content, pairs: list[str]) -> list[str]:
     return notes
 
 
-def metadata(job: MultiTableJob) -> dict[str, Any]:
+def metadata(job: CompositeJob) -> dict[str, Any]:
     """Return SDV metadata of a job's output: attributes and keys. Other columns of public tables are unknown here."""
     if several := next((name for name in job.tables if len(job.key(name)) > 1), None):
         raise JobError(f"tables.{several}.key", "several columns", "a key of one column, as required by SDV",
@@ -140,13 +140,13 @@ def metadata(job: MultiTableJob) -> dict[str, Any]:
     return {"METADATA_SPEC_VERSION": "V1", "tables": tables, "relationships": relationships}
 
 
-def _columns(job: MultiTableJob, link: LinkSection) -> list[str]:
+def _columns(job: CompositeJob, link: LinkSection) -> list[str]:
     """Return the columns with keys of the parent and, in a table of pairs, of the child."""
     first, second = job.ends(link)
     return [first[0]] if link.via is None else [first[0], second[0]]
 
 
-def _table_metadata(job: MultiTableJob, name: str) -> dict[str, Any]:
+def _table_metadata(job: CompositeJob, name: str) -> dict[str, Any]:
     key, domain = job.key(name), job.domains[name]
     columns = {**{one: {"sdtype": "id"} for one in key}, **{one: _sdtype(domain[one]) for one in domain.names}}
     return {**({"primary_key": key[0]} if key else {}), "columns": columns}

@@ -159,7 +159,7 @@ class Rows(Settings):
     types: Literal["own", "input"] = "own"
 
 
-class MultiTableJob(Settings):
+class CompositeJob(Settings):
     """Job of several tables. Paths are absolute after reading."""
 
     kind: ClassVar[str] = "database"
@@ -170,12 +170,12 @@ class MultiTableJob(Settings):
     synthesize: Rows = Rows()
 
     @classmethod
-    def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> MultiTableJob:
-        """Read a job of several tables; the parameters are those of `Job.read`."""
+    def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> CompositeJob:
+        """Read a job of several tables; the parameters are those of `TableJob.read`."""
         return cls.parse(*job_content(source, stored))
 
     @classmethod
-    def parse(cls, content: Mapping[str, Any], folder: Path) -> MultiTableJob:
+    def parse(cls, content: Mapping[str, Any], folder: Path) -> CompositeJob:
         """Validate the content; relative paths start at `folder`."""
         check_texts(content, "")
         try:
@@ -313,7 +313,7 @@ class MultiTableJob(Settings):
                            "lower the shares, or set this one")  # fmt: skip
         return {name: given.get(name, left / max(len(others), 1)) for name in pieces}
 
-    def _resolved(self, folder: Path) -> MultiTableJob:
+    def _resolved(self, folder: Path) -> CompositeJob:
         tables = {name: one.resolved(folder) for name, one in self.tables.items()}
         links = [
             one if one.via is None else one.model_copy(update={"via": located(folder, one.via)}) for one in self.link
@@ -329,10 +329,10 @@ def _columns(key: Key | None) -> tuple[str, ...]:
 def _keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the settings at a location of the job."""
     if not location:
-        return sorted(MultiTableJob.model_fields)
+        return sorted(CompositeJob.model_fields)
     shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows}
     sections = shared | {"tables": TableSection, "link": LinkSection}
     return sorted(sections[str(location[0])].model_fields)
 
 
-__all__ = ["LinkSection", "MultiTableJob", "TableSection"]
+__all__ = ["CompositeJob", "LinkSection", "TableSection"]

@@ -56,10 +56,11 @@ class NewRun:
     inputs: tuple[Any, ...] = ()
 
 
-class RunDirectory(ABC):
-    """Run directory of a job of one table or of several; `create` makes one or reopens that of an earlier run."""
+class Run(ABC):
+    """Run of a job; `create` makes its directory or reopens that of an earlier run."""
 
     job: Any
+    job_class: ClassVar[Any]
     stages: ClassVar[Mapping[str, Stage]]
     created = ""  # created by this call: "folder", or "files" in an existing folder
 
@@ -103,7 +104,7 @@ class RunDirectory(ABC):
         path: str | Path | None = None,
         fresh: bool = False,
         first_unfinished: FirstUnfinished = unmeasured_stage,
-        preflight: Callable[..., object] | None = None,
+        preflight: bool = False,
         number: int | None = None,
     ) -> Self:
         """Create the run directory of a job, or reopen it.
@@ -117,8 +118,8 @@ class RunDirectory(ABC):
             Create another directory next to the existing one.
         first_unfinished : callable
             Returns the first unfinished stage of a run directory, which prevents a fresh one; "" if there is none.
-        preflight : callable, optional
-            Checks of the job and its inputs that run before a directory is created.
+        preflight : bool
+            Whether to check the job before a directory is created; its data and its ledger must be accessible.
         number : int, optional
             Number of the run, if it is part of a run with this number.
         """
@@ -126,8 +127,8 @@ class RunDirectory(ABC):
         base = resolve_path(path if path is not None else Path("runs") / new.digest[:12])
         with store_errors(base), creation_errors(base):
             where, found_number = _place(base, new.digest, first_unfinished if fresh else None, named=path is not None)
-            if (missing := not present(where / MANIFEST)) and preflight is not None:
-                preflight(job, *new.inputs)
+            if (missing := not present(where / MANIFEST)) and preflight:
+                cls._preflight(job, new.inputs)
             found = is_local(where) and where.is_dir()
             created = missing and create_directory(where, new.files(number or found_number))
         run = cls(where, (job, *new.inputs) if created else ())
@@ -138,6 +139,24 @@ class RunDirectory(ABC):
         if not created:
             run._reopen(job)
         return run
+
+    @classmethod
+    @abstractmethod
+    def _preflight(cls, job: Any, inputs: tuple[Any, ...]) -> None:
+        """Raise an error for a job that would be refused later for known reasons; `inputs` are `NewRun.inputs`."""
+
+    @classmethod
+    @abstractmethod
+    def table_jobs(cls, job: Any) -> Mapping[str, Any]:
+        """Return the jobs of the private tables by name, with their share of the budget."""
+
+    @classmethod
+    def overview(cls, job: Any) -> dict[str, Any]:
+        """Return the neighbouring relation of a job and the division of its budget, before data are read.
+
+        The result is empty if the budget is not divided.
+        """
+        return {}
 
     @abstractmethod
     def _reopen(self, job: Any) -> None:

@@ -14,7 +14,7 @@ from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.model_answers import MODEL, read_model
 from dpscale.reconstruction.pairwise.learn import learn, read_pairwise, write_pairwise
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import present
 from dpscale.synthesis.ancestral import ANCESTRAL, ancestral_sampler, read_ancestral, write_ancestral
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes
@@ -23,20 +23,20 @@ from dpscale.synthesis.three_way import THREES, read_targets, three_way_targets,
 from dpscale.synthesis.tree import tree_start
 
 
-def estimates_of(run: Run) -> Estimates:
+def estimates_of(run: TableRun) -> Estimates:
     """Return the estimates of a measured run."""
     run.require("measure")
     return run.job.reconstruction.estimates(run.measurements.evidence(), run.job.estimating, model_folder(run))
 
 
-def prepare_model(run: Run, each: ParallelMap) -> None:
+def prepare_model(run: TableRun, each: ParallelMap) -> None:
     """Prepare the expensive part of the estimates once, for the tasks that use it."""
     run.require("measure")
     evidence, release = run.measurements.evidence(), run.measurements.release
     run.job.reconstruction.prepare(evidence, run.job.estimating, model_folder(run), release, each)
 
 
-def joint_distribution(run: Run, each: ParallelMap) -> GraphicalModel | None:
+def joint_distribution(run: TableRun, each: ParallelMap) -> GraphicalModel | None:
     """Return the joint distribution of the run's estimates; None if its reconstruction has none."""
     joint = run.job.reconstruction.joint
     if joint is None:
@@ -45,14 +45,14 @@ def joint_distribution(run: Run, each: ParallelMap) -> GraphicalModel | None:
     return joint(model_folder(run))
 
 
-def low_order_tables(run: Run) -> LowOrder:
+def low_order_tables(run: TableRun) -> LowOrder:
     """Return the low-order tables of a measured run: those of its estimates, or ones estimated for rows only."""
     run.require("measure")
     path = model_folder(run) / MODEL
     return read_model(path) if present(path) else run.measurements.evidence().low_order()
 
 
-def model_folder(run: Run) -> Path:
+def model_folder(run: TableRun) -> Path:
     """Return the model folder of a run.
 
     It is named by release and data, so files of another release are never read as those of this one.
@@ -67,10 +67,12 @@ PAIRWISE_FILE = "rows.npz"
 TASKS = 8  # tasks that have all pairs in memory at once; constant, because no byte may depend on the workers
 TRIAL_PART = RowPart(20_000, 1, 0)
 MOST_OPEN = 2
-_open: dict[str, tuple[Run, RowSampler]] = {}
+_open: dict[str, tuple[TableRun, RowSampler]] = {}
 
 
-def choose_sampler(run: Run, settings: SynthesizeTable, each: ParallelMap) -> tuple[str, dict[str, DegreeDistances]]:
+def choose_sampler(
+    run: TableRun, settings: SynthesizeTable, each: ParallelMap
+) -> tuple[str, dict[str, DegreeDistances]]:
     """Return the name of a sampler and the distances of all samplers that were compared.
 
     It is the requested sampler, or the one whose rows are closest to the estimates.
@@ -88,7 +90,7 @@ def choose_sampler(run: Run, settings: SynthesizeTable, each: ParallelMap) -> tu
     return min(distances, key=lambda name: sum(distances[name].values())), distances
 
 
-def _write_samplers(run: Run, settings: SynthesizeTable, each: ParallelMap) -> list[str]:
+def _write_samplers(run: TableRun, settings: SynthesizeTable, each: ParallelMap) -> list[str]:
     """Return the names of the available samplers; write the file of each."""
     samplers, folder = [], model_folder(run)
     joint = None if settings.method == "sampler" or settings.weights else joint_distribution(run, each)
@@ -101,7 +103,7 @@ def _write_samplers(run: Run, settings: SynthesizeTable, each: ParallelMap) -> l
     return samplers
 
 
-def _fit_pairwise(run: Run, folder: Path) -> None:
+def _fit_pairwise(run: TableRun, folder: Path) -> None:
     if present(folder / PAIRWISE_FILE):
         return
     model = low_order_tables(run)
@@ -111,7 +113,7 @@ def _fit_pairwise(run: Run, folder: Path) -> None:
     write_pairwise(folder / PAIRWISE_FILE, pairwise, cells, model.total)
 
 
-def _prepare_polishing(run: Run, settings: SynthesizeTable, folder: Path) -> bool:
+def _prepare_polishing(run: TableRun, settings: SynthesizeTable, folder: Path) -> bool:
     """Return whether rows are polished; write the targets of polishing if they are missing."""
     pairwise, _, total = read_pairwise(folder / PAIRWISE_FILE)
     if not settings.polishes(total):
@@ -133,11 +135,11 @@ def read_sampler(folder: Path, name: str) -> RowSampler:
     )
 
 
-def open_sampler(path: str, folder: str, name: str) -> tuple[Run, RowSampler]:
+def open_sampler(path: str, folder: str, name: str) -> tuple[TableRun, RowSampler]:
     """Return the run and its sampler; they are cached in the process for later tasks."""
     key = f"{folder} {name}"
     if key not in _open:
-        _open[key] = (Run(path), read_sampler(Path(folder), name))
+        _open[key] = (TableRun(path), read_sampler(Path(folder), name))
         while len(_open) > MOST_OPEN:
             _open.pop(next(iter(_open)))
     return _open[key]

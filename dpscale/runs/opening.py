@@ -1,90 +1,56 @@
-"""Jobs and runs by their form: one table, or several tables with links. Nothing else asks which form a job has."""
+"""Reading of jobs and opening of runs. Nothing asks which form a job has: its run answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import DpscaleError, JobError
-from dpscale.job import Job, job_content
+from dpscale.job import job_content
 from dpscale.runs.create import resolve_path
-from dpscale.runs.directory import RunDirectory
+from dpscale.runs.directory import Run
 from dpscale.runs.manifest import MANIFEST, disk_errors, read_manifest
-from dpscale.runs.run import Run
-from dpscale.runs.stages.preflight import check_cap, check_preflight
 from dpscale.storage.files import present, store_errors
 
-
-@dataclass(frozen=True)
-class Form:
-    """Form of a job.
-
-    Attributes
-    ----------
-    job : type
-        Class of the job file.
-    run : type of RunDirectory
-    preflight : callable
-        Maps a job and its inputs to None; raises an error for a job that would be refused later for known reasons.
-    table_jobs : callable
-        Maps a job to the jobs of its private tables by name.
-    overview : callable
-        Maps a job to its neighbouring relation and the division of its budget, before data are read; {} for one table.
-    """
-
-    job: Any
-    run: type[RunDirectory]
-    preflight: Callable[..., object]
-    table_jobs: Callable[[Any], Mapping[str, Job]]
-    overview: Callable[[Any], dict[str, Any]]
+# run classes by the kind in the manifest; imported when they are needed, because links load compiled loops
+RUNS: Mapping[str, str] = {
+    "": "dpscale.runs.table:TableRun",
+    "database": "dpscale.runs.composite:CompositeRun",
+}
 
 
-def _one_table() -> Form:
-    return Form(Job, Run, check_preflight, lambda job: {"data": job}, lambda job: {})
+def _run_class(kind: str) -> type[Run]:
+    module, _, name = RUNS[kind].partition(":")
+    found: type[Run] = getattr(import_module(module), name)
+    return found
 
 
-def _several_tables() -> Form:
-    from dpscale.job import neighbours
-    from dpscale.runs.links import planning  # loads the compiled loops of links
-    from dpscale.runs.links.run import MultiTableJob, MultiTableRun
-
-    def preflight(job: MultiTableJob) -> None:
-        check_cap(job, neighbours.neighbour_relation(job).protects)
-
-    return Form(MultiTableJob, MultiTableRun, preflight, neighbours.table_jobs, planning.summary)
-
-
-FORMS: Mapping[str, Callable[[], Form]] = {"": _one_table, "database": _several_tables}
-
-
-def form_of(job: Any) -> Form:
-    """Return the form of a job."""
-    return FORMS[job.kind]()
+def run_class(job: Any) -> type[Run]:
+    """Return the class of a job's runs."""
+    return _run_class(job.kind)
 
 
 def read_job(job: str | Path | Mapping[str, Any]) -> Any:
-    """Return the job of a file or of its content, in either form."""
+    """Return the job of a file or of its content: of several tables, or in the short form of one table."""
     content, folder = job_content(job)
-    return FORMS["database" if "tables" in content else ""]().job.parse(content, folder)
+    return _run_class("database" if "tables" in content else "").job_class.parse(content, folder)
 
 
-def open_run(path: str | Path) -> RunDirectory:
-    """Open a run directory of either form. Raises JobError if it is none."""
+def open_run(path: str | Path) -> Run:
+    """Open a run directory. Raises JobError if it is none."""
     where = resolve_path(path)
     with disk_errors(where), store_errors(where):
         kind = read_manifest(where).get("kind", "") if present(where / MANIFEST) else ""
-    if kind not in FORMS:
+    if kind not in RUNS:
         raise JobError("run directory", f"manifest.json in {where} has the kind {safe_repr(kind)}", "a known kind",
                        "restore the file, or open the run with the version of dpscale that it names")  # fmt: skip
-    return FORMS[kind]().run(where)
+    return _run_class(kind)(where)
 
 
-def begin_run(
-    job: Any, run_dir: str | Path | None = None, fresh: bool = False, files_accessible: bool = True
-) -> RunDirectory:
+def begin_run(job: Any, run_dir: str | Path | None = None, fresh: bool = False, files_accessible: bool = True) -> Run:
     """Create or reopen the run of a job.
 
     Parameters
@@ -96,8 +62,7 @@ def begin_run(
     files_accessible : bool
         Whether data and ledger can be read here; for a submitted job the driver checks them.
     """
-    form = form_of(job)
-    return form.run.create(job, run_dir, fresh, unfinished_stage, form.preflight if files_accessible else None)
+    return run_class(job).create(job, run_dir, fresh, unfinished_stage, files_accessible)
 
 
 def unfinished_stage(path: Path) -> str:

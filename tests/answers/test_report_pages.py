@@ -121,11 +121,11 @@ def test_report_hides_paths_and_data_hash(reports):
 
 def test_report_code_snippets_run(reports, monkeypatch):
     from dpscale.runs.answers import read_index
-    from dpscale.runs.run import Run
     from dpscale.runs.stages.report import snippets
+    from dpscale.runs.table import TableRun
 
     run = reports["laplace"].parent
-    result = dict(snippets(Run(run), read_index(run / "answers")))
+    result = dict(snippets(TableRun(run), read_index(run / "answers")))
     *before, table, total = result["Python"].replace("RUN_DIRECTORY", str(run)).splitlines()
     names = {}
     exec("\n".join(before), names)

@@ -7,7 +7,7 @@ import pytest
 import dpscale as dp
 from dpscale.answers import tables
 from dpscale.answers.tables import Answered
-from dpscale.cli.demo.randhie import outcome
+from dpscale.cli.demo import outcome
 from tests.answers.exact import estimates, measurement_plan
 from tests.runs.small import table, write_job, write_table
 

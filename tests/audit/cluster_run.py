@@ -49,16 +49,16 @@ def main(job: str, run_dir: str, how: str) -> None:
     import dask
     from distributed import Client, LocalCluster
 
-    from dpscale.job import Job
-    from dpscale.runs.run import Run
+    from dpscale.job import TableJob
     from dpscale.runs.stages.runner import run_stages
+    from dpscale.runs.table import TableRun
 
     dask.config.set({"logging.distributed": "debug"})
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         Client(workers) as client,
     ):
-        run = Run.create(Job.read(job), run_dir)
+        run = TableRun.create(TableJob.read(job), run_dir)
         run_stages(run, client=client, only="plan")
         if how in TROUBLES:
             client.run(TROUBLES[how])

@@ -20,8 +20,8 @@ from dpscale.audit.evidence import bundle, check, draws, recompute, sensitivitie
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.privacy.conversion import epsilon_of_mu
-from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
+from dpscale.runs.table import TableRun
 from tests.audit.leaks import leaks_under, planted_frame
 from tests.audit.small import write
 
@@ -45,7 +45,7 @@ def run_job(place, mechanism="query-smasher", privacy=GAUSSIAN, data=ROW, engine
 
 
 def write_run_bundle(run, key=None):
-    return bundle.write_bundle(Run(run), PASSED, key)
+    return bundle.write_bundle(TableRun(run), PASSED, key)
 
 
 def run_command(*arguments):
@@ -217,7 +217,7 @@ def test_bundle_contains_no_secret_and_no_path(tmp_path, mechanism, monkeypatch)
 
         patch.setattr(measure, "publish", record_secret)
         run = run_job(place, mechanism, {"epsilon": 1.0, "delta": 1e-9})  # the dataset's name is its path
-    folder, manifest = write_run_bundle(run), Run(run).manifest
+    folder, manifest = write_run_bundle(run), TableRun(run).manifest
     [secret] = secrets
     texts = {path.name: path.read_bytes() for path in folder.iterdir()}
     for name, text in texts.items():
@@ -560,7 +560,7 @@ def test_bundle_requires_measured_unedited_run_and_ledger(tmp_path, selftest):
 
 
 def test_measurement_without_decision_is_refused(tmp_path):
-    run = Run(run_job(tmp_path))
+    run = TableRun(run_job(tmp_path))
     stray = run.path / "measurements" / ("0" * 32 + ".parquet")
     stray.write_bytes(next(run.path.glob("measurements/*.parquet")).read_bytes())
     with pytest.raises(JobError, match="belongs to no decision"):

@@ -12,12 +12,12 @@ import tomli_w
 
 import dpscale as dp
 from dpscale.audit.composition import records_of
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.blocks import Blocks
 from dpscale.runs.manifest import output_digest
-from dpscale.runs.run import Run, job_digest
 from dpscale.runs.stages import budget, runner
+from dpscale.runs.table import TableRun, job_digest
 from tests.answered import edit_blocks
 from tests.audit.small import write
 from tests.links import small as shop
@@ -87,7 +87,7 @@ def test_plan_edited_during_run_gives_no_second_draw(tmp_path, monkeypatch):
 
 
 def test_plan_digest_is_of_written_plan(tmp_path):
-    run = Run.create(Job.read(write(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
+    run = TableRun.create(TableJob.read(write(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
     runner.run_stages(run, only="plan")
     path = run.path / "plan" / "plan.json"
     written = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -98,8 +98,8 @@ def test_plan_digest_is_of_written_plan(tmp_path):
 def test_plan_digest_is_of_read_plan(tmp_path):
     """A later process reads the plan, which is then edited before the charge."""
     job = write(tmp_path, engine={"scheduler": "synchronous"})
-    runner.run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
-    run = Run(tmp_path / "run")
+    runner.run_stages(TableRun.create(TableJob.read(job), tmp_path / "run"), only="plan")
+    run = TableRun(tmp_path / "run")
     path = run.path / "plan" / "plan.json"
     read = hashlib.sha256(path.read_bytes()).hexdigest()
     assert run.measurement_plan.first_decision().requests
@@ -116,7 +116,7 @@ def test_charged_adaptive_run_resumes(tmp_path, monkeypatch, mechanism):
         patched.setattr(budget, "destroy_secret", lambda path: 1 / 0)
         with pytest.raises(dp.TransientError, match="ZeroDivisionError"):
             dp.run(job, tmp_path / "run")
-    assert Run(tmp_path / "run").measurement_plan.noise_spec == ["aim-grem", "1", 1]
+    assert TableRun(tmp_path / "run").measurement_plan.noise_spec == ["aim-grem", "1", 1]
     dp.run(job, tmp_path / "run")
 
 
@@ -124,20 +124,20 @@ def test_charged_adaptive_run_resumes(tmp_path, monkeypatch, mechanism):
 def test_edited_budget_of_uncharged_run_is_refused(tmp_path, mechanism):
     """Planted: the manifest claims a charge with a larger budget, which the ledger does not contain."""
     job = write(tmp_path, mechanism={"name": mechanism}, engine={"scheduler": "synchronous"})
-    runner.run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
-    run = Run(tmp_path / "run")
+    runner.run_stages(TableRun.create(TableJob.read(job), tmp_path / "run"), only="plan")
+    run = TableRun(tmp_path / "run")
     run.update(privacy={"budget": "10000"})
     with pytest.raises(dp.JobError, match="a charge that is not on the ledger"):
-        runner.run_stages(Run(tmp_path / "run"), only="measure")
+        runner.run_stages(TableRun(tmp_path / "run"), only="measure")
     assert not list((tmp_path / "run" / "measurements").glob("*"))
 
 
 def test_run_of_other_mechanism_version_is_not_measured(tmp_path):
     job = write(tmp_path, mechanism={"name": "residual-planner"}, engine={"scheduler": "synchronous"})
-    runner.run_stages(Run.create(Job.read(job), tmp_path / "run"), only="plan")
-    Run(tmp_path / "run").update(mechanism={"name": "residual-planner", "version": "0"})
+    runner.run_stages(TableRun.create(TableJob.read(job), tmp_path / "run"), only="plan")
+    TableRun(tmp_path / "run").update(mechanism={"name": "residual-planner", "version": "0"})
     with pytest.raises(dp.JobError, match="was planned by version 0 of residual-planner; expected version 1"):
-        runner.run_stages(Run(tmp_path / "run"), only="measure")
+        runner.run_stages(TableRun(tmp_path / "run"), only="measure")
 
 
 def copy_with_secret(job, folder, monkeypatch):
@@ -161,12 +161,12 @@ def test_copy_with_other_unit_gets_no_second_release(tmp_path, monkeypatch, mech
     content = tomllib.loads((copy / "job.toml").read_text())
     content["data"]["privacy_unit"] = "c"
     (copy / "job.toml").write_text(tomli_w.dumps(content))
-    edited = Job.read(copy / "job.toml", stored=True)
+    edited = TableJob.read(copy / "job.toml", stored=True)
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["job_sha256"] = job_digest(edited, edited.read_domain())
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(dp.BudgetError, match="another plan_digest"):
-        runner.run_stages(Run(copy), only="measure")
+        runner.run_stages(TableRun(copy), only="measure")
     assert not list((copy / "measurements").glob("*"))
     dp.run(job, tmp_path / "run")  # the original goes on
 

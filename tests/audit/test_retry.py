@@ -15,14 +15,14 @@ from dpscale import BudgetError, DataError, JobError
 from dpscale.audit.composition import audit_run, records_of
 from dpscale.counting.count import Layout, count
 from dpscale.engine import resolve
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.measurement import measure_layouts
 from dpscale.privacy.secret import make_secret
 from dpscale.records import Table
-from dpscale.runs.run import Run
 from dpscale.runs.stages import STAGES, budget, measure as measuring
 from dpscale.runs.stages.runner import run_stage, run_stages
+from dpscale.runs.table import TableRun
 from tests.audit.small import frame, measurements, write
 
 PRIVATE = {"scheduler": "synchronous"}
@@ -30,7 +30,7 @@ PRIVATE = {"scheduler": "synchronous"}
 
 def make_planned_run(place, name="run", **changes):
     """Return a planned run."""
-    run = Run.create(Job.read(write(place, **changes)), place / name)
+    run = TableRun.create(TableJob.read(write(place, **changes)), place / name)
     run_stage(STAGES["plan"], run, resolve(scheduler="synchronous"))
     return run
 
@@ -147,7 +147,7 @@ def test_copied_planned_run_draws_once(tmp_path):
     shutil.copytree(run.path, tmp_path / "copy")
     measure(run)
     with pytest.raises(BudgetError, match="on the ledger with another plan"):
-        measure(Run(tmp_path / "copy"))
+        measure(TableRun(tmp_path / "copy"))
     assert measurements(tmp_path / "copy") == {}
     assert len(ledger_releases(tmp_path)) == 1
 
@@ -160,7 +160,7 @@ def test_directory_copied_during_run_draws_the_same(tmp_path, monkeypatch):
             measure(run)
     shutil.copytree(run.path, tmp_path / "copy")
     measure(run)
-    measure(Run(tmp_path / "copy"))
+    measure(TableRun(tmp_path / "copy"))
     assert measurements(run.path) == measurements(tmp_path / "copy")
     assert len(ledger_releases(tmp_path)) == 1
 
@@ -188,7 +188,7 @@ def test_run_edited_after_charge_is_refused(tmp_path, monkeypatch, change):
         path = run.path / "domain.toml"
         path.write_text(path.read_text().replace("size = 5", "size = 6"))
     with pytest.raises((BudgetError, JobError, DataError)):
-        measure(Run(run.path))
+        measure(TableRun(run.path))
     assert set(measurements(run.path)) <= set(before)
 
 
@@ -203,7 +203,7 @@ def test_copy_with_other_data_is_refused(tmp_path):
     measure(run)
     more = pd.concat([frame(), frame().iloc[:1]])
     more.to_parquet(tmp_path / "data/0.parquet", index=False)
-    copy = Run(tmp_path / "copy")
+    copy = TableRun(tmp_path / "copy")
     assert copy.secret_path.exists()
     with pytest.raises(BudgetError, match="on the ledger"):
         measure(copy)
@@ -288,7 +288,7 @@ def test_cluster_that_loses_a_worker_draws_the_same(reference):
     from distributed import Client, LocalCluster
 
     place, expected = reference
-    run = Run.create(Job.read(write(place)), place / "cluster")
+    run = TableRun.create(TableJob.read(write(place)), place / "cluster")
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         Client(workers) as client,

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job import Job
-from dpscale.runs.run import job_digest
+from dpscale.job import TableJob
+from dpscale.runs.table import job_digest
 from tests.audit.small import write
 
 
@@ -30,10 +30,10 @@ def run_command(*arguments):
 def test_weak_budget_needs_permission(tmp_path, privacy, message):
     job = write(tmp_path, privacy=privacy | {"dataset": "small"})
     with pytest.raises(dp.JobError) as refused:
-        Job.read(job)
+        TableJob.read(job)
     assert message in str(refused.value)
     assert "allow_weak_privacy = true" in str(refused.value)
-    Job.read(write(tmp_path, privacy=privacy | {"dataset": "small", "allow_weak_privacy": True}))
+    TableJob.read(write(tmp_path, privacy=privacy | {"dataset": "small", "allow_weak_privacy": True}))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_weak_budget_needs_permission(tmp_path, privacy, message):
     ],
 )
 def test_strong_budget_is_accepted(tmp_path, privacy):
-    assert Job.read(write(tmp_path, privacy=privacy | {"dataset": "small"}))
+    assert TableJob.read(write(tmp_path, privacy=privacy | {"dataset": "small"}))
 
 
 def test_pure_cap_admits_only_laplace_noise(tmp_path):
@@ -106,11 +106,11 @@ def test_deprecated_name_of_weak_privacy_warns(tmp_path):
     """Both names give the same job digest; a command prints the warning on stderr as one sentence."""
     budget = {"epsilon": 25.0, "delta": 1e-9, "dataset": "small"}
     with pytest.warns(DeprecationWarning, match="privacy.careless is now privacy.allow_weak_privacy"):
-        old = Job.read(write(tmp_path, privacy=budget | {"careless": True}))
+        old = TableJob.read(write(tmp_path, privacy=budget | {"careless": True}))
     done = CliRunner().invoke(main, ["plan", str(write(tmp_path, privacy=budget | {"careless": True}))])
     assert done.exit_code == 0, done.output
     assert "dpscale: warning: privacy.careless is now privacy.allow_weak_privacy" in done.stderr
-    new = Job.read(write(tmp_path, privacy=budget | {"allow_weak_privacy": True}))
+    new = TableJob.read(write(tmp_path, privacy=budget | {"allow_weak_privacy": True}))
     assert job_digest(old, old.read_domain()) == job_digest(new, new.read_domain())
     with pytest.raises(dp.JobError, match="given together with allow_weak_privacy"):
-        Job.read(write(tmp_path, privacy=budget | {"careless": True, "allow_weak_privacy": True}))
+        TableJob.read(write(tmp_path, privacy=budget | {"careless": True, "allow_weak_privacy": True}))

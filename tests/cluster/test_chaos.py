@@ -4,9 +4,9 @@ charge.
 
 import pytest
 
-from dpscale.job import Job
-from dpscale.runs.run import Run
+from dpscale.job import TableJob
 from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.table import TableRun
 from tests.audit.small import measurements
 from tests.cluster.chaos import ADAPTIVE, PLAN, Chaos, write_job
 from tests.cluster.released import assert_same_release
@@ -22,7 +22,7 @@ def expected(request, tmp_path_factory):
 
 
 def run_uninterrupted(folder, kind):
-    directory = Run.create(Job.read(write_job(folder / "job", KINDS[kind])), folder / "job/expected")
+    directory = TableRun.create(TableJob.read(write_job(folder / "job", KINDS[kind])), folder / "job/expected")
     run_stages(directory)
     return directory.path
 

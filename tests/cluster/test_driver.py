@@ -25,10 +25,10 @@ import dpscale as dp
 from dpscale import TransientError
 from dpscale.__main__ import main
 from dpscale.cli import driver, driver_status
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.table import TableRun
 from tests.audit.small import measurements, write
 from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
@@ -42,7 +42,7 @@ from tests.links import small as shop
 def expected(tmp_path_factory):
     """Directory of a run of the job in this process."""
     job = write(tmp_path_factory.mktemp("expected"))
-    directory = Run.create(Job.read(job), job.parent / "expected")
+    directory = TableRun.create(TableJob.read(job), job.parent / "expected")
     run_stages(directory)
     return directory.path
 
@@ -200,7 +200,7 @@ def test_refused_budget_gives_exit_code_3(cluster, client, job):
 
 def test_repeated_submit_runs_once(cluster, client, slow, job, expected):
     """Three submissions at the same time and one during the run give one run."""
-    run, found = Run.create(Job.read(job), job.parent / "run"), []
+    run, found = TableRun.create(TableJob.read(job), job.parent / "run"), []
     threads = [threading.Thread(target=lambda: found.append(driver.submit(run, client))) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -288,7 +288,7 @@ def test_submit_refuses_ledger_on_network_file_system_of_workers(cluster, client
 
 
 def test_wait_refuses_run_without_submission(job):
-    Run.create(Job.read(job), job.parent / "run")
+    TableRun.create(TableJob.read(job), job.parent / "run")
     assert run_command("wait", job.parent / "run")[0] == 2
     assert run_command("cancel", job.parent / "run")[0] == 0
 
@@ -299,7 +299,7 @@ def test_wait_refuses_run_without_submission(job):
 @pytest.fixture
 def submitted_run(job):
     """A run directory marked as submitted."""
-    run = Run.create(Job.read(job), job.parent / "run").path
+    run = TableRun.create(TableJob.read(job), job.parent / "run").path
     driver_status.change(
         run, lambda _: True, submission="s", driver=None, state="submitted", exit_code=None, error=None,
                  working=None)  # fmt: skip

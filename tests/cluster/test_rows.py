@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from dpscale.job.sections import SynthesizeTable
-from dpscale.runs.run import Run
 from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.table import TableRun
 from tests.audit.small import write
 from tests.cluster.troubles import kill_at_stage
 
@@ -23,11 +23,11 @@ REQUESTS["polished"] = SynthesizeTable(rows=160_000, parts=3, method="sampler", 
 @pytest.fixture(scope="module", params=REQUESTS)
 def expected(request, tmp_path_factory):
     """A threaded run whose rows are three tasks."""
-    from dpscale.job import Job
+    from dpscale.job import TableJob
 
     folder = tmp_path_factory.mktemp("rows")
     reconstruct = {"method": "graphical"}
-    run = Run.create(Job.read(write(folder, **JOB, reconstruct=reconstruct)), folder / "run")
+    run = TableRun.create(TableJob.read(write(folder, **JOB, reconstruct=reconstruct)), folder / "run")
     run.request_rows(REQUESTS[request.param])
     for stage in ("plan", "measure", "reconstruct", "synthesize"):
         run_stages(run, scheduler="threads", only=stage)
@@ -42,7 +42,7 @@ def row_digests(path):
 def redraw_on_cluster(expected, client, tmp_path):
     """Return the digests of the rows of the same release, drawn on the cluster."""
     shutil.copytree(expected.path, tmp_path / "run")
-    run = Run(tmp_path / "run")
+    run = TableRun(tmp_path / "run")
     shutil.rmtree(run.path / "synthetic")
     run.request_rows(run.synthesis)
     run_stages(run, client, only="synthesize")

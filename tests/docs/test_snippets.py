@@ -16,10 +16,10 @@ import pytest
 import dpscale as dp
 from dpscale import mechanisms, reconstruction
 from dpscale.__main__ import main
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.job.data import Data
 from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
-from dpscale.job.tables import LinkSection, MultiTableJob, TableSection
+from dpscale.job.tables import CompositeJob, LinkSection, TableSection
 from dpscale.workload import families
 from tests.docs.snippets import ROOT, snippets, snippets_of
 
@@ -94,9 +94,9 @@ def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
     elif "attributes" in content:
         assert len(dp.Domain.from_dict(content)) >= len(content["attributes"])
     elif content.keys() & {"tables", "link"}:
-        MultiTableJob.parse(content, place)
+        CompositeJob.parse(content, place)
     else:
-        Job.parse(_complete_job(content), place)
+        TableJob.parse(_complete_job(content), place)
 
 
 def _complete_job(content):

@@ -17,13 +17,13 @@ import dpscale
 from dpscale.base.errors import JobError
 from dpscale.engine import resolve
 from dpscale.job import neighbours
-from dpscale.job.tables import MultiTableJob
+from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
-from dpscale.runs.links import measuring, stages
+from dpscale.runs.composite import CompositeRun
+from dpscale.runs.links import component, measuring
 from dpscale.runs.links.link_data import ExactLinks
-from dpscale.runs.links.run import MultiTableRun
 from tests.links.small import make_frames, make_job as make_shop_job, run_digests, write_job as write_shop
 from tests.links.test_neighbours import DOMAIN, PERSONS, make_database, remove_person, squared_changes
 
@@ -39,9 +39,7 @@ SAFE = [PAYMENTS, TAGS | {"counts": ["payments"]}, ACCOUNTS | {"counts": ["payme
         BOSSES | {"counts": ["accounts"]}]  # fmt: skip
 
 
-def write_database(
-    folder: Path, data: dict[str, pd.DataFrame], links: list[dict[str, Any]], seed: int
-) -> MultiTableJob:
+def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict[str, Any]], seed: int) -> CompositeJob:
     """Write the tables with shuffled rows, and return the job."""
     folder.mkdir()
     (folder / "domain.toml").write_text(tomli_w.dumps(DOMAIN))
@@ -54,11 +52,11 @@ def write_database(
         | ({"key": key} if key else {})
         for name, key in keys.items()
     }
-    return MultiTableJob.parse({"tables": tables, "link": links, "privacy": {"privacy_cost": 1.0}}, folder)
+    return CompositeJob.parse({"tables": tables, "link": links, "privacy": {"privacy_cost": 1.0}}, folder)
 
 
-def read_links(job: MultiTableJob, folder: Path) -> dict[str, ExactLinks]:
-    return measuring.read_all(MultiTableRun.create(job, folder / "run"), resolve(scheduler="synchronous"))
+def read_links(job: CompositeJob, folder: Path) -> dict[str, ExactLinks]:
+    return measuring.read_all(CompositeRun.create(job, folder / "run"), resolve(scheduler="synchronous"))
 
 
 def link_sums(exact: ExactLinks) -> list[np.ndarray]:
@@ -104,7 +102,7 @@ def check_sensitivity(folder: Path, seed: int, links: list[dict[str, Any]]) -> N
 @pytest.mark.parametrize("seed", range(3))
 def test_counted_degrees_stay_within_sensitivity(tmp_path: Path, seed: int) -> None:
     check_sensitivity(tmp_path, seed, SAFE)
-    job = MultiTableRun(tmp_path / "all" / "run").job
+    job = CompositeRun(tmp_path / "all" / "run").job
     found = read_links(job, tmp_path / "all")
     assert [found[name].parents.shape[1] for name in COUNTED] == [2 + len(own) for own, _ in COUNTED.values()]
     assert [found[name].children.shape[1] for name in COUNTED] == [2 + len(own) for _, own in COUNTED.values()]
@@ -121,7 +119,7 @@ def test_missing_parents_and_forbidden_loops_stay_within_sensitivity(
     monkeypatch.setattr(sys.modules[__name__], "make_database", lambda _: data)
     loose = [PAYMENTS, ACCOUNTS, TAGS, KINDS | {"nulls": "keep"}, BOSSES | {"nulls": "keep", "loops": False}]
     check_sensitivity(tmp_path, 2, loose)
-    found = read_links(MultiTableRun(tmp_path / "all" / "run").job, tmp_path / "all")
+    found = read_links(CompositeRun(tmp_path / "all" / "run").job, tmp_path / "all")
     assert 0 < len(found["kinds"].rows) < len(data["payments"])
     assert 0 < len(found["bosses"].rows) < int((data["persons"].boss.notna()).sum())
 
@@ -161,7 +159,7 @@ def test_counts_are_refused_for_replaced_rows(tmp_path: Path) -> None:
     tables["products"] = {name: own for name, own in tables["products"].items() if name != "public"}
     both = content["link"][1] | {"protects": "both"}
     links = [both, both | {"name": "again", "counts": ["ratings"]}]
-    job = MultiTableJob.read(write_shop(tmp_path, tables=tables, link=links))
+    job = CompositeJob.read(write_shop(tmp_path, tables=tables, link=links))
     with pytest.raises(JobError, match="replacing a row"):
         neighbours.neighbour_relation(job)
 
@@ -202,7 +200,7 @@ def degree_correlation(release: Any) -> float:
 def test_counts_preserve_degree_correlation(tmp_path: Path) -> None:
     path = write_correlated_job(tmp_path)
     assert degree_correlation(dpscale.run(path, tmp_path / "run")) > 0.7
-    content = json.loads(json.dumps(MultiTableJob.read(path).to_dict()))
+    content = json.loads(json.dumps(CompositeJob.read(path).to_dict()))
     del content["link"][1]["counts"]
     assert degree_correlation(dpscale.run(content, tmp_path / "plain")) < 0.4
     drawn = np.load(tmp_path / "run" / "links" / "orders" / "drawn.npy")
@@ -213,7 +211,7 @@ def test_counts_preserve_degree_correlation(tmp_path: Path) -> None:
 def test_run_resumed_between_links_gives_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_correlated_job(tmp_path)
     whole = dpscale.run(path, tmp_path / "whole")
-    measure, seen = stages.measure_link, []
+    measure, seen = component.measure_link, []
 
     def measure_or_stop(run: Any, link: Any, *rest: Any) -> Any:
         seen.append(link.called)
@@ -221,10 +219,10 @@ def test_run_resumed_between_links_gives_same_bytes(tmp_path: Path, monkeypatch:
             raise KeyboardInterrupt
         return measure(run, link, *rest)
 
-    monkeypatch.setattr(stages, "measure_link", measure_or_stop)
+    monkeypatch.setattr(component, "measure_link", measure_or_stop)
     with pytest.raises(KeyboardInterrupt):
         dpscale.run(path, tmp_path / "again")
-    monkeypatch.setattr(stages, "measure_link", measure)
+    monkeypatch.setattr(component, "measure_link", measure)
     dpscale.run(path, tmp_path / "again")
     assert seen == ["orders", "ratings"]
     assert run_digests(tmp_path / "again") == run_digests(whole.path)

@@ -95,7 +95,7 @@ def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, t
     """Link sums are compared exactly; noise differs because it depends on the snapshot of the files."""
     from dpscale.engine import resolve
     from dpscale.job.neighbours import neighbour_relation
-    from dpscale.job.tables import MultiTableJob
+    from dpscale.job.tables import CompositeJob
     from dpscale.relational.features import Features
     from dpscale.runs.links.link_data import read_links
 
@@ -103,7 +103,7 @@ def test_link_sums_do_not_depend_on_engine_partitions_or_row_order(shop: Path, t
     write_job(tmp_path, data=shuffled, parts=3)
     found = []
     for path, engine in ((shop / "job.toml", "synchronous"), (tmp_path / "job.toml", scheduler)):
-        read = MultiTableJob.read(path)
+        read = CompositeJob.read(path)
         with_engine = resolve(scheduler=engine)
         for link in read.link:
             exact = read_links(with_engine, read, link, neighbour_relation(read))
@@ -184,7 +184,7 @@ def test_protects_both_sides(tmp_path: Path) -> None:
 
 def test_duplicate_keys_are_one_unit_in_any_order(tmp_path: Path) -> None:
     from dpscale.engine import resolve
-    from dpscale.job.tables import MultiTableJob
+    from dpscale.job.tables import CompositeJob
     from dpscale.runs.links.link_data import keyed
 
     data = make_frames()
@@ -193,7 +193,7 @@ def test_duplicate_keys_are_one_unit_in_any_order(tmp_path: Path) -> None:
         write_job(tmp_path / name, data=data | {"persons": pd.concat(order)})
     engine = resolve(scheduler="synchronous")
     one, other = (
-        keyed(engine, MultiTableJob.read(tmp_path / name / "job.toml"), "persons") for name in ("one", "other")
+        keyed(engine, CompositeJob.read(tmp_path / name / "job.toml"), "persons") for name in ("one", "other")
     )
     assert len(one.codes) == 300
     assert (one.codes == other.codes).all()
@@ -345,12 +345,12 @@ def test_interruption_after_secret_is_destroyed_loses_nothing(tmp_path: Path) ->
 def test_repeated_pair_is_one_link(tmp_path: Path) -> None:
     from dpscale.engine import resolve
     from dpscale.job.neighbours import neighbour_relation
-    from dpscale.job.tables import MultiTableJob
+    from dpscale.job.tables import CompositeJob
     from dpscale.runs.links.link_data import read_links
 
     data, found = make_frames(), []
     for name, pairs in (("once", data["ratings"]), ("thrice", pd.concat([data["ratings"]] * 3))):
-        read = MultiTableJob.read(write_job(tmp_path / name, data=data | {"ratings": pairs}))
+        read = CompositeJob.read(write_job(tmp_path / name, data=data | {"ratings": pairs}))
         exact = read_links(resolve(scheduler="synchronous"), read, read.link[1], neighbour_relation(read))
         found.append(sorted(map(tuple, exact.rows.tolist())))
     assert found[0] == found[1]
@@ -387,9 +387,9 @@ def test_copy_with_other_features_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
-    from dpscale.runs.links import stages
+    from dpscale.runs.links import component
 
-    path, original = write_job(tmp_path), stages.read_all
+    path, original = write_job(tmp_path), component.read_all
 
     def read_and_change(*arguments: Any) -> Any:
         found = original(*arguments)
@@ -397,7 +397,7 @@ def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "read_all", read_and_change)
+        patch.setattr(component, "read_all", read_and_change)
         with pytest.raises(dp.DataError, match="the files changed while they were read"):
             dp.run(path, tmp_path / "run")
     assert not list_charges(tmp_path)
@@ -405,9 +405,9 @@ def test_files_changed_while_links_are_read_are_refused(tmp_path: Path) -> None:
 
 def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
     """The links also differ if files are exchanged only during reading."""
-    from dpscale.runs.links import stages
+    from dpscale.runs.links import component
 
-    path, original = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}}), stages.read_all
+    path, original = write_job(tmp_path, {"engine": {"scheduler": "synchronous"}}), component.read_all
     stop_before_draw(path, tmp_path / "run", "links")
 
     def read_other_links(*arguments: Any) -> Any:
@@ -415,7 +415,7 @@ def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
         return {name: type(one)(one.rows[:-3], one.parents, one.children) for name, one in found.items()}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "read_all", read_other_links)
+        patch.setattr(component, "read_all", read_other_links)
         with pytest.raises(dp.BudgetError, match="has another decision of round"):
             dp.run(path, tmp_path / "run")
     dp.run(path, tmp_path / "run")
@@ -424,13 +424,13 @@ def test_ledger_refuses_other_links_under_same_charge(tmp_path: Path) -> None:
 def test_links_refer_to_written_rows(tmp_path: Path) -> None:
     """Some rows are repaired, because the domain excludes them."""
     from dpscale.runs.links.link_sampling import synthetic_codes
-    from dpscale.runs.run import Run
+    from dpscale.runs.table import TableRun
 
     path = write_job(tmp_path)
     rules = tomli_w.dumps({"attributes": DOMAINS["persons"], "impossible": [{"age": [0, 1], "sex": ["F"]}]})
     (tmp_path / "persons.toml").write_text(rules)
     release = dp.run(path, tmp_path / "run")
-    codes = synthetic_codes(Run(tmp_path / "run/tables/persons"))
+    codes = synthetic_codes(TableRun(tmp_path / "run/tables/persons"))
     rows = release.synthetic()["persons"].compute()
     assert (rows.age.to_numpy() == codes[:, 0]).all()
     assert ((rows.sex == "M").to_numpy() == codes[:, 1]).all()

@@ -16,8 +16,9 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.ledger import Ledger
 from dpscale.measurement.measurement import LinkRecords
-from dpscale.runs.links import budget, stages
-from dpscale.runs.run import Run
+from dpscale.runs import components, composite
+from dpscale.runs.links import component
+from dpscale.runs.table import TableRun
 from tests.links.small import make_job, write_job
 
 
@@ -45,7 +46,7 @@ def test_completed_run_is_refused_for_changed_files(tmp_path: Path, name: str) -
 def test_run_is_not_resumed_with_changed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_job(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "write_tables", stop)
+        patch.setattr(components, "write_tables", stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, tmp_path / "run")
     file = tmp_path / "data" / "products" / "0.parquet"
@@ -57,13 +58,13 @@ def test_run_is_not_resumed_with_changed_files(tmp_path: Path, monkeypatch: pyte
     dp.run(path, tmp_path / "run")
 
 
-@pytest.mark.parametrize("begun", ["_read_links", "measure_link"])
+@pytest.mark.parametrize("begun", ["read_all", "measure_link"])
 def test_ended_run_has_no_secret_and_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
 ) -> None:
     path, run = write_job(tmp_path), tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(stages, begun, stop)
+        patch.setattr(component, begun, stop)
         with pytest.raises(KeyboardInterrupt):
             dp.run(path, run)
     assert list(run.rglob("secret.key"))
@@ -71,7 +72,7 @@ def test_ended_run_has_no_secret_and_is_not_resumed(
         result = CliRunner().invoke(main, ["end", str(run), "--json"])
         assert result.exit_code == 0, result.output
         ended = json.loads(result.stdout)
-        assert (ended["how"], ended["charged"] is None) == ("abandoned", begun == "_read_links")
+        assert (ended["how"], ended["charged"] is None) == ("abandoned", begun == "read_all")
         assert not list(run.rglob("secret.key"))
     done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
@@ -146,7 +147,7 @@ def test_edited_table_draws_no_more_than_is_charged(tmp_path: Path, edited: str)
     assert float(Fraction(row["cost"]["gaussian"])) == pytest.approx(8, rel=1e-6)
     for name, own in dp.Release.open(run).tables.items():  # reading compares noise and plan
         assert own.marginal(own.domain.names[:1]).shape
-        assert float(Run(run / "tables" / name).measurements.spent.gaussian) <= 1.6 * (1 + 1e-9)
+        assert float(TableRun(run / "tables" / name).measurements.spent.gaussian) <= 1.6 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("mechanism", ["maxent", "published"])
@@ -160,7 +161,7 @@ def test_end_finishes_run_whose_noise_is_drawn(
     path, run = write_job(tmp_path, job), tmp_path / "run"
     with monkeypatch.context() as patch:
         if killed == "before commit":
-            patch.setattr(budget, "publish_release", stop)
+            patch.setattr(composite, "publish_release", stop)
         if killed == "before publication":
             patch.setattr(Ledger, "publish", stop)
         if killed == "in a link":

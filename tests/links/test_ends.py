@@ -14,11 +14,11 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import resolve
 from dpscale.job.neighbours import neighbour_relation
-from dpscale.job.tables import MultiTableJob
+from dpscale.job.tables import CompositeJob
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables, remove_loops, sibling_sums
+from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import link_sampling
-from dpscale.runs.links.run import MultiTableRun
 from tests.links.small import make_frames, make_job, table_section, write_job
 
 HOMES = make_job()["link"][2]
@@ -44,7 +44,7 @@ def test_number_of_children_without_parent_is_measured(tmp_path: Path, mechanism
 ])  # fmt: skip
 def test_meaningless_options_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(dp.JobError, match=message):
-        neighbour_relation(MultiTableJob.read(write_job(tmp_path, **changes)))
+        neighbour_relation(CompositeJob.read(write_job(tmp_path, **changes)))
 
 
 def write_staff(folder: Path, **more: Any) -> Path:
@@ -75,7 +75,7 @@ def read_exact_links(path: Path) -> np.ndarray:
     """Return the exact links as row numbers; both ends sort keys equally."""
     from dpscale.runs.links.link_data import read_links
 
-    read = MultiTableJob.read(path)
+    read = CompositeJob.read(path)
     return read_links(resolve(scheduler="synchronous"), read, read.link[0], neighbour_relation(read)).rows
 
 
@@ -107,7 +107,7 @@ def test_siblings_are_respected_for_grouped_links(tmp_path: Path, monkeypatch: p
         path = write_job(tmp_path, data=data, link=make_job()["link"][:1], privacy=PRIVACY,
                      tables={name: make_job()["tables"][name] for name in ("persons", "orders")})  # fmt: skip
         orders = dp.run(path, tmp_path / what).synthetic()["orders"].compute()
-        run = MultiTableRun(tmp_path / what)
+        run = CompositeRun(tmp_path / what)
         assert (orders.person.value_counts() <= 6).all()
         parents = pd.factorize(orders.person)[0]
         sums = sibling_sums(orders[["month"]].to_numpy(), parents, PairTables((3,))).reshape(3, 3)

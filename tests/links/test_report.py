@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import dpscale as dp
+from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links.report import ReleasedLink
-from dpscale.runs.links.run import MultiTableRun
 from tests.links.small import write_job
 
 
@@ -22,7 +22,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def released_links(run: Path) -> dict[str, ReleasedLink]:
-    opened = MultiTableRun(run)
+    opened = CompositeRun(run)
     return {link.called: ReleasedLink(opened, link) for link in opened.job.link}
 
 

@@ -6,8 +6,8 @@ import pytest
 
 import dpscale as dp
 from dpscale.job.neighbours import table_jobs
-from dpscale.job.tables import MultiTableJob
-from dpscale.runs.links.run import digest_of
+from dpscale.job.tables import CompositeJob
+from dpscale.runs.composite import digest_of
 from tests.links.small import make_job, table_section, write_job
 
 RANGES = [{"family": "prefix", "attributes": [["age"]]}, {"family": "marginal", "degree": 2}]
@@ -41,7 +41,7 @@ def test_section_and_name_of_mechanism_are_equal(tmp_path):
     section = with_persons(mechanism={"name": "aim-grem", "rounds": 4})
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    jobs = [MultiTableJob.read(write_job(tmp_path / folder, job)) for folder, job in (("a", name), ("b", section))]
+    jobs = [CompositeJob.read(write_job(tmp_path / folder, job)) for folder, job in (("a", name), ("b", section))]
     options = [table_jobs(job)["persons"].options for job in jobs]
     assert options[0] == options[1]
     assert options[0].rounds == 4
@@ -49,9 +49,9 @@ def test_section_and_name_of_mechanism_are_equal(tmp_path):
 
 def test_unused_sections_do_not_change_digest(tmp_path):
     """The digest is computed from the keys that the job sets."""
-    job = MultiTableJob.read(write_job(tmp_path))
+    job = CompositeJob.read(write_job(tmp_path))
     assert "reconstruct" not in job.to_dict()["tables"]["persons"]
-    assert digest_of(job) == digest_of(MultiTableJob.parse(job.to_dict(), tmp_path))
+    assert digest_of(job) == digest_of(CompositeJob.parse(job.to_dict(), tmp_path))
 
 
 def test_file_of_queries_is_relative_to_job(tmp_path, monkeypatch):
@@ -59,7 +59,7 @@ def test_file_of_queries_is_relative_to_job(tmp_path, monkeypatch):
     predicates = [{"family": "predicates", "attributes": [["age"]], "file": "queries.npy"}]
     path = write_job(tmp_path, with_persons(workload=predicates, mechanism="weighted-residuals"))
     monkeypatch.chdir("/")
-    plan = table_jobs(MultiTableJob.read(path))["persons"]
+    plan = table_jobs(CompositeJob.read(path))["persons"]
     assert plan.build_workload(plan.read_domain()).query_count == 2
 
 

@@ -57,7 +57,7 @@ def install_airflow(home):
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory):
     """Directory with the sample data and the adaptive pipeline."""
-    from dpscale.cli.demo.randhie import write_demo
+    from dpscale.cli.demo import write_demo
 
     place = tmp_path_factory.mktemp("sample")
     write_demo(place / "dpscale-demo")

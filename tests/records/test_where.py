@@ -14,7 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 import dpscale as dp
 from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.records.origin import layout, snapshot, stamps
 from dpscale.records.where import SIGNS, Condition, Where, matching, read_where
 from tests.runs.small import table as job_table, write_job
@@ -161,7 +161,7 @@ def test_invalid_where_text_is_refused_with_position(text, message):
     data = {"path": "x", "domain": "y", "where": text}
     content = {"data": data, "privacy": {"rho": 1}, "workload": [{"family": "prefix"}]}
     with pytest.raises(dp.JobError) as error:
-        Job.read(content)
+        TableJob.read(content)
     assert str(error.value).startswith(f"data.where: {message}")
 
 

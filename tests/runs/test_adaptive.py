@@ -16,7 +16,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.audit.composition import audit_run
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.measurement import MeasurementStore, measurement, measurement_store
 from dpscale.measurement.adaptive import run
@@ -24,8 +24,8 @@ from dpscale.mechanisms.aim.decision import VERSION
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, GremEstimator
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.privacy.streams import seeded_secret
-from dpscale.runs.run import Run
 from dpscale.runs.stages import budget, measure
+from dpscale.runs.table import TableRun
 from dpscale.workload.residual.in_axis import by_mass
 from tests.answered import answers_to, index_of
 from tests.audit.small import SIZES, answers, frame, measurements, write
@@ -70,7 +70,7 @@ def reference(request, tmp_path_factory):
 def test_adaptive_job_equals_plain_loop(reference):
     """The job gives the same marginals, bit by bit, as the selection loop without Dask and files."""
     place, _, _ = reference
-    directory = Run(place / "whole")
+    directory = TableRun(place / "whole")
     manifest = directory.manifest
     head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": directory.domain.digest}
     state = run(directory.measurement_plan, exact_marginal, seeded_secret(5), head)
@@ -102,13 +102,13 @@ def test_charge_is_twice_rho_and_equals_recorded_spending(reference):
     decisions = [json.loads(path.read_text()) for path in sorted((place / "whole/measurements").glob("*.json"))]
     chosen = sum(Fraction(one["beta"]) + bool(names) * Fraction(one["step"])
                  for one in decisions for names in one["chosen"])  # fmt: skip
-    assert chosen + Run(place / "whole").measurement_plan.first_decision().spent == 1
+    assert chosen + TableRun(place / "whole").measurement_plan.first_decision().spent == 1
 
 
 @pytest.mark.parametrize("cost", [{"epsilon": 1.0, "delta": 1e-9}, {"rho": 0.1}, {"privacy_cost": 0.2}])
 def test_cap_equal_to_job_cost_admits_one_run(tmp_path, cost):
     job = write(tmp_path, **OWN, privacy=cost | {"dataset": "small"}, engine={"scheduler": "synchronous"})
-    mu = math.sqrt(Job.read(job).privacy.budget.amount)
+    mu = math.sqrt(TableJob.read(job).privacy.budget.amount)
     epsilon, delta = (
         cost.get("epsilon", dp.privacy.epsilon_of_mu(mu, 1e-6) * (1 + 1e-9)),
         cost.get("delta", 1e-6),
@@ -165,7 +165,7 @@ def test_one_way_rounds_are_charged_once_and_survive_kill(tmp_path, monkeypatch,
     vainly = {"mechanism": {"name": "aim-grem", "patience": 100}}  # every round is one in vain
     changes = own | vainly | {"privacy": {"rho": 0.00390625, "dataset": "small"}}
     whole = dp.run(write(tmp_path, **changes), tmp_path / "whole")
-    expected, measurement_plan = release_bytes(whole.path), Run(whole.path).measurement_plan
+    expected, measurement_plan = release_bytes(whole.path), TableRun(whole.path).measurement_plan
     rounds = [json.loads(path.read_text()) for path in sorted((whole.path / "measurements").glob("round-*.json"))]
     again = [one["round"] for one in rounds if one["beta"] == "0"]
     assert again
@@ -173,8 +173,12 @@ def test_one_way_rounds_are_charged_once_and_survive_kill(tmp_path, monkeypatch,
     spent_by = sum(Fraction(one["beta"]) + bool(names) * Fraction(one["step"])
                    for one in rounds for names in one["chosen"])  # fmt: skip
     assert spent_by + measurement_plan.first_decision().spent == Fraction(1, 128)
-    manifest = Run(whole.path).manifest
-    head = {"release": manifest["release"], "snapshot": manifest["snapshot"], "domain": Run(whole.path).domain.digest}
+    manifest = TableRun(whole.path).manifest
+    head = {
+        "release": manifest["release"],
+        "snapshot": manifest["snapshot"],
+        "domain": TableRun(whole.path).domain.digest,
+    }
     state = run(measurement_plan, exact_marginal, seeded_secret(5), head)
     assert whole.marginal(("a", "b")).tobytes() == state.marginal(("a", "b")).tobytes()
     before = sum(bool(names) for one in rounds if one["round"] < again[0] for names in one["chosen"])
@@ -327,7 +331,7 @@ def test_decision_with_other_groups_is_not_measured_from_local_shards(tmp_path, 
 
 def test_directories_are_flushed_before_secret_is_destroyed(tmp_path, monkeypatch):
     """Partial files of a killed process are deleted too."""
-    run = Run.create(Job.read(write(tmp_path, **OWN)), tmp_path / "run")
+    run = TableRun.create(TableJob.read(write(tmp_path, **OWN)), tmp_path / "run")
     (tmp_path / "run/measurements").mkdir()
     (tmp_path / "run/measurements/.killed.parquet.0.partial").write_bytes(b"ha")
     done = []

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.cli import driver_status
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.measurement import measurement
-from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
 from dpscale.runs.stages.runner import end, run_stages
+from dpscale.runs.table import TableRun
 from tests.audit.small import answers, measurements, write
 
 
@@ -36,7 +36,7 @@ def ledger_releases(job):
 
 def interrupt_run(job, where, step):
     """Return a run interrupted before the charge, during measurement or before publishing."""
-    run = Run.create(Job.read(job), where)
+    run = TableRun.create(TableJob.read(job), where)
     with pytest.MonkeyPatch.context() as patch:
         home, name, after = {"uncharged": (measure, "charge", 0), "amid": (measurement, "write_values", 2),
                              "unpublished": (measure, "publish", 0)}[step]  # fmt: skip
@@ -155,7 +155,7 @@ def test_killed_end_is_completed_by_next_end(tmp_path, monkeypatch, killed):
     assert "was ended on" in run_command(2, "measure", run.path)
     assert run_command(0, "end", run.path).startswith("abandoned")
     assert not run.secret_path.exists()
-    assert Run(run.path).manifest["secret"] == "destroyed"
+    assert TableRun(run.path).manifest["secret"] == "destroyed"
 
 
 def test_running_run_is_not_ended(tmp_path):
@@ -215,7 +215,7 @@ def test_end_without_ledger_reports_charge_when_ledger_is_back(tmp_path, lose, s
             f"{how}: the ledger is not available to state the spent budget (privacy.ledger"
         )
         assert not run.secret_path.exists()
-        assert (Run(run.path).ended["how"], Run(run.path).manifest["secret"]) == (how, "destroyed")
+        assert (TableRun(run.path).ended["how"], TableRun(run.path).manifest["secret"]) == (how, "destroyed")
     back()
     assert run_command(0, "end", run.path).startswith(f"{how}: the whole charge is spent")
     assert [row["state"] for row in ledger_releases(job)] == ["reserved" if step == "amid" else "released"]

@@ -19,7 +19,7 @@ from dpscale.ledger import Ledger
 from dpscale.records import frames
 from dpscale.records.frames import as_arrow, content_of
 from dpscale.records.origin import snapshot
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 from tests.audit.small import SIZES, frame, measurements
 
 DOMAIN = dp.Domain(SIZES)
@@ -175,7 +175,7 @@ def test_run_on_frame_resumes_only_with_same_frame(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     with pytest.raises(dp.DataError, match=r"data: none, but this run reads a data frame; .* pass it again"):
-        measure.perform(Run(tmp_path / "run"), LocalEngine("synchronous"))
+        measure.perform(TableRun(tmp_path / "run"), LocalEngine("synchronous"))
     with pytest.raises(dp.DataError, match="changed since this release started"):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame(seed=1))
     release = dp.run(make_job(tmp_path), tmp_path / "run", data=pa.Table.from_pandas(frame()))
@@ -212,8 +212,8 @@ def test_frame_without_fingerprint_key_is_refused(tmp_path, monkeypatch):
     dp.run(make_job(tmp_path), tmp_path / "other", data=frame())  # makes another key
     with pytest.raises(dp.DataError, match="with another key"):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
-    manifest = Run(tmp_path / "run").manifest
-    Run(tmp_path / "run").update(frame=None)
+    manifest = TableRun(tmp_path / "run").manifest
+    TableRun(tmp_path / "run").update(frame=None)
     with pytest.raises(dp.DataError, match="has no fingerprint"):
         dp.run(make_job(tmp_path), tmp_path / "run", data=frame())
     assert manifest["release"] == dp.Release.open(tmp_path / "run").manifest["release"]

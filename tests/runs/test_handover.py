@@ -9,12 +9,12 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.errors import JobError
 from dpscale.engine import resolve
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.runs import manifest
-from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
 from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.table import TableRun
 from tests.runs.small import write_job
 
 STAGES = ("plan", "measure", "reconstruct", "report")
@@ -24,7 +24,7 @@ FILES = {"plan": "plan/plan.json", "measure": "measurements/*.parquet", "reconst
 
 def run_stages_before(place, stage):
     """Return a run whose stages before the given one are done."""
-    run = Run.create(Job.read(write_job(place, engine=SEEDED)), place / "run")
+    run = TableRun.create(TableJob.read(write_job(place, engine=SEEDED)), place / "run")
     for name in STAGES[: STAGES.index(stage)]:
         run_stages(run, only=name)
     return run

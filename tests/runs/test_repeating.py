@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.runs.run import Run
 from dpscale.runs.stages import measure
 from dpscale.runs.stages.runner import run_stages
+from dpscale.runs.table import TableRun
 from tests.audit.small import answers, measurements, write
 
 UNSEEDED = {"scheduler": "synchronous"}
@@ -86,7 +86,7 @@ def leave_unchanged(place):
 def test_plain_repeat_reads_and_spends_nothing(tmp_path, finished_job, change):
     change(tmp_path)
     before = measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)
-    when = Run(tmp_path / "run").manifest["stages"]["measure"]["end"][:10]
+    when = TableRun(tmp_path / "run").manifest["stages"]["measure"]["end"][:10]
     message = run_command(0, "run", finished_job, "--run-dir", tmp_path / "run")
     assert message == f"dpscale: done on {when}, nothing read, nothing spent\n"
     assert (measurements(tmp_path / "run"), answers(tmp_path / "run"), charged_releases(tmp_path)) == before
@@ -114,7 +114,7 @@ def test_added_file_differs_in_size_and_number(tmp_path, finished_job):
 
 def test_measured_run_refuses_changed_data_and_resumes_by_name(tmp_path):
     job = write(tmp_path)
-    run = Run.create(Job.read(job), tmp_path / "run")
+    run = TableRun.create(TableJob.read(job), tmp_path / "run")
     for stage in ("plan", "measure"):
         run_stages(run, only=stage)
     change_time(tmp_path)
@@ -159,7 +159,7 @@ def test_fresh_creates_new_release(tmp_path, monkeypatch, engine):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {first.name, f"{first.name}-2"}
     assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
     assert len(set(charged_releases(tmp_path))) == 2
-    second = Run(tmp_path / "runs" / f"{first.name}-2")
+    second = TableRun(tmp_path / "runs" / f"{first.name}-2")
     assert not set(measurements(first).values()) & set(measurements(second.path).values())
     assert "nothing read" in run_command(0, "run", job), "the latest is the job's run"
     assert dp.run(job).path == second.path

@@ -223,11 +223,11 @@ def test_edited_plan_is_refused_before_charge(place, edit):
     """
     import json
 
-    from dpscale.job import Job
-    from dpscale.runs.run import Run
+    from dpscale.job import TableJob
     from dpscale.runs.stages.runner import run_stages
+    from dpscale.runs.table import TableRun
 
-    run = Run.create(Job.read(write_job(place, workload=MIXED)), place / "run")
+    run = TableRun.create(TableJob.read(write_job(place, workload=MIXED)), place / "run")
     run_stages(run, only="plan")
     path = place / "run" / "plan" / "plan.json"
     content = json.loads(path.read_text())
@@ -244,5 +244,5 @@ def test_edited_plan_is_refused_before_charge(place, edit):
     edit_blocks(place / "run", edit_columns)
     run.update(stages={"plan": {"state": "done"}})
     with pytest.raises(dp.JobError, match=r"run directory: (?!files that stage)"):
-        run_stages(Run(place / "run"), only="measure")
+        run_stages(TableRun(place / "run"), only="measure")
     assert not list((place / "run" / "measurements").glob("*"))

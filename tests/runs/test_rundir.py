@@ -16,10 +16,10 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.cli import driver, driver_status
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.runs import create
 from dpscale.runs.manifest import disk_errors
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 from dpscale.storage import lock
 from tests.cluster.waiting import eventually
 from tests.runs.disks import fill_disk, mount_read_only, needs_mounts, small_disk
@@ -46,7 +46,7 @@ def test_run_on_full_disk_can_be_retried(place):
     path = write_job(place)
     with small_disk(place / "disk", "1m") as disk:
         (disk / "empty").mkdir()
-        mark_submitted(Run.create(Job.read(path), disk / "begun").path)
+        mark_submitted(TableRun.create(TableJob.read(path), disk / "begun").path)
         with fill_disk(disk):
             for arguments in (
                 ["cancel", disk / "begun"],
@@ -124,13 +124,13 @@ def test_empty_directory_keeps_its_mode(place):
     (place / "run").mkdir()
     (place / "run").chmod(0o2770)
     before = (place / "run").stat()
-    Run.create(Job.read(write_job(place)), place / "run")
+    TableRun.create(TableJob.read(write_job(place)), place / "run")
     after = (place / "run").stat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
 
 
 def test_creation_resumes_after_kill(place, monkeypatch):
-    job, run = Job.read(write_job(place)), place / "run"
+    job, run = TableJob.read(write_job(place)), place / "run"
     run.mkdir()
 
     def kill_creation(*_):
@@ -140,9 +140,9 @@ def test_creation_resumes_after_kill(place, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(create, "create", kill_creation)
         with pytest.raises(KeyboardInterrupt):
-            Run.create(job, run)
+            TableRun.create(job, run)
     assert {"job.toml", "domain.toml"} < {one.name for one in run.iterdir()}
-    assert Run.create(job, run).manifest["stages"] == {}
+    assert TableRun.create(job, run).manifest["stages"] == {}
 
 
 def test_user_job_file_is_not_overwritten(tmp_path):
@@ -157,7 +157,7 @@ def test_user_job_file_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize("step", ["listdir", "rename"])
 def test_concurrent_creation_finds_existing_run(place, monkeypatch, step):
     """The first process creates the run between the check and the action of the second."""
-    job, run, real = Job.read(write_job(place)), place / "run", getattr(os, step)
+    job, run, real = TableJob.read(write_job(place)), place / "run", getattr(os, step)
     if step == "listdir":
         run.mkdir()
 
@@ -165,13 +165,13 @@ def test_concurrent_creation_finds_existing_run(place, monkeypatch, step):
         if arguments[-1] != run:
             return real(*arguments)
         monkeypatch.setattr(os, step, real)
-        Run.create(job, run)
+        TableRun.create(job, run)
         return real(*arguments)
 
     monkeypatch.setattr(os, step, interleave)
-    second = Run.create(job, run)
+    second = TableRun.create(job, run)
     assert getattr(os, step) is real
-    assert second.manifest == Run(run).manifest
+    assert second.manifest == TableRun(run).manifest
     assert {one.name for one in run.iterdir()} == {"job.toml", "domain.toml", "manifest.json"}
     assert not list(place.glob(".*.new"))
 
@@ -179,11 +179,11 @@ def test_concurrent_creation_finds_existing_run(place, monkeypatch, step):
 def test_several_processes_create_one_run_in_empty_directory(place):
     (run := place / "run").mkdir()
     path = write_job(place)
-    code = "import sys; from dpscale import job; from dpscale.runs import run; "
-    code += "print(run.Run.create(job.Job.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
+    code = "import sys; from dpscale import job; from dpscale.runs import table; "
+    code += "print(table.TableRun.create(job.TableJob.read(sys.argv[1]), sys.argv[2]).manifest['release'])"
     command = [sys.executable, "-c", code, str(path), str(run)]
     makers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    assert {maker.communicate()[0].strip() for maker in makers} == {Run(run).manifest["release"]}
+    assert {maker.communicate()[0].strip() for maker in makers} == {TableRun(run).manifest["release"]}
 
 
 def test_model_of_other_release_is_not_used(tmp_path):
@@ -282,7 +282,7 @@ def no_locks(request, monkeypatch):
 def test_run_without_locks_finishes_and_is_not_reported_as_stopped(place, no_locks):
     path = write_job(place)
     run_command(0, "run", path, "--run-dir", place / "run")
-    run = Run(place / "run")
+    run = TableRun(place / "run")
     with run.locked(), run.locked():
         assert not lock.free(run.path)
     run._mark("report", state="running")
@@ -293,7 +293,7 @@ def test_run_without_locks_finishes_and_is_not_reported_as_stopped(place, no_loc
 
 
 def test_failing_lock_differs_from_taken_lock(place, monkeypatch):
-    run = Run.create(Job.read(write_job(place)), place / "run")
+    run = TableRun.create(TableJob.read(write_job(place)), place / "run")
     with run.locked():
         assert "another process works in" in run_command(75, "measure", run.path)
 

@@ -80,10 +80,10 @@ import dpscale as dp
 job, folder, room, only = sys.argv[1:]
 mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped + (int(room) << 20),) * 2)
-from dpscale.job import Job
-from dpscale.runs.run import Run
+from dpscale.job import TableJob
+from dpscale.runs.table import TableRun
 from dpscale.runs.stages.runner import run_stages
-run_stages(Run.create(Job.read(job), folder), **({"only": only} if only else {}))
+run_stages(TableRun.create(TableJob.read(job), folder), **({"only": only} if only else {}))
 """
 
 

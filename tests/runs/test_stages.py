@@ -13,12 +13,12 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.engine import LocalEngine
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.runs import run as opening
-from dpscale.runs.run import Run
+from dpscale.runs import table as opening
 from dpscale.runs.stages import STAGES, measure
 from dpscale.runs.stages.runner import run_stage
+from dpscale.runs.table import TableRun
 from tests.runs.small import table, write_job, write_table
 
 SEEDED = {"seed": 11, "memory": "1GiB"}
@@ -73,7 +73,7 @@ def test_schedulers_give_same_bytes(seeded_run, scheduler):
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_worker_count_does_not_change_bytes(seeded_run, workers):
-    run = Run.create(Job.read(seeded_run / "job.toml"), seeded_run / f"workers-{workers}")
+    run = TableRun.create(TableJob.read(seeded_run / "job.toml"), seeded_run / f"workers-{workers}")
     engine = LocalEngine("threads", workers=workers)
     for name in ("plan", "measure"):
         run_stage(STAGES[name], run, engine)
@@ -143,7 +143,7 @@ def test_changed_data_use_other_noise(place):
 
 def test_data_changed_during_run_are_refused(place):
     path = write_job(place)
-    directory = Run.create(Job.read(path), place / "run")
+    directory = TableRun.create(TableJob.read(path), place / "run")
     directory.update(snapshot="0" * 64)
     with pytest.raises(dp.DataError, match="changed since"):
         dp.run(path, place / "run")
@@ -177,7 +177,7 @@ def test_replaced_run_answers_from_own_measurements(place):
 
 
 def test_status_distinguishes_killed_from_running(place):
-    run = Run.create(Job.read(write_job(place)), place / "run")
+    run = TableRun.create(TableJob.read(write_job(place)), place / "run")
 
     def read_states():
         return json.loads(CliRunner().invoke(main, ["status", str(run.path), "--json"]).stdout)["states"]

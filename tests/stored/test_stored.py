@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.job import Job
-from dpscale.job.tables import MultiTableJob
+from dpscale.job import TableJob
+from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
-from dpscale.runs.links.run import digest_of
-from dpscale.runs.run import job_digest
+from dpscale.runs.composite import digest_of
+from dpscale.runs.table import job_digest
 from tests.audit.small import write_selftest
 from tests.golden.runs import draw_records
 from tests.stored.runs import ARCHIVES, CASES, DATABASES, INTERRUPTED, estimates, releases, restore_case, run_case
@@ -161,9 +161,9 @@ def test_job_digest_is_unchanged(case):
     with restore_case(case) as folder:
         manifest = json.loads((folder / "run" / "manifest.json").read_text())
         if case in DATABASES:
-            found = digest_of(MultiTableJob.read(folder / "job.toml"))
+            found = digest_of(CompositeJob.read(folder / "job.toml"))
         else:
-            job = Job.read(folder / "job.toml")
+            job = TableJob.read(folder / "job.toml")
             found = job_digest(job, job.read_domain())
         assert found == manifest["job_sha256"]
         assert manifest["release"] == f"seed{0 if case not in DATABASES else 7}-{found[:24]}"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.composition import audit_run
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 from tests.audit.small import answers, measurements, write
 from tests.toys import register, unregister
 
@@ -96,4 +96,4 @@ def test_toy_stage_checks_hashes_of_its_input(tmp_path):
     assert "files that stage measure wrote" in done.stderr
     path.write_bytes(content)
     dp.run(tmp_path / "job.toml", release.path)
-    assert Run(release.path).done("totals")
+    assert TableRun(release.path).done("totals")

@@ -23,9 +23,9 @@ from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost
 from dpscale.runs.directory import now
 from dpscale.runs.manifest import check_output, disk_errors, versions
-from dpscale.runs.run import Run
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.runner import ledger_dataset
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
 
 LEFT_OUT = "(left out)"
@@ -55,7 +55,7 @@ Fields = dict[str, Any]
 Signer = tuple[str, Callable[[bytes], str]]
 
 
-def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | None = None) -> Path:
+def write_bundle(run: TableRun, selftest: Sequence[Mapping[str, Any]], key: Signer | None = None) -> Path:
     """Write the evidence folder, replacing an existing one, and return its path.
 
     Raises
@@ -79,7 +79,7 @@ def canonical(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
+def _facts(run: TableRun, selftest: Sequence[Mapping[str, Any]]) -> Fields:
     """Return the contents of the JSON files."""
     ledger = _ledger(ledger_dataset(run, chained=True), run.manifest["release"])
     drawn, factors, costs = draws_and_factors(run)
@@ -114,7 +114,7 @@ def _chain(links: Sequence[tuple[Link, str]], release: str) -> Fields:
     return {"links": shown, "head": links[-1][1], "opened": {"key": own.key, "facts": dict(own.facts)}}
 
 
-def _events(run: Run, ledger: Fields, costs: EventCounts) -> Fields:
+def _events(run: TableRun, ledger: Fields, costs: EventCounts) -> Fields:
     """Return the draws and the charges on the ledger as privacy events, with their claims."""
     name, spent = run.manifest["release"], ledger["spent"]
     entry = next(row for row in ledger["releases"] if row["release"] == name)
@@ -168,7 +168,7 @@ def _shown(kind: str, cost: float) -> Fields:
     return {}
 
 
-def _texts(run: Run) -> dict[str, bytes]:
+def _texts(run: TableRun) -> dict[str, bytes]:
     """Return the readable files and the scripts."""
     scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in SCRIPTS}
     job = tomli_w.dumps(redacted(run.job.to_dict()))

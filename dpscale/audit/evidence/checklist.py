@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 
 Item = dict[str, str]
 YES = "as it was installed; `selftest.json` has the audit of that installation"
 
 
-def checklist(run: Run, events: Mapping[str, Any], ledger: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[Item]:
+def checklist(
+    run: TableRun, events: Mapping[str, Any], ledger: Mapping[str, Any], drawn: Mapping[str, Any]
+) -> list[Item]:
     """Return one row per question: topic, question, answer."""
     rows = [*_guarantee(run, events), *_mechanism(run, drawn), *_composition(events, ledger), *_hazards(run)]
     return [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in rows]
 
 
-def _guarantee(run: Run, events: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _guarantee(run: TableRun, events: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     data, claim = run.job.data, events["release"]
     private = "yes" if events["private"] else "NO: the noise follows from a seed that anybody can try"
     bound = f"at most {drawn} of its rows are counted" if (drawn := data.max_rows_per_unit) else "one row"
@@ -44,7 +46,7 @@ def _definition(claim: Mapping[str, Any]) -> str:
     return "(ε, δ)-differential privacy" if claim["delta"] else "pure ε-differential privacy"
 
 
-def _mechanism(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _mechanism(run: TableRun, drawn: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     law = "discrete Laplace" if run.job.privacy.noise == "laplace" else "discrete Gaussian"
     chosen = sum(int(one["count"]) for one in drawn["selections"])
     noise = f"{law} noise on whole numbers"
@@ -73,7 +75,7 @@ def _mechanism(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str, str]]
     ]
 
 
-def _source(run: Run) -> str:
+def _source(run: TableRun) -> str:
     return "256 bits of the operating system" if run.manifest["private"] else "a seed in the job file: for tests only"
 
 
@@ -90,7 +92,7 @@ def _composition(events: Mapping[str, Any], ledger: Mapping[str, Any]) -> list[t
     ]
 
 
-def _hazards(run: Run) -> list[tuple[str, str, str]]:
+def _hazards(run: TableRun) -> list[tuple[str, str, str]]:
     secret = "destroyed" if run.manifest["secret"] == "destroyed" else "STILL THERE: the run was not ended"
     unit_rows = "a refused value tells one bit before the charge; clip, drop or category tell none"
     return [

@@ -26,7 +26,7 @@ from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import Draw, LaplaceDraw
 from dpscale.privacy.selection import epsilon_below
 from dpscale.privacy.streams import canonical
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import listed
 
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
@@ -36,7 +36,7 @@ EventCounts = Counter[tuple[str, Fraction]]
 Names = Mapping[str, tuple[str, Fields]]
 
 
-def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], EventCounts]:
+def draws_and_factors(run: TableRun) -> tuple[Fields, dict[str, Fields], EventCounts]:
     """Return draws.json, the distinct integer strategies that it names, and the costs according to the run."""
     decisions = list(run.measurements.decisions())
     requests = [request for decision in decisions for request in decision.requests]
@@ -150,7 +150,7 @@ def _columns(factor: Factor) -> Fields:
     return {"sha256": factor.digest, "squared": squared, "absolute": absolute}
 
 
-def file_hashes(run: Run, folders: Sequence[str]) -> dict[str, str]:
+def file_hashes(run: TableRun, folders: Sequence[str]) -> dict[str, str]:
     """Return the SHA-256 of every file in some folders of a run, by its path in the run directory."""
     found = sorted(str(path) for name in folders for path in _files(run.path / name))
     return {path.removeprefix(f"{run.path}/"): _sha256(run.path / path.removeprefix(f"{run.path}/")) for path in found}

@@ -1,34 +1,23 @@
-"""Charging of a multi-table job: the total cost of tables and links is reserved before the first draw.
-
-Before its first draw each component records on the ledger which data it draws from. A second directory that draws
-something else under the same charge is refused, like a changed round of an adaptive release.
-"""
+"""Budget and sensitivities of a link: the share of the budget of each measurement, and the noise that it permits."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 from dpscale.base.numerics import Integers
 from dpscale.job.neighbours import NeighbourRelation
-from dpscale.job.tables import LinkSection, MultiTableJob
-from dpscale.privacy.accounting import Cost
+from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, degrees_squared, split
 from dpscale.relational.degrees import thresholds
 from dpscale.relational.features import Side
-from dpscale.runs.links.run import MultiTableRun
-from dpscale.runs.stages.budget import Charge, charge_release, open_ledger, publish_release
 
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
 
 
-def budget(job: MultiTableJob, piece: str) -> Fraction:
+def budget(job: CompositeJob, piece: str) -> Fraction:
     """Return the squared μ that a component may cost."""
     return Fraction(job.privacy.budget.amount) * Fraction(job.shares[piece]) * ALMOST
 
@@ -37,7 +26,7 @@ def budget(job: MultiTableJob, piece: str) -> Fraction:
 class LinkBudget:
     """Budget and sensitivities of a link."""
 
-    job: MultiTableJob
+    job: CompositeJob
     neighbours: NeighbourRelation
     link: LinkSection
 
@@ -98,61 +87,3 @@ class LinkBudget:
     def siblings_draw(self, tables: PairTables) -> GaussianDraw:
         squared = tables.squared(self.link.bound, self.neighbours.rows[self.link.parent])
         return gaussian_draw(squared, self.parts.siblings, 1, f"siblings of link {self.link.called}")
-
-
-def whole_cost(run: MultiTableRun) -> Cost:
-    """Return the total cost: the tables' plans, scaled to a unit of the job, and the budgets of the links."""
-    tables = [table.measurement_plan.cost.scaled(run.neighbours.steps[name]) for name, table in run.tables.items()]
-    links = [Cost(gaussian=budget(run.job, f"links.{link.called}")) for link in run.job.link]
-    return Cost.total([*tables, *links]).coarsened()
-
-
-def entry(run: MultiTableRun) -> dict[str, Any]:
-    """Return the ledger entry of the job; available after all tables are planned."""
-    content = [run.manifest["job_sha256"], [table.measurement_plan.digest for table in run.tables.values()]]
-    protects = run.neighbours.protects
-    return {
-        "release": run.manifest["release"],
-        "cost": whole_cost(run).to_dict(),
-        "digest": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
-        "epsilon": run.job.privacy.epsilon,
-        "delta": run.job.privacy.delta,
-        "protects": {
-            "unit": protects.unit,
-            "relation": protects.relation,
-            "bound": protects.bound,
-            "table": protects.table,
-        },
-    }
-
-
-def charge_run(run: MultiTableRun, reserve: bool = True) -> str:
-    """Reserve the total cost and return the release's state; a repeated call costs nothing."""
-    own = entry(run)
-    terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
-    recorded = {"dataset": run.job.dataset, **own, **own["protects"]}
-    return charge_release(run, Charge(*terms, run.neighbours.protects), recorded, reserve)
-
-
-def record_draws(run: MultiTableRun, number: int, drawn: str) -> None:
-    """Record on the ledger a digest of the data and the query of a link's draws."""
-    with open_ledger(run) as ledger:
-        ledger.decide(run.manifest["release"], number, drawn)
-
-
-def assign_charges(run: MultiTableRun) -> None:
-    """Record in every table's run the charge under which it draws."""
-    for number, table in enumerate(run.tables.values()):
-        within = {**entry(run), "piece": number}
-        if table.manifest.get("within") != within:
-            table.update(within=within)
-
-
-def publish_run(run: MultiTableRun) -> None:
-    """Publish the release of all tables and links, once all noise is drawn."""
-    publish_release(run, run.manifest["release"], charge_run(run), drawn_folders(run))
-
-
-def drawn_folders(run: MultiTableRun) -> tuple[Path, ...]:
-    """Return the folders with drawn values of links."""
-    return (*sorted((run.path / "links").glob("*/")), run.path / "links", run.path)

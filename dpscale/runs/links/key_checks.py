@@ -16,8 +16,8 @@ from dpscale.contributions.links import key_rows
 from dpscale.contributions.unit_shards import places
 from dpscale.engine import Engine
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
-from dpscale.job.tables import LinkSection, MultiTableJob
-from dpscale.runs.links.run import Files, open_table
+from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.runs.composite import Files, open_table
 
 WARNING = (
     "PRIVATE, do not publish: these statistics are computed from the records. "
@@ -28,7 +28,7 @@ Keys = list[tuple[Words, NDArray[np.bool_]]]
 Columns = tuple[str, ...]
 
 
-def check(job: MultiTableJob, engine: Engine) -> dict[str, Any]:
+def check(job: CompositeJob, engine: Engine) -> dict[str, Any]:
     """Return rows, null and duplicate keys of every table, and dangling ends, degrees and bound of every link."""
     protects, known = neighbour_relation(job), {}
     tables = []
@@ -50,7 +50,7 @@ def _read(engine: Engine, files: Files, keys: Sequence[Columns]) -> tuple[int, K
     return sum(rows), whole  # type: ignore[return-value]
 
 
-def _table(job: MultiTableJob, name: str, engine: Engine) -> tuple[dict[str, Any], Words]:
+def _table(job: CompositeJob, name: str, engine: Engine) -> tuple[dict[str, Any], Words]:
     """Return the statistics of a table, and its distinct keys."""
     one, key = job.tables[name], job.key(name)
     rows, keys = _read(engine, one, [key] if key else [])
@@ -63,7 +63,7 @@ def _table(job: MultiTableJob, name: str, engine: Engine) -> tuple[dict[str, Any
 
 
 def _link(
-    job: MultiTableJob, link: LinkSection, known: dict[str, Words], protects: NeighbourRelation, engine: Engine
+    job: CompositeJob, link: LinkSection, known: dict[str, Words], protects: NeighbourRelation, engine: Engine
 ) -> dict[str, Any]:
     """Return the statistics of the rows that contain a link's ends: a table of pairs, or the child's table."""
     first, second = job.ends(link)

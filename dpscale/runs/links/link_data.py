@@ -17,13 +17,13 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import collect_refusals
 from dpscale.job.neighbours import NeighbourRelation
-from dpscale.job.tables import LinkSection, MultiTableJob
+from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.records.table import Partition
 from dpscale.relational.assignment import PairTables, sibling_sums
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import Features, Side
 from dpscale.relational.rounding import Cross
-from dpscale.runs.links.run import NO_DOMAIN, Files, open_table
+from dpscale.runs.composite import NO_DOMAIN, Files, open_table
 
 Columns = tuple[str, ...]
 NO_KEYS = np.empty((0, 2), np.uint64)
@@ -83,7 +83,7 @@ class _Children:
     keys: Words = field(repr=False)
 
 
-def read_links(engine: Engine, job: MultiTableJob, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks:
+def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> ExactLinks:
     """Return all links that count.
 
     Raises DataError for refused keys, and for rows with more links than the job allows.
@@ -114,14 +114,14 @@ def read_links(engine: Engine, job: MultiTableJob, link: LinkSection, neighbours
     return ExactLinks(at, parents.codes, child, (parents.words, own))
 
 
-def keyed(engine: Engine, job: MultiTableJob, name: str) -> KeyedRows:
+def keyed(engine: Engine, job: CompositeJob, name: str) -> KeyedRows:
     """Return the rows of a table by their keys, one row per key."""
     [words], codes = _coded(engine, job, name, [(job.key(name), job.tables[name].nulls)])
     first = one_a_key(words, row_words(codes), job.duplicates(name))
     return KeyedRows(words[first], codes[first])
 
 
-def _children(engine: Engine, job: MultiTableJob, link: LinkSection, neighbours: NeighbourRelation) -> _Children:
+def _children(engine: Engine, job: CompositeJob, link: LinkSection, neighbours: NeighbourRelation) -> _Children:
     """Return the rows of a child table with their parents' keys and a mask of those that count for this link.
 
     Own keys are read if an earlier link of the rows is counted; they then distinguish rows that are otherwise equal.
@@ -151,7 +151,7 @@ def _group_children(parents: Words, codes: NDArray[np.int32], keys: Sequence[Wor
     return _Children(parents, row_words(codes, *keys), codes, np.ones(len(codes), np.bool_), own)
 
 
-def _roots(engine: Engine, job: MultiTableJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
+def _roots(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
     """Return a map from the keys of a table's rows to the keys of the root rows to which they belong."""
     if name == neighbours.root:
         words = keyed(engine, job, name).words
@@ -168,7 +168,7 @@ def _rows_with_unit(rows: KeyedRows, some: UnitMap) -> KeyedRows:
     return KeyedRows(rows.words[stays], rows.codes[stays])
 
 
-def _bounded_parents(engine: Engine, job: MultiTableJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
+def _bounded_parents(engine: Engine, job: CompositeJob, name: str, neighbours: NeighbourRelation) -> UnitMap:
     """Return the keys of a table's rows within the contribution bound of each row of the root."""
     roots = _roots(engine, job, name, neighbours)
     first = at_most(roots.units, roots.words, neighbours.rows[name])
@@ -176,7 +176,7 @@ def _bounded_parents(engine: Engine, job: MultiTableJob, name: str, neighbours: 
 
 
 def _coded(
-    engine: Engine, job: MultiTableJob, name: str, keys: Sequence[tuple[Columns, str]]
+    engine: Engine, job: CompositeJob, name: str, keys: Sequence[tuple[Columns, str]]
 ) -> tuple[list[Words], NDArray[np.int32]]:
     section, domain = job.tables[name], job.domains[name]
     parts = _parts(section, domain)
@@ -232,7 +232,7 @@ def _bounded(at: Integers, keys: Words, other: Words, link: LinkSection,
     return np.ones(len(at), np.bool_)
 
 
-def _check_families(engine: Engine, job: MultiTableJob, link: LinkSection) -> None:
+def _check_families(engine: Engine, job: CompositeJob, link: LinkSection) -> None:
     """Raise DataError if the keys of the two ends cannot be compared, such as numbers and times."""
     first, second = job.ends(link)
     pairs: list[tuple[Files, Columns]] = [(job.tables[link.parent], job.key(link.parent))]
@@ -254,13 +254,13 @@ def _families(engine: Engine, files: Files, columns: Columns) -> list[set[str]]:
     return [set(own) for own in zip(*found, strict=True)]
 
 
-def sizes(job: MultiTableJob, link: LinkSection, table: str) -> list[int]:
+def sizes(job: CompositeJob, link: LinkSection, table: str) -> list[int]:
     """Return the number of values of every counted link of a table's rows."""
     return [len(buckets(one.bound)) for one in job.counted(link, table)]
 
 
 def with_counts(
-    job: MultiTableJob, link: LinkSection, exact: ExactLinks, before: Mapping[str, ExactLinks]
+    job: CompositeJob, link: LinkSection, exact: ExactLinks, before: Mapping[str, ExactLinks]
 ) -> ExactLinks:
     """Return the links with the degrees in the links `before` as additional attributes of their rows."""
     parents, children = (
@@ -272,7 +272,7 @@ def with_counts(
 
 
 def with_drawn(
-    job: MultiTableJob, link: LinkSection, table: str, codes: Integers32, drawn: Mapping[str, Integers]
+    job: CompositeJob, link: LinkSection, table: str, codes: Integers32, drawn: Mapping[str, Integers]
 ) -> Integers32:
     """Return a table's synthetic rows with the degrees in `drawn`, (links, 2) rows by link, as attributes."""
     earlier = job.counted(link, table)

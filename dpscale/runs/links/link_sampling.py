@@ -41,20 +41,20 @@ from dpscale.relational.rounding import (
     round_columns,
     round_totals,
 )
+from dpscale.runs.composite import CompositeRun
 from dpscale.runs.estimates import model_folder, read_sampler
 from dpscale.runs.links.link_data import sizes, with_drawn
 from dpscale.runs.links.measuring import SIDES, MeasuredLinks, piece_of
-from dpscale.runs.links.run import MultiTableRun
-from dpscale.runs.links.writer import public_table
-from dpscale.runs.run import Run
+from dpscale.runs.links.writer import public_tables
 from dpscale.runs.stages.synthesize import drawn_rows
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import present, read_text, reading, writing
 from dpscale.synthesis.draw import split_rows
 
 MOST_WORDS = 1 << 27  # most words of cross marginals in exchanges of siblings: 1 GiB
 
 
-def synthetic_codes(run: Run) -> NDArray[np.int32]:
+def synthetic_codes(run: TableRun) -> NDArray[np.int32]:
     """Return the synthetic rows of a table as cells, (rows, attributes), sampled again identically to its files."""
     index = json.loads(read_text(run.path / "synthetic" / "_rows.json"))
     way = read_sampler(model_folder(run), index["method"])
@@ -62,7 +62,7 @@ def synthetic_codes(run: Run) -> NDArray[np.int32]:
     return rows[:, [way.names.index(name) for name in run.domain.names]]
 
 
-def sample_links(run: MultiTableRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
+def sample_links(run: CompositeRun, link: LinkSection, sides: tuple[Side, Side], measured: MeasuredLinks) -> Integers:
     """Return sampled links as rows of the parent and of the child, shape (links, 2)."""
     (u, v), stream = sides, PublicStream(run.manifest["release"], f"who has links {link.called}")
     having = np.arange(v.rows)
@@ -76,7 +76,7 @@ def sample_links(run: MultiTableRun, link: LinkSection, sides: tuple[Side, Side]
 
 @dataclass(frozen=True, eq=False)
 class _Drawing:
-    run: MultiTableRun
+    run: CompositeRun
     link: LinkSection
     sides: tuple[Side, Side]
     measured: MeasuredLinks
@@ -189,16 +189,12 @@ DRAWN = "drawn.npy"  # file of sampled links as synthetic rows, with the measure
 class LinkSides:
     """Row codes and degree features of every table, the inputs of link sampling; `drawn`: links that are counted."""
 
-    run: MultiTableRun
+    run: CompositeRun
     drawn: dict[str, Integers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        tables, job = self.run.tables, self.run.job
-        self.public = {
-            name: public_table(job.tables[name], one) for name, one in job.domains.items() if name not in tables
-        }
-        self.codes = {name: codes for name, (codes, _) in self.public.items()}
-        self.codes |= {name: synthetic_codes(table) for name, table in tables.items()}
+        self.codes = {name: codes for name, (codes, _) in public_tables(self.run).items()}
+        self.codes |= {name: synthetic_codes(table) for name, table in self.run.tables.items()}
 
     def of(self, link: LinkSection) -> tuple[Side, Side]:
         return self._side(link, link.parent), self._side(link, link.child)

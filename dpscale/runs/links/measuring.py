@@ -31,10 +31,10 @@ from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import Shares, plan_shares, precisions_in_steps, random_error, sums_cost
 from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.published import Fit
-from dpscale.runs.links.budget import LinkBudget, charge_run, record_draws
+from dpscale.runs.composite import CompositeRun, open_table
+from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.links.link_data import ExactLinks, keyed, read_links, with_counts
 from dpscale.runs.links.publishing import PublishedLoop
-from dpscale.runs.links.run import MultiTableRun, open_table
 from dpscale.storage.files import present, read_bytes, writing
 
 LEAST_LINKS = 2.0
@@ -67,24 +67,24 @@ class MeasuredLinks:
 
 
 def measure_link(
-    run: MultiTableRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: ExactLinks | None
+    run: CompositeRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: ExactLinks | None
 ) -> MeasuredLinks:
     """Measure everything that is not stored yet; `exact` may be None if all measurements are stored."""
     return _Measuring(run, link, number, sides, exact).all()
 
 
-def records_of(run: MultiTableRun, link: LinkSection) -> LinkRecords:
+def records_of(run: CompositeRun, link: LinkSection) -> LinkRecords:
     manifest = run.manifest
     return LinkRecords(run.path / "links" / link.called, manifest["release"], str(manifest["snapshot"]), link.called)
 
 
-def piece_of(run: MultiTableRun, link: LinkSection) -> LinkBudget:
+def piece_of(run: CompositeRun, link: LinkSection) -> LinkBudget:
     return LinkBudget(run.job, run.neighbours, link)
 
 
 @dataclass(frozen=True, eq=False)
 class _Measuring:
-    run: MultiTableRun
+    run: CompositeRun
     link: LinkSection
     number: int
     sides: tuple[Side, Side]
@@ -123,7 +123,7 @@ class _Measuring:
         """Return the exact entries of all cross marginals, after charging the budget."""
         if self.exact is None:
             raise self._missing("rounds")
-        charge_run(self.run)
+        self.run.charge()
         if "entries" not in self.stored:
             self.stored["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
         return self.stored["entries"]
@@ -133,7 +133,7 @@ class _Measuring:
         first = len(self.run.tables) + 2 * len(self.run.job.link) + 2 * MOST_ROUNDS * self.number
         manifest, link = self.run.manifest, self.link.called
         content = [manifest["snapshot"], manifest["secret_tag"], link, self._tag(), self._ones(), digest]
-        record_draws(self.run, first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
+        self.run.record_draws(first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
 
     def _shares(self, links: float) -> Shares:
         """Return the planned shares, stored before any sum is sampled: another machine's solver may differ."""
@@ -200,9 +200,9 @@ class _Measuring:
             return before
         if self.exact is None:
             raise self._missing(name)
-        charge_run(self.run)
+        self.run.charge()
         late = name in SUMS
-        record_draws(self.run, len(self.run.tables) + 2 * self.number + late, self._sign(late))
+        self.run.record_draws(len(self.run.tables) + 2 * self.number + late, self._sign(late))
         return records.measure(name, self._query_text(late), compute(self.exact), draw, self.run.secret.read())
 
     def _missing(self, name: str) -> JobError:
@@ -239,7 +239,7 @@ class _Measuring:
         return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()
 
 
-def read_all(run: MultiTableRun, engine: Engine) -> dict[str, ExactLinks]:
+def read_all(run: CompositeRun, engine: Engine) -> dict[str, ExactLinks]:
     """Read and check every link of the job before any budget is spent."""
     for name in run.neighbours.steps if run.neighbours.replaces else ():
         if run.job.key(name):
@@ -250,25 +250,25 @@ def read_all(run: MultiTableRun, engine: Engine) -> dict[str, ExactLinks]:
     return found
 
 
-def files_of(run: MultiTableRun) -> list[Table]:
+def files_of(run: CompositeRun) -> list[Table]:
     """Return all tables that the job reads."""
     tables = [open_table(one, run.job.domains[name]) for name, one in run.job.tables.items()]
     return tables + [open_table(one.via) for one in run.job.link if one.via]
 
 
-def current_stamps(run: MultiTableRun) -> list[Stamps]:
+def current_stamps(run: CompositeRun) -> list[Stamps]:
     """Return sizes and times of the current files."""
     return [stamps(one) for one in files_of(run)]
 
 
-def check_unchanged(run: MultiTableRun, seen: list[Stamps]) -> None:
+def check_unchanged(run: CompositeRun, seen: list[Stamps]) -> None:
     """Raise DataError if a file changed since `seen` was recorded."""
     if current_stamps(run) != seen:
         raise DataError("data.path", "the files changed while they were read", "the same files",
                         "restore them, or start a new run in another directory")  # fmt: skip
 
 
-def snapshot_of(run: MultiTableRun, engine: Engine) -> str:
+def snapshot_of(run: CompositeRun, engine: Engine) -> str:
     """Return the keyed snapshot tag of the data; raise DataError if the data changed since the release started."""
     tables = files_of(run)
     content = json.dumps([snapshot(table, False, engine.each("snapshot")) for table in tables])

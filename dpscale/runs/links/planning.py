@@ -18,9 +18,9 @@ import numpy as np
 
 from dpscale.base.errors import DpscaleError
 from dpscale.engine import resolve
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
-from dpscale.job.tables import MultiTableJob
+from dpscale.job.tables import CompositeJob
 from dpscale.mechanisms import FIXED_MARGINALS
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables
@@ -34,7 +34,7 @@ from dpscale.runs.stages.plan import make_plan
 LINKS, ROWS = (1_000, 10_000, 100_000, 1_000_000), 2000
 
 
-def summary(job: MultiTableJob) -> dict[str, Any]:
+def summary(job: CompositeJob) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
     protects, amount = neighbour_relation(job), job.privacy.budget.amount
     return {
@@ -46,7 +46,7 @@ def summary(job: MultiTableJob) -> dict[str, Any]:
     }
 
 
-def _pieces(job: MultiTableJob, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
+def _pieces(job: CompositeJob, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
     amount, links = job.privacy.budget.amount, {one.called: one for one in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
@@ -57,7 +57,7 @@ def _pieces(job: MultiTableJob, protects: NeighbourRelation) -> Iterator[dict[st
         yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
 
 
-def _of_table(job: MultiTableJob, protects: NeighbourRelation, name: str) -> dict[str, Any]:
+def _of_table(job: CompositeJob, protects: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the `rmse` of a query in records and the mechanism that it is for; None if no plan has one."""
     own = table_job(job, protects, name, Path())
     for tried in (own.method.name, FIXED_MARGINALS):
@@ -66,11 +66,11 @@ def _of_table(job: MultiTableJob, protects: NeighbourRelation, name: str) -> dic
     return {"rmse": None, "by": own.method.name}
 
 
-def _rmse(job: Job, mechanism: str) -> float | None:
+def _rmse(job: TableJob, mechanism: str) -> float | None:
     content = job.to_dict()
     if mechanism != job.method.name:
         content["mechanism"] = {"name": mechanism}
-    tried = Job.parse(content, Path())
+    tried = TableJob.parse(content, Path())
     engine = resolve(scheduler="synchronous")
     try:
         plan = make_plan(tried, tried.planning_problem(tried.build_workload(tried.read_domain())), engine)

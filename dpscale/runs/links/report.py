@@ -20,8 +20,8 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
+from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.links.measuring import SIDES, piece_of, records_of
-from dpscale.runs.links.run import INDEX, MultiTableRun
 from dpscale.storage.files import present, read_bytes, read_text, write_whole
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class ReleasedLink:
     """Released link of a synthesised run."""
 
-    run: MultiTableRun
+    run: CompositeRun
     link: LinkSection
 
     @cached_property
@@ -105,12 +105,12 @@ class ReleasedLink:
                 "counts": self.link.counts or []}  # fmt: skip
 
 
-def files_of(run: MultiTableRun, name: str) -> list[Path]:
+def files_of(run: CompositeRun, name: str) -> list[Path]:
     content = json.loads(read_text(run.path / "synthetic" / INDEX))
     return [run.path / "synthetic" / file for file in content[name]]
 
 
-def column(run: MultiTableRun, name: str, columns: tuple[str, ...]) -> Series:
+def column(run: CompositeRun, name: str, columns: tuple[str, ...]) -> Series:
     """Return a key as a pandas Series; keys of several columns as texts."""
     import pandas as pd
 
@@ -151,7 +151,7 @@ SECTIONS = (
 )
 
 
-def write_report(run: MultiTableRun) -> None:
+def write_report(run: CompositeRun) -> None:
     """Write report.html, and synthetic/_links.json with its statistics of links.
 
     Raises ReportError, after both are written, if a section could not be rendered.
@@ -175,24 +175,24 @@ def write_report(run: MultiTableRun) -> None:
     check_rendered(failed, run.path)
 
 
-def _cost(run: MultiTableRun) -> dict[str, Any]:
+def _cost(run: CompositeRun) -> dict[str, Any]:
     delta = run.job.privacy.delta or DELTA
     spent = Cost.from_dict(run.manifest["privacy"]["cost"]).squared_mu
     return {"epsilon": epsilon_of_squared_mu(spent, delta), "delta": delta, "mu": float(spent) ** 0.5}
 
 
-def _tables(run: MultiTableRun) -> list[dict[str, Any]]:
+def _tables(run: CompositeRun) -> list[dict[str, Any]]:
     return [{"name": name, "rows": _count(run, name), "share": _share(run, f"tables.{name}"), "public": one.public,
              "attributes": len(run.job.domains[name].names), "most": run.neighbours.rows.get(name)}
             for name, one in run.job.tables.items()]  # fmt: skip
 
 
-def _share(run: MultiTableRun, piece: str) -> str:
+def _share(run: CompositeRun, piece: str) -> str:
     share = run.job.shares.get(piece)
     return "" if share is None else f"{figure(100 * share)} %"
 
 
-def _count(run: MultiTableRun, name: str) -> int:
+def _count(run: CompositeRun, name: str) -> int:
 
     return sum(pq.read_metadata(file).num_rows for file in files_of(run, name))
 

@@ -19,8 +19,8 @@ from dpscale.base.numerics import Integers, Integers32
 from dpscale.contributions.links import key_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
-from dpscale.job.tables import LinkSection, MultiTableJob, TableSection
-from dpscale.runs.links.run import INDEX, MultiTableRun, open_table
+from dpscale.job.tables import CompositeJob, LinkSection, TableSection
+from dpscale.runs.composite import INDEX, CompositeRun, open_table
 from dpscale.storage.files import read_text, write_whole, writing
 
 PART_ROWS = 1 << 20
@@ -43,7 +43,16 @@ def public_table(section: TableSection, domain: Domain) -> tuple[Integers32, pa.
     return np.concatenate(found), pa.concat_tables(tables, promote_options="permissive")
 
 
-def check_public(job: MultiTableJob) -> None:
+def public_tables(run: CompositeRun) -> dict[str, tuple[Integers32, pa.Table]]:
+    """Return the codes and the rows of every public table, which are read once."""
+    found: dict[str, tuple[Integers32, pa.Table]] = vars(run).setdefault("public_tables", {})
+    for name, section in run.job.tables.items():
+        if section.public and name not in found:
+            found[name] = public_table(section, run.job.domains[name])
+    return found
+
+
+def check_public(job: CompositeJob) -> None:
     """Raise DataError for a public table with null or duplicate keys, because links refer to its rows by key."""
     for name, one in job.tables.items():
         if one.public and (key := job.key(name)):
@@ -54,12 +63,10 @@ def check_public(job: MultiTableJob) -> None:
                                 "a distinct key for every row of a public table", "fix the table")  # fmt: skip
 
 
-def write_tables(run: MultiTableRun, public: Mapping[str, pa.Table], pairs: Mapping[str, Integers]) -> None:
+def write_tables(run: CompositeRun, pairs: Mapping[str, Integers]) -> None:
     """Write all tables and links, and an index of their files."""
-    job, rows = (
-        run.job,
-        {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()},
-    )
+    job, public = run.job, {name: rows for name, (_, rows) in public_tables(run).items()}
+    rows = {name: json.loads(read_text(one.path / "synthetic/_rows.json")) for name, one in run.tables.items()}
     keys = {name: [public[name].column(one) for one in job.key(name)] for name in public}
     keys |= {name: _numbered(run, name, info["rows"]) for name, info in rows.items()}
     files: dict[str, list[str]] = {}
@@ -76,7 +83,7 @@ def write_tables(run: MultiTableRun, public: Mapping[str, pa.Table], pairs: Mapp
     write_whole(run.path / "synthetic" / INDEX, json.dumps(files, indent=1).encode())
 
 
-def _numbered(run: MultiTableRun, name: str, rows: int) -> list[pa.Array]:
+def _numbered(run: CompositeRun, name: str, rows: int) -> list[pa.Array]:
     """Return surrogate keys of a synthetic table; none if it has no key."""
     columns, table = run.job.key(name), run.tables[name]
     if not columns:
@@ -88,7 +95,7 @@ def _numbered(run: MultiTableRun, name: str, rows: int) -> list[pa.Array]:
     return [pa.array([f"{name}-{number}" for number in numbers])]
 
 
-def _with_keys(run: MultiTableRun, name: str, files: list[str], keys: Keys, pairs: Mapping[str, Integers]) -> list[str]:
+def _with_keys(run: CompositeRun, name: str, files: list[str], keys: Keys, pairs: Mapping[str, Integers]) -> list[str]:
     """Write a synthetic table's files with its keys and its parents' keys."""
     extra = dict(zip(run.job.key(name), keys[name], strict=True))
     for link in run.job.link:
@@ -107,11 +114,11 @@ def _with_keys(run: MultiTableRun, name: str, files: list[str], keys: Keys, pair
     return written
 
 
-def _rows_of(run: MultiTableRun, name: str) -> int:
+def _rows_of(run: CompositeRun, name: str) -> int:
     return int(json.loads(read_text(run.tables[name].path / "synthetic/_rows.json"))["rows"])
 
 
-def _parents(run: MultiTableRun, link: LinkSection, keys: Keys, pairs: Integers, rows: int) -> dict[str, Any]:
+def _parents(run: CompositeRun, link: LinkSection, keys: Keys, pairs: Integers, rows: int) -> dict[str, Any]:
     """Return the columns of a child with its parents' keys."""
     parents = np.full(rows, -1, np.int64)
     parents[pairs[:, 1]] = pairs[:, 0]
@@ -120,7 +127,7 @@ def _parents(run: MultiTableRun, link: LinkSection, keys: Keys, pairs: Integers,
     return {column: values.take(at) for column, values in zip(columns, keys[link.parent], strict=True)}
 
 
-def _paired(run: MultiTableRun, link: LinkSection, keys: Keys, pairs: Integers) -> pa.Table:
+def _paired(run: CompositeRun, link: LinkSection, keys: Keys, pairs: Integers) -> pa.Table:
     """Return the table of pairs."""
     found: dict[str, Any] = {}
     for columns, name, rows in zip(run.job.ends(link), (link.parent, link.child), pairs.T, strict=True):

@@ -34,7 +34,7 @@ class Stage:
     spends : bool
         Whether the stage may spend budget.
     enabled_by : str
-        Attribute of a `Run` that is not None if the stage is requested; "" if it always is.
+        Attribute of a run that is not None if the stage is requested; "" if it always is.
     """
 
     name: str

@@ -24,21 +24,21 @@ from dpscale.measurement import MeasurementStore
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import destroy_secret, make_secret, read_secret, secret_tag
-from dpscale.runs.directory import RunDirectory
-from dpscale.runs.run import Run
+from dpscale.runs.directory import Run
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, read_bytes, remove_partial
 
 ROUNDS_PER_TABLE = 1 << 20  # the rounds of each table of a multi-table run start at a multiple of it
 
 
-def ensure_noise_key(run: RunDirectory) -> None:
+def ensure_noise_key(run: Run) -> None:
     """Create the noise key before the first draw; raise JobError if it is missing later."""
     if run.manifest["secret"] is None:
         make_secret(run.secret_path, run.job.engine.seed)
         run.update(secret="made", secret_tag=secret_tag(read_secret(run.secret_path)))
 
 
-def check_noise_key(run: Run) -> None:
+def check_noise_key(run: TableRun) -> None:
     """Raise JobError unless the noise key of the release exists."""
     run.secret.read()
 
@@ -74,12 +74,12 @@ class Charge:
     decision: tuple[int, str] | None = None
 
 
-def charge_release(run: RunDirectory, charge: Charge, entry: dict[str, Any], reserve: bool = True) -> str:
+def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: bool = True) -> str:
     """Reserve the whole cost before the first draw and return the release's state; a repeated charge costs nothing.
 
     Parameters
     ----------
-    run : RunDirectory
+    run : Run
     charge : Charge
     entry : dict
         Entry of the manifest for the charge.
@@ -108,7 +108,7 @@ def charge_release(run: RunDirectory, charge: Charge, entry: dict[str, Any], res
     return state
 
 
-def charge(run: Run, measurements: MeasurementStore, reserve: bool = True) -> str:
+def charge(run: TableRun, measurements: MeasurementStore, reserve: bool = True) -> str:
     """Charge the release of a table, or the release of several tables that it belongs to; see `charge_release`."""
     drawn, earlier = _draw_digests(run, measurements)
     entry = _cost_entry(run, measurements.spent)
@@ -120,7 +120,7 @@ def charge(run: Run, measurements: MeasurementStore, reserve: bool = True) -> st
         raise
 
 
-def _charge_of(run: Run, measurements: MeasurementStore, drawn: str) -> Charge:
+def _charge_of(run: TableRun, measurements: MeasurementStore, drawn: str) -> Charge:
     within, privacy = run.manifest.get("within"), run.job.privacy
     if within:
         terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
@@ -129,7 +129,7 @@ def _charge_of(run: Run, measurements: MeasurementStore, drawn: str) -> Charge:
                   run.job.data.protects, _public_hashes(run))  # fmt: skip
 
 
-def record_decision(run: Run, release: str, number: int, digest: str) -> None:
+def record_decision(run: TableRun, release: str, number: int, digest: str) -> None:
     """Record the decision of a round on the ledger before it is measured.
 
     Raises BudgetError if another copy of the directory recorded a different decision.
@@ -140,14 +140,14 @@ def record_decision(run: Run, release: str, number: int, digest: str) -> None:
         ledger.decide(release, number, digest)
 
 
-def record_empty_decisions(run: Run, measurements: MeasurementStore) -> None:
+def record_empty_decisions(run: TableRun, measurements: MeasurementStore) -> None:
     """Record again the rounds that measure nothing, because no released value shows that the ledger contains them."""
     for decision in measurements.decisions():
         if decision.round and not decision.requests:
             record_decision(run, measurements.release, decision.round, measurements.digest(decision))
 
 
-def publish(run: Run, measurements: MeasurementStore) -> None:
+def publish(run: TableRun, measurements: MeasurementStore) -> None:
     """Commit the release on the ledger, destroy the noise key and publish the release, once all noise is drawn."""
     state = charge(run, measurements)
     if state == "reserved":
@@ -157,12 +157,12 @@ def publish(run: Run, measurements: MeasurementStore) -> None:
     publish_release(run, measurements.release if single else None, state, (run.measurements_path, run.path))
 
 
-def publish_release(run: RunDirectory, release: str | None, state: str, folders: Sequence[Path]) -> None:
+def publish_release(run: Run, release: str | None, state: str, folders: Sequence[Path]) -> None:
     """Commit a release whose noise is drawn, destroy the noise key and publish the release.
 
     Parameters
     ----------
-    run : RunDirectory
+    run : Run
     release : str or None
         None for a part of a release, which is committed and published with the others.
     state : str
@@ -181,7 +181,7 @@ def publish_release(run: RunDirectory, release: str | None, state: str, folders:
             ledger.publish(release)
 
 
-def check_ledger_exists(run: RunDirectory) -> None:
+def check_ledger_exists(run: Run) -> None:
     """Raise BudgetError if the ledger with which the run began does not exist."""
     place = standing(run.job.privacy.ledger)
     if not there(place):
@@ -190,7 +190,7 @@ def check_ledger_exists(run: RunDirectory) -> None:
 
 
 @contextmanager
-def open_ledger(run: RunDirectory) -> Iterator[Ledger]:
+def open_ledger(run: Run) -> Iterator[Ledger]:
     """Yield the ledger of the run.
 
     The first ledger that the run opens is recorded; any other one is refused later, for example that of another
@@ -209,20 +209,20 @@ def open_ledger(run: RunDirectory) -> Iterator[Ledger]:
         yield ledger
 
 
-def record_ledger_link(run: RunDirectory, ledger: Ledger, release: str) -> None:
+def record_ledger_link(run: Run, ledger: Ledger, release: str) -> None:
     """Record the release's entry in the hash chain of the ledger; it reveals a ledger that has lost the entry."""
     link = {"release": release, "digest": ledger.digest_of(release)}
     if run.manifest.get("ledger_link") != link:
         run.update(ledger_link=link)
 
 
-def check_ledger_link(run: RunDirectory, ledger: Ledger) -> None:
+def check_ledger_link(run: Run, ledger: Ledger) -> None:
     """Raise BudgetError if the ledger lost the entry of a charged run. Older runs have not recorded it."""
     if link := run.manifest.get("ledger_link"):
         ledger.check_contains(link["release"], link["digest"])
 
 
-def _draw_digests(run: Run, measurements: MeasurementStore) -> tuple[str, str]:
+def _draw_digests(run: TableRun, measurements: MeasurementStore) -> tuple[str, str]:
     """Return a digest of everything that determines the draws, and the one of versions before 0.2.
 
     With it the ledger refuses a second draw under the same release id, for example from a copy of the run directory.
@@ -242,7 +242,7 @@ def _draw_digests(run: Run, measurements: MeasurementStore) -> tuple[str, str]:
     return drawn, earlier
 
 
-def _public_hashes(run: Run) -> dict[str, str]:
+def _public_hashes(run: TableRun) -> dict[str, str]:
     """Return hashes of public files that the charge depends on; an auditor can compute them from an evidence bundle."""
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
     recorded = vars(run)  # the file does not change, so it is hashed once
@@ -252,7 +252,7 @@ def _public_hashes(run: Run) -> dict[str, str]:
     return {"domain": domain, **({"plan": plan} if plan else {})}
 
 
-def _cost_entry(run: Run, cost: Cost) -> dict[str, Any]:
+def _cost_entry(run: TableRun, cost: Cost) -> dict[str, Any]:
     """Return the manifest entry of the cost."""
     return {
         "dataset": run.job.dataset,

@@ -41,7 +41,6 @@ from dpscale.records.table import Partition
 from dpscale.runs.answers import write_trace
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.manifest import frame_tag
-from dpscale.runs.run import Run, origin_of
 from dpscale.runs.stages.budget import (
     charge,
     check_noise_key,
@@ -51,10 +50,11 @@ from dpscale.runs.stages.budget import (
     record_empty_decisions,
 )
 from dpscale.runs.stages.preflight import check_memory, counting_memory
+from dpscale.runs.table import TableRun, origin_of
 from dpscale.storage.files import flush_names, remove_partial
 
 
-def open_table(run: Run, names: Sequence[str], engine: Engine) -> Table:
+def open_table(run: TableRun, names: Sequence[str], engine: Engine) -> Table:
     """Return the table of the run's files or of its data frame."""
     data = run.job.data
     wanted = [*run.domain.columns(names), *([data.privacy_unit] if data.privacy_unit else [])]
@@ -74,7 +74,7 @@ def columns_of(domain: Domain, counted: Sequence[AttributeSet]) -> list[str]:
     return [name for name in domain.names if name in used]
 
 
-def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
+def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:
     """Return the tag of the data under the noise key; raise DataError if the data changed since the release began.
 
     If the noise key is destroyed, nothing can be drawn and the data are not read again.
@@ -95,7 +95,7 @@ def snapshot_of(run: Run, table: Table, engine: Engine) -> str:
     return tag
 
 
-def content_hash(run: Run, table: Table, engine: Engine) -> str:
+def content_hash(run: TableRun, table: Table, engine: Engine) -> str:
     """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
     hops = run.job.data.unit_through or []
@@ -119,7 +119,7 @@ class Reader:
         Rows that exceed the contribution bound.
     """
 
-    run: Run
+    run: TableRun
     engine: Engine
     table: Table
     file_stamps: Stamps
@@ -128,7 +128,7 @@ class Reader:
     dropped: Mapping[Partition, Any] | None
 
     @classmethod
-    def of(cls, run: Run, engine: Engine, table: Table, file_stamps: Stamps, columns: list[str]) -> Reader:
+    def of(cls, run: TableRun, engine: Engine, table: Table, file_stamps: Stamps, columns: list[str]) -> Reader:
         groups = partition_groups(table.partitions, engine.workers)
         dropped = _rows_beyond_bound(run, engine, table, groups, columns)
         return cls(run, engine, table, file_stamps, columns, groups, dropped)
@@ -160,7 +160,7 @@ def _changed(got: str) -> DataError:
 
 
 def _rows_beyond_bound(
-    run: Run, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
+    run: TableRun, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
 ) -> Mapping[Partition, Any] | None:
     data = run.job.data
     if data.privacy_unit is None or data.max_rows_per_unit is None:
@@ -173,7 +173,7 @@ def _rows_beyond_bound(
     return send_dropped_rows(engine, found)
 
 
-def _unit_tables(run: Run) -> list[Table]:
+def _unit_tables(run: TableRun) -> list[Table]:
     """Return the tables that define the privacy unit."""
     return [one.origin.table(one.path, run.domain) for one in run.job.data.unit_through or []]
 
@@ -181,7 +181,7 @@ def _unit_tables(run: Run) -> list[Table]:
 CountedPasses = list[tuple[Pass, list[Any]]]
 
 
-def perform(run: Run, engine: Engine) -> None:
+def perform(run: TableRun, engine: Engine) -> None:
     """Count, charge, draw noise and store the values."""
     run.check_plan()
     check_memory(run.measurement_plan, run.job, engine)
@@ -198,7 +198,7 @@ def perform(run: Run, engine: Engine) -> None:
     publish(run, measurements)
 
 
-def measure(run: Run, engine: Engine, table: Table, measurements: MeasurementStore, file_stamps: Stamps) -> None:
+def measure(run: TableRun, engine: Engine, table: Table, measurements: MeasurementStore, file_stamps: Stamps) -> None:
     """Make all remaining decisions."""
     state, pending = measurements.replay()
     if pending is not None or measurements.measurement_plan.next_selection(state) is not None:
@@ -219,7 +219,7 @@ def measure(run: Run, engine: Engine, table: Table, measurements: MeasurementSto
 class MeasurementLoop:
     """The remaining decisions of a release: select, record on disk and ledger, measure, update."""
 
-    run: Run
+    run: TableRun
     engine: Engine
     measurements: MeasurementStore
     reader: Reader
@@ -325,7 +325,7 @@ class MeasurementLoop:
         return decision
 
 
-def finish(run: Run) -> bool:
+def finish(run: TableRun) -> bool:
     """Complete the stage if all noise is drawn, for example after a kill at the very end; return whether it is.
 
     The noise key is no longer needed then. The files are flushed to disk first, because lost values cannot be drawn
@@ -346,13 +346,13 @@ def finish(run: Run) -> bool:
     return True
 
 
-def _state_of(run: Run) -> tuple[Any, bool]:
+def _state_of(run: TableRun) -> tuple[Any, bool]:
     """Return the last state of the measurements, and whether any measurement remains."""
     measurements = run.measurements
     state, pending = measurements.replay()
     return state, pending is not None or measurements.measurement_plan.next_selection(state) is not None
 
 
-def publish_finished(run: Run) -> None:
+def publish_finished(run: TableRun) -> None:
     """Publish a release whose noise is drawn."""
     publish(run, run.measurements)

@@ -27,27 +27,27 @@ from dpscale.base.errors import DpscaleError
 from dpscale.base.settings import Settings
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.mechanisms import plan_problem
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.runs.run import Run
 from dpscale.runs.stages.preflight import check_memory
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import write_whole
 
 
-def perform(run: Run, engine: Engine) -> None:
+def perform(run: TableRun, engine: Engine) -> None:
     """Plan the measurements and write the plan."""
     run.write_plan(make_plan(run.job, run.planning_problem, engine))
 
 
-def most_cells(job: Job, engine: Engine) -> int:
+def most_cells(job: TableJob, engine: Engine) -> int:
     """Return the largest number of cells of a marginal that can be counted in memory."""
     return job.engine.bytes // (8 * (engine.workers + FACTOR))
 
 
-def make_plan(job: Job, problem: PlanningProblem, engine: Engine) -> MeasurementPlan:
+def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> MeasurementPlan:
     """Return the plan of a job; raise PlanError if it does not fit the memory or the requested reconstruction."""
     most = most_cells(job, engine)
     tools = Tools(engine.each("solve"), user_store(), most)
@@ -65,7 +65,7 @@ DIGEST = "digest.txt"
 
 
 def plan_once(
-    job: Job, problem: PlanningProblem, most_cells: int, make: Callable[[Mechanism], MeasurementPlan]
+    job: TableJob, problem: PlanningProblem, most_cells: int, make: Callable[[Mechanism], MeasurementPlan]
 ) -> MeasurementPlan:
     """Return the plan of a job's mechanism, from the cache if it is there."""
     return plan_once_by(job.method, job.mechanism.given, job.options, problem, most_cells, make)

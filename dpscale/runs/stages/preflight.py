@@ -16,7 +16,7 @@ from dpscale.base.errors import DataError, JobError, PlanError, TransientError
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.job.sections import SynthesizeTable
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import is_address, standing
@@ -34,7 +34,7 @@ EMPTY_DIGEST = "0" * 64  # digest of draws that do not exist yet
 ROUNDING_MARGIN = 1 - 1e-6  # share of the budget: a rounding error of the cost must not cause a refusal
 
 
-def check_preflight(job: Job, domain: Domain, workload: Workload) -> bool:
+def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
     """Return True, or raise DataError, JobError or BudgetError if the job would be refused later for known reasons."""
     check_cap(job, job.data.protects)
     if job.data.path == FRAME:
@@ -84,7 +84,7 @@ VALUE_BYTES = 16  # bytes of a value of a synthetic row: as a cell and decoded
 Need = tuple[int, str]
 
 
-def check_memory(measurement_plan: MeasurementPlan, job: Job, engine: Engine) -> None:
+def check_memory(measurement_plan: MeasurementPlan, job: TableJob, engine: Engine) -> None:
     """Raise PlanError if the largest attribute set fits neither the memory setting nor the smallest worker."""
     memory = counting_memory(measurement_plan, job)
     if job.synthesize is not None:
@@ -107,12 +107,12 @@ def check_rows(settings: SynthesizeTable, rows: int | None, columns: int, memory
                        "engine.memory")  # fmt: skip
 
 
-def counting_memory(measurement_plan: MeasurementPlan, job: Job) -> int:
+def counting_memory(measurement_plan: MeasurementPlan, job: TableJob) -> int:
     """Return the memory for counting; an adaptive run stores exact counts of candidates in the other half."""
     return job.engine.bytes // 2 if measurement_plan.candidates else job.engine.bytes
 
 
-def _memory_needs(measurement_plan: MeasurementPlan, job: Job, memory: int, workers: int) -> Iterator[Need]:
+def _memory_needs(measurement_plan: MeasurementPlan, job: TableJob, memory: int, workers: int) -> Iterator[Need]:
     counting, what = largest_task(measurement_plan.domain, measurement_plan.counted_sets, memory, workers)
     yield counting, f"{what} (counting)"
     yield from measurement_plan.memory_needs

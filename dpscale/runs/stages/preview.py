@@ -14,7 +14,7 @@ from typing import Any
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.numerics import AttributeSet
 from dpscale.engine import Engine
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.mechanisms import COMPOSITE, mechanism, mechanism_names, plan_problem
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.plan_store import user_store
@@ -91,7 +91,7 @@ SHOWN, MOST = 5, 2000
 LARGE_SHARE = 0.5
 
 
-def expected_errors(measurement_plan: MeasurementPlan, job: Job) -> list[dict[str, Any]]:
+def expected_errors(measurement_plan: MeasurementPlan, job: TableJob) -> list[dict[str, Any]]:
     """Return, for each family and degree, sets, queries, the root mean square error, and the best and worst sets."""
     found = measurement_plan.expected_errors(job.privacy.budget, MOST)
     return [_family(name, [one for one in found if one["name"] == name]) for name in {one["name"]: 0 for one in found}]
@@ -114,7 +114,7 @@ def rms_error(families: Sequence[Mapping[str, Any]]) -> float:
     return math.sqrt(math.fsum(one["queries"] * one["error"] ** 2 for one in families) / queries)
 
 
-def error_curve(job: Job, error: float) -> list[dict[str, float]]:
+def error_curve(job: TableJob, error: float) -> list[dict[str, float]]:
     """Return the root mean square error at several ε, computed from the error at the job's budget.
 
     δ is that of the job, or 10⁻⁹ if its budget is in another unit.
@@ -125,7 +125,7 @@ def error_curve(job: Job, error: float) -> list[dict[str, float]]:
             for epsilon, one in amounts]  # fmt: skip
 
 
-def _delta(job: Job) -> float:
+def _delta(job: TableJob) -> float:
     return job.privacy.delta or USUAL_DELTA
 
 
@@ -133,7 +133,7 @@ def _budget_at(noise: str, epsilon: float, delta: float) -> Budget:
     return Budget(noise, epsilon if noise == LAPLACE else gdp_mu(epsilon, delta) ** 2)
 
 
-def required_epsilon(job: Job, error: float, target: float) -> dict[str, float]:
+def required_epsilon(job: TableJob, error: float, target: float) -> dict[str, float]:
     """Return the ε with a given root mean square error, and the budget in the unit of the job."""
     if not 0 < target < math.inf:
         raise JobError("--error", f"{target:g}", "a number of records above 0", "set a positive number")
@@ -146,7 +146,7 @@ def required_epsilon(job: Job, error: float, target: float) -> dict[str, float]:
 
 
 def compare_mechanisms(
-    job: Job, measurement_plan: MeasurementPlan, engine: Engine, most_cells: int
+    job: TableJob, measurement_plan: MeasurementPlan, engine: Engine, most_cells: int
 ) -> list[dict[str, Any]]:
     """Return the root mean square error of every mechanism with default options, lowest first, or why it has none."""
     problem = job.planning_problem(measurement_plan.workload)
@@ -155,7 +155,7 @@ def compare_mechanisms(
     return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
 
 
-def _mechanism_error(name: str, job: Job, problem: PlanningProblem, tools: Tools) -> dict[str, Any]:
+def _mechanism_error(name: str, job: TableJob, problem: PlanningProblem, tools: Tools) -> dict[str, Any]:
     try:
         named = mechanism(name)
     except JobError as error:  # of another distribution, which cannot be imported
@@ -172,7 +172,7 @@ def _mechanism_error(name: str, job: Job, problem: PlanningProblem, tools: Tools
     return {"mechanism": name, "error": plan.summary(job.privacy.budget)["rmse"], "why": ""}
 
 
-def list_advice(job: Job, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the conclusions from the expected errors as sentences."""
     if not families:
         return ["The mechanism selects its measurements from the data, so errors are not known in advance. With"
@@ -195,7 +195,7 @@ def list_advice(job: Job, measurement_plan: MeasurementPlan, families: Sequence[
     return sentences
 
 
-def _by_rows(job: Job, measurement_plan: MeasurementPlan) -> list[str]:
+def _by_rows(job: TableJob, measurement_plan: MeasurementPlan) -> list[str]:
     """Return the average count of a cell, if the number of rows is public."""
     rows = job.privacy.public_rows
     if not rows:

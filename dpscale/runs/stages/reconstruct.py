@@ -25,7 +25,7 @@ from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.model_answers import simultaneous_widths
 from dpscale.runs.answers import LARGE_PAGES, AnswerColumns, SetAnswers, write_index
 from dpscale.runs.estimates import estimates_of, prepare_model
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import writing
 from dpscale.workload import WorkloadPart
 
@@ -36,11 +36,11 @@ MOST_ROWS = 1 << 21  # rows of a file, about 64 MB
 GROUP_ROWS = 1 << 17
 MOST_QUERIES = 1 << 62  # more queries than a file can have
 MOST_OPEN = 4
-Opened = tuple[Run, Estimates]
+Opened = tuple[TableRun, Estimates]
 _open: dict[tuple[str, str], Opened] = {}
 
 
-def perform(run: Run, engine: Engine) -> None:
+def perform(run: TableRun, engine: Engine) -> None:
     """Write the answers of the whole workload and their index."""
     engine.check_file_access(run.path)
     prepare_model(run, engine.each("model"))
@@ -56,7 +56,7 @@ def perform(run: Run, engine: Engine) -> None:
 File = tuple[int, str, NDArray[np.int64]]
 
 
-def _files(run: Run) -> Iterator[File]:
+def _files(run: TableRun) -> Iterator[File]:
     """Yield part number, file name and places in the part for the sets of each file."""
     counts = [_row_counts(run, part) for part in run.workload.parts]
     most = max(min(sum(int(own.sum()) for own in counts) / FILES, MOST_ROWS), 1)
@@ -71,7 +71,7 @@ def _files(run: Run) -> Iterator[File]:
                 yield number, f"{folder}/{number:02d}-{which:05d}.parquet", sets
 
 
-def _row_counts(run: Run, part: WorkloadPart) -> NDArray[np.int64]:
+def _row_counts(run: TableRun, part: WorkloadPart) -> NDArray[np.int64]:
     """Return the number of rows of each set in files; 0 if the set has too many queries or weight 0."""
     counts = _queries(part)
     return np.where((counts <= run.job.output.max_rows) & (np.array(part.weights) != 0), counts, 0)
@@ -82,7 +82,7 @@ def _queries(part: WorkloadPart) -> NDArray[np.int64]:
     return np.array([min(count, MOST_QUERIES) for count in part.counts], np.int64)
 
 
-def _index(run: Run, files: Sequence[File], errors: Sequence[Floats]) -> dict[str, Any]:
+def _index(run: TableRun, files: Sequence[File], errors: Sequence[Floats]) -> dict[str, Any]:
     """Return the columns of index.parquet."""
     parts = run.workload.parts
     starts = np.cumsum([0, *(len(part.sets) for part in parts)])
@@ -106,7 +106,7 @@ def _extrapolated(estimates: Estimates) -> dict[str, Any]:
     return {"extrapolated": [estimates.extrapolates(names) for part in estimates.workload.parts for names in part.sets]}
 
 
-def _estimates_key(run: Run) -> str:
+def _estimates_key(run: TableRun) -> str:
     """Return a key of everything that the estimates depend on; another run may replace one at the same path."""
     manifest = run.manifest
     return json.dumps([manifest["release"], manifest["job_sha256"], manifest["stages"]["measure"].get("sha256")])
@@ -114,10 +114,10 @@ def _estimates_key(run: Run) -> str:
 
 def _open_cached(path: str, key: str) -> Opened:
     """Return the run and the estimates from which tasks answer; they are cached in the process."""
-    return _open.get((path, key)) or _cache_estimates(path, key, Run(path))
+    return _open.get((path, key)) or _cache_estimates(path, key, TableRun(path))
 
 
-def _cache_estimates(path: str, key: str, run: Run) -> Opened:
+def _cache_estimates(path: str, key: str, run: TableRun) -> Opened:
     _open[path, key] = opened = run, estimates_of(run)
     while len(_open) > MOST_OPEN:
         _open.pop(next(iter(_open)))
@@ -176,7 +176,9 @@ def _intervals(output: Output, estimates: Estimates) -> str:
     return f"they hold the true count with probability {about}{output.level or LEVEL:g}, {whose}"
 
 
-def _half_widths(run: Run, estimates: Estimates, part: WorkloadPart, names: AttributeSet, errors: Floats) -> Floats:
+def _half_widths(
+    run: TableRun, estimates: Estimates, part: WorkloadPart, names: AttributeSet, errors: Floats
+) -> Floats:
     """Return the half widths of a set's intervals."""
     level = run.job.output.level
     if run.job.output.joint:

@@ -32,14 +32,14 @@ from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
 from dpscale.engine import Engine
 from dpscale.engine.counting import counting_cost
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.ledger.account import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.answers import AnswerColumns, read_index, read_trace, relative_errors
 from dpscale.runs.estimates import estimates_of, model_folder
-from dpscale.runs.run import Run
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import read_text, write_whole
 
 Value = TypeVar("Value")
@@ -47,7 +47,7 @@ SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})
 SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 4, 3, 4, 64
 
 
-def headline_tables(run: Run) -> dict[str, Any]:
+def headline_tables(run: TableRun) -> dict[str, Any]:
     """Return the estimated total and the most informative one-way and two-way tables."""
     answered = Answered(estimates_of(run), str(run.manifest["release"]))
     singles, pairs = tables.singles(answered, SINGLES), tables.pairs(answered, PAIRS)
@@ -82,7 +82,7 @@ def _mean(weighted: list[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in weighted) / sum(weight for _, weight in weighted)
 
 
-def remaining(run: Run) -> dict[str, Any]:
+def remaining(run: TableRun) -> dict[str, Any]:
     """Return the budget that remains under the dataset's cap; None values if the ledger is not readable here."""
     ledger, none = str(run.job.privacy.ledger), {"remaining": None, "capless": False}
     if not Path(ledger).is_file():
@@ -112,7 +112,7 @@ def strategies(plan: object) -> list[dict[str, Any]]:
     return found
 
 
-def snippets(run: Run, index: pa.Table) -> list[tuple[str, str]]:
+def snippets(run: TableRun, index: pa.Table) -> list[tuple[str, str]]:
     """Return code per language that reads the answers of the first set with an answer file."""
     rows = index.filter(index["file"].is_valid()).slice(0, 1).to_pylist()
     if not rows:
@@ -135,7 +135,7 @@ def _quoted(name: str, language: tuple[str, Mapping[str, str]]) -> str:
     return mark + "".join(escaped.get(letter, letter) for letter in name) + mark
 
 
-def job_text(job: Job) -> str:
+def job_text(job: TableJob) -> str:
     """Return the job file without paths and addresses."""
     return tomli_w.dumps(redacted(job.to_dict()))
 
@@ -159,7 +159,7 @@ SECTIONS = (
 )
 
 
-def perform(run: Run, engine: Engine) -> None:
+def perform(run: TableRun, engine: Engine) -> None:
     """Write report.html, then raise ReportError if a section failed."""
     with one_thread():
         page, failed = render_sections(_frame(run), SECTIONS, values(run, engine.workers))
@@ -167,12 +167,12 @@ def perform(run: Run, engine: Engine) -> None:
     check_rendered(failed, run.path)
 
 
-def _frame(run: Run) -> dict[str, Any]:
+def _frame(run: TableRun) -> dict[str, Any]:
     """Return the values of the page outside its sections; all come from the manifest."""
     return {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
 
 
-def values(run: Run, workers: int = 1) -> dict[str, Callable[[], Any]]:
+def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
     """Return the values that sections use, each as a function that computes it."""
     measurement_plan, job, named = run.measurement_plan, run.job, run.job.reconstruction
     trace, index = (
@@ -230,7 +230,7 @@ def _extrapolated(index: pa.Table) -> int | None:
     return int(index["extrapolated"].to_numpy(zero_copy_only=False).sum()) if named else None
 
 
-def _drawn(run: Run) -> dict[str, Any] | None:
+def _drawn(run: TableRun) -> dict[str, Any] | None:
     """Return the description of the synthetic rows and their distance from the estimates; None without rows."""
     return dict(json.loads(read_text(run.path / "synthetic" / "_rows.json"))) if run.done("synthesize") else None
 
@@ -257,7 +257,7 @@ def _named(chosen: list[str], most: int = 4) -> str:
     return "; ".join([*first, *([f"nothing, {nothing} times"] if nothing else [])])
 
 
-def answered(run: Run, most: int | None = None) -> list[dict[str, Any]]:
+def answered(run: TableRun, most: int | None = None) -> list[dict[str, Any]]:
     """Return the index of the answers by decreasing root mean square standard error.
 
     With `most`, return only that number of rows from both ends.
@@ -276,7 +276,7 @@ def _errors(index: pa.Table) -> dict[str, tuple[Any, Any]]:
     return {one: (queries[mine], errors[mine]) for one, mine in found.items() if mine.any()}
 
 
-def _epsilon(run: Run, cost: Cost) -> list[tuple[float, float]]:
+def _epsilon(run: TableRun, cost: Cost) -> list[tuple[float, float]]:
     """Return (ε, δ) pairs of a cost, at the job's δ first, then at common ones."""
     deltas = [0.0] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
     return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]

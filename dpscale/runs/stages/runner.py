@@ -18,12 +18,12 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.privacy.secret import destroy_secret
 from dpscale.records.frames import FRAME
-from dpscale.runs.directory import ABANDONED, FINISHED, UNREADABLE, RunDirectory, now
+from dpscale.runs.directory import ABANDONED, FINISHED, UNREADABLE, Run, now
 from dpscale.runs.manifest import check_output, disk_errors, frame_tag
-from dpscale.runs.run import Run
 from dpscale.runs.stages import Stage
 from dpscale.runs.stages.budget import check_ledger_exists, check_ledger_link
 from dpscale.runs.stages.measure import columns_of, content_hash, open_table
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import is_local, remove_partial, store_errors
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Finished = Mapping[str, Mapping[str, Any]]
 
 
 def run_stages(
-    run: RunDirectory,
+    run: Run,
     client: Client | None = None,
     scheduler: str | None = None,
     progress: Progress = silent,
@@ -49,7 +49,7 @@ def run_stages(
         engine.close()
 
 
-def run_requested(run: RunDirectory, engine: Engine, only: str | None = None) -> None:
+def run_requested(run: Run, engine: Engine, only: str | None = None) -> None:
     """Run all requested stages in order, or only one, on an engine; the directory is locked meanwhile."""
     with disk_errors(run.path), store_errors(run.path), run.locked():
         finished = {name: entry for name, entry in run.manifest["stages"].items() if run.done(name)}
@@ -57,11 +57,11 @@ def run_requested(run: RunDirectory, engine: Engine, only: str | None = None) ->
             run_stage(stage, run, engine, finished)
 
 
-def _requested(run: RunDirectory, only: str | None) -> list[Stage]:
+def _requested(run: Run, only: str | None) -> list[Stage]:
     return [one for one in run.stages.values() if (one.is_enabled(run) if only is None else only == one.name)]
 
 
-def run_stage(stage: Stage, run: RunDirectory, engine: Engine, finished: Finished | None = None) -> None:
+def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None = None) -> None:
     """Run one stage unless it is finished.
 
     `finished` contains the manifest entries of the stages that were finished before this process began.
@@ -81,13 +81,13 @@ def run_stage(stage: Stage, run: RunDirectory, engine: Engine, finished: Finishe
             stage.perform(run, engine)
 
 
-def _perform(stage: Stage, run: RunDirectory, engine: Engine) -> None:
+def _perform(stage: Stage, run: Run, engine: Engine) -> None:
     """Run the stage; errors of a disk or a store may be reported in full."""
     with disk_errors(run.path), store_errors(run.path):
         stage.perform(run, engine)
 
 
-def end(run: RunDirectory) -> dict[str, Any]:
+def end(run: Run) -> dict[str, Any]:
     """End a run and return how it ended and what it spent; a repeated call changes nothing.
 
     The manifest is updated first: if the process is killed afterwards, the next `end` destroys the noise key, and no
@@ -104,7 +104,7 @@ def end(run: RunDirectory) -> dict[str, Any]:
         return {"run_dir": str(run.path), **(run.ended or {}), **_spent(run)}
 
 
-def _spent(run: RunDirectory) -> dict[str, Any]:
+def _spent(run: Run) -> dict[str, Any]:
     """Return the charge of the run from the ledger, or from the manifest if the ledger is not readable here.
 
     A finished run is published first if it is not yet.
@@ -119,18 +119,18 @@ def _spent(run: RunDirectory) -> dict[str, Any]:
         return {"charged": run.manifest["privacy"], "ledger": str(error)}
 
 
-def ledger_entry(run: RunDirectory) -> dict[str, Any] | None:
+def ledger_entry(run: Run) -> dict[str, Any] | None:
     """Return the state and cost of the run's release on its ledger; None if it was never charged."""
     dataset, release = ledger_dataset(run), ledger_release(run)
     return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
 
 
-def ledger_release(run: RunDirectory) -> str:
+def ledger_release(run: Run) -> str:
     """Return the release id on the ledger: that of the run, or of the multi-table run that it belongs to."""
     return str((run.manifest.get("within") or run.manifest)["release"])
 
 
-def ledger_dataset(run: RunDirectory, chained: bool = False) -> dict[str, Any]:
+def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
     """Return the ledger's summary of the run's dataset, with the links of its hash chain if `chained`.
 
     It is empty if the run never opened a ledger.
@@ -157,7 +157,7 @@ SECRET = "secret.key"
 
 
 @contextmanager
-def remove_on_error(run: RunDirectory) -> Iterator[None]:
+def remove_on_error(run: Run) -> Iterator[None]:
     """Remove a newly created run directory if the block raises a DpscaleError.
 
     Nothing is removed after a TransientError, because the same command resumes the run, or if the release was charged.
@@ -173,7 +173,7 @@ def remove_on_error(run: RunDirectory) -> Iterator[None]:
         raise
 
 
-def _remove_directory(run: RunDirectory) -> None:
+def _remove_directory(run: Run) -> None:
     """Remove the content of a run directory unless the ledger contains the run or another process works in it."""
     with run.locked():
         if run.manifest["privacy"] is not None or ledger_entry(run) is not None:
@@ -188,7 +188,7 @@ def _remove_directory(run: RunDirectory) -> None:
             run.path.parent.rmdir()  # fails if there are other runs
 
 
-def check_repeat(run: RunDirectory) -> str | None:
+def check_repeat(run: Run) -> str | None:
     """Return the status of a measured run; None if it is not measured. Raises DataError if its data changed."""
     if not run.done("measure"):
         return None
@@ -202,7 +202,7 @@ def check_repeat(run: RunDirectory) -> str | None:
     return f"{status}, nothing read, nothing spent"
 
 
-def check_frame(run: Run, client: Client | None = None, scheduler: str | None = None) -> None:
+def check_frame(run: TableRun, client: Client | None = None, scheduler: str | None = None) -> None:
     """Raise DataError unless the data frame of a call is the one that a measured run read.
 
     The frame is read once for its hash (`runs.manifest.frame_tag`).
@@ -223,7 +223,7 @@ def check_frame(run: Run, client: Client | None = None, scheduler: str | None = 
                     "charged, with fresh=True")  # fmt: skip
 
 
-def _tag_of(run: Run, client: Client | None, scheduler: str | None) -> dict[str, str] | None:
+def _tag_of(run: TableRun, client: Client | None, scheduler: str | None) -> dict[str, str] | None:
     engine = resolve(client, scheduler or run.job.engine.scheduler)
     try:
         table = open_table(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
@@ -232,7 +232,7 @@ def _tag_of(run: Run, client: Client | None, scheduler: str | None) -> dict[str,
         engine.close()
 
 
-def _comparison_problem(run: Run, found: dict[str, str] | None) -> str:
+def _comparison_problem(run: TableRun, found: dict[str, str] | None) -> str:
     """Return why two frames cannot be compared."""
     if run.job.data.path != FRAME:
         return "the run read files"
@@ -242,5 +242,5 @@ def _comparison_problem(run: Run, found: dict[str, str] | None) -> str:
         "its fingerprint was computed with another key")  # fmt: skip
 
 
-def _date(run: RunDirectory) -> str:
+def _date(run: Run) -> str:
     return str(run.manifest["stages"]["measure"]["end"])[:10]

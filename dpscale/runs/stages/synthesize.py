@@ -20,8 +20,8 @@ from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.estimates import choose_sampler, estimates_of, low_order_tables, model_folder, open_sampler
-from dpscale.runs.run import Run
 from dpscale.runs.stages.preflight import check_rows
+from dpscale.runs.table import TableRun
 from dpscale.storage.files import listed, present, write_whole, writing
 from dpscale.synthesis.decode import column, table_of, type_of
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes, split_rows
@@ -37,7 +37,7 @@ INDEX = "_rows.json"  # readers of a folder skip names that begin with an unders
 Counts = list[np.ndarray]
 
 
-def perform(run: Run, engine: Engine) -> None:
+def perform(run: TableRun, engine: Engine) -> None:
     """Fit the sampler, draw every part and write the description."""
     settings, folder, columns, memory = _settings(run), model_folder(run), len(run.domain), run.job.engine.bytes
     check_rows(settings, settings.rows, columns, memory)
@@ -54,7 +54,7 @@ def perform(run: Run, engine: Engine) -> None:
 
 
 def _write_description(
-    run: Run, sampler: RowSampler, description: dict[str, Any], written: list[tuple[list[str], Counts]]
+    run: TableRun, sampler: RowSampler, description: dict[str, Any], written: list[tuple[list[str], Counts]]
 ) -> None:
     """Write the description of the rows and their distance from the estimates."""
     counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts in written), strict=True)]
@@ -70,7 +70,7 @@ def _write_description(
     write_whole(run.path / "synthetic" / INDEX, json.dumps(content, indent=1).encode())
 
 
-def _distance_warning(run: Run, sampler: RowSampler, counts: Counts, rows: int) -> str:
+def _distance_warning(run: TableRun, sampler: RowSampler, counts: Counts, rows: int) -> str:
     """Return a warning if rows are too far from the estimates from which they are drawn; "" if they are not.
 
     Least-squares estimates may be negative and inconsistent. Rows are then drawn from low-order tables.
@@ -80,7 +80,7 @@ def _distance_warning(run: Run, sampler: RowSampler, counts: Counts, rows: int) 
     return distance_warning(counts, sampler.names, attribute_sizes(sampler), model.marginal, rows)
 
 
-def _settings(run: Run) -> SynthesizeTable:
+def _settings(run: TableRun) -> SynthesizeTable:
     return run.synthesis or SynthesizeTable()
 
 
@@ -109,7 +109,7 @@ def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, par
     return files, count_sampled_sets(rows, attribute_sizes(sampler), weights)
 
 
-def drawn_rows(run: Run, sampler: RowSampler, part: RowPart) -> Integers32:
+def drawn_rows(run: TableRun, sampler: RowSampler, part: RowPart) -> Integers32:
     """Return the cells of a part's rows; rows that the domain's rules exclude are repaired."""
     rows = sampler.rows(part, run.manifest["release"])
     if not run.domain.rules:
@@ -119,7 +119,7 @@ def drawn_rows(run: Run, sampler: RowSampler, part: RowPart) -> Integers32:
 
 
 def _decoded(
-    run: Run, sampler: RowSampler, cells: Integers32, weights: np.ndarray | None, stream: PublicStream
+    run: TableRun, sampler: RowSampler, cells: Integers32, weights: np.ndarray | None, stream: PublicStream
 ) -> pa.Table:
     """Return the columns in the order and with the types of the input."""
     names, types = sampler.names, run.manifest.get("columns") or {}

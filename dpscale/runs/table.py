@@ -22,16 +22,17 @@ import tomli_w
 
 from dpscale.base.errors import DataError, JobError
 from dpscale.domain import Domain
-from dpscale.job import Job
+from dpscale.job import TableJob
 from dpscale.job.data import Data
 from dpscale.job.sections import SynthesizeTable, with_old_names
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.records.origin import Layout, Origin, differing, layout
-from dpscale.runs.directory import NewRun, RunDirectory
+from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings, versions
 from dpscale.runs.stages import STAGES
+from dpscale.runs.stages.preflight import check_preflight
 from dpscale.storage.files import read_text
 from dpscale.workload import Workload
 
@@ -39,10 +40,11 @@ from dpscale.workload import Workload
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
-class Run(RunDirectory):
+class TableRun(Run):
     """An existing run of one table; `create` makes one for a job or reopens that of an earlier run."""
 
-    job: Job
+    job: TableJob
+    job_class = TableJob
     stages = STAGES
     frame: object = None  # the data, if a call passes them as a frame
     measured_together = False  # the run of several tables, which charges for all, measures this one of them
@@ -56,7 +58,7 @@ class Run(RunDirectory):
             self.job, self.domain, workload = inputs
             vars(self)["workload"] = workload
         else:
-            self.job = Job.read(self.path / "job.toml", stored=True)
+            self.job = TableJob.read(self.path / "job.toml", stored=True)
             self.domain = Domain.read(self.path / "domain.toml")
         if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
             raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
@@ -64,18 +66,26 @@ class Run(RunDirectory):
                            "restore them, or start a new run with your job")  # fmt: skip
 
     @classmethod
-    def _prepare(cls, job: Job) -> NewRun:
+    def _prepare(cls, job: TableJob) -> NewRun:
         domain = job.read_domain()
         workload, digest = job.build_workload(domain), job_digest(job, domain)
         return NewRun(digest, lambda number: _first_files(job, domain, digest, number), (domain, workload))
 
-    def _reopen(self, job: Job) -> None:
+    @classmethod
+    def _preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
+        check_preflight(job, *inputs)
+
+    @classmethod
+    def table_jobs(cls, job: TableJob) -> Mapping[str, TableJob]:
+        return {"data": job}
+
+    def _reopen(self, job: TableJob) -> None:
         if job.synthesize not in (None, self.synthesis):
             with self.locked():
                 self.request_rows(job.synthesize)
 
     @property
-    def tables(self) -> Mapping[str, Run]:
+    def tables(self) -> Mapping[str, TableRun]:
         return {"data": self}
 
     def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
@@ -183,7 +193,7 @@ class Run(RunDirectory):
         return {}
 
 
-def job_digest(job: Job, domain: Domain) -> str:
+def job_digest(job: TableJob, domain: Domain) -> str:
     """Return the digest that identifies a job: all settings except scheduler, memory and synthetic rows."""
     content = with_old_names(job.to_dict())
     for setting in ("scheduler", "memory"):
@@ -194,7 +204,7 @@ def job_digest(job: Job, domain: Domain) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _first_files(job: Job, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
+def _first_files(job: TableJob, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
     entries: dict[str, Any] = {"mechanism": {"name": job.method.name, "version": job.method.version}}
     entries |= {"versions": versions() | job.distributions} if job.distributions else {}
@@ -217,7 +227,7 @@ def _layout(data: Data) -> Layout | None:
     return None
 
 
-def origin_of(run: Run) -> Origin:
+def origin_of(run: TableRun) -> Origin:
     """Return the origin of the data; a versioned table is read at the version with which the run started."""
     origin, table = run.job.data.origin, run.manifest.get("table")
     return replace(origin, version=table["version"]) if table and origin.format else origin

@@ -1,0 +1,154 @@
+"""Stages of a run of several components, and the component of a private table.
+
+Every stage visits each component after those it depends on. The measure stage also estimates and samples each table,
+because links are measured between synthetic rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpscale.base.errors import ReportError
+from dpscale.base.numerics import Integers
+from dpscale.engine import Engine
+from dpscale.privacy.accounting import Cost
+from dpscale.runs.composite import CompositeRun
+from dpscale.runs.directory import UNREADABLE
+from dpscale.runs.links.report import write_report
+from dpscale.runs.links.writer import write_tables
+from dpscale.runs.stages.budget import ensure_noise_key
+from dpscale.runs.stages.runner import run_requested
+from dpscale.runs.table import TableRun
+from dpscale.storage.files import flush_names, remove_partial
+
+RELEASED = ("measure", "reconstruct", "synthesize")  # stages of a table whose output other components read
+
+
+@dataclass(frozen=True, eq=False)
+class TableComponent:
+    """Component of a private table: its run, which draws under the common charge.
+
+    Attributes
+    ----------
+    name : str
+    run : TableRun
+    steps : int
+        Number of neighbours of the table's run that connect two of the job; its cost grows accordingly.
+    """
+
+    name: str
+    run: TableRun
+    steps: int
+    depends_on: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> Cost:
+        return self.run.measurement_plan.cost.scaled(self.steps)
+
+    @property
+    def plan_digest(self) -> str:
+        return self.run.measurement_plan.digest
+
+    def plan(self, engine: Engine) -> None:
+        run_requested(self.run, engine, "plan")
+
+    def check(self, engine: Engine) -> None:
+        """Do nothing: the run of the table counts and checks its records before the charge."""
+
+    def measure(self, engine: Engine) -> None:
+        for stage in RELEASED:
+            run_requested(self.run, engine, stage)
+
+    def is_measured(self) -> bool:
+        return all(self.run.done(stage) for stage in RELEASED)
+
+    def reconstruct(self, engine: Engine) -> None:
+        run_requested(self.run, engine, "reconstruct")
+
+    def synthesize(self, engine: Engine) -> dict[str, Integers]:
+        run_requested(self.run, engine, "synthesize")
+        return {}
+
+    def report(self, engine: Engine) -> None:
+        run_requested(self.run, engine, "report")
+
+
+def table_components(run: CompositeRun) -> list[TableComponent]:
+    """Return the components of the private tables."""
+    steps = run.neighbours.steps
+    return [TableComponent(f"tables.{name}", table, steps[name]) for name, table in run.tables.items()]
+
+
+def plan(run: CompositeRun, engine: Engine) -> None:
+    """Plan every component, which determines the total cost."""
+    run.pin_versions()
+    for one in run.components().values():
+        one.plan(engine)
+    run.assign_charges()
+
+
+def measure(run: CompositeRun, engine: Engine) -> None:
+    """Read the data, so that refused data cost nothing; then measure every component after those it depends on."""
+    run.assign_charges()  # from the plans as they are read now, which are those that are drawn
+    ensure_noise_key(run)
+    run.charge(reserve=False)
+    components = run.components().values()
+    for one in components:
+        one.check(engine)
+    for one in components:
+        one.measure(engine)
+    remove_partial(run.path / "links")
+    run.publish()
+
+
+def finish(run: CompositeRun) -> bool:
+    """Complete the measure stage if all noise is drawn, for example after a kill at the very end.
+
+    Returns
+    -------
+    bool
+        Whether all components are measured. Nothing is drawn.
+    """
+    try:
+        if not all(one.is_measured() for one in run.components().values()):
+            return False
+    except UNREADABLE:
+        return False
+    with run.record_stage(run.stages["measure"]):
+        remove_partial(run.path / "links")
+        for folder in run.drawn_folders:
+            flush_names(folder)
+        run.destroy_key()
+    return True
+
+
+def publish_finished(run: CompositeRun) -> None:
+    """Publish a release whose noise is drawn."""
+    run.publish()
+
+
+def reconstruct(run: CompositeRun, engine: Engine) -> None:
+    """Write the answers of every component."""
+    for one in run.components().values():
+        one.reconstruct(engine)
+
+
+def synthesize(run: CompositeRun, engine: Engine) -> None:
+    """Sample the rows of every component, then write every table with its keys."""
+    links: dict[str, Integers] = {}
+    for one in run.components().values():
+        links |= one.synthesize(engine)
+    write_tables(run, links)
+
+
+def report(run: CompositeRun, engine: Engine) -> None:
+    """Write the reports of the components and of the job; if sections fail, the others are written first."""
+    failures = list[ReportError]()
+    for one in run.components().values():
+        try:
+            one.report(engine)
+        except ReportError as error:
+            failures.append(error)
+    write_report(run)
+    if failures:
+        raise failures[0]

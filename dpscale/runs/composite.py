@@ -1,0 +1,310 @@
+"""Run of several components: private tables, each with a run directory of its own, and links between their rows.
+
+    job.toml  manifest.json  tables/NAME/ (a run each)  links/NAME/  synthetic/NAME/  report.html
+
+secret.key exists from the first draw to the last. The total cost of all components is reserved before the first draw.
+Before its first draw each component records on the ledger which data it draws from. A second directory that draws
+something else under the same charge is refused, like a changed round of an adaptive release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import tomli_w
+
+from dpscale.base.errors import JobError
+from dpscale.base.numerics import Integers
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.job import TableJob
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
+from dpscale.job.sections import with_old_names
+from dpscale.job.tables import CompositeJob, TableSection
+from dpscale.privacy.accounting import Cost
+from dpscale.records import Table
+from dpscale.records.origin import Layout, differing, layout
+from dpscale.runs.directory import NewRun, Run
+from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest
+from dpscale.runs.stages import STAGES as TABLE_STAGES
+from dpscale.runs.stages.budget import Charge, charge_release, open_ledger, publish_release
+from dpscale.runs.stages.preflight import check_cap
+from dpscale.runs.table import TableRun
+from dpscale.storage.files import present, read_text
+
+Files = TableSection | str  # a table of pairs is a path
+NO_DOMAIN = Domain({"links": 2})  # for files of which only keys are read
+
+
+def open_table(files: Files, domain: Domain = NO_DOMAIN) -> Table:
+    """Return the table of the files, with large files split into partitions."""
+    return Table.open(files, domain).split() if isinstance(files, str) else files.origin.table(files.path, domain)
+
+
+def latest_versions(job: CompositeJob) -> dict[str, int]:
+    """Return the latest version of every versioned table for which the job states none."""
+    unversioned = {name: one for name, one in job.tables.items() if one.lake and one.version is None}
+    return {name: one.origin.lake(one.path).version for name, one in unversioned.items()}
+
+
+def at_versions(job: CompositeJob, versions: Mapping[str, int]) -> CompositeJob:
+    """Return the job with these versions of some tables."""
+    tables = {name: one.model_copy(update={"version": versions[name]}) if name in versions else one
+              for name, one in job.tables.items()}  # fmt: skip
+    return job.model_copy(update={"tables": tables}) if versions else job
+
+
+KIND = "database"
+INDEX = "_tables.json"
+STAGES = {
+    name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1], enabled_by="",
+                  module=f"dpscale.runs.components:{name}")
+    for name, stage in TABLE_STAGES.items()
+}  # fmt: skip
+
+
+class Component(Protocol):
+    """Part of a release with measurements of its own.
+
+    Attributes
+    ----------
+    name : str
+        Kind and name, for example "tables.users".
+    depends_on : tuple of str
+        Names of the components whose released values its measurement reads.
+    """
+
+    name: str
+    depends_on: tuple[str, ...]
+
+    @property
+    def cost(self) -> Cost:
+        """Exact cost to one privacy unit of the job, known once the component is planned."""
+
+    @property
+    def plan_digest(self) -> str | None:
+        """Digest of the plan; None if the job determines all draws."""
+
+    def plan(self, engine: Engine) -> None:
+        """Choose the measurements. Reads no data."""
+
+    def check(self, engine: Engine) -> None:
+        """Read the data and refuse invalid data. Spends nothing; repeated after an interruption."""
+
+    def measure(self, engine: Engine) -> None:
+        """Draw the noise of all measurements that are not stored, and derive what other components read."""
+
+    def is_measured(self) -> bool:
+        """Return whether all noise is drawn; completes derived files from stored values, and draws nothing."""
+
+    def reconstruct(self, engine: Engine) -> None:
+        """Write the answers."""
+
+    def synthesize(self, engine: Engine) -> Mapping[str, Integers]:
+        """Sample the synthetic rows; return sampled links as rows of both tables, by the name of the link."""
+
+    def report(self, engine: Engine) -> None:
+        """Write the report of the component."""
+
+
+# one line per kind of component: module and function that returns the components of a run
+KINDS: dict[str, str] = {
+    "tables": "dpscale.runs.components:table_components",
+    "links": "dpscale.runs.links.component:link_components",
+}
+
+
+def components_of(run: CompositeRun) -> dict[str, Component]:
+    """Return the components of a run by name, each after those it depends on, otherwise in the order of the job."""
+    found: dict[str, Component] = {}
+    for module, _, function in (place.partition(":") for place in KINDS.values()):
+        found |= {one.name: one for one in getattr(import_module(module), function)(run)}
+    return in_order(found)
+
+
+def in_order(components: Mapping[str, Component]) -> dict[str, Component]:
+    """Return components in topological order. Raises JobError for an unknown dependency or a cycle."""
+    found: dict[str, Component] = {}
+    while left := [one for name, one in components.items() if name not in found]:
+        ready = next((one for one in left if found.keys() >= set(one.depends_on)), None)
+        if ready is None:
+            names = {name for one in left for name in one.depends_on if name not in found}
+            raise JobError("components", f"{left[0].name} depends on {', '.join(sorted(names))}",
+                           "components without a cycle of dependencies", "remove one of them")  # fmt: skip
+        found[ready.name] = ready
+    return found
+
+
+class CompositeRun(Run):
+    """Existing run directory of several components. `create` makes one for a job, or reopens it."""
+
+    job: CompositeJob
+    job_class = CompositeJob
+    stages = STAGES
+
+    def _load(self, inputs: tuple[Any, ...]) -> None:
+        if self.manifest.get("kind") != KIND:
+            raise JobError("run directory", f"{self.path} is not a run of several tables",
+                           "a run directory of a multi-table job", "check the path")  # fmt: skip
+        job = CompositeJob.read(self.path / "job.toml", stored=True)
+        if self.manifest["job_sha256"] != digest_of(job):
+            raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
+                           "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
+        self.job = at_versions(job, self.manifest.get("at", {}))
+
+    @classmethod
+    def _prepare(cls, job: CompositeJob) -> NewRun:
+        neighbour_relation(job)
+        digest = digest_of(job)
+        return NewRun(digest, lambda number: _first_files(job, digest, number))
+
+    @classmethod
+    def _preflight(cls, job: CompositeJob, inputs: tuple[Any, ...]) -> None:
+        check_cap(job, neighbour_relation(job).protects)
+
+    @classmethod
+    def table_jobs(cls, job: CompositeJob) -> Mapping[str, TableJob]:
+        return table_jobs(job)
+
+    @classmethod
+    def overview(cls, job: CompositeJob) -> dict[str, Any]:
+        found: dict[str, Any] = import_module("dpscale.runs.links.planning").summary(job)
+        return found
+
+    def _reopen(self, job: CompositeJob) -> None:
+        """Do nothing: the settings of rows are part of the job's digest."""
+
+    def pin_versions(self) -> None:
+        """Record the latest version of versioned tables, so that later reads use it."""
+        if "at" not in self.manifest and (found := latest_versions(self.job)):
+            self.update(at=found)
+            self.job = at_versions(self.job, found)
+
+    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+        folder = self.path / "synthetic"
+        files: dict[str, list[str]] = json.loads(read_text(folder / INDEX))
+        return {name: read([str(folder / one) for one in own]) for name, own in files.items()}
+
+    @property
+    def data_paths(self) -> list[str]:
+        return [one.path for one in self.job.tables.values()] + [one.via for one in self.job.link if one.via]
+
+    def changed_data(self) -> dict[str, list[str]]:
+        known, found = self.manifest.get("data") or {}, self.layouts()
+        pairs = {name: (before, found.get(name)) for name, before in known.items()}
+        changed = {name: differing(before, now) for name, (before, now) in pairs.items() if before and now}
+        return {f"{name}.{'via' if name.startswith('link') else 'path'}": one for name, one in changed.items() if one}
+
+    def layouts(self) -> dict[str, Layout | None]:
+        """Return size, time and number of files, or the version, of every table and table of pairs."""
+        found = {f"tables.{name}": _layout(one) for name, one in self.job.tables.items()}
+        return found | {f"link {one.called}": layout(one.via) for one in self.job.link if one.via}
+
+    @property
+    def pair_tables(self) -> tuple[str, ...]:
+        return tuple(one.called for one in self.job.link if one.via)
+
+    @property
+    def parts(self) -> Mapping[str, TableRun]:
+        """Runs of the tables that have started."""
+        paths = {name: self.path / "tables" / name for name in self.job.tables}
+        return {name: TableRun(path) for name, path in paths.items() if present(path / MANIFEST)}
+
+    @cached_property
+    def neighbours(self) -> NeighbourRelation:
+        return neighbour_relation(self.job)
+
+    @cached_property
+    def tables(self) -> dict[str, TableRun]:
+        """Runs of the private tables."""
+        private = [name for name, one in self.job.tables.items() if not one.public]
+        return {name: self._create_table(name) for name in private}
+
+    def components(self) -> dict[str, Component]:
+        """Return the components by name, each after those it depends on; new objects, with the data of one stage."""
+        return components_of(self)
+
+    @property
+    def cost(self) -> Cost:
+        """Total cost of the components; available after all of them are planned."""
+        return Cost.total([one.cost for one in self.components().values()]).coarsened()
+
+    def charge(self, reserve: bool = True) -> str:
+        """Reserve the total cost and return the release's state; a repeated call costs nothing."""
+        own = self._entry()
+        terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
+        recorded = {"dataset": self.job.dataset, **own, **own["protects"]}
+        return charge_release(self, Charge(*terms, self.neighbours.protects), recorded, reserve)
+
+    def _entry(self) -> dict[str, Any]:
+        """Return the ledger entry of the job; available after all components are planned."""
+        plans = [one.plan_digest for one in self.components().values() if one.plan_digest is not None]
+        content, protects = [self.manifest["job_sha256"], plans], self.neighbours.protects
+        return {
+            "release": self.manifest["release"],
+            "cost": self.cost.to_dict(),
+            "digest": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+            "epsilon": self.job.privacy.epsilon,
+            "delta": self.job.privacy.delta,
+            "protects": {
+                "unit": protects.unit,
+                "relation": protects.relation,
+                "bound": protects.bound,
+                "table": protects.table,
+            },
+        }
+
+    def assign_charges(self) -> None:
+        """Record in every table's run the charge under which it draws."""
+        for number, table in enumerate(self.tables.values()):
+            within = {**self._entry(), "piece": number}
+            if table.manifest.get("within") != within:
+                table.update(within=within)
+
+    def record_draws(self, number: int, digest: str) -> None:
+        """Record on the ledger a digest of the data and the query of a component's draws, by its number."""
+        with open_ledger(self) as ledger:
+            ledger.decide(self.manifest["release"], number, digest)
+
+    def publish(self) -> None:
+        """Publish the release of all components, once all noise is drawn."""
+        publish_release(self, self.manifest["release"], self.charge(), self.drawn_folders)
+
+    @property
+    def drawn_folders(self) -> tuple[Path, ...]:
+        """Folders with drawn values, except those of the tables' runs."""
+        return (*sorted((self.path / "links").glob("*/")), self.path / "links", self.path)
+
+    def _create_table(self, name: str) -> TableRun:
+        """Create the run of a table, or reopen it. With a seed, the numbers of runs tell their noise apart."""
+        job, number = table_job(self.job, self.neighbours, name, self.path), self.manifest.get("number", 1)
+        run = TableRun.create(job, self.path / "tables" / name, number=number)
+        run.measured_together = True
+        return run
+
+
+def _layout(table: TableSection) -> Layout | None:
+    """Return the version of a versioned table, otherwise the layout of its files."""
+    return {"version": table.version} if table.version is not None else layout(table.path, named=table.dialect.format)
+
+
+def digest_of(job: CompositeJob) -> str:
+    """Return the digest that identifies a job: all settings except scheduler and memory."""
+    content = with_old_names(job.to_dict())
+    for setting in ("scheduler", "memory"):
+        content["engine"].pop(setting, None)
+    text = json.dumps([content, [one.digest for one in job.domains.values()]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes]:
+    """Return the initial files of a run, the manifest last."""
+    manifest = first_manifest(job.engine.seed, digest, number, kind=KIND)
+    return {"job.toml": tomli_w.dumps(job.to_dict()).encode(), MANIFEST: json.dumps(manifest, indent=2).encode()}

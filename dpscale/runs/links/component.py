@@ -1,0 +1,117 @@
+"""Component of a link: read and checked with all links, measured between the synthetic rows of both tables, sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dpscale.base.numerics import Integers
+from dpscale.engine import Engine
+from dpscale.job.tables import LinkSection
+from dpscale.privacy.accounting import Cost
+from dpscale.runs.composite import CompositeRun
+from dpscale.runs.links.budget import budget
+from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.link_sampling import LinkSides
+from dpscale.runs.links.measuring import check_unchanged, current_stamps, measure_link, read_all, snapshot_of
+from dpscale.runs.links.writer import check_public
+from dpscale.storage.files import present
+
+
+@dataclass(eq=False)
+class LinkReader:
+    """Data that the links of a run share: the exact links, read together, and the rows of both ends.
+
+    Attributes
+    ----------
+    run : CompositeRun
+    exact : mapping of str to ExactLinks
+        Empty before they are read, and if all noise is drawn.
+    """
+
+    run: CompositeRun
+    exact: Mapping[str, ExactLinks] = field(default_factory=dict, repr=False)
+
+    def read(self, engine: Engine) -> None:
+        """Read and check all links once, unless all noise was drawn before the key was destroyed."""
+        if self.exact or not present(self.run.secret_path):
+            return
+        stamps_before = current_stamps(self.run)
+        snapshot_of(self.run, engine)
+        check_public(self.run.job)
+        self.exact = read_all(self.run, engine)
+        check_unchanged(self.run, stamps_before)
+
+    @cached_property
+    def sides(self) -> LinkSides:
+        return LinkSides(self.run)
+
+
+@dataclass(frozen=True, eq=False)
+class LinkComponent:
+    """Component of a link.
+
+    Attributes
+    ----------
+    reader : LinkReader
+    link : LinkSection
+    number : int
+        Position of the link in the job; it numbers the records of its draws on the ledger.
+    """
+
+    reader: LinkReader
+    link: LinkSection
+    number: int
+    plan_digest: None = None  # shares are planned from released values, while measuring
+
+    @property
+    def name(self) -> str:
+        return f"links.{self.link.called}"
+
+    @property
+    def depends_on(self) -> tuple[str, ...]:
+        """The private tables at both ends, and the links that are counted as attributes of their rows."""
+        ends = [name for name in (self.link.parent, self.link.child) if name in self.reader.run.tables]
+        return (*(f"tables.{name}" for name in dict.fromkeys(ends)),
+                *(f"links.{name}" for name in self.link.counts or ()))  # fmt: skip
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(gaussian=budget(self.reader.run.job, self.name))
+
+    def plan(self, engine: Engine) -> None:
+        """Do nothing: the job determines the budget of every measurement."""
+
+    def check(self, engine: Engine) -> None:
+        self.reader.read(engine)
+
+    def measure(self, engine: Engine) -> None:
+        self._sample(wanted=False)
+
+    def is_measured(self) -> bool:
+        self._sample(wanted=False)  # reads stored values only
+        return True
+
+    def reconstruct(self, engine: Engine) -> None:
+        """Do nothing: a link has no answers of its own."""
+
+    def synthesize(self, engine: Engine) -> dict[str, Integers]:
+        """Sample the links; they become columns of the tables, or a table of pairs, when all tables are written."""
+        return {self.link.called: self._sample(wanted=True)}
+
+    def report(self, engine: Engine) -> None:
+        """Do nothing: the report of the job describes the links."""
+
+    def _sample(self, wanted: bool) -> Integers:
+        """Measure what is not stored, and return the sampled links if they are wanted or counted by a later link."""
+        run, sides = self.reader.run, self.reader.sides
+        exact = self.reader.exact.get(self.link.called)
+        measured = measure_link(run, self.link, self.number, sides.of(self.link), exact)
+        return sides.known(self.link, measured, wanted)
+
+
+def link_components(run: CompositeRun) -> list[LinkComponent]:
+    """Return the components of the links, in the order of the job."""
+    reader = LinkReader(run)
+    return [LinkComponent(reader, link, number) for number, link in enumerate(run.job.link)]
