@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 import tomli_w
 
-from dpscale.base.errors import JobError
+from dpscale.base.errors import BudgetError, JobError
 from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
 from dpscale.engine import Engine
@@ -62,6 +63,7 @@ def at_versions(job: CompositeJob, versions: Mapping[str, int]) -> CompositeJob:
 
 
 KIND = "database"
+ROUNDING = 1 + Fraction(1, 10**9)  # shares are floats, whose sum may exceed 1 by rounding
 INDEX = "_tables.json"
 STAGES = {
     name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1], enabled_by="",
@@ -233,8 +235,12 @@ class CompositeRun(Run):
 
     @property
     def cost(self) -> Cost:
-        """Total cost of the components; available after all of them are planned."""
-        return Cost.total([one.cost for one in self.components().values()]).coarsened()
+        """Total cost of the components, known once they are planned. Raises BudgetError above the job's budget."""
+        cost, budget = Cost.total([one.cost for one in self.components().values()]), self.job.privacy.budget.amount
+        if cost.squared_mu > Fraction(budget) * ROUNDING:
+            raise BudgetError("privacy", f"components that cost {float(cost.squared_mu):.6g} in total",
+                              f"at most the budget of the job, {budget:.6g}", "lower their shares")  # fmt: skip
+        return cost.coarsened()
 
     def charge(self, reserve: bool = True) -> str:
         """Reserve the total cost and return the release's state; a repeated call costs nothing."""

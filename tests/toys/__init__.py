@@ -2,6 +2,7 @@
 
 from dpscale.mechanisms import MECHANISMS
 from dpscale.reconstruction import RECONSTRUCTIONS
+from dpscale.runs.composite import KINDS
 from dpscale.runs.stages import STAGES, Stage
 from dpscale.workload import FAMILIES
 from tests.toys.window import FAMILY
@@ -13,6 +14,7 @@ def register() -> None:
     MECHANISMS["tree"] = "tests.toys.tree"
     RECONSTRUCTIONS["cut-at-zero"] = "tests.toys.cut_at_zero"
     FAMILIES["window"] = FAMILY
+    KINDS["heads"] = "tests.toys.heads:heads_components"
     STAGES["totals"] = Stage("totals", "Write the estimated totals.", "totals", "totals/totals.json",
                              "tests.toys.totals", needs=("measure",))  # fmt: skip
 
@@ -23,6 +25,7 @@ def unregister() -> None:
         (MECHANISMS, ("one-ways", "tree")),
         (RECONSTRUCTIONS, ("cut-at-zero",)),
         (FAMILIES, ("window",)),
+        (KINDS, ("heads",)),
         (STAGES, ("totals",)),
     ):
         for name in names:

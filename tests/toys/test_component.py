@@ -1,0 +1,92 @@
+"""A component of another kind in a run of several: planned, charged, measured once, resumed and published with it."""
+
+import json
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+import tomli_w
+
+import dpscale as dp
+from dpscale.ledger import Ledger
+from dpscale.privacy.accounting import Cost
+from dpscale.runs import components
+from dpscale.runs.composite import KINDS, in_order
+from dpscale.runs.opening import open_run
+from dpscale.runs.stages.runner import run_stages
+from tests.links.small import make_frames, make_job, write_job
+from tests.toys import heads, register, unregister
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    register()
+    yield
+    unregister()
+
+
+def write_shop(folder):
+    """Write a job whose tables and links leave a hundredth of the budget."""
+    content = make_job()
+    for section in (content["tables"]["persons"], content["tables"]["orders"], *content["link"]):
+        section["share"] = 0.19
+    path = write_job(folder)
+    path.write_text(tomli_w.dumps(content))
+    return path
+
+
+def charged(folder):
+    with Ledger.open(folder / "ledger.sqlite", create=False) as ledger:
+        [row] = ledger.summary()["datasets"]["shop"]["releases"]
+    return row["state"], Cost.from_dict(row["cost"]).squared_mu
+
+
+def test_component_is_charged_and_measured_with_the_others(tmp_path):
+    run = open_run(dp.run(write_shop(tmp_path), tmp_path / "run").path)
+    assert list(run.components()) == [
+        "tables.persons", "tables.orders", "links.orders", "links.ratings", "links.homes", "heads.root"
+    ]  # fmt: skip
+    rows = json.loads((run.path / "heads.json").read_text())["rows"]
+    assert 0 < abs(rows - len(make_frames()["persons"])) < 30
+    own = sum(one.cost.squared_mu for one in run.components().values())
+    state, squared_mu = charged(tmp_path)
+    assert (state, own <= squared_mu <= Fraction(8)) == ("released", True)
+    assert own - run.components()["heads.root"].cost.squared_mu < own
+    assert not list(run.path.rglob("secret.key"))
+
+
+def test_interrupted_component_is_drawn_once(tmp_path, monkeypatch):
+    path = write_shop(tmp_path)
+    whole = dp.run(path, tmp_path / "whole").path
+    with monkeypatch.context() as patch:
+        patch.setattr(components.CompositeRun, "publish", lambda run: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, tmp_path / "again")
+    assert charged(tmp_path)[0] == "released"  # the same seed: both runs have one release
+    before = (tmp_path / "again/links/heads/rows.npy").read_bytes()
+    run_stages(open_run(tmp_path / "again"))
+    assert (tmp_path / "again/links/heads/rows.npy").read_bytes() == before
+    assert (whole / "links/heads/rows.npy").read_bytes() == before
+
+
+def test_component_beyond_the_budget_is_refused_before_the_charge(tmp_path, monkeypatch):
+    monkeypatch.setattr(heads, "TIMES", 10)
+    with pytest.raises(dp.BudgetError, match=r"components that cost .* expected at most the budget of the job"):
+        dp.run(write_shop(tmp_path), tmp_path / "run")
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert not ledger.summary()["datasets"].get("shop", {}).get("releases")
+
+
+def test_components_are_in_order_of_their_dependencies():
+    def named(**depends_on):
+        return {name: SimpleNamespace(name=name, depends_on=others) for name, others in depends_on.items()}
+
+    assert list(in_order(named(a=("c",), b=(), c=("b",), d=()))) == ["b", "c", "a", "d"]
+    assert list(in_order(named(a=(), b=(), c=()))) == ["a", "b", "c"]
+    for wrong in (named(a=("b",), b=("a",)), named(a=("x",)), named(a=("a",))):
+        with pytest.raises(dp.JobError, match="components: a depends on"):
+            in_order(wrong)
+
+
+def test_every_kind_of_component_is_one_line():
+    assert set(KINDS) == {"tables", "links", "heads"}
