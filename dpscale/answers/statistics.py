@@ -16,7 +16,7 @@ import numpy as np
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, Integers
 from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.joint_intervals import half_width
 
@@ -239,3 +239,19 @@ def _value(attribute: Attribute, cell: int, within: float) -> float:
         left, right = attribute.edges[cell], attribute.edges[cell + 1]
         return left + within * (right - left)
     return float(attribute.low + attribute.step * cell)
+
+
+def cramers_v(counts: Integers) -> float:
+    """Return bias-corrected Cramér's V of counts, shape (n_a, n_b).
+
+    It is 0 without dependence and 1 if one attribute determines the other; nan without records.
+    """
+    table = counts[counts.sum(1) > 0][:, counts.sum(0) > 0].astype(np.float64)
+    (rows, columns), total = table.shape, table.sum()
+    if min(rows, columns) < 2:
+        return 0.0 if total else math.nan
+    expected = np.outer(table.sum(1), table.sum(0)) / total
+    squared = float(((table - expected) ** 2 / expected).sum() / total)
+    squared = max(squared - (rows - 1) * (columns - 1) / (total - 1), 0.0)
+    least = min(size - (size - 1) ** 2 / (total - 1) for size in (rows, columns)) - 1
+    return min(math.sqrt(squared / least), 1.0) if least > 0 else math.nan

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from math import comb, isfinite, nan, sqrt
+from math import comb, isfinite, nan
 from typing import Any
 
 import numpy as np
 
+from dpscale.answers.statistics import cramers_v
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.counting.count import Counter, Layout, encoded
 from dpscale.counting.cover import guess_rows, plan_cover
@@ -61,22 +62,6 @@ def _draw_numbers(every: int, stream: PublicStream) -> list[int]:
 
 Pair = tuple[AttributeSet, float, float]
 WORST_PAIRS = 10
-
-
-def cramers_v(counts: Integers) -> float:
-    """Return bias-corrected Cramér's V of counts, shape (n_a, n_b).
-
-    It is 0 without dependence and 1 if one attribute determines the other; nan without records.
-    """
-    table = counts[counts.sum(1) > 0][:, counts.sum(0) > 0].astype(np.float64)
-    (rows, columns), total = table.shape, table.sum()
-    if min(rows, columns) < 2:
-        return 0.0 if total else nan
-    expected = np.outer(table.sum(1), table.sum(0)) / total
-    squared = float(((table - expected) ** 2 / expected).sum() / total)
-    squared = max(squared - (rows - 1) * (columns - 1) / (total - 1), 0.0)
-    least = min(size - (size - 1) ** 2 / (total - 1) for size in (rows, columns)) - 1
-    return min(sqrt(squared / least), 1.0) if least > 0 else nan
 
 
 def summarise_dependence(found: Sequence[Pair]) -> dict[str, Any]:

@@ -67,3 +67,39 @@ def test_planted_fault_is_detected(shop: Path, tmp_path: Path, fault: Any) -> No
         assert not released_links(shop)["ratings"].whole
     finally:
         file.write_bytes(before)
+
+
+def linked_frames(run: Path) -> pd.DataFrame:
+    found = {name: frame.compute() for name, frame in dp.Release.open(run).synthetic().items()}
+    return found["orders"].merge(found["persons"], left_on="person", right_on="id")
+
+
+def test_strongest_association_equals_counts_of_linked_rows(shop: Path) -> None:
+    """In the data the amount of an order depends on the sex of the person."""
+    first = released_links(shop)["orders"].associations[0]
+    assert first.names == ("sex", "amount")
+    rows = linked_frames(shop)
+    above = rows.amount >= 10
+    wanted = [[int(((rows.sex == sex) & (above == high)).sum()) for high in (False, True)] for sex in ("F", "M")]
+    assert first.counts[:, :2].tolist() == wanted
+    assert first.strength > 0.4
+    assert "strongest associations across" in (shop / "report.html").read_text()
+
+
+def test_permuted_links_have_no_strong_association(shop: Path) -> None:
+    [file] = (shop / "synthetic/orders").glob("*.parquet")
+    before = file.read_bytes()
+    rows = pd.read_parquet(file)
+    rows.assign(person=rows.person.sample(frac=1, random_state=0).to_numpy()).to_parquet(file, index=False)
+    try:
+        assert all(one.strength < 0.2 for one in released_links(shop)["orders"].associations)
+    finally:
+        file.write_bytes(before)
+
+
+def test_cost_section_lists_components_whose_squares_add(shop: Path) -> None:
+    run = CompositeRun(shop)
+    squares = [one.cost.squared_mu for one in run.components().values()]
+    page = (shop / "report.html").read_text()
+    assert sum(squares) <= run.cost.squared_mu <= sum(squares) * (1 + 1e-6)
+    assert all(f"<td>{name}</td>" in page for name in run.components())

@@ -1,4 +1,4 @@
-"""Report of a multi-table run: neighbouring relation, cost, referential integrity and degrees. It reads no record."""
+"""Report of a run of several components: costs, tables, degrees and associations of links. It reads no record."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tomli_w
 
-from dpscale.answers.report.figures import COLOURS, new_figure, svg
+from dpscale.answers.report.figures import COLOURS, new_figure, pair, svg
 from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
+from dpscale.answers.statistics import cramers_v
+from dpscale.answers.tables import texts
 from dpscale.base.arrow import pq
 from dpscale.base.display import figure
 from dpscale.base.numerics import Floats, Integers
+from dpscale.counting.count import encode_batch
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import LinkSection
 from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.links.measuring import SIDES, piece_of, records_of
+from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import present, read_bytes, read_text, write_whole
 
 if TYPE_CHECKING:
@@ -95,6 +100,31 @@ class ReleasedLink:
         content = json.loads(read_bytes(path))
         return content["expected"] / content["random"] if content.get("random") else None
 
+    @property
+    def associations(self) -> list[Association]:
+        """Strongest associations of an attribute of the parent with one of the child, over the released links.
+
+        Of many links, a regular sample is used.
+        """
+        above, below = self._linked_codes()
+        one, two = (self.run.job.domains[name] for name in (self.link.parent, self.link.child))
+        found = []
+        for a, b in product(one.attributes, two.attributes):
+            if a.size * b.size <= MOST_CELLS:
+                cells = above[one.names.index(a.name)] * b.size + below[two.names.index(b.name)]
+                counts = np.bincount(cells, minlength=a.size * b.size).reshape(a.size, b.size)
+                found.append(Association((a.name, b.name), (texts(a), texts(b)), counts, cramers_v(counts)))
+        found = [one for one in found if one.strength > 0]
+        return sorted(found, key=lambda one: -one.strength)[:STRONGEST]
+
+    def _linked_codes(self) -> tuple[Integers, Integers]:
+        """Return the codes, (attributes, links), of the parents and the children of the sampled links."""
+        first = positions(*reversed(self.ends[0]))
+        at = np.stack([first, np.arange(len(first)) if self.link.via is None else positions(*reversed(self.ends[1]))])
+        at = at[:, (at >= 0).all(axis=0)]
+        at = at[:, :: max(-(-at.shape[1] // MOST_LINKS), 1)]
+        return codes_at(self.run, self.link.parent, at[0]), codes_at(self.run, self.link.child, at[1])
+
     def context(self) -> dict[str, Any]:
         """Return the values for the report and `_links.json`."""
         sides = {side: {"rows": len(own), "mean": float(own.sum() / max(len(own), 1)), "most": int(own.max(initial=0))}
@@ -103,6 +133,42 @@ class ReleasedLink:
                 "links": int(self.parents.notna().sum()), "without": int(self.parents.isna().sum()), "degrees": sides,
                 "bound": self.bounds[0], "whole": self.whole, "expected": self.expected,
                 "counts": self.link.counts or []}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Association:
+    """Counts of linked rows by an attribute of each end, and Cramér's V of the two."""
+
+    names: tuple[str, str]
+    labels: tuple[list[str], list[str]]
+    counts: Integers
+    strength: float
+
+    def picture(self) -> dict[str, Any]:
+        """Return the values of the report's two-way table."""
+        return pair(self.names, self.labels, self.counts.astype(np.float64)) | {"strength": self.strength}
+
+
+def positions(keys: Series, values: Series) -> Integers:
+    """Return the position of each value among keys; −1 if it is absent."""
+    import pandas as pd
+
+    return np.asarray(pd.Index(keys).get_indexer(pd.Index(values)), dtype=np.int64)
+
+
+def codes_at(run: CompositeRun, name: str, rows: Integers) -> Integers:
+    """Return the cells of some rows of a released table, shape (attributes, rows)."""
+    domain, begun = run.job.domains[name], 0
+    codes = np.zeros((len(domain.names), len(rows)), np.int64)
+    for file in files_of(run, name):
+        table = pq.read_table(file, columns=list(domain.columns(domain.names)))
+        mine = np.flatnonzero((rows >= begun) & (rows < begun + table.num_rows))
+        if len(mine):
+            batch = table.take(rows[mine] - begun)
+            arrays = {one: batch.column(one).combine_chunks() for one in batch.column_names}
+            codes[:, mine] = encode_batch(domain, arrays, domain.names)[0]
+        begun += table.num_rows
+    return codes
 
 
 def files_of(run: CompositeRun, name: str) -> list[Path]:
@@ -128,6 +194,7 @@ def _twice(one: Series, other: Series) -> bool:
 
 DELTA = 1e-9
 SHOWN = 60
+STRONGEST, MOST_LINKS, MOST_CELLS = 3, 100_000, 400  # pairs of attributes, sampled links, and cells of a pair
 
 
 def describe_neighbours(neighbours: NeighbourRelation) -> str:
@@ -142,7 +209,7 @@ def describe_neighbours(neighbours: NeighbourRelation) -> str:
 
 SECTIONS = (
     Section("summary", "Summary", listed=False),
-    Section("protects", "Privacy guarantee"),
+    Section("cost", "Privacy cost"),
     Section("tables", "Tables"),
     Section("links", "Links"),
     Section("limits", "What is not protected"),
@@ -160,13 +227,19 @@ def write_report(run: CompositeRun) -> None:
     links = [one.context() for one in found]
     write_whole(run.path / "synthetic" / "_links.json", json.dumps(links, indent=1).encode())
     frame = {"manifest": run.manifest, "dataset": public_name(run.manifest["privacy"]["dataset"])}
-    cost = cache(lambda: _cost(run))
+    cost, left = cache(lambda: _cost(run)), cache(lambda: remaining(run))
     values: dict[str, Callable[[], Any]] = {
         **{name: partial(frame.__getitem__, name) for name in frame},
         **{name: lambda name=name: cost()[name] for name in ("epsilon", "delta", "mu")},  # type: ignore[misc]
         "neighbours": lambda: describe_neighbours(run.neighbours),
+        "components": lambda: _components(run),
+        "guarantees": lambda: [(Cost.from_dict(run.manifest["privacy"]["cost"]).epsilon(delta), delta)
+                               for delta in dict.fromkeys([cost()["delta"], 1e-6, 1e-9])],
+        "remaining": lambda: left()["remaining"],
+        "capless": lambda: left()["capless"],
         "tables": lambda: _tables(run),
-        "links": lambda: [{**content, "share": _share(run, f"links.{content['name']}"), "plot": degree_plot(one)}
+        "links": lambda: [{**content, "share": _share(run, f"links.{content['name']}"), "plot": degree_plot(one),
+                           "associations": [each.picture() for each in one.associations]}
                           for one, content in zip(found, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
     }  # fmt: skip
@@ -179,6 +252,14 @@ def _cost(run: CompositeRun) -> dict[str, Any]:
     delta = run.job.privacy.delta or DELTA
     spent = Cost.from_dict(run.manifest["privacy"]["cost"]).squared_mu
     return {"epsilon": epsilon_of_squared_mu(spent, delta), "delta": delta, "mu": float(spent) ** 0.5}
+
+
+def _components(run: CompositeRun) -> list[dict[str, Any]]:
+    """Return share, μ and ε of every component alone; their squared μ add."""
+    delta = run.job.privacy.delta or DELTA
+    squared = {name: one.cost.squared_mu for name, one in run.components().items()}
+    return [{"name": name, "share": _share(run, name), "mu": float(own) ** 0.5,
+             "epsilon": epsilon_of_squared_mu(own, delta)} for name, own in squared.items()]  # fmt: skip
 
 
 def _tables(run: CompositeRun) -> list[dict[str, Any]]:

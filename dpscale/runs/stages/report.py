@@ -38,6 +38,7 @@ from dpscale.ledger.account import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.answers import AnswerColumns, read_index, read_trace, relative_errors
+from dpscale.runs.directory import Run
 from dpscale.runs.estimates import estimates_of, model_folder
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import read_text, write_whole
@@ -82,7 +83,7 @@ def _mean(weighted: list[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in weighted) / sum(weight for _, weight in weighted)
 
 
-def remaining(run: TableRun) -> dict[str, Any]:
+def remaining(run: Run) -> dict[str, Any]:
     """Return the budget that remains under the dataset's cap; None values if the ledger is not readable here."""
     ledger, none = str(run.job.privacy.ledger), {"remaining": None, "capless": False}
     if not Path(ledger).is_file():
