@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -15,7 +16,7 @@ from dpscale.privacy.protection import Protection
 from dpscale.records.files import Dialect
 from dpscale.records.origin import Origin
 from dpscale.records.where import EVERYTHING, Where, read_where
-from dpscale.storage.objects import check_url
+from dpscale.storage.objects import check_url, located
 
 LAKES = ("delta", "iceberg")
 
@@ -121,24 +122,45 @@ class Hop(Filed):
     unit: str
 
 
-class Data(Filed):
-    """Location of the records and definition of the privacy unit."""
+class UnitSettings(Filed):
+    """Records of a table and definition of its privacy unit."""
 
     domain: str
     privacy_unit: Annotated[str, Field(min_length=1)] | None = None
     max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
-    snapshot: Literal["content", "footers"] = "content"
     unit_nulls: Literal["reject", "drop"] | None = None  # None: omitted from the digest of a job
     unit_through: list[Hop] | None = None
-    links: bool | None = None
 
     @model_validator(mode="after")
-    def _both(self) -> Data:
+    def _both(self) -> UnitSettings:
         if (self.privacy_unit is None) != (self.max_rows_per_unit is None):
             raise ValueError("privacy_unit and max_rows_per_unit require each other")
         if (self.unit_nulls or self.unit_through) and self.privacy_unit is None:
             raise ValueError("unit_nulls and unit_through require privacy_unit")
         return self
+
+    @property
+    def unit_name(self) -> str | None:
+        """Column with the ids of privacy units, in the last table of `unit_through` if there is one."""
+        return self.unit_through[-1].unit if self.unit_through else self.privacy_unit
+
+    def resolved_hops(self, folder: Path) -> list[Hop] | None:
+        """Return `unit_through` with absolute paths; relative paths start at `folder`."""
+        hops = self.unit_through
+        return hops and [hop.model_copy(update={"path": located(folder, hop.path)}) for hop in hops]
+
+    @property
+    def unit_settings(self) -> dict[str, Any]:
+        """Definition of the privacy unit, as a job file contains it."""
+        names = {"privacy_unit", "max_rows_per_unit", "unit_nulls", "unit_through"}
+        return self.model_dump(include=names, exclude_none=True)
+
+
+class Data(UnitSettings):
+    """Location of the records and definition of the privacy unit."""
+
+    snapshot: Literal["content", "footers"] = "content"
+    links: bool | None = None
 
     @property
     def origin(self) -> Origin:
@@ -148,5 +170,4 @@ class Data(Filed):
     @property
     def protects(self) -> Protection:
         """Privacy unit of a release of these data."""
-        unit = self.unit_through[-1].unit if self.unit_through else self.privacy_unit
-        return Protection(unit, bound=self.max_rows_per_unit or 1)
+        return Protection(self.unit_name, bound=self.max_rows_per_unit or 1)

@@ -178,14 +178,8 @@ class TableJob(Settings):
         return self.model_dump(exclude_none=True, exclude_defaults=False)
 
     def _resolved(self, folder: Path) -> TableJob:
-        data, hops = self.data, self.data.unit_through
-        data = data.model_copy(
-            update={
-                "path": located(folder, data.path),
-                "domain": located(folder, data.domain),
-                "unit_through": hops and [hop.model_copy(update={"path": located(folder, hop.path)}) for hop in hops],
-            }
-        )
+        paths = {"path": located(folder, self.data.path), "domain": located(folder, self.data.domain)}
+        data = self.data.model_copy(update={**paths, "unit_through": self.data.resolved_hops(folder)})
         privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
         parts = [part.resolved(folder) for part in self.workload]
         return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts})

@@ -87,6 +87,9 @@ def _replaced(job: CompositeJob) -> NeighbourRelation:
     if counting := next((link for link in job.link if link.counts), None):
         raise JobError(f"link {counting.called}: counts", 'a link that protects "both"', 'links that protect "parent"',
                        "remove it: replacing a row changes the degrees of other rows")  # fmt: skip
+    if own := next((name for name, one in job.tables.items() if one.privacy_unit is not None), None):
+        raise JobError(f"tables.{own}.privacy_unit", "a column, but neighbours replace a row", "rows as privacy units",
+                       "remove it, or protect the parent")  # fmt: skip
     steps = {name: 2 for name, one in job.tables.items() if not one.public}
     moved = {link.called: link.bound * (2 if link.parent == link.child else 1) for link in job.link}
     return NeighbourRelation(Protection(relation=REPLACE), None, steps, moved)
@@ -95,7 +98,8 @@ def _replaced(job: CompositeJob) -> NeighbourRelation:
 def _rooted(job: CompositeJob) -> NeighbourRelation:
     root = _root(job)
     above = _above(job, root)
-    rows = {root: 1}
+    _check_units(job, root)
+    rows = {root: job.tables[root].max_rows_per_unit or 1}
     for name in _downwards(above, root):
         rows[name] = rows[above[name].parent] * above[name].bound
     private = [name for name, one in job.tables.items() if not one.public]
@@ -112,9 +116,19 @@ def _rooted(job: CompositeJob) -> NeighbourRelation:
             '"reject" or "drop"',
             "set one of them: a row without a parent would have no privacy unit",
         )
-    key, moved = job.key(root), {link.called: _moved(link, rows) for link in job.link}
-    protects = Protection(", ".join(key) or None, table=root if key else None)
+    moved = {link.called: _moved(link, rows) for link in job.link}
+    unit = job.tables[root].unit_name or ", ".join(job.key(root)) or None
+    protects = Protection(unit, bound=rows[root], table=None if unit is None else root)
     return NeighbourRelation(protects, root, dict.fromkeys(private, 1), moved, rows, above)
+
+
+def _check_units(job: CompositeJob, root: str) -> None:
+    """Raise JobError for a unit of its own in a linked table: units of linked tables are rows of the root."""
+    for name, one in job.tables.items():
+        if one.privacy_unit is not None and (name != root or job.link):
+            raise JobError(f"tables.{name}.privacy_unit", "a unit of its own in a job with links",
+                           f"units that are rows of {root}, which links and keys define",
+                           "remove it, or add a table with one row per unit as the parent of a link")  # fmt: skip
 
 
 def _root(job: CompositeJob) -> str:
@@ -238,6 +252,8 @@ def table_jobs(job: CompositeJob) -> dict[str, TableJob]:
 def _unit(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs."""
     link = neighbours.above.get(name)
+    if job.tables[name].privacy_unit is not None:
+        return job.tables[name].unit_settings
     columns, bound = (job.key(name), 1) if link is None else (job.ends(link)[0], neighbours.rows[name])
     if len(columns) > 1:
         raise JobError(f"tables.{name}.key", f"{len(columns)} columns for a private table", "one column",

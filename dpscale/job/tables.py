@@ -15,7 +15,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
-from dpscale.job.data import Address, Filed
+from dpscale.job.data import Address, UnitSettings
 from dpscale.job.sections import (
     EngineSettings,
     MechanismTable,
@@ -39,13 +39,12 @@ MOST_DEGREE, MOST_ROUNDS = 10, 1000
 LEAST_PRIVATE = 1e-9
 
 
-class TableSection(Filed, Named):
+class TableSection(UnitSettings, Named):
     """Section of a table: its data, key and share of the budget, and the sections of a job of one table.
 
     `mechanism` is a name, whose options are other keys of this section, or a section with the name and its options.
     """
 
-    domain: str
     key: Key | None = None
     public: bool = False
     mechanism: str | MechanismTable = DEFAULT_OF_LINKED
@@ -61,8 +60,10 @@ class TableSection(Filed, Named):
 
     @model_validator(mode="after")
     def _charged(self) -> TableSection:
-        if self.public and (self.share is not None or self.rows is not None):
-            raise ValueError("a public table is released unchanged: remove share and rows")
+        if self.public and (self.share is not None or self.rows is not None or self.privacy_unit is not None):
+            raise ValueError("a public table is released unchanged: remove share, rows and privacy_unit")
+        if self.key is not None and self.privacy_unit is not None:
+            raise ValueError("a key identifies a row, and its rows are the privacy units: remove key or privacy_unit")
         if not isinstance(self.mechanism, str) and self.model_extra:
             raise ValueError(
                 f"unknown key {next(iter(self.model_extra))!r}: options belong into the mechanism's section"
@@ -77,7 +78,7 @@ class TableSection(Filed, Named):
         """Return the section with absolute paths; relative paths start at `folder`."""
         parts = None if self.workload is None else [part.resolved(folder) for part in self.workload]
         paths = {"path": located(folder, self.path), "domain": located(folder, self.domain)}
-        return self.model_copy(update={**paths, "workload": parts})
+        return self.model_copy(update={**paths, "workload": parts, "unit_through": self.resolved_hops(folder)})
 
     @property
     def method(self) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 
 import dpscale as dp
 from dpscale.job.neighbours import table_jobs
 from dpscale.job.tables import CompositeJob
+from dpscale.ledger import Ledger
+from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import digest_of
 from tests.links.small import make_job, table_section, write_job
 
@@ -87,3 +90,83 @@ def test_formats_of_tables_are_read(tmp_path):
     path.write_text(changed)
     release = dp.run(path, tmp_path / "run")
     assert abs(release.tables["persons"].total().estimate - len(frame)) < 100
+
+
+def household_frame(rows=900):
+    """Return rows of households of one to nine persons, in random order."""
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"age": rng.integers(0, 4, rows), "sex": rng.choice(["F", "M"], rows)})
+    return frame.assign(household=[f"h{i}" for i in rng.integers(0, rows // 3, rows)])
+
+
+def unit_job(form, **more):
+    """Return a job with the same privacy unit in one of both forms, with little noise."""
+    unit = {"privacy_unit": "household", "max_rows_per_unit": 2, **more}
+    section = {"workload": [{"family": "marginal", "degree": 2}], "mechanism": {"name": "residual-planner"}}
+    shared = {"engine": {"scheduler": "synchronous", "seed": 7},
+              "privacy": {"privacy_cost": 1e6, "dataset": form, "allow_weak_privacy": True}}  # fmt: skip
+    if form == "tables":
+        return shared | {"link": [], "tables": {"persons": table_section("persons", **section, **unit)}}
+    return shared | section | {"data": table_section("persons", **unit)}
+
+
+def write_units(folder, form, **more):
+    job = unit_job(form, **more)
+    data = {"persons": household_frame()}
+    if form == "tables":
+        return write_job(folder, job, data)
+    path = write_job(folder, None, data)
+    path.write_text(tomli_w.dumps(job))
+    return path
+
+
+def test_privacy_unit_of_table_bounds_rows_as_in_the_short_form(tmp_path):
+    """The kept rows of a unit follow from the rows alone, so both forms count the same ones."""
+    counts, rows = {}, {}
+    for form in ("data", "tables"):
+        (tmp_path / form).mkdir()
+        release = dp.run(write_units(tmp_path / form, form), tmp_path / form / "run")
+        table = next(iter(release.tables.values()))
+        counts[form] = np.rint(table.marginal(("age", "sex")))
+        with Ledger.open(tmp_path / form / "ledger.sqlite", create=False) as ledger:
+            [rows[form]] = ledger.summary()["datasets"][form]["releases"]
+    per_unit = household_frame().groupby("household").size().clip(upper=2).sum()
+    assert counts["data"].tolist() == counts["tables"].tolist()
+    assert counts["tables"].sum() == per_unit < 900
+    assert [(row["unit"], row["bound"]) for row in rows.values()] == [("household", 2)] * 2
+    costs = [float(Cost.from_dict(row["cost"]).squared_mu) for row in rows.values()]
+    assert costs[1] == pytest.approx(costs[0], rel=1e-6)
+
+
+def test_unit_of_another_table_is_followed(tmp_path):
+    frame = household_frame()
+    towns = pd.DataFrame({"id": frame.household.unique()}).assign(town=lambda one: one.index % 40)
+    (tmp_path / "towns.parquet").write_bytes(towns.to_parquet(index=False))
+    hops = [{"path": "towns.parquet", "key": "id", "unit": "town"}]
+    path = write_units(tmp_path, "tables", unit_through=hops, max_rows_per_unit=5)
+    release = dp.run(path, tmp_path / "run")
+    each = frame.merge(towns, left_on="household", right_on="id").groupby("town").size().clip(upper=5).sum()
+    assert release.tables["persons"].total().estimate == pytest.approx(each, abs=1)
+    assert release.manifest["privacy"]["protects"]["unit"] == "town"
+
+
+@pytest.mark.parametrize(("section", "message"), [
+    ({"privacy_unit": "household", "max_rows_per_unit": 2}, "a key identifies a row"),
+    ({"key": None, "privacy_unit": "household"}, "privacy_unit and max_rows_per_unit require each other"),
+    ({"public": True, "key": None, "privacy_unit": "household", "max_rows_per_unit": 2}, "remove share"),
+])  # fmt: skip
+def test_wrong_unit_is_refused(tmp_path, section, message):
+    content = make_job()
+    persons = {**content["tables"]["persons"], **section}
+    content["tables"]["persons"] = {name: value for name, value in persons.items() if value is not None}
+    with pytest.raises(dp.JobError, match=message):
+        dp.run(write_job(tmp_path, content), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_unit_of_linked_table_is_refused(tmp_path):
+    content = make_job()
+    content["tables"]["orders"] |= {"privacy_unit": "person", "max_rows_per_unit": 2}
+    with pytest.raises(dp.JobError, match=r"tables.orders.privacy_unit: a unit of its own in a job with links"):
+        dp.run(write_job(tmp_path, content), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
