@@ -1,4 +1,4 @@
-"""Types of arrays and attribute sets, compilation, lazy modules, the parallel-map protocol and a BLAS thread limit.
+"""Types of arrays and attribute sets, compilation, the parallel-map protocol and a BLAS thread limit.
 
 Numerical packages share them. Array types are named by their element. Numerical code receives a parallel map instead of
 importing Dask. The default is the serial `serial_map`; `engine` passes one whose calls are Dask tasks. Results do not
@@ -15,14 +15,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from threading import Lock
-from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpscale.base import LazyModule as LazyModule
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -31,14 +31,6 @@ Flags = NDArray[np.bool_]
 Floats32 = NDArray[np.float32]
 Words = NDArray[np.uint64]
 AttributeSet = tuple[str, ...]  # shared objects use the domain's order
-
-
-class LazyModule(ModuleType):
-    """Module that is imported when one of its attributes is first read."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the attribute of the module itself."""
-        return getattr(import_module(self.__name__), name)
 
 
 def njit(*signature: object, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpscale.base import LazyModule
 from dpscale.base.errors import JobError, TransientError
 from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from dpscale.api.release import Release
     from dpscale.runs.directory import Run
 
+opening = LazyModule("dpscale.runs.opening")
+
 
 @main.command()
 @click.argument("run_dir")
@@ -26,10 +29,9 @@ if TYPE_CHECKING:
 def end(run_dir: str, as_json: bool) -> None:
     """Finish a measured run, or abandon it: its secret is destroyed, and no further measurement is possible."""
     from dpscale.cli import driver_status
-    from dpscale.runs.opening import open_run
     from dpscale.runs.stages import runner
 
-    run = open_run(run_dir)
+    run = opening.open_run(run_dir)
     if driver_status.at_work(driver_status.read_status(run.path)):
         raise TransientError("run directory", f"a driver on the cluster works in {run.path}", "a run without a driver",
                              f"wait for it, or stop it with `dpscale cancel {run.path}`")  # fmt: skip
@@ -156,9 +158,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 def _check_alone(run_dir: str) -> None:
     """Raise JobError for a run of several tables or for one of its tables, because they are charged together."""
-    from dpscale.runs.opening import open_run
-
-    run = open_run(run_dir)
+    run = opening.open_run(run_dir)
     if run.parts or run.manifest.get("within"):
         got = f"{run.path} is {'a run' if run.parts else 'one'} of several tables, which were charged together"
         raise JobError("run directory", got, "a run of a single table",
@@ -240,10 +240,9 @@ def compare(
     from dpscale.evaluation import compare
     from dpscale.evaluation.comparison import FIGURES
     from dpscale.evaluation.models import check_learner
-    from dpscale.runs.opening import open_run
 
     check_learner()
-    run = open_run(run_dir)
+    run = opening.open_run(run_dir)
     for name, paths in _by_table(run, data).items():
         folder = out if run.tables[name] is run else Path(out) / name
         with Bars(quiet) as progress:

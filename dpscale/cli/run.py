@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpscale.base import LazyModule
 from dpscale.base.display import figure, percent, whole
 from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.cli.progress import Bars
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from dpscale.runs.directory import Run
     from dpscale.runs.table import TableRun
 
+opening, runner = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.stages.runner")
+planning = LazyModule("dpscale.runs.stages.plan")
+
 
 @main.command()
 @click.argument("job")
@@ -33,13 +37,10 @@ if TYPE_CHECKING:
 @json_option
 def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Run all stages of a job; an interrupted run resumes."""
-    from dpscale.runs.opening import begin_run, read_job
-    from dpscale.runs.stages.runner import check_repeat, remove_on_error, run_stages
-
-    directory = begin_run(read_job(job), run_dir, fresh)
-    repeated = check_repeat(directory)
-    with remove_on_error(directory), Bars(quiet) as progress:
-        run_stages(directory, scheduler=scheduler, progress=progress)
+    directory = opening.begin_run(opening.read_job(job), run_dir, fresh)
+    repeated = runner.check_repeat(directory)
+    with runner.remove_on_error(directory), Bars(quiet) as progress:
+        runner.run_stages(directory, scheduler=scheduler, progress=progress)
     _print_run(directory.path, directory.manifest, repeated, as_json)
 
 
@@ -71,14 +72,12 @@ def _stage_command(name: str, doc: str) -> None:
     @quiet_option
     @json_option
     def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-        from dpscale.runs.opening import open_run
-        from dpscale.runs.stages.runner import run_stages
 
-        directory = open_run(run_dir)
+        directory = opening.open_run(run_dir)
         if STAGES[name].spends:
             _warn_other_data(directory)
         with Bars(quiet) as progress:
-            run_stages(directory, scheduler=scheduler, progress=progress, only=name)
+            runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
         stage = {"stage": name, **directory.manifest["stages"][name]}
         click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
 
@@ -86,11 +85,10 @@ def _stage_command(name: str, doc: str) -> None:
 def _warn_other_data(directory: Run) -> None:
     """Warn if a finished stage describes other data than the files now contain."""
     from dpscale.base.errors import DataError, TransientError
-    from dpscale.runs.stages.runner import check_repeat
 
     try:
         with suppress(TransientError):  # a store that is unavailable now
-            check_repeat(directory)
+            runner.check_repeat(directory)
     except DataError as error:
         click.echo(f"dpscale: {error}", err=True)
 
@@ -120,14 +118,12 @@ def _ask_rows(directory: TableRun, rows: int) -> None:
 @quiet_option
 @json_option
 def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-    from dpscale.runs.opening import open_run
-    from dpscale.runs.stages.runner import run_stages
 
-    directory = open_run(run_dir)
+    directory = opening.open_run(run_dir)
     if rows is not None:
         _ask_rows(directory.table, rows)
     with Bars(quiet) as progress:
-        run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
+        runner.run_stages(directory, scheduler=scheduler, progress=progress, only="synthesize")
     stage = {"stage": "synthesize", **directory.manifest["stages"]["synthesize"]}
     click.echo(json.dumps(stage) if as_json else f"synthesize: {stage['state']}, in {directory.path / 'synthetic'}")
 
@@ -137,9 +133,7 @@ def synthesize(run_dir: str, rows: int | None, scheduler: str | None, quiet: boo
 @json_option
 def stages(run_dir: str | None, as_json: bool) -> None:
     """List the stages in order with their inputs and whether they spend budget; with RUN_DIR those of one run."""
-    from dpscale.runs.opening import open_run
-
-    run = None if run_dir is None else open_run(run_dir)
+    run = None if run_dir is None else opening.open_run(run_dir)
     known = STAGES if run is None else run.stages
     table = [stage.to_dict() for stage in known.values() if run is None or stage.is_enabled(run)]
     if as_json:
@@ -164,10 +158,9 @@ def plan(
     from dpscale.base.numerics import one_thread
     from dpscale.cli.tables import overview_text
     from dpscale.engine import resolve
-    from dpscale.runs.opening import read_job, run_class
 
-    read, began = read_job(job), time.perf_counter()
-    jobs, overview = run_class(read).table_jobs(read), run_class(read).overview(read)
+    read, began = opening.read_job(job), time.perf_counter()
+    jobs, overview = opening.run_class(read).table_jobs(read), opening.run_class(read).overview(read)
     with Bars(quiet) as progress, one_thread():  # more BLAS threads slow down small matrices
         engine = resolve(scheduler=scheduler or read.engine.scheduler, progress=progress)
         try:
@@ -189,16 +182,12 @@ def _make_plans(
     read: Any, jobs: Mapping[str, TableJob], run_dir: str | None, engine: Engine
 ) -> dict[str, MeasurementPlan]:
     """Return the plan of every table; with a run directory, store the plans there."""
-    from dpscale.runs.opening import begin_run
-    from dpscale.runs.stages.plan import make_plan
-    from dpscale.runs.stages.runner import remove_on_error, run_requested
-
     if run_dir is None:
-        return {name: make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
+        return {name: planning.make_plan(own, own.planning_problem(own.build_workload(own.read_domain())), engine)
                 for name, own in jobs.items()}  # fmt: skip
-    directory = begin_run(read, run_dir, files_accessible=False)
-    with remove_on_error(directory):
-        run_requested(directory, engine, "plan")
+    directory = opening.begin_run(read, run_dir, files_accessible=False)
+    with runner.remove_on_error(directory):
+        runner.run_requested(directory, engine, "plan")
     return {name: table.measurement_plan for name, table in directory.tables.items()}
 
 
@@ -207,7 +196,6 @@ def _plan_summary(
 ) -> dict[str, Any]:
     """Return all figures of `dpscale plan`, as `--json` prints them."""
     from dpscale.base.errors import JobError
-    from dpscale.runs.stages.plan import cached_summary, most_cells
     from dpscale.runs.stages.preview import (
         compare_mechanisms,
         error_curve,
@@ -220,7 +208,7 @@ def _plan_summary(
     budget = read.privacy.budget
     known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
              read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
-    followed = cached_summary(
+    followed = planning.cached_summary(
         known,
         lambda: {"needs": _needs(read, measurement_plan, engine), "families": expected_errors(measurement_plan, read)},
     )
@@ -240,7 +228,9 @@ def _plan_summary(
         "families": families,
         "curve": [] if error is None else error_curve(read, error),
         "needed": None if error is None or wanted is None else required_epsilon(read, error, wanted),
-        "compared": compare_mechanisms(read, measurement_plan, engine, most_cells(read, engine)) if compare else [],
+        "compared": compare_mechanisms(read, measurement_plan, engine, planning.most_cells(read, engine))
+        if compare
+        else [],
         "advice": list_advice(read, measurement_plan, families),
     }
 

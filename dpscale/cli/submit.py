@@ -6,8 +6,11 @@ import json
 
 import click
 
+from dpscale.base import LazyModule
 from dpscale.cli.group import fresh_option, json_option, main
 
+opening = LazyModule("dpscale.runs.opening")
+driver, driver_status = LazyModule("dpscale.cli.driver"), LazyModule("dpscale.cli.driver_status")
 RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it again to resume"}
 
 
@@ -19,12 +22,10 @@ RESUME = {"stopped": ", run the job again to resume", "cancelled": ", submit it 
 @json_option
 def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: bool) -> None:
     """Run all stages of a job on a cluster, including the driver, and return at once."""
-    from dpscale.cli import driver
     from dpscale.engine.connect import open_client
-    from dpscale.runs.opening import begin_run, read_job
     from dpscale.runs.stages.runner import check_repeat
 
-    directory = begin_run(read_job(job), run_dir, fresh, files_accessible=False)
+    directory = opening.begin_run(opening.read_job(job), run_dir, fresh, files_accessible=False)
     directory.check_open("measure")
     check_repeat(directory)
     with open_client(scheduler) as client:
@@ -38,10 +39,7 @@ def submit(job: str, run_dir: str | None, scheduler: str, fresh: bool, as_json: 
 @json_option
 def status(run_dir: str, as_json: bool) -> None:
     """Print the state of each stage of a run, and of its driver on the cluster."""
-    from dpscale.cli import driver_status
-    from dpscale.runs.opening import open_run
-
-    run = open_run(run_dir)
+    run = opening.open_run(run_dir)
     driven = driver_status.read_status(run.path)
     working = driver_status.at_work(driven)
     states, parts = run.states(working), {name: one.states(working) for name, one in run.parts.items()}
@@ -66,10 +64,7 @@ def status(run_dir: str, as_json: bool) -> None:
 @click.option("--seconds", type=float, help="Stop waiting after this time (exit code 75); the run continues.")
 def wait(run_dir: str, seconds: float | None) -> None:
     """Wait for a submitted run and exit with its exit code."""
-    from dpscale.cli import driver
-    from dpscale.runs.opening import open_run
-
-    run = open_run(run_dir)
+    run = opening.open_run(run_dir)
     ended = driver.wait(run.path, seconds)
     if ended["exit_code"]:
         click.echo(f"dpscale: {ended['error']}", err=True)
@@ -81,7 +76,4 @@ def wait(run_dir: str, seconds: float | None) -> None:
 @click.argument("run_dir")
 def cancel(run_dir: str) -> None:
     """Stop a submitted run at its next task; a later submit resumes it."""
-    from dpscale.cli import driver
-    from dpscale.runs.opening import open_run
-
-    driver.cancel(open_run(run_dir).path)
+    driver.cancel(opening.open_run(run_dir).path)

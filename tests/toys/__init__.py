@@ -1,9 +1,11 @@
 """A toy plug-in of each kind, with one module and one registry line each, as in CONTRIBUTING.md."""
 
+from dpscale.answers.report.page import Section
 from dpscale.mechanisms import MECHANISMS
 from dpscale.reconstruction import RECONSTRUCTIONS
 from dpscale.runs.composite import KINDS
 from dpscale.runs.stages import STAGES, Stage
+from dpscale.runs.stages.report import SECTIONS
 from dpscale.workload import FAMILIES
 from tests.toys.window import FAMILY
 
@@ -14,6 +16,7 @@ def register() -> None:
     MECHANISMS["tree"] = "tests.toys.tree"
     RECONSTRUCTIONS["cut-at-zero"] = "tests.toys.cut_at_zero"
     FAMILIES["window"] = FAMILY
+    SECTIONS["largest"] = Section("largest", "Largest count", module="tests.toys.section")
     KINDS["heads"] = "tests.toys.heads:heads_components"
     STAGES["totals"] = Stage("totals", "Write the estimated totals.", "totals", "totals/totals.json",
                              "tests.toys.totals", needs=("measure",))  # fmt: skip
@@ -26,6 +29,7 @@ def unregister() -> None:
         (RECONSTRUCTIONS, ("cut-at-zero",)),
         (FAMILIES, ("window",)),
         (KINDS, ("heads",)),
+        (SECTIONS, ("largest",)),
         (STAGES, ("totals",)),
     ):
         for name in names:

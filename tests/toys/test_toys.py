@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.composition import audit_run
+from dpscale.base.display import figure
 from dpscale.runs.table import TableRun
 from tests.audit.small import answers, measurements, write
 from tests.toys import register, unregister
@@ -97,3 +98,17 @@ def test_toy_stage_checks_hashes_of_its_input(tmp_path):
     path.write_bytes(content)
     dp.run(tmp_path / "job.toml", release.path)
     assert TableRun(release.path).done("totals")
+
+
+def test_toy_section_is_in_report_and_its_failure_is_named(tmp_path, monkeypatch):
+    from tests.toys import section
+
+    release = dp.run(write(tmp_path, **JOBS["tree"]), tmp_path / "run")
+    page = (release.path / "report.html").read_text()
+    assert '<a href="#largest">Largest count</a>' in page
+    assert f"<p>a: {figure(float(release.marginal(('a',)).max()))}</p>" in page
+    monkeypatch.setattr(section, "values", lambda run: {"name": lambda: "a", "count": lambda: 1 / 0})
+    (release.path / "report.html").unlink()
+    with pytest.raises(dp.ReportError, match="section 'Largest count' failed with ZeroDivisionError"):
+        dp.run(tmp_path / "job.toml", release.path)
+    assert "Key results" in (release.path / "report.html").read_text()

@@ -11,6 +11,7 @@ from dpscale.mechanisms import MECHANISMS, mechanism, plan_problem
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.privacy.accounting import Budget
 from dpscale.runs.stages import STAGES
+from dpscale.runs.stages.report import SECTIONS
 from dpscale.workload import Workload, axis_of, wide
 from tests.audit.small import frame, write
 from tests.oracles import explicit_strategy
@@ -112,7 +113,8 @@ def test_run_answers_windows_with_labels_report_and_published_tables(tmp_path, n
 
 def test_singular_windows_do_not_span_the_cells(tmp_path, monkeypatch):
     """Windows alone determine no cell: least squares refuses one, and the report has the windows."""
-    monkeypatch.delitem(STAGES, "totals")  # which needs the cells
+    monkeypatch.delitem(STAGES, "totals")  # these need the cells
+    monkeypatch.delitem(SECTIONS, "largest")
     job = write(tmp_path, workload=WORKLOAD[:1], mechanism={"name": "weighted-residuals"})
     release = dp.run(job, tmp_path / "run")
     estimate, _ = release.answer(("a",), np.array([1.0, 1, 0, 0]))

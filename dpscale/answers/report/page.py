@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,11 +55,15 @@ class Section:
         Heading.
     listed : bool
         Whether the navigation of the page lists it.
+    module : str
+        Module of the section's `TEMPLATE` and `values(run)`, which returns a function for each value of the template;
+        "" for sections of the page's package.
     """
 
     name: str
     title: str
     listed: bool = True
+    module: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,10 @@ class Rendered:
 
 def render_sections(
     frame: Mapping[str, Any],
-    sections: Sequence[Section],
+    sections: Iterable[Section],
     values: Mapping[str, Callable[[], Any]],
     package: str = "dpscale.answers.report",
+    run: object = None,
 ) -> tuple[str, list[Rendered]]:
     """Render a page from its sections, and return the sections that failed.
 
@@ -84,15 +90,18 @@ def render_sections(
     ----------
     frame : mapping
         Values of the page template outside the sections.
-    sections : sequence of Section
+    sections : iterable of Section
         In the order of the page. Empty sections are omitted.
     values : mapping of str to callable
         Values of the section templates; each is computed at most once, and only if a section uses it.
     package : str
         Package of the templates, including the page `report.html`.
+    run : object
+        Run that sections with a module of their own describe.
     """
     computed = {name: cache(compute) for name, compute in values.items()}
-    rendered = [one for section in sections if (one := _rendered(section, computed, package)).html.strip()]
+    parts = [_rendered(section, partial(_html, section, computed, package, run)) for section in sections]
+    rendered = [one for one in parts if one.html.strip()]
     return render({**frame, "sections": rendered}, package), [one for one in rendered if one.failure]
 
 
@@ -108,9 +117,9 @@ def check_rendered(failed: Sequence[Rendered], folder: Path) -> None:
         )
 
 
-def _rendered(section: Section, values: Mapping[str, Callable[[], Any]], package: str) -> Rendered:
+def _rendered(section: Section, render_html: Callable[[], str]) -> Rendered:
     try:
-        html, failure = _html(section, values, package), ""
+        html, failure = render_html(), ""
     except (TransientError, OSError):  # the same command may succeed later
         raise
     except Exception as error:
@@ -121,10 +130,15 @@ def _rendered(section: Section, values: Mapping[str, Callable[[], Any]], package
     return Rendered(section.name, section.title, section.listed, html, failure)
 
 
-def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: str) -> str:
+def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: str, run: object) -> str:
     from jinja2.meta import find_undeclared_variables
 
-    environment, source = page_environment(), shared_file(f"section-{section.name}.html", package)
+    if section.module:
+        own = import_module(section.module)
+        source, values = own.TEMPLATE, own.values(run)
+    else:
+        source = shared_file(f"section-{section.name}.html", package)
+    environment = page_environment()
     named = sorted(find_undeclared_variables(environment.parse(source)))
     return environment.from_string(source).render({name: values[name]() for name in named})
 

@@ -207,7 +207,7 @@ def describe_neighbours(neighbours: NeighbourRelation) -> str:
     return f"Neighbours differ by {unit}; the numbers of both are limited by the bounds in the job."
 
 
-SECTIONS = (
+TABLE = (
     Section("summary", "Summary", listed=False),
     Section("cost", "Privacy cost"),
     Section("tables", "Tables"),
@@ -216,6 +216,7 @@ SECTIONS = (
     Section("read", "Read the answers"),
     Section("job", "The job"),
 )
+SECTIONS: dict[str, Section] = {section.name: section for section in TABLE}  # one line per section
 
 
 def write_report(run: CompositeRun) -> None:
@@ -243,7 +244,7 @@ def write_report(run: CompositeRun) -> None:
                           for one, content in zip(found, links, strict=True)],
         "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
     }  # fmt: skip
-    page, failed = render_sections(frame, SECTIONS, values, "dpscale.runs.links")
+    page, failed = render_sections(frame, SECTIONS.values(), values, "dpscale.runs.links", run)
     write_whole(run.path / "report.html", page.encode())
     check_rendered(failed, run.path)
 

@@ -144,7 +144,7 @@ def job_text(job: TableJob) -> str:
 SHOWN = 25  # number of worst and of best sets in the report
 
 
-SECTIONS = (
+TABLE = (
     Section("summary", "Summary", listed=False),
     Section("says", "Key results"),
     Section("sure", "Accuracy"),
@@ -158,12 +158,13 @@ SECTIONS = (
     Section("job", "Job"),
     Section("made", "Provenance", listed=False),
 )
+SECTIONS: dict[str, Section] = {section.name: section for section in TABLE}  # one line per section
 
 
 def perform(run: TableRun, engine: Engine) -> None:
     """Write report.html, then raise ReportError if a section failed."""
     with one_thread():
-        page, failed = render_sections(_frame(run), SECTIONS, values(run, engine.workers))
+        page, failed = render_sections(_frame(run), SECTIONS.values(), values(run, engine.workers), run=run)
         write_whole(run.path / "report.html", page.encode())
     check_rendered(failed, run.path)
 
