@@ -19,7 +19,7 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.protection import Protection
 from tests.audit.test_bundle import GAUSSIAN, PURE, UNIT, run_command, run_job, write_run_bundle
 
-STORED = Path(__file__).parent / "stored" / "26445dd.tar.xz"
+STORED = {1: Path(__file__).parent / "stored" / "26445dd.tar.xz", 2: Path(__file__).parent / "stored" / "a84d886.tar.xz"}
 FILES = ("draws", "strategies", "events", "ledger", "selftest", "checklist", "run-files", "versions")
 
 
@@ -37,9 +37,13 @@ def bundles(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def older_bundles(tmp_path_factory):
-    """Bundles and a ledger made by an older version."""
-    place = tmp_path_factory.mktemp("older")
-    with tarfile.open(STORED) as packed:
+    """Bundles of format 1 and a ledger, made by an older version."""
+    return unpack(1, tmp_path_factory.mktemp("older"))
+
+
+def unpack(form, place):
+    """Unpack the stored bundles of a format."""
+    with tarfile.open(STORED[form]) as packed:
         packed.extractall(place, filter="data")
     return place
 
@@ -376,6 +380,15 @@ def test_bundle_of_older_version_passes(older_bundles, kind):
     assert found["unverified"]
     with pytest.raises(JobError, match="has no hash chain"):
         check_bundle(older_bundles / kind, heads={"0" * 64: 0})
+
+
+@pytest.mark.parametrize("kind", ["plan", "adaptive", "laplace", "units"])
+def test_bundle_of_format_2_passes(tmp_path, kind):
+    found = check_bundle(unpack(2, tmp_path) / kind)
+    assert found["own_scripts"], "they are those that the older version shipped"
+    assert found["unverified"]
+    script = subprocess.run([sys.executable, "-I", "-S", tmp_path / kind / "recompute.py"], capture_output=True)
+    assert script.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,10 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "51aa7654cf8daa4744e46f76d174a56a60a73a18e40c7b6fd13b37d0e534d260",
          "a54e11c0ea4614403d35051f2dc42c248506cf4c19d2287a57e51f62f9f764d8",
          "d3b4157cafdcc9909bd4772f7468c9fb1b45f77644f60561ff2cf36a197edca4"),
+        ("31f82bf2bf4ad75dc0838f5cc7a70ec0dec38c1236776625068287c13c48ca23",
+         "c5463a14a50467e7b297de1916ca1f046a3053fb5bdb4026e2e7d78a9b7f4993",
+         "360bbe784b03778b95a1003481040404cef734030b488eed98826fc347c01aad",
+         "cd6ee90b3090f306755f86f5b5a58231cde25d02662b663881a54bfada68ab3b"),
     ),
 }  # fmt: skip
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
