@@ -80,18 +80,18 @@ def evidence(
     ledger: str | None,
     as_json: bool,
 ) -> None:
-    """Write DIR/evidence, a bundle from which an auditor can check a release; or check a bundle."""
+    """Write DIR/evidence, a bundle from which an auditor can check a release of any tables; or check a bundle."""
     if (run_dir is None) == (folder is None):
         raise JobError("evidence", "neither a run directory nor --check, or both", "one of them", "name one")
     if folder is not None:
         _check(folder, public_key, ledger, as_json)
         return
-    from dpscale.audit.evidence.bundle import write_bundle
+    from dpscale.audit.evidence.bundle import check_whole, write_bundle
     from dpscale.audit.evidence.signing import signer
-    from dpscale.runs.table import TableRun
+    from dpscale.runs.opening import open_run
 
-    _check_alone(run_dir or "")
-    run, signing = TableRun(run_dir or ""), signer(Path(key)) if key else None
+    run, signing = open_run(run_dir or ""), signer(Path(key)) if key else None
+    check_whole(run)
     run.require("measure")
     place = write_bundle(run, _selftest(selftest_file), signing)
     click.echo(json.dumps({"evidence": str(place), "signed": key is not None}) if as_json else f"evidence: {place}")
@@ -142,6 +142,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for name in ("release", "dataset"):
         claim = found[name]
         yield f"{name}: epsilon {claim['epsilon']} at delta {claim['delta']:g}, as recomputed"
+    yield f"components: {', '.join(found['components'])}"
     yield f"{found['draws']} draws and {found['selections']} selections, their sensitivities recomputed from integers"
     if found["by_columns_alone"]:
         yield f"{found['by_columns_alone']} strategies are too large: only the norms of their columns are checked"
@@ -154,15 +155,6 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield "its scripts differ from those of every known version of dpscale: read them before you run them"
     for one in found["unverified"]:
         yield f"CANNOT BE VERIFIED: {one}"
-
-
-def _check_alone(run_dir: str) -> None:
-    """Raise JobError for a run of several tables or for one of its tables, because they are charged together."""
-    run = opening.open_run(run_dir)
-    if run.parts or run.manifest.get("within"):
-        got = f"{run.path} is {'a run' if run.parts else 'one'} of several tables, which were charged together"
-        raise JobError("run directory", got, "a run of a single table",
-                       "see `dpscale ledger show` for the one charge")  # fmt: skip
 
 
 @main.command()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -30,9 +30,11 @@ from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_
 from dpscale.job.sections import with_old_names
 from dpscale.job.tables import CompositeJob, TableSection
 from dpscale.privacy.accounting import Cost
+from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
 from dpscale.runs.directory import NewRun, Run
+from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest
 from dpscale.runs.stages import STAGES as TABLE_STAGES
 from dpscale.runs.stages.budget import Charge, charge_release, open_ledger, publish_release
@@ -208,6 +210,22 @@ class CompositeRun(Run):
         """Return size, time and number of files, or the version, of every table and table of pairs."""
         found = {f"tables.{name}": _layout(one) for name, one in self.job.tables.items()}
         return found | {f"link {one.called}": layout(one.via) for one in self.job.link if one.via}
+
+    @property
+    def protects(self) -> Protection:
+        return self.neighbours.protects
+
+    @property
+    def public_domains(self) -> Mapping[str, Domain]:
+        return {name: self.job.domains[name] for name, one in self.job.tables.items() if one.public}
+
+    @property
+    def steps(self) -> Mapping[str, int]:
+        return self.neighbours.steps
+
+    @property
+    def links(self) -> Sequence[LinkBudget]:
+        return [LinkBudget(self.job, self.neighbours, link) for link in self.job.link]
 
     @property
     def pair_tables(self) -> tuple[str, ...]:

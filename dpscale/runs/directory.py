@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 
 from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
+from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import SecretFile, destroy_secret, read_secret, secret_tag
 from dpscale.runs.create import (
     create_directory,
@@ -191,6 +192,26 @@ class Run(ABC):
     @abstractmethod
     def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
         """Return the synthetic rows; `read` maps the files of a table to its rows."""
+
+    @property
+    @abstractmethod
+    def protects(self) -> Protection:
+        """Privacy unit of the job."""
+
+    @property
+    def public_domains(self) -> Mapping[str, Any]:
+        """Domains of the public tables by name."""
+        return {}
+
+    @property
+    def steps(self) -> Mapping[str, int]:
+        """By private table, the number of neighbours of its run that connect two neighbours of the job."""
+        return dict.fromkeys(self.tables, 1)
+
+    @property
+    def links(self) -> Sequence[Any]:
+        """Links between the tables, each with its share of the budget."""
+        return ()
 
     @property
     def pair_tables(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from dpscale.job.sections import SynthesizeTable, with_old_names
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.privacy.protection import Protection
 from dpscale.records.origin import Layout, Origin, differing, layout
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings, versions
@@ -91,6 +92,10 @@ class TableRun(Run):
     def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
         folder = self.path / "synthetic"
         return read([str(folder / name) for name in json.loads(read_text(folder / "_rows.json"))["files"]])
+
+    @property
+    def protects(self) -> Protection:
+        return self.job.data.protects
 
     @property
     def data_paths(self) -> list[str]:

@@ -260,8 +260,8 @@ def test_bundles_of_neighbouring_tables_differ_in_value_hashes_only(tmp_path, mo
             text = json.dumps(one[name]).replace(one["draws.json"]["release"], "RELEASE")
             one[name] = text
         assert contents[0][name] == contents[1][name]
-    strip = [[{key: value for key, value in draw.items() if key != "file"} for draw in one["draws.json"]["draws"]]
-             for one in contents]  # fmt: skip
+    drawn = [first_component(one["draws.json"])["draws"] for one in contents]
+    strip = [[{key: value for key, value in draw.items() if key != "file"} for draw in own] for own in drawn]
     assert strip[0] == strip[1]
 
 
@@ -280,46 +280,50 @@ def edit_bundle(folder, place, name, change):
     return copy
 
 
+def first_component(content):
+    return content["components"][0]
+
+
 def reduce_variance(content):
-    draw = content["draws"][0]
+    draw = first_component(content)["draws"][0]
     draw["variance"] = str(int(int(draw["variance"]) * 0.49))
 
 
 def reduce_laplace_scale(content):
-    draw = content["draws"][0]
+    draw = first_component(content)["draws"][0]
     draw["laplace"] = str(int(int(draw["laplace"]) * 0.7))
 
 
 def set_small_variance(content):
-    content["draws"][0]["variance"] = "7"
+    first_component(content)["draws"][0]["variance"] = "7"
 
 
 def remove_selection_count(content):
-    content["selections"][0]["count"] = 0
+    first_component(content)["selections"][0]["count"] = 0
 
 
 def make_draw_edit(name, value):
     def change(content):
-        content["draws"][-1][name] = value
+        first_component(content)["draws"][-1][name] = value
 
     return change
 
 
 def double_multiplier(content):
-    draw = content["draws"][-1]
+    draw = first_component(content)["draws"][-1]
     draw["multiplier"] = str(2 * int(draw["multiplier"]))
 
 
 def drop_draw(content):
-    content["draws"].pop()
+    first_component(content)["draws"].pop()
 
 
 def repeat_draw(content):
-    content["draws"].append(content["draws"][0])
+    first_component(content)["draws"].append(first_component(content)["draws"][0])
 
 
 def raise_rows_per_unit(content):
-    content["rows_per_unit"] += 1
+    first_component(content)["rows_per_unit"] += 1
 
 
 def reduce_charge(content):
@@ -605,14 +609,14 @@ def test_evidence_requires_run_or_bundle(bundles):
 
 def test_scripts_of_shipped_version_are_recognized(bundles, tmp_path, monkeypatch):
     folder = shutil.copytree(bundles["plan"], tmp_path / "bundle")
-    names = check.SCRIPTS["dpscale-evidence/2"]
+    names = check.SCRIPTS[bundle.FORMAT]
     (folder / "crosscheck.py").write_text("# an older version\n")
     digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
     hashes = json.loads((folder / "hashes.json").read_text())
     hashes["files"] |= digests
     (folder / "hashes.json").write_bytes(bundle.canonical(hashes))
     assert not check_bundle(folder)["own_scripts"]
-    shipped = {**check.SHIPPED, "dpscale-evidence/2": (tuple(digests[name] for name in names),)}
+    shipped = {**check.SHIPPED, bundle.FORMAT: (tuple(digests[name] for name in names),)}
     monkeypatch.setattr(check, "SHIPPED", shipped)
     assert check_bundle(folder)["own_scripts"]
 

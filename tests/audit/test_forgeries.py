@@ -19,7 +19,9 @@ from dpscale.ledger import Ledger
 from dpscale.privacy.protection import Protection
 from tests.audit.test_bundle import GAUSSIAN, PURE, UNIT, run_command, run_job, write_run_bundle
 
-STORED = {1: Path(__file__).parent / "stored" / "26445dd.tar.xz", 2: Path(__file__).parent / "stored" / "a84d886.tar.xz"}
+STORED = {
+    form: Path(__file__).parent / "stored" / f"{name}.tar.xz" for form, name in {1: "26445dd", 2: "a84d886"}.items()
+}
 FILES = ("draws", "strategies", "events", "ledger", "selftest", "checklist", "run-files", "versions")
 
 
@@ -80,9 +82,14 @@ def own_ledger_entry(files):
 # ---- forgeries that touch some files ---------------------------------------------------------------------------------
 
 
+def first_component(files):
+    """The table of a bundle of any format."""
+    return files["draws"].get("components", [files["draws"]])[0]
+
+
 def fewer_rows(files):
     """Lower the rows per unit, and the dependent costs in all files."""
-    files["draws"]["rows_per_unit"] = 1
+    first_component(files)["rows_per_unit"] = 1
     for event in files["events"]["release"]["events"]:
         event["cost"] = str(Fraction(event["cost"]) / 9)
         event["noise_multiplier"] *= 3
@@ -97,7 +104,7 @@ def _scale_cost(files, factor):
 
 
 def more_noise(files):
-    for draw in files["draws"]["draws"]:
+    for draw in first_component(files)["draws"]:
         draw["variance"] = str(25 * (int(draw["variance"]) - 8) + 8)
     for event in files["events"]["release"]["events"]:
         event["cost"] = str(Fraction(event["cost"]) / 25)
@@ -105,7 +112,7 @@ def more_noise(files):
 
 
 def more_laplace(files):
-    for draw in files["draws"]["draws"]:
+    for draw in first_component(files)["draws"]:
         draw["laplace"] = str(5 * int(draw["laplace"]))
     for event in files["events"]["release"]["events"]:
         event["cost"] = str(Fraction(event["cost"]) / 5)
@@ -149,7 +156,7 @@ def one_entry_columns(files):
         digest = crosscheck.chained(factor)
         factor.pop("matrix", None)
         factor["columns"] = {"sha256": digest, "squared": ["1"], "absolute": ["1"]}
-    for draw in files["draws"]["draws"]:
+    for draw in first_component(files)["draws"]:
         draw |= {"strategy": None, "squared_l2": "1", "l1": "1"}
 
 
@@ -159,7 +166,7 @@ def wrong_center(files):
     factor.pop("matrix", None)
     factor["kind"] = "center"
     name = next(iter(files["strategies"]["factors"]))
-    for draw in files["draws"]["draws"]:
+    for draw in first_component(files)["draws"]:
         draw["strategy"] = None if name in draw["factors"] else draw["strategy"]
 
 
@@ -180,7 +187,7 @@ def other_noise(files):
 
 
 def no_file(files):
-    del files["run-files"]["measurements/" + files["draws"]["draws"][0]["file"]]
+    del files["run-files"]["measurements/" + first_component(files)["draws"][0]["file"]]
 
 
 def other_plan(files):

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.ledger import Ledger
+from tests.audit.small import write_selftest
 from tests.links import small as shop
 from tests.runs.small import table, write_job, write_table
 
@@ -185,6 +186,19 @@ def test_methods_of_one_table_are_refused_for_several(finished):
         return
     with pytest.raises(dp.JobError, match=r"release.tables\['persons'\]"):
         release.marginal(("age",))
+
+
+def test_evidence_bundle_is_written_and_checked(copy, finished, tmp_path):
+    run_command("evidence", copy, "--selftest", write_selftest(tmp_path))
+    checked = run_json("evidence", "--check", copy / "evidence")
+    links = [] if len(finished.tables) == 1 else ["link orders", "link ratings", "link homes"]
+    assert checked["components"] == [*(f"table {name}" for name in finished.tables), *links]
+    assert checked["sound"]
+    assert not checked["private"], "the noise has a seed"
+    assert (
+        f"components: {', '.join(checked['components'])}"
+        in run_command("evidence", "--check", copy / "evidence").stdout
+    )
 
 
 def test_old_name_of_release_warns(finished):

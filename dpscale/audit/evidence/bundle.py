@@ -16,16 +16,15 @@ from typing import Any
 import tomli_w
 
 from dpscale.audit.evidence.checklist import checklist
-from dpscale.audit.evidence.draws import EventCounts, draws_and_factors, file_hashes
+from dpscale.audit.evidence.draws import EventCounts, domain_file, draws_and_factors, file_hashes
 from dpscale.audit.evidence.signing import ALGORITHM
-from dpscale.base.errors import BudgetError
+from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost
-from dpscale.runs.directory import now
+from dpscale.runs.directory import Run, now
 from dpscale.runs.manifest import check_output, disk_errors, versions
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.runner import ledger_dataset
-from dpscale.runs.table import TableRun
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
 
 LEFT_OUT = "(left out)"
@@ -44,7 +43,7 @@ def redacted(value: Any, key: str = "") -> Any:
     return value
 
 
-FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/2"
+FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/3"
 SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 PUBLIC = ("plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
@@ -55,23 +54,32 @@ Fields = dict[str, Any]
 Signer = tuple[str, Callable[[bytes], str]]
 
 
-def write_bundle(run: TableRun, selftest: Sequence[Mapping[str, Any]], key: Signer | None = None) -> Path:
+def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | None = None) -> Path:
     """Write the evidence folder, replacing an existing one, and return its path.
 
     Raises
     ------
     JobError
-        If the run has not been measured or its files were changed.
+        If the run has not been measured, its files were changed, or it is one of several tables charged together.
     BudgetError
         If the ledger of the release is not available.
     """
     with disk_errors(run.path), store_errors(run.path), run.locked():
+        check_whole(run)
         run.require("measure")
-        for stage in filter(run.done, STAGES):
-            check_output(run.path, stage, run.manifest["stages"][stage])
+        for one in run.tables.values():
+            for stage in filter(one.done, STAGES):
+                check_output(one.path, stage, one.manifest["stages"][stage])
         contents = _texts(run)
         contents |= {name: canonical(value) for name, value in _facts(run, selftest).items()}
         return _written(run.path / FOLDER, contents | _sealed(contents, key))
+
+
+def check_whole(run: Run) -> None:
+    """Raise JobError for the run of one of several tables, which are charged together."""
+    if run.manifest.get("within"):
+        raise JobError("run directory", f"{run.path} is one of several tables, which were charged together",
+                       "the directory of the whole run", "make the bundle there")  # fmt: skip
 
 
 def canonical(value: Any) -> bytes:
@@ -79,7 +87,7 @@ def canonical(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _facts(run: TableRun, selftest: Sequence[Mapping[str, Any]]) -> Fields:
+def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
     """Return the contents of the JSON files."""
     ledger = _ledger(ledger_dataset(run, chained=True), run.manifest["release"])
     drawn, factors, costs = draws_and_factors(run)
@@ -114,7 +122,7 @@ def _chain(links: Sequence[tuple[Link, str]], release: str) -> Fields:
     return {"links": shown, "head": links[-1][1], "opened": {"key": own.key, "facts": dict(own.facts)}}
 
 
-def _events(run: TableRun, ledger: Fields, costs: EventCounts) -> Fields:
+def _events(run: Run, ledger: Fields, costs: EventCounts) -> Fields:
     """Return the draws and the charges on the ledger as privacy events, with their claims."""
     name, spent = run.manifest["release"], ledger["spent"]
     entry = next(row for row in ledger["releases"] if row["release"] == name)
@@ -168,13 +176,26 @@ def _shown(kind: str, cost: float) -> Fields:
     return {}
 
 
-def _texts(run: TableRun) -> dict[str, bytes]:
+def _texts(run: Run) -> dict[str, bytes]:
     """Return the readable files and the scripts."""
     scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in SCRIPTS}
-    job = tomli_w.dumps(redacted(run.job.to_dict()))
-    texts = {"README.md": README, "job.toml": job}
-    return scripts | {name: text.encode() for name, text in texts.items()} | {
-        "domain.toml": read_bytes(run.path / "domain.toml")}  # fmt: skip
+    return scripts | {"README.md": README.encode(), "job.toml": tomli_w.dumps(_job(run)).encode()} | _domains(run)
+
+
+def _job(run: Run) -> Fields:
+    """Return the job without paths and addresses; every link has its name, which may follow from a path."""
+    content = redacted(run.job.to_dict())
+    names = [one.link.called for one in run.links]
+    return content | ({"link": [one | {"name": name} for one, name in zip(content["link"], names, strict=True)]}
+                      if names else {})  # fmt: skip
+
+
+def _domains(run: Run) -> dict[str, bytes]:
+    """Return the domain files of all tables: of private ones as the run wrote them."""
+    public = {name: tomli_w.dumps(domain.to_dict()) for name, domain in run.public_domains.items()}
+    return {f"domain.{name}.toml": text.encode() for name, text in public.items()} | {
+        domain_file(run, name): read_bytes(table.path / "domain.toml") for name, table in run.tables.items()
+    }
 
 
 def _sealed(contents: Mapping[str, bytes], key: Signer | None) -> dict[str, bytes]:
@@ -208,12 +229,13 @@ The claims in this folder can be checked without the data and without dpscale:
 | file | content |
 | --- | --- |
 | `events.json` | the privacy events of this release and of all releases of its dataset, and the claims |
-| `draws.json` | every draw: attributes, integer strategy, multiplier, noise, file and position there; selections |
+| `draws.json` | every draw and selection of each table and link, with its noise and what bounds its sensitivity |
 | `strategies.json` | the distinct integer strategies |
 | `ledger.json` | the ledger's entries of the dataset, with their hash chain |
 | `checklist.json` | questions after NIST SP 800-226, answered from the run |
-| `job.toml`, `domain.toml` | the job (without paths and addresses) and the domain |
-| `run-files.json` | SHA-256 of the plan, the measurements and the answers in the run directory |
+| `job.toml` | the job, without paths and addresses |
+| `domain.toml`, or `domain.TABLE.toml` of several tables | the domain |
+| `run-files.json` | SHA-256 of plans, measurements, answers and synthetic rows in the run directory |
 | `selftest.json` | the audit of the installation that made this bundle |
 | `versions.json` | software versions of the run and of the bundle |
 | `hashes.json`, `signature.json` | SHA-256 of every other file; the curator's Ed25519 signature over the hashes |

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dpscale.audit.evidence import crosscheck, recompute
+from dpscale.audit.evidence import crosscheck, recompute, sensitivities
 from dpscale.audit.evidence.signing import ALGORITHM, fingerprint, public_key, verified
 from dpscale.base.errors import JobError
 
@@ -23,6 +24,7 @@ HASHES, SIGNATURE = "hashes.json", "signature.json"
 SCRIPTS = {
     "dpscale-evidence/1": ("recompute.py", "sensitivities.py"),
     "dpscale-evidence/2": ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py"),
+    "dpscale-evidence/3": ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py"),
 }
 SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of every older version, by format
     "dpscale-evidence/1": (
@@ -51,9 +53,11 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "360bbe784b03778b95a1003481040404cef734030b488eed98826fc347c01aad",
          "cd6ee90b3090f306755f86f5b5a58231cde25d02662b663881a54bfada68ab3b"),
     ),
+    "dpscale-evidence/3": (),
 }  # fmt: skip
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
-          "run-files.json", "versions.json", "job.toml", "domain.toml")  # fmt: skip
+          "run-files.json", "versions.json", "job.toml")  # fmt: skip
+DOMAIN = re.compile(r"domain(\.[\w-]{1,64})?\.toml")
 
 Fields = dict[str, Any]
 
@@ -96,7 +100,8 @@ def _found(folder: Path, expected: str | None, heads: Mapping[str, int] | None) 
     if faults := recompute.faults(folder):
         raise _wrong(folder, f"is inconsistent: {faults[0]}")
     events, selftest = (recompute.read(folder, name) for name in ("events.json", "selftest.json"))
-    draws, strategies = (recompute.read(folder, name) for name in ("draws.json", "strategies.json"))
+    components = sensitivities.components(recompute.read(folder, "draws.json"))
+    strategies = recompute.read(folder, "strategies.json")
     chain, alone = recompute.read(folder, "ledger.json").get("chain"), _by_columns_alone(strategies)
     return {
         "sound": True,
@@ -104,9 +109,10 @@ def _found(folder: Path, expected: str | None, heads: Mapping[str, int] | None) 
         "private": events["private"],
         "release": {name: events["release"][name] for name in ("name", "epsilon", "delta")},
         "dataset": {name: events["dataset"][name] for name in ("epsilon", "delta")},
-        "draws": len(draws["draws"]),
+        "components": [sensitivities.label(one) for one in components],
+        "draws": sum(len(one["draws"]) for one in components),
         "by_columns_alone": alone,
-        "selections": sum(int(one["count"]) for one in draws["selections"]),
+        "selections": sum(int(selected["count"]) for one in components for selected in one["selections"]),
         "files": len(hashes["files"]),
         "selftest_passed": selftest["passed"] and all(one["passed"] for one in selftest["checks"]),
         "selftest_checks": len(selftest["checks"]),
@@ -168,6 +174,9 @@ def _hashes(folder: Path) -> Fields:
         raise _wrong(folder, f"lacks {lacking[0]!r}")
     if form not in SCRIPTS:
         raise _wrong(folder, "has a format that this version cannot read")
+    known = {*NEEDED, *SCRIPTS[form], "README.md"}
+    if unknown := sorted(name for name in set(listed) - known if not DOMAIN.fullmatch(name)):
+        raise _wrong(folder, f"contains {unknown[0]!r}, which is no file of a bundle")
     for name, digest in listed.items():
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
             raise _wrong(folder, f"contains {name!r} with a hash other than in {HASHES}")

@@ -5,36 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpscale.runs.table import TableRun
+from dpscale.privacy.accounting import LAPLACE
+from dpscale.privacy.protection import REPLACE
+from dpscale.runs.directory import Run
 
 Item = dict[str, str]
 YES = "as it was installed; `selftest.json` has the audit of that installation"
+NEIGHBOURS = "one has one unit more (add or remove); the number of rows is private"
+REPLACED = "one row of a table is replaced, with its links; the numbers of rows are private"
 
 
-def checklist(
-    run: TableRun, events: Mapping[str, Any], ledger: Mapping[str, Any], drawn: Mapping[str, Any]
-) -> list[Item]:
-    """Return one row per question: topic, question, answer."""
-    rows = [*_guarantee(run, events), *_mechanism(run, drawn), *_composition(events, ledger), *_hazards(run)]
-    return [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in rows]
+def checklist(run: Run, events: Mapping[str, Any], ledger: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[Item]:
+    """Return one row per question: topic, question, answer; and the component, if the answers of components differ."""
+    rows = [*_guarantee(run, events), *_mechanism(run), *_composition(events, ledger), *_hazards(run)]
+    found = [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in rows]
+    for one in drawn["components"]:
+        own = _of_table(run, one) if one["kind"] == "table" else _of_link(run, one)
+        for topic, question, answer in own:
+            found.append({"component": f"{one['kind']} {one['name']}", "topic": topic, "question": question,
+                          "answer": answer})  # fmt: skip
+    return found
 
 
-def _guarantee(run: TableRun, events: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    data, claim = run.job.data, events["release"]
+def _guarantee(run: Run, events: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    protects, claim = run.protects, events["release"]
     private = "yes" if events["private"] else "NO: the noise follows from a seed that anybody can try"
-    bound = f"at most {drawn} of its rows are counted" if (drawn := data.max_rows_per_unit) else "one row"
+    column = protects.unit if protects.table is None else f"{protects.table}.{protects.unit}"
     return [
         ("guarantee", "Is the release private?", private),
         ("guarantee", "Which definition?", _definition(claim)),
         ("guarantee", "ε", "none" if claim["epsilon"] is None else f"{claim['epsilon']:.9g}"),
         ("guarantee", "δ", f"{claim['delta']:g}"),
-        ("unit", "Whom does it protect?", _unit(data.privacy_unit)),
-        ("unit", "How much may one unit contribute?", bound),
-        (
-            "unit",
-            "Which tables are neighbours?",
-            "one has one unit more (add or remove); the number of rows is private",
-        ),
+        ("unit", "Whom does it protect?", _unit(column)),
+        ("unit", "Which tables are neighbours?", REPLACED if protects.relation == REPLACE else NEIGHBOURS),
     ]
 
 
@@ -46,36 +49,53 @@ def _definition(claim: Mapping[str, Any]) -> str:
     return "(ε, δ)-differential privacy" if claim["delta"] else "pure ε-differential privacy"
 
 
-def _mechanism(run: TableRun, drawn: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    law = "discrete Laplace" if run.job.privacy.noise == "laplace" else "discrete Gaussian"
-    chosen = sum(int(one["count"]) for one in drawn["selections"])
-    noise = f"{law} noise on whole numbers"
-    choices = f"; {chosen} selections by the exponential mechanism, on whole scores" if chosen else ""
+def _mechanism(run: Run) -> list[tuple[str, str, str]]:
     limits = (
         "every attribute has declared cells; a value outside is refused, clipped, dropped or a category, row by row"
     )
     return [
-        (
-            "mechanism",
-            "Which one?",
-            f"{run.measurement_plan.mechanism}: {len(drawn['draws'])} measurements, {noise}{choices}",
-        ),
-        (
-            "mechanism",
-            "How is sensitivity bounded?",
-            "largest column norms of integer matrices, exactly: strategies.json",
-        ),
-        ("mechanism", "How are values bounded?", f"{limits} (domain.toml)"),
+        ("mechanism", "How are values bounded?", f"{limits} (domain.toml, or domain.TABLE.toml)"),
         ("mechanism", "Is the domain public?", "it is declared in a file and never read off the records"),
         ("sampling", "How is noise drawn?", f"exactly, from ChaCha20 keyed by HMAC-SHA256; {YES}"),
         ("sampling", "Where does the randomness come from?", _source(run)),
         ("sampling", "Can a failure draw twice?", "no: a draw is a function of the secret and of what is measured"),
         ("floating point", "Does it touch the noise?", "no: integers until the noise is in, floats after it"),
-        ("post-processing", "What follows the noise?", f"{run.job.reconstruction.name}: from released values alone"),
     ]
 
 
-def _source(run: TableRun) -> str:
+def _of_table(run: Run, component: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    table = run.tables[component["name"]]
+    bound = f"at most {rows} of its rows are counted" if (rows := table.job.data.max_rows_per_unit) else "one row"
+    steps = component["steps"]
+    bound += f"; neighbours of the release are {steps} steps apart" if steps > 1 else ""
+    law = "discrete Laplace" if table.job.privacy.noise == LAPLACE else "discrete Gaussian"
+    return [
+        ("unit", "How much may one unit contribute?", bound),
+        ("mechanism", "Which one?", f"{table.measurement_plan.mechanism}: {_noise(component, law)}"),
+        ("mechanism", "How is sensitivity bounded?",
+         "largest column norms of integer matrices, exactly: strategies.json"),
+        ("post-processing", "What follows the noise?", f"{table.job.reconstruction.name}: from released values alone"),
+    ]  # fmt: skip
+
+
+def _of_link(run: Run, component: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    link = next(one.link for one in run.links if one.link.called == component["name"])
+    return [
+        ("unit", "How much may one unit contribute?", f"neighbours differ in at most {component['moved']} links"),
+        ("mechanism", "Which one?", f"{link.mechanism}: {_noise(component, 'discrete Gaussian')}"),
+        ("mechanism", "How is sensitivity bounded?",
+         "exactly, from bounds of links and of the norms of features: draws.json"),
+        ("post-processing", "What follows the noise?", "sampled links: from released values alone"),
+    ]  # fmt: skip
+
+
+def _noise(component: Mapping[str, Any], law: str) -> str:
+    chosen = sum(int(one["count"]) for one in component["selections"])
+    choices = f"; {chosen} selections by the exponential mechanism, on whole scores" if chosen else ""
+    return f"{len(component['draws'])} measurements, {law} noise on whole numbers{choices}"
+
+
+def _source(run: Run) -> str:
     return "256 bits of the operating system" if run.manifest["private"] else "a seed in the job file: for tests only"
 
 
@@ -92,7 +112,7 @@ def _composition(events: Mapping[str, Any], ledger: Mapping[str, Any]) -> list[t
     ]
 
 
-def _hazards(run: TableRun) -> list[tuple[str, str, str]]:
+def _hazards(run: Run) -> list[tuple[str, str, str]]:
     secret = "destroyed" if run.manifest["secret"] == "destroyed" else "STILL THERE: the run was not ended"
     unit_rows = "a refused value tells one bit before the charge; clip, drop or category tell none"
     return [

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from dpscale.audit.evidence.shapes import is_grouped, shape_faults, strategy_faults
+    from dpscale.audit.evidence import shapes
+    from dpscale.audit.evidence.sensitivities import Events, check_draws, components, label, mu_of_epsilon
 else:  # in a bundle, where recompute.py has put the folder on sys.path
-    from shapes import is_grouped, shape_faults, strategy_faults
+    import shapes
+    from sensitivities import Events, check_draws, components, label, mu_of_epsilon
 
 try:
     import tomllib
@@ -30,28 +32,61 @@ except ImportError:  # before Python 3.11
 Fields = dict[str, Any]
 WITHIN = 1e-6  # relative tolerance of a claim: rounding of conversions
 SPENT = Fraction(9, 10)  # least share of the charge that the draws of a mechanism without selections cost
-# SHA-256 of the checklist's answers that are equal in every bundle
-CONSTANT = "94f803b43a98e53fa389b409937ca05b3a180ec1bea0b3bee041339d5200d1bc"
-DERIVED = (
-    "Is the release private?", "Which definition?", "ε", "δ", "Whom does it protect?",
-    "How much may one unit contribute?", "Which one?", "Where does the randomness come from?",
-    "What follows the noise?", "How many releases of this dataset?", "What do they come to?", "Is there a cap?",
-    "What became of the secret of the noise?",
-)  # fmt: skip
+SHARES = 1e-3  # relative tolerance of the share of a component: rounding of conversions and of shares
+OLD = ("dpscale-evidence/1", "dpscale-evidence/2")  # formats of releases of one table
+# SHA-256 of the checklist's answers that are equal in every bundle, in old formats and now
+CONSTANTS = {
+    True: "94f803b43a98e53fa389b409937ca05b3a180ec1bea0b3bee041339d5200d1bc",
+    False: "dbb93e0f992ab4ebb547c26243c511e774f3a3384fddd9ef7a1b708cc646054b",
+}
+
+
+VALUES = re.compile(
+    r"(^|/)measurements/[^/]+\.parquet$|^links/[^/]+/(links|degrees|siblings|u|v|both|round-[0-9]+)\.npy$"
+)
+UNNAMED = ("auto",)  # settings that choose a mechanism
+TABLE_BOUND = "largest column norms of integer matrices, exactly: strategies.json"
+LINK_BOUND = "exactly, from bounds of links and of the norms of features: draws.json"
+NEIGHBOURS = {
+    "add/remove": "one has one unit more (add or remove); the number of rows is private",
+    "replace": "one row of a table is replaced, with its links; the numbers of rows are private",
+}
 
 
 def cross_faults(folder: str | Path) -> list[str]:
     """Return contradictions between the files of a bundle; none if they agree."""
     names = ("draws", "strategies", "events", "ledger", "selftest", "checklist", "run-files", "versions")
     files = {name: json.loads((Path(folder) / f"{name}.json").read_text("utf-8")) for name in names}
-    found = [*_ledger(files), *strategy_faults(files), *_selftest(files["selftest"]), *_files(files), *_charge(files)]
+    found = [*_ledger(files), *shapes.strategy_faults(files), *_selftest(files["selftest"]), *_files(files)]
+    found += _charge(files)
+    if is_old(files) == ("components" in files["draws"]):
+        found.append("draws.json has components although its format has none, or lacks them")
     if tomllib is not None:
-        job, domain = (tomllib.loads((Path(folder) / f"{name}.toml").read_text("utf-8")) for name in ("job", "domain"))
-        found += [*_job(job, files), *shape_faults(domain, files), *_checklist(job, files)]
+        job, domains = _inputs(Path(folder))
+        found += [*_job(job, files), *_components(job, domains, files), *_checklist(job, domains, files)]
+        factors = files["strategies"]["factors"]
+        found += [fault for one in _of_kind(files, "table")
+                  for fault in shapes.shape_faults(one, domains[one["domain"]], factors)]  # fmt: skip
     chain = files["ledger"].get("chain")
     if (chain is not None) != (files["versions"]["format"] != "dpscale-evidence/1"):
         found.append("ledger.json has a hash chain although its format has none, or lacks it")
     return found + (list(_chain(chain, files, Path(folder))) if chain is not None else [])
+
+
+def _inputs(folder: Path) -> tuple[Fields, dict[str, Fields]]:
+    """Return the job, and the domains by name of file."""
+    job = tomllib.loads((folder / "job.toml").read_text("utf-8"))
+    names = shapes.domain_files(job)
+    return job, {name: tomllib.loads((folder / name).read_text("utf-8")) for name in names}
+
+
+def is_old(files: Fields) -> bool:
+    """Return whether a bundle has a format in which a release has one component."""
+    return files["versions"]["format"] in OLD
+
+
+def _of_kind(files: Fields, kind: str) -> list[Fields]:
+    return [one for one in components(files["draws"]) if one["kind"] == kind]
 
 
 def own_entry(files: Fields) -> Fields:
@@ -64,24 +99,64 @@ def own_entry(files: Fields) -> Fields:
 
 def _job(job: Fields, files: Fields) -> Iterator[str]:
     """Yield differences of the requested budget, privacy unit and noise from the ledger's entry and the draws."""
-    row, privacy, data = own_entry(files), job["privacy"], job["data"]
+    row, privacy = own_entry(files), job["privacy"]
     for name in ("epsilon", "delta"):
         if privacy.get(name) != row.get(name):
             yield f"job.toml and the ledger's entry have different values of {name}"
     yield from _budget(privacy, row["cost"], files["events"]["release"])
-    through = data.get("unit_through")
-    unit = through[-1]["unit"] if through else data.get("privacy_unit")
-    if row.get("relation") and (row.get("unit"), row["relation"]) != (unit, "add/remove"):
-        yield "job.toml and the ledger's entry have different privacy units"
-    bounds = {int(data.get("max_rows_per_unit") or 1), int(files["draws"]["rows_per_unit"]), int(row.get("bound") or 1)}
-    if row.get("relation") and len(bounds) > 1:
-        yield "job.toml, draws.json and the ledger's entry have different numbers of rows per unit"
+    protects = shapes.protection(job)
+    if row.get("relation"):
+        if any(row.get(name) != protects[name] for name in ("unit", "unit_table", "relation")):
+            yield "job.toml and the ledger's entry have different privacy units"
+        if int(row.get("bound") or 1) != int(protects["bound"]):
+            yield "job.toml and the ledger's entry have different numbers of rows per unit"
     seeded = "seed" in job.get("engine", {})
     if {seeded, bool(row.get("public")), not files["events"]["private"]} != {seeded}:
         yield "job.toml, events.json and the ledger's entry disagree on whether the noise has a seed"
     pure = privacy.get("epsilon") is not None and privacy.get("delta") is None
-    if any((draw["laplace"] is not None) != pure for draw in files["draws"]["draws"]):
+    if any((draw.get("laplace") is not None) != pure for one in components(files["draws"]) for draw in one["draws"]):
         yield "job.toml requests a different noise distribution than was drawn"
+
+
+def _components(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Iterator[str]:
+    """Yield components that are not those of the job, have other public facts, or cost more than their share."""
+    listed, known = components(files["draws"]), shapes.expected(job, domains)
+    if [label(one) for one in listed] != [label(one) for one in known]:
+        yield "job.toml and draws.json have different components"
+        return
+    for component, facts in zip(listed, known, strict=True):
+        own = [name for name in facts if name not in shapes.OF_JOB]
+        if wrong := next((name for name in own if component.get(name) != facts[name]), None):
+            yield f"job.toml and draws.json have different values of {wrong} of {label(component)}"
+        if component["kind"] == "link":
+            yield from shapes.statistic_faults(component, facts)
+        if not is_old(files):
+            yield from _share_faults(component, facts["share"], job["privacy"], files)
+
+
+def _share_faults(component: Fields, share: float, privacy: Fields, files: Fields) -> Iterator[str]:
+    """Yield a fault if a component costs more than its share of the budget, or much less without selections."""
+    events = cost_of(component, files)
+    if privacy.get("delta") is None and privacy.get("epsilon") is not None:
+        return  # a pure release has one component, whose cost is compared with the whole charge
+    spent = sum((cost * count for (kind, cost), count in events.items() if kind == "gaussian"), Fraction(0))
+    if spent > Fraction(share) * budget(privacy) * Fraction(1 + SHARES):
+        yield f"{label(component)} costs more than its share of the budget in job.toml"
+    charged = Fraction(own_entry(files)["cost"]["gaussian"]) * Fraction(share)
+    if spent < SPENT * charged and not component["selections"] and not component.get("loop"):
+        yield f"the draws of {label(component)} cost only {float(spent / charged):.3g} of its share"
+
+
+def cost_of(component: Fields, files: Fields) -> Events:
+    """Return the events of one component."""
+    return check_draws({"components": [component]}, files["strategies"]["factors"])[0]
+
+
+def budget(privacy: Fields) -> Fraction:
+    """Return the squared μ that the job requests."""
+    if privacy.get("epsilon") is not None:
+        return Fraction(mu_of_epsilon(privacy["epsilon"], privacy["delta"])) ** 2
+    return Fraction(2 * privacy["rho"] if privacy.get("rho") is not None else privacy["privacy_cost"])
 
 
 def _budget(privacy: Fields, cost: Fields, claim: Fields) -> Iterator[str]:
@@ -99,7 +174,7 @@ def _budget(privacy: Fields, cost: Fields, claim: Fields) -> Iterator[str]:
 def _charge(files: Fields) -> Iterator[str]:
     """Yield a fault if the draws cost much less than was charged, that is, if the listed noise is too large."""
     share = _share(files)
-    if share < SPENT and not files["draws"]["selections"]:
+    if share < SPENT and not any(one["selections"] for one in components(files["draws"])):
         yield f"the draws cost only {float(share):.3g} of the charge"
 
 
@@ -117,19 +192,36 @@ def _share(files: Fields) -> Fraction:
 def unverified(folder: str | Path) -> list[str]:
     """Return a sentence for each fact that these checks accept without verification."""
     files = {name: json.loads((Path(folder) / f"{name}.json").read_text("utf-8"))
-             for name in ("draws", "strategies", "events", "ledger")}  # fmt: skip
+             for name in ("draws", "strategies", "events", "ledger", "versions")}  # fmt: skip
     factors, found = files["strategies"]["factors"], []
     parts = [part for one in factors.values() for part in (one, *one.get("levels", ()))]
     if alone := sum("columns" in part for part in parts):
         found.append(f"the sensitivities of {alone} strategies, of which the bundle contains only column norms")
+    links = _of_kind(files, "link")
+    found += [text for link in links for text in _unverified_link(link)]
+    if not is_old(files) and not files["ledger"]["chain"]["opened"]["facts"]:
+        found.append("domains and plans: the ledger's entry of this release seals no hash of them")
     if tomllib is None:
         return [*found, "job, domain and checklist, which requires Python 3.11 or later"]
-    domain = tomllib.loads((Path(folder) / "domain.toml").read_text("utf-8"))
-    if grouped := sum(is_grouped(draw, factors, domain["attributes"]) for draw in files["draws"]["draws"]):
+    _, domains = _inputs(Path(folder))
+    grouped = sum(shapes.is_grouped(draw, factors, domains[one["domain"]]["attributes"])
+                  for one in _of_kind(files, "table") for draw in one["draws"])  # fmt: skip
+    if grouped:
         found.append(f"the cells of {grouped} draws of an adaptive mechanism, which are groups of the domain's cells")
-    if files["draws"]["selections"] and (share := _share(files)) < Fraction(1, 2):
+    selected = any(one["selections"] for one in components(files["draws"]))
+    if selected and (share := _share(files)) < Fraction(1, 2):
         found.append(f"the noise: the draws other than selections cost only {float(share):.3g} of the charge")
     return found
+
+
+def _unverified_link(link: Fields) -> Iterator[str]:
+    if link["draws"]:
+        yield (f"the noise of {len(link['draws'])} draws of {label(link)}: its files contain values without records, so"
+               " it is that of the job's budget")  # fmt: skip
+    if link["precisions"]:
+        yield f"the clipping bounds and precisions of the feature sums of {label(link)}, planned from released values"
+    if link["loop"] and not link["selections"]:
+        yield f"that {label(link)} has no rounds because a table has no rows"
 
 
 # ---- the ledger ----------------------------------------------------------------------------------------------------
@@ -185,8 +277,9 @@ def _chain(chain: Fields, files: Fields, folder: Path) -> Iterator[str]:
     if [link["facts"] for link in own if link["entry"] == "releases"] != [chained([opened["key"], opened["facts"]])]:
         yield "ledger.json and its hash chain have different hashes of the domain and the plan"
     plan = [f"{name}\0{one}\n" for name, one in sorted(files["run-files"].items()) if name.startswith("plan/")]
-    here = {"domain": hashlib.sha256((folder / "domain.toml").read_bytes()).hexdigest(),
-            "plan": hashlib.sha256("".join(plan).encode()).hexdigest()}  # fmt: skip
+    here = {"plan": hashlib.sha256("".join(plan).encode()).hexdigest()}
+    if (domain := folder / "domain.toml").exists():
+        here["domain"] = hashlib.sha256(domain.read_bytes()).hexdigest()
     yield from (f"the {name} differs from the one that was charged" for name, one in opened["facts"].items()
                 if here.get(name) != one)  # fmt: skip
 
@@ -216,43 +309,53 @@ def _selftest(selftest: Fields) -> Iterator[str]:
 
 
 def _files(files: Fields) -> Iterator[str]:
-    """Yield a fault if the run lacks a file of a draw."""
-    lacking = {f"measurements/{draw['file']}" for draw in files["draws"]["draws"]} - set(files["run-files"])
-    if lacking:
+    """Yield a fault if the run lacks a file of a draw, or has a file of values that no draw refers to."""
+    drawn = {f"{one['folder']}{'measurements/' if one['kind'] == 'table' else ''}{draw['file']}"
+             for one in components(files["draws"]) for draw in one["draws"]}  # fmt: skip
+    if lacking := drawn - set(files["run-files"]):
         yield f"run-files.json lacks {min(lacking)}, which draws.json refers to"
+    values = {name for name in files["run-files"] if VALUES.search(name)}
+    if not is_old(files) and (unknown := values - drawn):
+        yield f"run-files.json has {min(unknown)}, which belongs to no draw"
 
 
-def _checklist(job: Fields, files: Fields) -> Iterator[str]:
+def _checklist(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Iterator[str]:
     """Yield answers that contradict the other files; answers equal in every bundle are checked by their hash."""
-    rows, expected = files["checklist"], _answers(job, files)
-    answers = {row["question"]: row["answer"] for row in rows}
-    for question, pattern in expected.items():
-        if not re.fullmatch(pattern, str(answers.get(question))):
-            yield f"checklist.json contradicts the other files on {question!r}"
+    rows, expected = files["checklist"], {("", name): text for name, text in _answers(job, files).items()}
+    for component, facts in zip(components(files["draws"]), shapes.expected(job, domains), strict=False):
+        if label(component) != label(facts):
+            return  # different components are another fault
+        own = "" if is_old(files) else label(component)
+        expected |= {(own, name): text for name, text in _component_answers(component, facts, job).items()
+                     if own or name != "How is sensitivity bounded?"}  # fmt: skip
+    answers = {(row.get("component", ""), row["question"]): row["answer"] for row in rows}
+    for (own, question), pattern in expected.items():
+        if not re.fullmatch(pattern, str(answers.get((own, question)))):
+            yield f"checklist.json contradicts the other files on {question!r}{f' of {own}' if own else ''}"
             return
-    fixed = [{**row, "answer": None} if row["question"] in DERIVED else row for row in rows]
-    if chained(fixed) != CONSTANT:
+    derived = {question for _, question in expected}
+    fixed = [{**row, "answer": None} if row["question"] in derived else row for row in rows if "component" not in row]
+    if (
+        chained(fixed) != CONSTANTS[is_old(files)]
+        or len(answers) != len(rows)
+        or len(rows) - len(fixed) != (sum(bool(own) for own, _ in expected))
+    ):
         yield "checklist.json has answers that dpscale does not write"
 
 
 def _answers(job: Fields, files: Fields) -> Mapping[str, str]:
-    """Return patterns of the answers that follow from the other files."""
-    draws, claim, whole = files["draws"], files["events"]["release"], files["events"]["dataset"]
-    private, cap, unit = files["events"]["private"], files["ledger"].get("cap"), job["data"].get("privacy_unit")
-    pure = job["privacy"].get("epsilon") is not None and job["privacy"].get("delta") is None
-    law = "discrete Laplace" if pure else "discrete Gaussian"
-    count = sum(int(one["count"]) for one in draws["selections"])
-    choices = f"; {count} selections by the exponential mechanism, on whole scores" if count else ""
-    noise = f": {len(draws['draws'])} measurements, {law} noise on whole numbers{choices}"
-    name = job["mechanism"]["name"]
-    bound = job["data"].get("max_rows_per_unit")
-    texts = {
+    """Return patterns of the answers about the release that follow from the other files."""
+    claim, whole, protects = files["events"]["release"], files["events"]["dataset"], shapes.protection(job)
+    private, cap, unit = files["events"]["private"], files["ledger"].get("cap"), protects["unit"]
+    column = unit if protects["unit_table"] is None else f"{protects['unit_table']}.{unit}"
+    secrets = ("destroyed", "STILL THERE: the run was not ended")
+    neighbours = {} if is_old(files) else {"Which tables are neighbours?": NEIGHBOURS[protects["relation"]]}
+    texts = neighbours | {
         "Is the release private?": "yes" if private else "NO: the noise follows from a seed that anybody can try",
         "Which definition?": "(ε, δ)-differential privacy" if claim["delta"] else "pure ε-differential privacy",
         "ε": "none" if claim["epsilon"] is None else f"{claim['epsilon']:.9g}",
         "δ": f"{claim['delta']:g}",
-        "Whom does it protect?": "one row" if unit is None else f"all rows with one value of the column {unit!r}",
-        "How much may one unit contribute?": f"at most {bound} of its rows are counted" if bound else "one row",
+        "Whom does it protect?": "one row" if unit is None else f"all rows with one value of the column {column!r}",
         "Where does the randomness come from?": "256 bits of the operating system" if private
         else "a seed in the job file: for tests only",
         "How many releases of this dataset?": str(len(files["ledger"]["releases"])),
@@ -261,10 +364,33 @@ def _answers(job: Fields, files: Fields) -> Mapping[str, str]:
         "Is there a cap?": f"ε = {cap['epsilon']:g} at δ = {cap['delta']:g}" if cap
         else "none: the ledger records and refuses nothing",
     }  # fmt: skip
-    mechanism = "[a-z0-9+-]+" if name == "auto" else re.escape(name)
-    secrets = ("destroyed", "STILL THERE: the run was not ended")
     return {question: re.escape(text) for question, text in texts.items()} | {
-        "Which one?": f"{mechanism}(/[0-9]+)?{re.escape(noise)}",
-        "What follows the noise?": "[a-z-]+: from released values alone",
         "What became of the secret of the noise?": "|".join(map(re.escape, secrets)),
+    }
+
+
+def _component_answers(component: Fields, facts: Fields, job: Fields) -> Mapping[str, str]:
+    """Return patterns of the answers about a component."""
+    pure = job["privacy"].get("epsilon") is not None and job["privacy"].get("delta") is None
+    law = "discrete Laplace" if pure else "discrete Gaussian"
+    count = sum(int(one["count"]) for one in component["selections"])
+    choices = f"; {count} selections by the exponential mechanism, on whole scores" if count else ""
+    noise = re.escape(f": {len(component['draws'])} measurements, {law} noise on whole numbers{choices}")
+    if component["kind"] == "link":
+        return {
+            "How much may one unit contribute?": re.escape(f"neighbours differ in at most {component['moved']} links"),
+            "Which one?": re.escape(facts["settings"].get("mechanism") or "maxent") + noise,
+            "How is sensitivity bounded?": re.escape(LINK_BOUND),
+            "What follows the noise?": re.escape("sampled links: from released values alone"),
+        }
+    rows, steps = component["rows_per_unit"], int(component["steps"])
+    bound = f"at most {rows} of its rows are counted" if facts["bounded"] else "one row"
+    twice = f"; neighbours of the release are {steps} steps apart" if steps > 1 else ""
+    mechanism = facts["settings"].get("mechanism") or "auto"
+    name = mechanism if isinstance(mechanism, str) else mechanism["name"]
+    return {
+        "How much may one unit contribute?": re.escape(bound + twice),
+        "Which one?": ("[a-z0-9+-]+" if name in UNNAMED else re.escape(name)) + "(/[0-9]+)?" + noise,
+        "How is sensitivity bounded?": re.escape(TABLE_BOUND),
+        "What follows the noise?": "[a-z-]+: from released values alone",
     }

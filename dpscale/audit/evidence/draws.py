@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,24 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.measurement import MeasurementStore
+from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.measurement.value_files import file_name, records, spans
 from dpscale.plans.factor import Factor
-from dpscale.plans.measurement_plan import Decision, MeasurementRequest
+from dpscale.plans.measurement_plan import SCALE, Decision, MeasurementRequest
 from dpscale.plans.nested import NestedFactor
-from dpscale.privacy.draws import Draw, LaplaceDraw
-from dpscale.privacy.selection import epsilon_below
+from dpscale.privacy.draws import Draw, GaussianDraw, LaplaceDraw, gaussian_draw
+from dpscale.privacy.selection import epsilon_below, scale_for
 from dpscale.privacy.streams import canonical
-from dpscale.runs.table import TableRun
-from dpscale.storage.files import listed
+from dpscale.relational.assignment import PairTables
+from dpscale.relational.budget_shares import Shares, degrees_squared, precisions_in_steps, sums_cost
+from dpscale.relational.features import Features, Side
+from dpscale.relational.published import moved_entries
+from dpscale.relational.rounding import Cross
+from dpscale.runs.directory import Run
+from dpscale.runs.links.budget import LinkBudget
+from dpscale.runs.links.link_sampling import DRAWN
+from dpscale.runs.links.measuring import SUMS
+from dpscale.storage.files import listed, read_bytes
 
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
 
@@ -36,20 +47,58 @@ EventCounts = Counter[tuple[str, Fraction]]
 Names = Mapping[str, tuple[str, Fields]]
 
 
-def draws_and_factors(run: TableRun) -> tuple[Fields, dict[str, Fields], EventCounts]:
+def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], EventCounts]:
     """Return draws.json, the distinct integer strategies that it names, and the costs according to the run."""
-    decisions = list(run.measurements.decisions())
-    requests = [request for decision in decisions for request in decision.requests]
-    _check_names(run.measurements_path, [decision.round for decision in decisions])
-    names = _named(factor for request in requests for factor in request.block.factors)
-    drawn = [one for decision in decisions for one in _drawn(run.measurements, decision, names)]
-    listed = {"release": run.manifest["release"], "rows_per_unit": run.planning_problem.rows_per_unit, "draws": drawn,
-              "selections": [one for decision in decisions for one in _selections(decision)]}  # fmt: skip
-    costs = Counter((_kind(request.draw), request.draw.cost) for request in requests)
-    for one in listed["selections"]:
-        kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
-        costs[kind, Fraction(cost)] += one["count"]
-    return listed, dict(names.values()), costs
+    decisions = {name: list(table.measurements.decisions()) for name, table in run.tables.items()}
+    every = (one for own in decisions.values() for decision in own for one in decision.requests)
+    names = _named(factor for request in every for factor in request.block.factors)
+    tables = [_table(run, name, own, names) for name, own in decisions.items()]
+    _check_links(run)
+    parts = [*tables, *(_link(run, piece) for piece in run.links)]
+    listed = {"release": run.manifest["release"], "components": [component for component, _ in parts]}
+    return listed, dict(names.values()), sum((costs for _, costs in parts), EventCounts())
+
+
+def folder_of(run: Run, part: Path) -> str:
+    """Return the path of a part in the run directory, with a final slash; empty if it is the run."""
+    return "".join(f"{name}/" for name in str(part).removeprefix(str(run.path)).split("/") if name)
+
+
+def domain_file(run: Run, name: str) -> str:
+    """Return the name of the domain file of a private table in the bundle."""
+    return f"domain.{name}.toml" if folder_of(run, run.tables[name].path) else "domain.toml"
+
+
+def _table(run: Run, name: str, decisions: Sequence[Decision], names: Names) -> tuple[Fields, EventCounts]:
+    """Return the component of a table, and the costs of its draws to a unit of the job."""
+    table, steps = run.tables[name], run.steps[name]
+    _check_names(table.measurements_path, [decision.round for decision in decisions])
+    component = {
+        "name": name,
+        "kind": "table",
+        "folder": folder_of(run, table.path),
+        "domain": domain_file(run, name),
+        "rows_per_unit": table.planning_problem.rows_per_unit,
+        "steps": steps,
+        "draws": [one for decision in decisions for one in _drawn(table.measurements, decision, names)],
+        "selections": [one for decision in decisions for one in _selections(decision)],
+    }
+    costs = EventCounts()
+    for request in (request for decision in decisions for request in decision.requests):
+        kind = _kind(request.draw)
+        costs[kind, request.draw.cost * (steps if kind == "laplace" else steps**2)] += 1
+    return component, costs + _selected(component["selections"], steps)
+
+
+def _selected(selections: Sequence[Fields], steps: int) -> EventCounts:
+    """Return the costs of selections to a unit of the job."""
+    costs = EventCounts()
+    for one in selections:
+        if one["range"] is None:
+            costs["gaussian", Fraction(one["mu_squared"]) * steps**2] += one["count"]
+        else:
+            costs["selection", Fraction(one["range"]) * steps] += one["count"]
+    return costs
 
 
 def _kind(draw: Draw) -> str:
@@ -150,10 +199,167 @@ def _columns(factor: Factor) -> Fields:
     return {"sha256": factor.digest, "squared": squared, "absolute": absolute}
 
 
-def file_hashes(run: TableRun, folders: Sequence[str]) -> dict[str, str]:
-    """Return the SHA-256 of every file in some folders of a run, by its path in the run directory."""
-    found = sorted(str(path) for name in folders for path in _files(run.path / name))
-    return {path.removeprefix(f"{run.path}/"): _sha256(run.path / path.removeprefix(f"{run.path}/")) for path in found}
+# ---- links -----------------------------------------------------------------------------------------------------------
+
+
+def _check_links(run: Run) -> None:
+    """Raise JobError for a folder of measurements that belongs to no link."""
+    if wrong := sorted(set(listed(run.path / "links")) - {piece.link.called for piece in run.links}):
+        raise _refused(f"links/{wrong[0]} belongs to no link")
+
+
+def _link(run: Run, piece: LinkBudget) -> tuple[Fields, EventCounts]:
+    """Return the component of a link, with the public numbers that determine its sensitivities, and its costs.
+
+    The files of a link contain values without records of their noise. The noise is that of the budget, as the run
+    computes it; the values must be multiples of its lattice.
+    """
+    link, manifest, neighbours = piece.link, run.manifest, piece.neighbours
+    folder = run.path / "links" / link.called
+    stored = LinkRecords(folder, manifest["release"], str(manifest["snapshot"]), link.called)
+    sizes = [list(piece.sizes(end)) for end in (link.parent, link.child)]
+    shares, rounds = (None, _chosen(stored, piece)) if piece.loops else (_planned(stored, sizes), [])
+    measured = [*_histograms(piece, sizes), *_sums(piece, shares), *_rounds(piece, rounds, sizes)]
+    wanted = {one.fields["file"] for one in measured}
+    wanted |= {f"{_round(number)}.json" for number in range(len(rounds))} if piece.loops else {"shares.json"}
+    if wrong := sorted(wanted.symmetric_difference(set(listed(folder)) - {DRAWN})):
+        what = "is missing" if wrong[0] in wanted else "belongs to no draw"
+        raise _refused(f"{wrong[0]} of link {link.called} {what}")
+    for one in measured:
+        _check_lattice(stored, one)
+    component: Fields = {
+        "name": link.called,
+        "kind": "link",
+        "folder": folder_of(run, folder),
+        "relation": neighbours.protects.relation,
+        "moved": piece.moved,
+        "bound": link.bound,
+        "parents": neighbours.rows.get(link.parent, 1),
+        "roles": piece.roles,
+        "histograms": [len(one) for one in piece.places] if piece.degrees else [],
+        "sizes": sizes,
+        "clips": [shares.u.clip, shares.v.clip] if shares else None,
+        "precisions": list(shares.precisions) if shares else None,
+        "loop": {"rounds": link.loop.rounds, "marginals": link.loop.each, "alpha": link.loop.alpha}
+        if piece.loops else None,
+        "draws": [one.fields for one in measured],
+        "selections": list(_link_selections(piece, rounds)),
+    }  # fmt: skip
+    costs = EventCounts()
+    for one in measured:
+        if one.name not in SUMS:
+            costs["gaussian", one.draw.cost] += one.count
+    if (sums := {one.name: one.draw.cost for one in measured if one.name in SUMS}) and shares:
+        costs["gaussian", _sums_cost(piece, shares, [sums.get(name, Fraction(0)) for name in SUMS])] += 1
+    return component, costs + _selected(component["selections"], 1)
+
+
+@dataclass(frozen=True)
+class _LinkDraw:
+    """A draw of a link: statistic, noise, squared sensitivity, and numbers of values and of marginals."""
+
+    name: str
+    draw: GaussianDraw
+    squared: int | Fraction
+    values: int
+    count: int = 1
+
+    @property
+    def fields(self) -> Fields:
+        noise = {"multiplier": str(self.draw.multiplier), "variance": str(self.draw.variance)}
+        return {"statistic": self.name, "file": f"{self.name}.npy", "count": self.count,
+                "squared_l2": str(self.squared), **noise}  # fmt: skip
+
+
+def _histograms(piece: LinkBudget, sizes: Sequence[Sequence[int]]) -> Iterator[_LinkDraw]:
+    """Yield the number of links, the degree histograms and the sibling sums, each if it is measured."""
+    tables, parents = PairTables(tuple(sizes[1])), piece.neighbours.rows.get(piece.link.parent, 1)
+    if piece.counted:
+        yield _LinkDraw("links", piece.links_draw(), piece.moved**2, 1)
+    if piece.degrees:
+        relation, bound = piece.neighbours.protects.relation, piece.link.bound
+        squared = degrees_squared(relation, bound, piece.roles, len(piece.places))
+        yield _LinkDraw("degrees", piece.degrees_draw(), squared, sum(map(len, piece.places)))
+    if piece.siblings:
+        squared = tables.squared(piece.link.bound, parents)
+        yield _LinkDraw("siblings", piece.siblings_draw(tables), squared, int(tables.starts[-1]))
+
+
+def _sums(piece: LinkBudget, shares: Shares | None) -> Iterator[_LinkDraw]:
+    """Yield the measured sums of features; the squared sensitivity of each is that of the sum alone."""
+    if shares is None:
+        return
+    widths = len(shares.u.attributes), len(shares.v.attributes)
+    values = dict(zip(SUMS, (*widths, widths[0] * widths[1]), strict=True))
+    for at, (name, precision) in enumerate(zip(SUMS, precisions_in_steps(shares), strict=True)):
+        if precision > 0:
+            alone = tuple(Fraction(int(at == other)) for other in range(len(SUMS)))
+            draw = draw_of_precision(precision, f"link {piece.link.called}")
+            yield _LinkDraw(name, draw, _sums_cost(piece, shares, alone), values[name])
+
+
+def _sums_cost(piece: LinkBudget, shares: Shares, precisions: Sequence[Fraction]) -> Fraction:
+    u, v, both = precisions
+    return sums_cost(piece.neighbours.protects.relation, shares, (u, v, both), piece.moved)
+
+
+def _planned(stored: LinkRecords, sizes: Sequence[Sequence[int]]) -> Shares:
+    """Return the stored shares of a link; the cost depends on clipping bounds and numbers of cells only."""
+    shares = json.loads(read_bytes(stored.folder / "shares.json"))
+    u, v = (Features(tuple(own), (), clip) for own, clip in zip(sizes, shares["clips"], strict=True))
+    return Shares(u, v, tuple(shares["precisions"]), shares["expected"])
+
+
+def _round(number: int) -> str:
+    return f"round-{number:02d}"
+
+
+def _chosen(stored: LinkRecords, piece: LinkBudget) -> list[list[int]]:
+    """Return the marginals that the rounds of a published loop selected."""
+    found = list[list[int]]()
+    while len(found) < piece.link.loop.rounds and f"{_round(len(found))}.json" in listed(stored.folder):
+        found.append(json.loads(read_bytes(stored.folder / f"{_round(len(found))}.json")))
+    return found
+
+
+def _rounds(piece: LinkBudget, rounds: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]) -> Iterator[_LinkDraw]:
+    """Yield the noisy marginals of each round of a published loop."""
+    if not rounds:
+        return
+    cross = Cross.of(*(Side.made(np.zeros((1, len(own)), np.int64), own) for own in sizes))
+    changed = moved_entries(piece.neighbours.protects.relation)
+    noise = piece.link.loop.costs(piece.parts.sums)[1]
+    draw = gaussian_draw(changed, noise, piece.moved, f"link {piece.link.called}")
+    for number, chosen in enumerate(rounds):
+        values = sum(int(cross.starts[k + 1] - cross.starts[k]) for k in chosen)
+        yield _LinkDraw(_round(number), draw, changed * piece.moved**2, values, len(chosen))
+
+
+def _link_selections(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> Iterator[Fields]:
+    """Yield the selections of each round of a published loop, with the scale and the sensitivity of their scores."""
+    if not rounds:
+        return
+    cost = piece.link.loop.costs(piece.parts.sums)[0]
+    sensitivity = SCALE * moved_entries(piece.neighbours.protects.relation) * piece.moved
+    fields = {"mu_squared": str(cost), "range": str(epsilon_below(cost)), "sensitivity": sensitivity,
+              "scale": str(scale_for(cost, sensitivity))}  # fmt: skip
+    yield from ({"round": number, "count": len(chosen)} | fields for number, chosen in enumerate(rounds))
+
+
+def _check_lattice(stored: LinkRecords, drawn: _LinkDraw) -> None:
+    """Raise JobError if stored values are not as many as the draw has, or not multiples of its lattice."""
+    values = stored.measured(drawn.name)
+    if values is None or values.size != drawn.values or not (values * drawn.draw.multiplier % 1 == 0).all():
+        raise _refused(f"{drawn.name}.npy of link {stored.link} has values that differ from its draw")
+
+
+def file_hashes(run: Run, folders: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of the public files of a run: of some folders of the run and of its tables, and of links."""
+    places = {f"{folder_of(run, one.path)}{name}" for one in (run, *run.tables.values()) for name in folders}
+    places |= {f"links/{piece.link.called}" for piece in run.links}
+    found = sorted({str(path) for name in places for path in _files(run.path / name)})
+    names = [path.removeprefix(f"{run.path}/") for path in found]
+    return {name: _sha256(run.path / name) for name in names}
 
 
 def _files(path: Path) -> list[Path]:

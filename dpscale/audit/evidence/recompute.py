@@ -1,10 +1,10 @@
 """Recompute the cost of a release from this folder: python recompute.py [FOLDER]. Exit code 1 if a claim fails.
 
 The script uses only the standard library, so it can be read and run without dpscale. It computes the largest column
-norms of every integer strategy in draws.json and strategies.json, and from them the exact cost of every draw, and
-compares it with events.json and with the charge in ledger.json. It then computes the ε of the events by its own
-formulas and, if Google's dp-accounting is installed (pip install dp-accounting), by its accountants, and compares it
-with the claim.
+norms of every integer strategy in draws.json and strategies.json, from them and from the bounds of links the exact cost
+of every draw, and compares it with events.json and with the charge in ledger.json. It then computes the ε of the events
+by its own formulas and, if Google's dp-accounting is installed (pip install dp-accounting), by its accountants, and
+compares it with the claim.
 
 crosscheck.py compares the files with each other; sensitivities.py computes the cost of a draw from its integers. Events
 without Gaussian noise enter Gaussian DP by their μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with ε/2.
@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from dpscale.audit.evidence.crosscheck import cross_faults, tomllib
-    from dpscale.audit.evidence.sensitivities import Events, Fields, check_draws, mu_of_pure
+    from dpscale.audit.evidence.sensitivities import Events, Fields, check_draws, delta_of_mu, mu_of_pure
 else:  # in a bundle, in which no files may be created
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(Path(__file__).parent))  # also where Python is isolated
     from crosscheck import cross_faults, tomllib
-    from sensitivities import Events, Fields, check_draws, mu_of_pure
+    from sensitivities import Events, Fields, check_draws, delta_of_mu, mu_of_pure
 
 ROUNDING = 1e-9  # relative tolerance of sums that contain floats
 SMALL = 1e-12  # δ for the accountants of dp-accounting in a pure release
@@ -139,16 +139,6 @@ def charged_and_due(cost: Fields, events: Events) -> tuple[Fraction, Fraction]:
 
 
 # ---- ε at δ ----------------------------------------------------------------------------------------------------------
-
-
-def delta_of_mu(mu: float, epsilon: float) -> float:
-    """Return δ of the Gaussian mechanism, exactly (Balle & Wang 2018)."""
-    far = _tail(epsilon / mu + mu / 2)
-    return _tail(epsilon / mu - mu / 2) - (math.exp(min(epsilon, 700)) * far if far else 0.0)
-
-
-def _tail(x: float) -> float:
-    return math.erfc(x / math.sqrt(2)) / 2
 
 
 def delta_of_mu_and_pure(mu: float, pure: float, epsilon: float) -> float:

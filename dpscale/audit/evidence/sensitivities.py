@@ -4,7 +4,15 @@ A draw measures m·K·x + noise on the integers. A unit of k records moves it by
 squared norm of a column of the integer matrix K. Gaussian noise of variance v is charged as one of v − 8, for which
 μ² = (m Δ k)²/(v − 8). Laplace noise of scale s costs ε = m Δ₁ k / s, with Δ₁ the largest L1 norm. Over several axes K
 is a product, and the norms multiply. A selection is an exponential mechanism whose loss lies in an interval of length
-`range`: as Gaussian DP it has μ = 2Φ⁻¹(e^{range/2}/(1 + e^{range/2})).
+`range`: as Gaussian DP it has μ = 2Φ⁻¹(e^{range/2}/(1 + e^{range/2})). If `steps` neighbours of a table connect two of
+the release, μ, ε and the range grow by that factor.
+
+Draws of a link measure sums over links, of which neighbours change `moved`. A unit changes their number by `moved`, and
+a histogram of degrees by at most 1 at each of `bound` thresholds for each role of its row, plus, for the rows at the
+other end, by `bound` entries of at most `bound`. Sibling sums count each pair of siblings in every contingency table in
+steps of 2^-12. The three sums of features have one cost: a link adds vectors of squared norm at most U and V and their
+product, or replaces them by others whose inner products are at least g and h. A cross marginal changes by 1 at one
+entry per moved link, or at two if links are replaced.
 """
 
 from __future__ import annotations
@@ -88,32 +96,180 @@ def digest(factor: Fields) -> str:
     return hashlib.sha256(f"{factor['kind']}{tuple(factor['shape'])}".encode() + matrix).hexdigest()
 
 
+def components(draws: Fields) -> list[Fields]:
+    """Return the components of draws.json; in formats 1 and 2 it is one, a table."""
+    alone = {"name": "data", "kind": "table", "steps": 1, "folder": "", "domain": "domain.toml"}
+    fields = ("rows_per_unit", "draws", "selections")
+    return draws["components"] if "components" in draws else [alone | {name: draws[name] for name in fields}]
+
+
+def label(component: Fields) -> str:
+    return f"{component['kind']} {component['name']}"
+
+
 def check_draws(draws: Fields, factors: dict[str, Fields]) -> tuple[Events, list[str]]:
     """Return the events of the draws, each computed from its integers, and the faults found."""
     faults, events = list[str](), Events()
     norm, known = {key: norms(one) for key, one in factors.items()}, {key: digest(one) for key, one in factors.items()}
-    for draw in draws["draws"]:
+    for component in components(draws):
+        own, found = table_events(component, norm, known) if component["kind"] == "table" else link_events(component)
+        selected, more = selection_events(component)
+        events += own + selected
+        faults += found + more
+    return events, faults
+
+
+def table_events(table: Fields, norm: dict[str, tuple[int, int]], known: dict[str, str]) -> tuple[Events, list[str]]:
+    """Return the events of a table's draws, and faults; `norm` and `known` have norms and digests of strategies."""
+    faults, events = list[str](), Events()
+    for draw in table["draws"]:
         squared = math.prod(norm[key][0] for key in draw["factors"])
         absolute = math.prod(norm[key][1] for key in draw["factors"])
         strategy = hashlib.sha256("".join(known[key] for key in draw["factors"]).encode()).hexdigest()
         if [str(squared), str(absolute)] != [draw["squared_l2"], draw["l1"]]:
-            faults.append(f"draw {draw['place']} in {draw['file']}: the listed sensitivity is wrong")
+            faults.append(f"{_place(table, draw)}: the listed sensitivity is wrong")
         if draw["strategy"] not in (None, strategy):
-            faults.append(f"draw {draw['place']} in {draw['file']}: the strategy differs from that in its record")
-        if not _possible(draw, draws["rows_per_unit"]):
-            faults.append(f"draw {draw['place']} in {draw['file']}: invalid noise")
+            faults.append(f"{_place(table, draw)}: the strategy differs from that in its record")
+        if not _possible(draw) or int(table["rows_per_unit"]) < 1 or int(table["steps"]) < 1:
+            faults.append(f"{_place(table, draw)}: invalid noise")
             continue
-        events[event_of(draw, squared, absolute, int(draws["rows_per_unit"]))] += 1
-    if len({(draw["file"], draw["place"]) for draw in draws["draws"]}) != len(draws["draws"]):
+        events[event_of(draw, squared, absolute, int(table["rows_per_unit"]) * int(table["steps"]))] += 1
+    if len({(draw["file"], draw["place"]) for draw in table["draws"]}) != len(table["draws"]):
         faults.append("a draw is listed twice")
-    for one in draws["selections"]:
+    return events, faults
+
+
+def _place(table: Fields, draw: Fields) -> str:
+    return f"draw {draw['place']} in {table['folder']}{draw['file']}"
+
+
+def selection_events(component: Fields) -> tuple[Events, list[str]]:
+    """Return the selections of a component as events, and faults."""
+    faults, events, steps = list[str](), Events(), int(component.get("steps", 1))
+    for one in component["selections"]:
         if int(one["count"]) < 1 or Fraction(one["mu_squared"]) < 0:
             faults.append(f"round {one['round']}: invalid selection")
         kind, cost = ("gaussian", one["mu_squared"]) if one["range"] is None else ("selection", one["range"])
         if kind == "selection" and mu_of_pure(float(Fraction(cost)) / 2) ** 2 > Fraction(one["mu_squared"]) * ABOVE:
             faults.append(f"round {one['round']}: a selection costs more than is listed")
-        events[kind, Fraction(cost)] += int(one["count"])
+        events[kind, Fraction(cost) * (steps if kind == "selection" else steps**2)] += int(one["count"])
     return events, faults
+
+
+# ---- links -----------------------------------------------------------------------------------------------------------
+
+SUMS = ("u", "v", "both")
+BITS, SCALE = 12, 256  # features are integers in steps of 2^-BITS; scores of selections, in steps of 1/SCALE
+
+
+def link_events(link: Fields) -> tuple[Events, list[str]]:
+    """Return the events of a link's draws, and faults. The three sums of features are one event."""
+    faults, events, sums = list[str](), Events(), dict[str, Fraction]()
+    for draw in link["draws"]:
+        name, count = draw["statistic"], int(draw["count"])
+        where = f"{name} of link {link['name']}"
+        squared = squared_of(link, name)
+        if str(squared) != draw["squared_l2"]:
+            faults.append(f"{where}: the listed sensitivity is wrong")
+        if not _possible(draw) or count < 1 or (count > 1 and not is_round(name)):
+            faults.append(f"{where}: invalid noise")
+            continue
+        if draw["file"] != f"{name}.npy":
+            faults.append(f"{where}: {draw['file']} is not its file")
+        precision = Fraction(int(draw["multiplier"]) ** 2, int(draw["variance"]) - SMOOTHING)
+        if name in SUMS:
+            sums[name] = precision
+        else:
+            events["gaussian", precision * squared] += count
+    if len({draw["statistic"] for draw in link["draws"]}) != len(link["draws"]):
+        faults.append("a draw is listed twice")
+    if sums:
+        events["gaussian", int(link["moved"]) ** 2 * moved_features(link, sums)] += 1
+    return events, faults + _score_faults(link)
+
+
+def is_round(name: str) -> bool:
+    return name.startswith("round-") and name[6:].isdecimal()
+
+
+def squared_of(link: Fields, name: str) -> Fraction | int:
+    """Return the squared sensitivity of a statistic of a link to one unit; of a round, of each marginal."""
+    moved, bound, replaced = int(link["moved"]), int(link["bound"]), link["relation"] == "replace"
+    if name in SUMS:
+        return moved**2 * moved_features(link, {name: Fraction(1)})
+    if is_round(name):
+        return entries(link) * moved**2
+    if name == "siblings":
+        attributes = len(link["sizes"][1])
+        return attributes * (attributes + 1) // 2 * (int(link["parents"]) * bound * 2**BITS) ** 2
+    others = 2 * bound**2 if replaced else bound**2 * (len(link["histograms"]) - 1)
+    return {"links": moved**2, "degrees": int(link["roles"]) ** 2 * (bound + others)}[name]
+
+
+def entries(link: Fields) -> int:
+    """Return the number of entries of a cross marginal that one moved link changes by 1."""
+    return 2 if link["relation"] == "replace" else 1
+
+
+def moved_features(link: Fields, precisions: dict[str, Fraction]) -> Fraction:
+    """Return the largest squared change of the feature sums by one link, each weighted by its noise precision."""
+    (u, g), (v, h) = (feature_bounds(*one) for one in zip(link["sizes"], link["clips"], strict=True))
+    a, b, c = (precisions.get(name, Fraction(0)) for name in SUMS)
+    added = a * u + b * v + c * u * v
+    if link["relation"] != "replace":
+        return added
+    first = a * (u - g) + c * v * (u - g)  # another row at the first end
+    second = b * (v - h) + c * u * (v - h)
+    both = a * (u - g) + b * (v - h) + c * (u * v - g * h)
+    return max(added, 2 * first, 2 * second, 2 * both)
+
+
+def feature_bounds(sizes: list[int], clip: float | None) -> tuple[int, int]:
+    """Return the largest squared norm of a row's features in steps, and a lower bound of two rows' inner products."""
+    if clip is not None:
+        squared = math.floor(Fraction(clip) ** 2 * 4**BITS)
+        return squared, -squared
+    found = [one_hot_bounds(int(size)) for size in sizes]
+    return sum(norm for norm, _ in found), sum(inner for _, inner in found)
+
+
+def one_hot_bounds(size: int) -> tuple[int, int]:
+    """Return both for one attribute: a one-hot centred at 1/size, truncated to steps; of two values, one column."""
+    step = 2**BITS
+    if size == 1:
+        return 0, 0
+    if size == 2:
+        half = math.isqrt(step**2 // 2)
+        return half**2, -(half**2)
+    own, other = step * (size - 1) // size, step // size
+    return own**2 + (size - 1) * other**2, -2 * own * other + (size - 2) * other**2
+
+
+def _score_faults(link: Fields) -> list[str]:
+    """Return faults of the selections: their range follows from the scale and the sensitivity of the scores."""
+    moved = SCALE * entries(link) * int(link["moved"])
+    wrong = (one["round"] for one in link["selections"] if int(one["sensitivity"]) != moved
+             or Fraction(one["range"]) != 2 * moved * Fraction(one["scale"]))  # fmt: skip
+    return [f"round {number} of link {link['name']}: the listed range is wrong" for number in wrong]
+
+
+def delta_of_mu(mu: float, epsilon: float) -> float:
+    """Return δ of the Gaussian mechanism, exactly (Balle & Wang 2018)."""
+    far = _tail(epsilon / mu + mu / 2)
+    return _tail(epsilon / mu - mu / 2) - (math.exp(min(epsilon, 700)) * far if far else 0.0)
+
+
+def _tail(x: float) -> float:
+    return math.erfc(x / math.sqrt(2)) / 2
+
+
+def mu_of_epsilon(epsilon: float, delta: float) -> float:
+    """Return the μ of the Gaussian mechanism with this ε at δ, by bisection."""
+    low, high = 1e-9, 1e3
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of_mu(middle, epsilon) <= delta else (low, middle)
+    return low
 
 
 def mu_of_pure(epsilon: float) -> float:
@@ -121,13 +277,11 @@ def mu_of_pure(epsilon: float) -> float:
     return -2 * NormalDist().inv_cdf(1 / (1 + math.exp(epsilon))) if epsilon < 700 else math.inf
 
 
-def _possible(draw: Fields, k: str | int) -> bool:
+def _possible(draw: Fields) -> bool:
     """Return whether the noise is valid: one of two distributions, with more variance than smoothing uses."""
-    one = draw["laplace"] if draw["variance"] is None else draw["variance"]
-    both = None not in (draw["laplace"], draw["variance"])
-    return (
-        not both and int(one) > (SMOOTHING if draw["laplace"] is None else 0) and int(draw["multiplier"]) > 0 < int(k)
-    )
+    laplace, variance = draw.get("laplace"), draw["variance"]
+    one, both = laplace if variance is None else variance, None not in (laplace, variance)
+    return not both and int(one or 0) > (SMOOTHING if laplace is None else 0) and int(draw["multiplier"]) > 0
 
 
 def event_of(draw: Fields, squared: int, absolute: int, k: int) -> tuple[str, Fraction]:

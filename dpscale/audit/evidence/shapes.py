@@ -1,31 +1,222 @@
-"""Compare strategies with their shape and with the cells of domain.toml; only the standard library, in every bundle.
+"""Derive from job.toml and the domains what the draws must look like; only the standard library, in every bundle.
 
-The number of cells of an attribute is computed here from its table in domain.toml, without code of the release.
+The components of a job, the numbers by which neighbours differ and the numbers of cells are computed here from the
+files, without code of the release. A job with `[data]` has one component, a table. Otherwise neighbours differ in a row
+of the root, the private table that is not the child of another one, with the rows and links that belong to it; or, with
+`protects = "both"`, in one row of any table, which is replaced.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from dpscale.audit.evidence.sensitivities import BITS, SMOOTHING, SUMS, is_round, label
+else:  # in a bundle, where recompute.py has put the folder on sys.path
+    from sensitivities import BITS, SMOOTHING, SUMS, is_round, label
 
 Fields = dict[str, Any]
+LEAST = Fraction(9, 10)  # least part of the precision of sums that their noise may have
 EPOCH = date(1970, 1, 1)
+MOST_DEGREE, MOST_SIBLINGS, GRID = 10, 32, 22  # defaults of a job; number of degrees on the grid of unbounded rows
+OF_JOB = ("statistics", "share", "settings", "bounded")  # facts that draws.json does not contain
+ROUNDS = {"rounds": 15, "marginals": 3, "alpha": 0.2}
 
 
-def shape_faults(domain: Fields, files: Fields) -> Iterator[str]:
-    """Yield strategies whose number of cells differs from that of the attributes in domain.toml."""
-    sizes, factors = {name: cells(one) for name, one in domain["attributes"].items()}, files["strategies"]["factors"]
-    for draw in files["draws"]["draws"]:
-        if unknown := sorted(set(draw["attributes"]) - set(sizes)):
-            yield f"draws.json measures {unknown[0]!r}, which is not in domain.toml"
+# ---- the job ---------------------------------------------------------------------------------------------------------
+
+
+def protection(job: Fields) -> Fields:
+    """Return the privacy unit of the job, as the ledger's entry names it."""
+    if "data" in job:
+        data = job["data"]
+        through = data.get("unit_through")
+        unit, bound = through[-1]["unit"] if through else data.get("privacy_unit"), data.get("max_rows_per_unit") or 1
+        return {"unit": unit, "unit_table": None, "relation": "add/remove", "bound": bound}
+    replaced = _is_replaced(job)
+    root = None if replaced else _rows(job)[0]
+    key = None if root is None else ", ".join(_listed_key(job["tables"][root].get("key"))) or None
+    relation = "replace" if replaced else "add/remove"
+    return {"unit": key, "unit_table": root if key else None, "relation": relation, "bound": 1}
+
+
+def expected(job: Fields, domains: Mapping[str, Fields]) -> list[Fields]:
+    """Return the facts of every component that follow from the job and from the domains, by their file names."""
+    if "data" in job:
+        own = {"name": "data", "kind": "table", "folder": "", "domain": "domain.toml", "steps": 1}
+        rows = int(job["data"].get("max_rows_per_unit") or 1)
+        return [
+            own
+            | {
+                "rows_per_unit": rows,
+                "share": 1.0,
+                "settings": job,
+                "bounded": bool(job["data"].get("max_rows_per_unit")),
+            }
+        ]
+    shares = _shares(job)
+    return [*_tables(job, shares), *(_link(job, link, domains, shares) for link in job.get("link", []))]
+
+
+def domain_files(job: Fields) -> list[str]:
+    """Return the names of the domain files of a bundle."""
+    return ["domain.toml"] if "data" in job else [f"domain.{name}.toml" for name in job["tables"]]
+
+
+def _tables(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
+    replaced = _is_replaced(job)
+    root, rows = ("", {}) if replaced else _rows(job)
+    for name, one in job["tables"].items():
+        if not one.get("public"):
+            yield {
+                "name": name,
+                "kind": "table",
+                "folder": f"tables/{name}/",
+                "domain": f"domain.{name}.toml",
+                "rows_per_unit": rows.get(name, 1),
+                "steps": 2 if replaced else 1,
+                "share": shares[f"tables.{name}"],
+                "settings": one,
+                "bounded": one.get("key") is not None or (not replaced and name != root),
+            }
+
+
+def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapping[str, float]) -> Fields:
+    """Return the facts of a link; `statistics` are those that do not depend on released values."""
+    replaced, bound, many = _is_replaced(job), link_bound(link), link.get("via") is not None
+    rows: Mapping[str, int] = {} if replaced else _rows(job)[1]
+    parent, child, published = link["parent"], link["child"], link.get("mechanism") == "published"
+    degrees = not published and (replaced or parent in rows)
+    wanted = {
+        "links": link.get("links") is None if many else link.get("nulls") == "keep",
+        "degrees": degrees,
+        "siblings": degrees and not many and 1 < bound <= MOST_SIBLINGS and parent != child,
+    }
+    others = [bound if replaced else GRID] if many else []
+    return {
+        "name": link["name"],
+        "kind": "link",
+        "folder": f"links/{link['name']}/",
+        "relation": "replace" if replaced else "add/remove",
+        "moved": _moved(link, rows, replaced),
+        "bound": bound,
+        "parents": rows.get(parent, 1),
+        "roles": 2 if parent == child else rows.get(parent, 1),
+        "histograms": [bound, *others] if degrees else [],
+        "sizes": [[*sizes(domains[f"domain.{end}.toml"]), *_counts(job, link, end)] for end in (parent, child)],
+        "loop": {name: link.get(name, default) for name, default in ROUNDS.items()} if published else None,
+        "statistics": [name for name, given in wanted.items() if given],
+        "share": shares[f"links.{link['name']}"],
+        "settings": link,
+    }
+
+
+def link_bound(link: Fields) -> int:
+    return int(link.get("max_degree") or (1 if link["kind"] == "one-to-one" else MOST_DEGREE))
+
+
+def _moved(link: Fields, rows: Mapping[str, int], replaced: bool) -> int:
+    """Return the number of links that a neighbour changes."""
+    if replaced:
+        return link_bound(link) * (2 if link["parent"] == link["child"] else 1)
+    if link["parent"] == link["child"]:
+        return link_bound(link) + 2
+    return rows[link["parent"]] * link_bound(link) if link["parent"] in rows else rows[link["child"]]
+
+
+def _counts(job: Fields, link: Fields, table: str) -> list[int]:
+    """Return the numbers of degree buckets of a table's rows that are attributes in this link."""
+    counted = [one for one in job["link"] if one["name"] in (link.get("counts") or ()) and one["parent"] == table]
+    return [1 + link_bound(one).bit_length() for one in counted]
+
+
+def _is_replaced(job: Fields) -> bool:
+    return any(link.get("protects") == "both" for link in job.get("link", []))
+
+
+def _rows(job: Fields) -> tuple[str, dict[str, int]]:
+    """Return the root, and by table the number of rows that belong to one row of the root."""
+    tables, links = job["tables"], job.get("link", [])
+    private = [name for name, one in tables.items() if not one.get("public")]
+    above = {link["child"]: link for link in links if link.get("via") is None and link["parent"] != link["child"]
+             and {link["parent"], link["child"]} <= set(private)}  # fmt: skip
+    [root] = {name for name in private if name not in above} if private else {link["parent"] for link in links}
+
+    def count(name: str) -> int:
+        return count(above[name]["parent"]) * link_bound(above[name]) if name in above else 1
+
+    return root, {name: count(name) for name in private or [root]}
+
+
+def _shares(job: Fields) -> dict[str, float]:
+    """Return the share of the budget of every component; the remainder is divided equally."""
+    given = {f"tables.{name}": one.get("share") for name, one in job["tables"].items() if not one.get("public")}
+    given |= {f"links.{one['name']}": one.get("share") for one in job.get("link", [])}
+    stated = [share for share in given.values() if share is not None]
+    each = (1 - sum(stated)) / max(len(given) - len(stated), 1)
+    return {name: each if share is None else share for name, share in given.items()}
+
+
+def _listed_key(key: str | Sequence[str] | None) -> list[str]:
+    return [] if key is None else [key] if isinstance(key, str) else list(key)
+
+
+def statistic_faults(link: Fields, facts: Fields) -> Iterator[str]:
+    """Yield statistics of a link that are missing, or that its job does not measure."""
+    given = link["precisions"] or [0, 0, 0]
+    sums = {name: Fraction(one) for name, one in zip(SUMS, given, strict=True) if one > 0}
+    rounds = list(_rounds(link, facts["loop"]))
+    names = [draw["statistic"] for draw in link["draws"]]
+    if sorted(names) != sorted([*facts["statistics"], *sums, *(name for name, _ in rounds)]):
+        yield f"draws.json lacks a statistic of {label(link)}, or has one that its job does not measure"
+    counts = dict(rounds)
+    for draw in link["draws"]:
+        if int(draw["count"]) != counts.get(draw["statistic"], 1):
+            yield f"{draw['statistic']} of {label(link)} has a different number of marginals than its job"
+        if draw["statistic"] in sums:
+            steps = Fraction(1, 4 ** (BITS * (2 if draw["statistic"] == "both" else 1)))
+            wanted, noise = sums[draw["statistic"]] * steps, int(draw["variance"]) - SMOOTHING
+            if not LEAST * wanted <= Fraction(int(draw["multiplier"]) ** 2, noise) <= wanted:
+                yield f"{draw['statistic']} of {label(link)} has other noise than its precision allows"
+    selected = [(one["round"], int(one["count"])) for one in link["selections"]]
+    if selected != [(number, count) for number, (_, count) in enumerate(rounds)]:
+        yield f"draws.json has other selections of {label(link)} than rounds"
+
+
+def _rounds(link: Fields, loop: Fields | None) -> Iterator[tuple[str, int]]:
+    """Yield the rounds of a published loop and their numbers of marginals; a loop without rows has none."""
+    if loop is None or not any(is_round(draw["statistic"]) for draw in link["draws"]):
+        return
+    (u, v), number = map(len, link["sizes"]), 0
+    left = (u * math.comb(v, 2) + math.comb(u, 2) * v) or u * v
+    while left > 0 and number < loop["rounds"]:
+        yield f"round-{number:02d}", min(loop["marginals"], left)
+        left, number = left - loop["marginals"], number + 1
+
+
+# ---- cells -----------------------------------------------------------------------------------------------------------
+
+
+def shape_faults(table: Fields, domain: Fields, factors: Mapping[str, Fields]) -> Iterator[str]:
+    """Yield strategies of a table whose number of cells differs from that of the attributes in its domain."""
+    for draw in table["draws"]:
+        if unknown := sorted(set(draw["attributes"]) - set(domain["attributes"])):
+            yield f"draws.json measures {unknown[0]!r}, which is not in {table['domain']}"
             return
-        shape, full = _shape(draw, factors), [sizes[name] for name in draw["attributes"]]
-        if shape != full and not is_grouped(draw, factors, domain["attributes"]):
+        full = [cells(domain["attributes"][name]) for name in draw["attributes"]]
+        if _shape(draw, factors) != full and not is_grouped(draw, factors, domain["attributes"]):
             yield f"the strategy of ({', '.join(draw['attributes'])}) does not have the shape of its attributes"
             return
+
+
+def sizes(domain: Fields) -> list[int]:
+    """Return the number of cells of every attribute."""
+    return [cells(one) for one in domain["attributes"].values()]
 
 
 def _shape(draw: Fields, factors: Mapping[str, Fields]) -> list[int]:

@@ -11,7 +11,7 @@ from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import MOST_SIBLINGS, LinkProblem, Split, degrees_squared, split
-from dpscale.relational.degrees import thresholds
+from dpscale.relational.degrees import buckets, thresholds
 from dpscale.relational.features import Side
 
 ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 by rounding
@@ -45,6 +45,11 @@ class LinkBudget:
         return self.neighbours.replaces or self.link.parent in self.neighbours.rows
 
     @property
+    def loops(self) -> bool:
+        """Whether the links are measured in the rounds of a published loop."""
+        return self.link.mechanism == "published"
+
+    @property
     def counted(self) -> bool:
         """Whether the number of links is measured; it is not if it is public or equals the number of children."""
         return self.link.nulls == "keep" if self.known else self.link.links is None
@@ -52,7 +57,7 @@ class LinkBudget:
     @property
     def degrees(self) -> bool:
         """Whether degree histograms are measured; not for parents without a bound, nor with "published"."""
-        return self.link.mechanism != "published" and self.bounded
+        return not self.loops and self.bounded
 
     @property
     def siblings(self) -> bool:
@@ -70,6 +75,16 @@ class LinkBudget:
         children = [] if self.link.via is None else [thresholds(self.link.bound if self.neighbours.replaces else None)]
         return [thresholds(self.link.bound), *children]
 
+    @property
+    def roles(self) -> int:
+        """Number of parent rows of a unit; a row at both ends of links counts twice."""
+        return 2 if self.link.parent == self.link.child else self.neighbours.rows.get(self.link.parent, 1)
+
+    def sizes(self, table: str) -> tuple[int, ...]:
+        """Return the number of values of every attribute of a table's rows in this link."""
+        domain, counted = self.job.domains[table], self.job.counted(self.link, table)
+        return *(domain[one].size for one in domain.names), *(len(buckets(one.bound)) for one in counted)
+
     def question(self, sides: tuple[Side, Side], links: float) -> LinkProblem:
         """Return the planning problem of the three sums' shares."""
         amount = float(self.parts.sums) / self.moved**2
@@ -80,8 +95,8 @@ class LinkBudget:
 
     def degrees_draw(self) -> GaussianDraw:
         """Return the draw of the degree histograms: of the parents up to their bound, of unbounded rows on a grid."""
-        roles = 2 if self.link.parent == self.link.child else self.neighbours.rows.get(self.link.parent, 1)
-        squared = degrees_squared(self.neighbours.protects.relation, self.link.bound, roles, len(self.places))
+        relation, sides = self.neighbours.protects.relation, len(self.places)
+        squared = degrees_squared(relation, self.link.bound, self.roles, sides)
         return gaussian_draw(squared, self.parts.degrees, 1, f"degrees of link {self.link.called}")
 
     def siblings_draw(self, tables: PairTables) -> GaussianDraw:

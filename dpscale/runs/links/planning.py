@@ -27,7 +27,6 @@ from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
 from dpscale.relational.features import STEP, Side
 from dpscale.runs.links.budget import LinkBudget
-from dpscale.runs.links.link_data import sizes
 from dpscale.runs.links.report import describe_neighbours
 from dpscale.runs.stages.plan import make_plan
 
@@ -87,24 +86,19 @@ def _of_link(piece: LinkBudget) -> dict[str, Any]:
 
     `random` is the expected remaining fraction of random links' error by number of links; None for "published".
     """
-    tables = PairTables(_sizes(piece, piece.link.child))
+    tables = PairTables(piece.sizes(piece.link.child))
     draws = {"links": piece.links_draw() if piece.counted else None,
              "degrees": piece.degrees_draw() if piece.degrees else None}  # fmt: skip
     noise = {name: None if one is None else math.sqrt(one.lattice_variance) for name, one in draws.items()}
     siblings = math.sqrt(piece.siblings_draw(tables).lattice_variance) * STEP if piece.siblings else None
-    left = None if piece.link.mechanism == "published" else _left(piece)
+    left = None if piece.loops else _left(piece)
     return {**noise, "siblings": siblings, "random": left}
 
 
 def _left(piece: LinkBudget) -> dict[str, float]:
-    sides = _even(_sizes(piece, piece.link.parent)), _even(_sizes(piece, piece.link.child))
+    sides = _even(piece.sizes(piece.link.parent)), _even(piece.sizes(piece.link.child))
     questions = ((links, piece.question(sides, links)) for links in ([piece.link.links] if piece.link.links else LINKS))
     return {str(links): plan_shares(one).expected / max(random_error(one), 1e-9) for links, one in questions}
-
-
-def _sizes(piece: LinkBudget, table: str) -> tuple[int, ...]:
-    domain = piece.job.domains[table]
-    return tuple([domain[one].size for one in domain.names] + sizes(piece.job, piece.link, table))
 
 
 def _even(own: tuple[int, ...]) -> Side:
