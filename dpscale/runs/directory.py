@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Self
 
 from dpscale.base.errors import DataError, DpscaleError, JobError, PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
-from dpscale.privacy.protection import Protection
 from dpscale.privacy.secret import SecretFile, destroy_secret, read_secret, secret_tag
 from dpscale.runs.create import (
     create_directory,
@@ -195,7 +194,7 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def protects(self) -> Protection:
+    def protects(self) -> Any:
         """Privacy unit of the job."""
 
     @property

@@ -19,10 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from dpscale.audit.evidence import shapes
-    from dpscale.audit.evidence.sensitivities import Events, check_draws, components, label, mu_of_epsilon
+    from dpscale.audit.evidence.sensitivities import (
+        Events,
+        check_draws,
+        components,
+        label,
+        mu_of_epsilon,
+        statistic_faults,
+    )
 else:  # in a bundle, where recompute.py has put the folder on sys.path
     import shapes
-    from sensitivities import Events, check_draws, components, label, mu_of_epsilon
+    from sensitivities import Events, check_draws, components, label, mu_of_epsilon, statistic_faults
 
 try:
     import tomllib
@@ -129,7 +136,7 @@ def _components(job: Fields, domains: Mapping[str, Fields], files: Fields) -> It
         if wrong := next((name for name in own if component.get(name) != facts[name]), None):
             yield f"job.toml and draws.json have different values of {wrong} of {label(component)}"
         if component["kind"] == "link":
-            yield from shapes.statistic_faults(component, facts)
+            yield from statistic_faults(component, facts)
         if not is_old(files):
             yield from _share_faults(component, facts["share"], job["privacy"], files)
 
@@ -379,7 +386,7 @@ def _component_answers(component: Fields, facts: Fields, job: Fields) -> Mapping
     if component["kind"] == "link":
         return {
             "How much may one unit contribute?": re.escape(f"neighbours differ in at most {component['moved']} links"),
-            "Which one?": re.escape(facts["settings"].get("mechanism") or "maxent") + noise,
+            "Which one?": re.escape(str(facts["settings"]["mechanism"])) + noise,
             "How is sensitivity bounded?": re.escape(LINK_BOUND),
             "What follows the noise?": re.escape("sampled links: from released values alone"),
         }

@@ -29,15 +29,9 @@ from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.draws import Draw, GaussianDraw, LaplaceDraw, gaussian_draw
 from dpscale.privacy.selection import epsilon_below, scale_for
 from dpscale.privacy.streams import canonical
-from dpscale.relational.assignment import PairTables
-from dpscale.relational.budget_shares import Shares, degrees_squared, precisions_in_steps, sums_cost
-from dpscale.relational.features import Features, Side
-from dpscale.relational.published import moved_entries
-from dpscale.relational.rounding import Cross
+from dpscale.relational import assignment, budget_shares, features, published, rounding
 from dpscale.runs.directory import Run
-from dpscale.runs.links.budget import LinkBudget
-from dpscale.runs.links.link_sampling import DRAWN
-from dpscale.runs.links.measuring import SUMS
+from dpscale.runs.links import budget, link_sampling, measuring
 from dpscale.storage.files import listed, read_bytes
 
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
@@ -208,7 +202,7 @@ def _check_links(run: Run) -> None:
         raise _refused(f"links/{wrong[0]} belongs to no link")
 
 
-def _link(run: Run, piece: LinkBudget) -> tuple[Fields, EventCounts]:
+def _link(run: Run, piece: budget.LinkBudget) -> tuple[Fields, EventCounts]:
     """Return the component of a link, with the public numbers that determine its sensitivities, and its costs.
 
     The files of a link contain values without records of their noise. The noise is that of the budget, as the run
@@ -222,7 +216,7 @@ def _link(run: Run, piece: LinkBudget) -> tuple[Fields, EventCounts]:
     measured = [*_histograms(piece, sizes), *_sums(piece, shares), *_rounds(piece, rounds, sizes)]
     wanted = {one.fields["file"] for one in measured}
     wanted |= {f"{_round(number)}.json" for number in range(len(rounds))} if piece.loops else {"shares.json"}
-    if wrong := sorted(wanted.symmetric_difference(set(listed(folder)) - {DRAWN})):
+    if wrong := sorted(wanted.symmetric_difference(set(listed(folder)) - {link_sampling.DRAWN})):
         what = "is missing" if wrong[0] in wanted else "belongs to no draw"
         raise _refused(f"{wrong[0]} of link {link.called} {what}")
     for one in measured:
@@ -247,10 +241,10 @@ def _link(run: Run, piece: LinkBudget) -> tuple[Fields, EventCounts]:
     }  # fmt: skip
     costs = EventCounts()
     for one in measured:
-        if one.name not in SUMS:
+        if one.name not in measuring.SUMS:
             costs["gaussian", one.draw.cost] += one.count
-    if (sums := {one.name: one.draw.cost for one in measured if one.name in SUMS}) and shares:
-        costs["gaussian", _sums_cost(piece, shares, [sums.get(name, Fraction(0)) for name in SUMS])] += 1
+    if (sums := {one.name: one.draw.cost for one in measured if one.name in measuring.SUMS}) and shares:
+        costs["gaussian", _sums_cost(piece, shares, [sums.get(name, Fraction(0)) for name in measuring.SUMS])] += 1
     return component, costs + _selected(component["selections"], 1)
 
 
@@ -271,50 +265,50 @@ class _LinkDraw:
                 "squared_l2": str(self.squared), **noise}  # fmt: skip
 
 
-def _histograms(piece: LinkBudget, sizes: Sequence[Sequence[int]]) -> Iterator[_LinkDraw]:
+def _histograms(piece: budget.LinkBudget, sizes: Sequence[Sequence[int]]) -> Iterator[_LinkDraw]:
     """Yield the number of links, the degree histograms and the sibling sums, each if it is measured."""
-    tables, parents = PairTables(tuple(sizes[1])), piece.neighbours.rows.get(piece.link.parent, 1)
+    tables, parents = assignment.PairTables(tuple(sizes[1])), piece.neighbours.rows.get(piece.link.parent, 1)
     if piece.counted:
         yield _LinkDraw("links", piece.links_draw(), piece.moved**2, 1)
     if piece.degrees:
         relation, bound = piece.neighbours.protects.relation, piece.link.bound
-        squared = degrees_squared(relation, bound, piece.roles, len(piece.places))
+        squared = budget_shares.degrees_squared(relation, bound, piece.roles, len(piece.places))
         yield _LinkDraw("degrees", piece.degrees_draw(), squared, sum(map(len, piece.places)))
     if piece.siblings:
         squared = tables.squared(piece.link.bound, parents)
         yield _LinkDraw("siblings", piece.siblings_draw(tables), squared, int(tables.starts[-1]))
 
 
-def _sums(piece: LinkBudget, shares: Shares | None) -> Iterator[_LinkDraw]:
+def _sums(piece: budget.LinkBudget, shares: budget_shares.Shares | None) -> Iterator[_LinkDraw]:
     """Yield the measured sums of features; the squared sensitivity of each is that of the sum alone."""
     if shares is None:
         return
     widths = len(shares.u.attributes), len(shares.v.attributes)
-    values = dict(zip(SUMS, (*widths, widths[0] * widths[1]), strict=True))
-    for at, (name, precision) in enumerate(zip(SUMS, precisions_in_steps(shares), strict=True)):
+    values = dict(zip(measuring.SUMS, (*widths, widths[0] * widths[1]), strict=True))
+    for at, (name, precision) in enumerate(zip(measuring.SUMS, budget_shares.precisions_in_steps(shares), strict=True)):
         if precision > 0:
-            alone = tuple(Fraction(int(at == other)) for other in range(len(SUMS)))
+            alone = tuple(Fraction(int(at == other)) for other in range(len(measuring.SUMS)))
             draw = draw_of_precision(precision, f"link {piece.link.called}")
             yield _LinkDraw(name, draw, _sums_cost(piece, shares, alone), values[name])
 
 
-def _sums_cost(piece: LinkBudget, shares: Shares, precisions: Sequence[Fraction]) -> Fraction:
+def _sums_cost(piece: budget.LinkBudget, shares: budget_shares.Shares, precisions: Sequence[Fraction]) -> Fraction:
     u, v, both = precisions
-    return sums_cost(piece.neighbours.protects.relation, shares, (u, v, both), piece.moved)
+    return budget_shares.sums_cost(piece.neighbours.protects.relation, shares, (u, v, both), piece.moved)
 
 
-def _planned(stored: LinkRecords, sizes: Sequence[Sequence[int]]) -> Shares:
+def _planned(stored: LinkRecords, sizes: Sequence[Sequence[int]]) -> budget_shares.Shares:
     """Return the stored shares of a link; the cost depends on clipping bounds and numbers of cells only."""
     shares = json.loads(read_bytes(stored.folder / "shares.json"))
-    u, v = (Features(tuple(own), (), clip) for own, clip in zip(sizes, shares["clips"], strict=True))
-    return Shares(u, v, tuple(shares["precisions"]), shares["expected"])
+    u, v = (features.Features(tuple(own), (), clip) for own, clip in zip(sizes, shares["clips"], strict=True))
+    return budget_shares.Shares(u, v, tuple(shares["precisions"]), shares["expected"])
 
 
 def _round(number: int) -> str:
     return f"round-{number:02d}"
 
 
-def _chosen(stored: LinkRecords, piece: LinkBudget) -> list[list[int]]:
+def _chosen(stored: LinkRecords, piece: budget.LinkBudget) -> list[list[int]]:
     """Return the marginals that the rounds of a published loop selected."""
     found = list[list[int]]()
     while len(found) < piece.link.loop.rounds and f"{_round(len(found))}.json" in listed(stored.folder):
@@ -322,12 +316,14 @@ def _chosen(stored: LinkRecords, piece: LinkBudget) -> list[list[int]]:
     return found
 
 
-def _rounds(piece: LinkBudget, rounds: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]) -> Iterator[_LinkDraw]:
+def _rounds(
+    piece: budget.LinkBudget, rounds: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]
+) -> Iterator[_LinkDraw]:
     """Yield the noisy marginals of each round of a published loop."""
     if not rounds:
         return
-    cross = Cross.of(*(Side.made(np.zeros((1, len(own)), np.int64), own) for own in sizes))
-    changed = moved_entries(piece.neighbours.protects.relation)
+    cross = rounding.Cross.of(*(features.Side.made(np.zeros((1, len(own)), np.int64), own) for own in sizes))
+    changed = published.moved_entries(piece.neighbours.protects.relation)
     noise = piece.link.loop.costs(piece.parts.sums)[1]
     draw = gaussian_draw(changed, noise, piece.moved, f"link {piece.link.called}")
     for number, chosen in enumerate(rounds):
@@ -335,12 +331,12 @@ def _rounds(piece: LinkBudget, rounds: Sequence[Sequence[int]], sizes: Sequence[
         yield _LinkDraw(_round(number), draw, changed * piece.moved**2, values, len(chosen))
 
 
-def _link_selections(piece: LinkBudget, rounds: Sequence[Sequence[int]]) -> Iterator[Fields]:
+def _link_selections(piece: budget.LinkBudget, rounds: Sequence[Sequence[int]]) -> Iterator[Fields]:
     """Yield the selections of each round of a published loop, with the scale and the sensitivity of their scores."""
     if not rounds:
         return
     cost = piece.link.loop.costs(piece.parts.sums)[0]
-    sensitivity = SCALE * moved_entries(piece.neighbours.protects.relation) * piece.moved
+    sensitivity = SCALE * published.moved_entries(piece.neighbours.protects.relation) * piece.moved
     fields = {"mu_squared": str(cost), "range": str(epsilon_below(cost)), "sensitivity": sensitivity,
               "scale": str(scale_for(cost, sensitivity))}  # fmt: skip
     yield from ({"round": number, "count": len(chosen)} | fields for number, chosen in enumerate(rounds))

@@ -24,11 +24,13 @@ import sys
 import zlib
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
 from statistics import NormalDist
 from typing import Any
 
 SMOOTHING = 8
+LEAST = Fraction(9, 10)  # least part of the precision of sums that their noise may have
 ABOVE = Fraction(1 + 1e-9)  # tolerance for rounding of floats
 
 Fields = dict[str, Any]
@@ -270,6 +272,39 @@ def mu_of_epsilon(epsilon: float, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if delta_of_mu(middle, epsilon) <= delta else (low, middle)
     return low
+
+
+def statistic_faults(link: Fields, facts: Fields) -> Iterator[str]:
+    """Yield statistics of a link that are missing, or that its job does not measure."""
+    given = link["precisions"] or [0, 0, 0]
+    sums = {name: Fraction(one) for name, one in zip(SUMS, given, strict=True) if one > 0}
+    rounds = list(_rounds(link, facts["loop"]))
+    names = [draw["statistic"] for draw in link["draws"]]
+    if sorted(names) != sorted([*facts["statistics"], *sums, *(name for name, _ in rounds)]):
+        yield f"draws.json lacks a statistic of {label(link)}, or has one that its job does not measure"
+    counts = dict(rounds)
+    for draw in link["draws"]:
+        if int(draw["count"]) != counts.get(draw["statistic"], 1):
+            yield f"{draw['statistic']} of {label(link)} has a different number of marginals than its job"
+        if draw["statistic"] in sums:
+            steps = Fraction(1, 4 ** (BITS * (2 if draw["statistic"] == "both" else 1)))
+            wanted, noise = sums[draw["statistic"]] * steps, int(draw["variance"]) - SMOOTHING
+            if not LEAST * wanted <= Fraction(int(draw["multiplier"]) ** 2, noise) <= wanted:
+                yield f"{draw['statistic']} of {label(link)} has other noise than its precision allows"
+    selected = [(one["round"], int(one["count"])) for one in link["selections"]]
+    if selected != [(number, count) for number, (_, count) in enumerate(rounds)]:
+        yield f"draws.json has other selections of {label(link)} than rounds"
+
+
+def _rounds(link: Fields, loop: Fields | None) -> Iterator[tuple[str, int]]:
+    """Yield the rounds of a published loop and their numbers of marginals; a loop without rows has none."""
+    if loop is None or not any(is_round(draw["statistic"]) for draw in link["draws"]):
+        return
+    (u, v), number = map(len, link["sizes"]), 0
+    left = (u * math.comb(v, 2) + math.comb(u, 2) * v) or u * v
+    while left > 0 and number < loop["rounds"]:
+        yield f"round-{number:02d}", min(loop["marginals"], left)
+        left, number = left - loop["marginals"], number + 1
 
 
 def mu_of_pure(epsilon: float) -> float:

@@ -12,16 +12,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING or __package__:
-    from dpscale.audit.evidence.sensitivities import BITS, SMOOTHING, SUMS, is_round, label
-else:  # in a bundle, where recompute.py has put the folder on sys.path
-    from sensitivities import BITS, SMOOTHING, SUMS, is_round, label
+from typing import Any
 
 Fields = dict[str, Any]
-LEAST = Fraction(9, 10)  # least part of the precision of sums that their noise may have
 EPOCH = date(1970, 1, 1)
 MOST_DEGREE, MOST_SIBLINGS, GRID = 10, 32, 22  # defaults of a job; number of degrees on the grid of unbounded rows
 OF_JOB = ("statistics", "share", "settings", "bounded")  # facts that draws.json does not contain
@@ -164,39 +157,6 @@ def _shares(job: Fields) -> dict[str, float]:
 
 def _listed_key(key: str | Sequence[str] | None) -> list[str]:
     return [] if key is None else [key] if isinstance(key, str) else list(key)
-
-
-def statistic_faults(link: Fields, facts: Fields) -> Iterator[str]:
-    """Yield statistics of a link that are missing, or that its job does not measure."""
-    given = link["precisions"] or [0, 0, 0]
-    sums = {name: Fraction(one) for name, one in zip(SUMS, given, strict=True) if one > 0}
-    rounds = list(_rounds(link, facts["loop"]))
-    names = [draw["statistic"] for draw in link["draws"]]
-    if sorted(names) != sorted([*facts["statistics"], *sums, *(name for name, _ in rounds)]):
-        yield f"draws.json lacks a statistic of {label(link)}, or has one that its job does not measure"
-    counts = dict(rounds)
-    for draw in link["draws"]:
-        if int(draw["count"]) != counts.get(draw["statistic"], 1):
-            yield f"{draw['statistic']} of {label(link)} has a different number of marginals than its job"
-        if draw["statistic"] in sums:
-            steps = Fraction(1, 4 ** (BITS * (2 if draw["statistic"] == "both" else 1)))
-            wanted, noise = sums[draw["statistic"]] * steps, int(draw["variance"]) - SMOOTHING
-            if not LEAST * wanted <= Fraction(int(draw["multiplier"]) ** 2, noise) <= wanted:
-                yield f"{draw['statistic']} of {label(link)} has other noise than its precision allows"
-    selected = [(one["round"], int(one["count"])) for one in link["selections"]]
-    if selected != [(number, count) for number, (_, count) in enumerate(rounds)]:
-        yield f"draws.json has other selections of {label(link)} than rounds"
-
-
-def _rounds(link: Fields, loop: Fields | None) -> Iterator[tuple[str, int]]:
-    """Yield the rounds of a published loop and their numbers of marginals; a loop without rows has none."""
-    if loop is None or not any(is_round(draw["statistic"]) for draw in link["draws"]):
-        return
-    (u, v), number = map(len, link["sizes"]), 0
-    left = (u * math.comb(v, 2) + math.comb(u, 2) * v) or u * v
-    while left > 0 and number < loop["rounds"]:
-        yield f"round-{number:02d}", min(loop["marginals"], left)
-        left, number = left - loop["marginals"], number + 1
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
