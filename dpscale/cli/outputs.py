@@ -88,9 +88,8 @@ def evidence(
         return
     from dpscale.audit.evidence.bundle import check_whole, write_bundle
     from dpscale.audit.evidence.signing import signer
-    from dpscale.runs.opening import open_run
 
-    run, signing = open_run(run_dir or ""), signer(Path(key)) if key else None
+    run, signing = opening.open_run(run_dir or ""), signer(Path(key)) if key else None
     check_whole(run)
     run.require("measure")
     place = write_bundle(run, _selftest(selftest_file), signing)
