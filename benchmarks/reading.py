@@ -69,7 +69,7 @@ def contenders(place: Path, kind: str) -> dict[str, Callable[[], object]]:
     import pyarrow.parquet as pq
 
     from dpscale.counting.count import encode_batch, encoded
-    from dpscale.records.raw import batch_rows
+    from dpscale.records.files import batch_rows
     from dpscale.records.table import Table
 
     domain, base = make_domain(kind), duckdb.connect()

@@ -1,4 +1,4 @@
-"""Names of families, mechanisms and reconstructions occur in their own modules and in the registries alone."""
+"""Names of families, mechanisms, reconstructions and formats occur in their own modules and in the registries alone."""
 
 import ast
 from collections.abc import Iterator
@@ -7,18 +7,21 @@ from pathlib import Path
 import dpscale
 from dpscale.mechanisms import MECHANISMS
 from dpscale.reconstruction import RECONSTRUCTIONS
+from dpscale.records.formats import FORMATS
 from dpscale.workload import FAMILIES
 
 PACKAGE = Path(dpscale.__file__).parent
-TABLES = {"mechanisms/__init__.py", "reconstruction/__init__.py"}
+TABLES = {"mechanisms/__init__.py", "reconstruction/__init__.py", "records/formats.py"}
 
 
 def module_path(name: str) -> str:
-    return name.removeprefix("dpscale.").replace(".", "/") + ".py"
+    path = name.removeprefix("dpscale.").replace(".", "/")
+    return f"{path}/__init__.py" if (PACKAGE / path).is_dir() else f"{path}.py"
 
 
 OWNERS = (
-    [(name, module_path(module)) for table in (MECHANISMS, RECONSTRUCTIONS) for name, module in table.items()]
+    [(name, module_path(module)) for table in (MECHANISMS, RECONSTRUCTIONS, FORMATS)
+     for name, module in table.items()]
     + [(name, module_path(type(family).__module__)) for name, family in FAMILIES.items()]
 )  # fmt: skip
 NAMES = {name for name, _ in OWNERS}
@@ -41,6 +44,10 @@ HOMONYMS = {
     # a mechanism states which other name a reconstruction has for its evidence, or the option that enables it
     "grem": ("mechanisms/fixed_plan.py", "mechanisms/aim_grem.py"),
     "least-squares": ("mechanisms/fixed_plan.py",),
+    "arrow": ("answers/tables.py",),  # a kind of frame
+    # formats of published tables and of synthetic rows; an old module
+    "csv": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
+    "parquet": ("answers/publish.py", "cli/outputs.py", "job/sections.py", "base/old_modules.py"),
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, optimize
 from dpscale.domain.attribute import Attribute
 from dpscale.reconstruction.joint_intervals import half_width
 
@@ -78,15 +78,13 @@ def quantile(answered: Answered, name: str, q: float, level: float, by: tuple[st
     for which neither G(x) is significantly negative nor G of the preceding value significantly positive, each at (1 −
     level)/2, so its coverage is at least `level`. `by` is an attribute and a cell; only records in that cell count.
     """
-    from scipy.optimize import isotonic_regression  # imported late: opening a release does not need it
-
     if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
         raise JobError("quantile", safe_repr(q), "a number between 0 and 1", "0.5 is the median")
     attribute = ordered(answered, name)
     check_level(level)
     cumulative = np.cumsum(_counts(answered, attribute, by))
     values, errors = cumulative - q * cumulative[-1], _errors(answered, attribute, q, by)
-    cell, within = _place(isotonic_regression(cumulative).x, q)
+    cell, within = _place(optimize.isotonic_regression(cumulative).x, q)
     estimate = _value(attribute, cell, within)
     low, high = _possible(values, half_width(level, answered.estimates.noise) * errors, cell)
     if not np.isfinite(errors).all():

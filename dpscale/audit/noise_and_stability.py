@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, stats
 from dpscale.counting import ExactMarginal
 from dpscale.domain import Domain
 from dpscale.measurement import measure_block
@@ -135,8 +135,6 @@ def scale_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
 
     n squared normals have n degrees of freedom; twice n absolute values, in units of Laplace's scale, have 2n.
     """
-    from scipy import stats
-
     absolute = np.abs(noise / deviations)
     statistic, n = (2 * math.sqrt(2) * absolute.sum(), 2 * len(noise)) if pure else ((absolute**2).sum(), len(noise))
     return float(2 * min(stats.chi2.sf(statistic, n), stats.chi2.cdf(statistic, n)))
@@ -144,16 +142,12 @@ def scale_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
 
 def shape_p(noise: Floats, deviations: Floats, pure: bool = False) -> float:
     """Return the Kolmogorov-Smirnov p-value against the continuous law, valid for noise of thousands of steps."""
-    from scipy import stats
-
     scaled = noise / deviations
     return float((stats.kstest(scaled * math.sqrt(2), "laplace") if pure else stats.kstest(scaled, "norm")).pvalue)
 
 
 def low_bits_p(noise: Floats) -> float:
     """Return the p-value that the last bits of the integers are uniform; 0 if a value is not an integer."""
-    from scipy import stats
-
     if not len(noise):
         return 1.0
     if not (noise == np.rint(noise)).all():

@@ -1,18 +1,32 @@
 """Quick part of the audit for the local installation: `dpscale selftest`.
 
 Every check runs twice: on the unmodified code, which must pass, and with a planted violation, which must be detected.
+
+`attack` computes empirical lower bounds of epsilon and mu from many releases of two neighbouring tables. A statistic of
+a release is thresholded. The probability of the event under either table is bounded by Clopper & Pearson at a
+confidence of 1 − 1e-4, Bonferroni over the events. The event is chosen on one fifth of the releases and evaluated on
+the others. With p1 a lower and p0 an upper bound,
+    epsilon >= log((p1 − delta) / p0)    and    mu >= Phi⁻¹(p1) − Phi⁻¹(p0),
+and a bound above the claim refutes the claim (Jagielski, Ullman & Oprea 2020; Nasr et al. 2023 for mu).
+
+Statistics: the likelihood ratio of the mechanism, which is optimal for noise of the wrong scale; all pairwise
+differences of numbers, in which a reused key cancels; fractional parts, which reveal noise added to floats; and the
+number of values.
+Power: with 3,000 releases of either table (2,400 evaluated) and mu = 1 claimed, a bound is 0.2 ± 0.04 below the true
+mu. A scale of 0.7 (mu = 1.43) and a sensitivity wrong by sqrt 2 (mu = 1.41) are detected with a margin of five standard
+errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from dpscale.audit.attacks import DELTA, Bound, attack
 from dpscale.audit.noise_and_stability import (
     MECHANISMS,
     Case,
@@ -23,12 +37,130 @@ from dpscale.audit.noise_and_stability import (
     small_table,
     worst_record,
 )
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, stats
 from dpscale.counting import ExactMarginal
 from dpscale.measurement import measure_block
 from dpscale.plans.blocks import Block
 from dpscale.plans.requests import Draws
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE, Draw, LaplaceDraw
+
+ERROR = 1e-4
+DELTA = 1e-3
+CHOSEN_ON = 5  # one part in so many
+QUANTILES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Lower bound of the privacy parameters, and the event that attains it."""
+
+    mu: float
+    epsilon: float
+    event: str
+
+
+def attack(case: Case, one: Integers, other: Integers, releases: int = 3000, delta: float = DELTA) -> Bound:
+    """Return the best lower bound over all statistics.
+
+    Parameters
+    ----------
+    case : Case
+    one, other : ndarray of int
+        Counts of two neighbouring tables over the whole domain.
+    releases : int
+        Number of releases of each table, each under a different key.
+    delta : float
+        δ of the bound of epsilon.
+    """
+    samples = [
+        [case.release(table, 2 * i + which) for i in range(releases)] for which, table in enumerate((one, other))
+    ]
+    shapes = [np.array([len(values) for values in sample], dtype=float) for sample in samples]
+    if len(set(np.concatenate(shapes))) > 1:
+        return best_event({"the number of values": (shapes[0], shapes[1])}, delta)
+    null, moved = (np.array(sample) for sample in samples)
+    return best_event(dict(_statistics(case, null, moved, one, other)), delta)
+
+
+def _likelihood_ratio(case: Case, values: Floats, one: Integers, other: Integers) -> Floats:
+    """Return the log likelihood ratio of the charged mechanism; the observer knows both tables and the strategies."""
+    shift = case.release(other, seed=0) - case.release(one, seed=0)  # under one key: the noise cancels
+    if not case.pure:
+        return np.asarray(values @ (shift / case.deviations**2))
+    scales, centre = case.deviations / math.sqrt(2), case.exact(one)
+    return np.asarray(((np.abs(values - centre) - np.abs(values - centre - shift)) / scales).sum(axis=1))
+
+
+def _statistics(
+    case: Case, null: Floats, moved: Floats, one: Integers, other: Integers
+) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
+    first = null[: len(null) // CHOSEN_ON]
+    yield "likelihood ratio", (_likelihood_ratio(case, null, one, other), _likelihood_ratio(case, moved, one, other))
+    for i, j in _pairs(first / case.deviations):
+        weights = np.zeros(null.shape[1])
+        weights[i], weights[j] = 1 / case.deviations[i], -1 / case.deviations[j]
+        yield f"difference of numbers {i} and {j}", (null @ weights, moved @ weights)
+    for k in np.flatnonzero((first != np.rint(first)).any(axis=0)):
+        yield f"fraction of number {k}", (np.mod(null[:, k], 1.0), np.mod(moved[:, k], 1.0))
+
+
+def _pairs(scaled: Floats) -> list[tuple[int, int]]:
+    """Return the pairs of numbers with correlated noise; independent draws have none."""
+    varying = scaled.std(axis=0) > 0
+    correlated = np.abs(np.atleast_2d(np.corrcoef(scaled[:, varying], rowvar=False))) > 0.5
+    names = np.flatnonzero(varying)
+    return [(int(names[i]), int(names[j])) for i, j in zip(*np.nonzero(np.triu(correlated, 1)), strict=True)]
+
+
+def best_event(statistics: dict[str, tuple[Floats, Floats]], delta: float) -> Bound:
+    """Choose an event of each statistic on the first part, bound it on the rest, and return the largest bounds."""
+    error = ERROR / (2 * len(statistics))
+    bounds = [_bound(name, null, moved, delta, error) for name, (null, moved) in statistics.items()]
+    strongest = max(bounds, key=lambda bound: bound.mu)
+    return Bound(strongest.mu, max(bound.epsilon for bound in bounds), strongest.event)
+
+
+def _bound(name: str, null: Floats, moved: Floats, delta: float, error: float) -> Bound:
+    first = len(null) // CHOSEN_ON
+    bound = Bound(0.0, 0.0, name)
+    for goal in ("mu", "epsilon"):
+        sign, threshold = _choose(null[:first], moved[:first], delta, goal, error)
+        hits = [int((sign * sample[first:] > threshold).sum()) for sample in (null, moved)]
+        trials = len(null) - first
+        p0, p1 = clopper_pearson(hits[0], trials, error)[1], clopper_pearson(hits[1], trials, error)[0]
+        mu = max(bound.mu, _mu(p0, p1))
+        bound = Bound(mu, max(bound.epsilon, _epsilon(p0, p1, delta)), name)
+    return bound
+
+
+def _choose(null: Floats, moved: Floats, delta: float, goal: str, error: float) -> tuple[float, float]:
+    """Return the side and the threshold with the best bound if the remaining releases had the same frequencies.
+
+    Rare events differ by chance and have loose bounds, so the bound is used as the criterion.
+    """
+    tried, rest = [], CHOSEN_ON - 1
+    for sign in (1.0, -1.0):
+        for threshold in np.quantile(sign * np.concatenate([null, moved]), QUANTILES):
+            hits = [rest * int((sign * sample > threshold).sum()) for sample in (null, moved)]
+            p0 = clopper_pearson(hits[0], rest * len(null), error)[1]
+            p1 = clopper_pearson(hits[1], rest * len(moved), error)[0]
+            tried.append((_mu(p0, p1) if goal == "mu" else _epsilon(p0, p1, delta), sign, float(threshold)))
+    return max(tried)[1:]
+
+
+def clopper_pearson(hits: int, trials: int, error: float) -> tuple[float, float]:
+    """Return exact lower and upper bounds of a probability; each is wrong with probability at most `error`."""
+    low = stats.beta.ppf(error, hits, trials - hits + 1) if hits else 0.0
+    high = stats.beta.isf(error, hits + 1, trials - hits) if hits < trials else 1.0
+    return float(low), float(high)
+
+
+def _mu(p0: float, p1: float) -> float:
+    return float(stats.norm.ppf(p1) - stats.norm.ppf(p0)) if 0 < p0 < 1 and 0 < p1 < 1 else 0.0
+
+
+def _epsilon(p0: float, p1: float, delta: float) -> float:
+    return math.log((p1 - delta) / p0) if p1 - delta > p0 > 0 else 0.0
 
 
 def noise_scaled(case: Case, factor: float) -> Case:

@@ -33,6 +33,12 @@ Words = NDArray[np.uint64]
 AttributeSet = tuple[str, ...]  # shared objects use the domain's order
 
 
+# modules of SciPy that take long to import and are not needed to open a release
+optimize: Any = LazyModule("scipy.optimize")
+special: Any = LazyModule("scipy.special")
+stats: Any = LazyModule("scipy.stats")
+
+
 def njit(*signature: object, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Apply `numba.njit` with a cache in the user's cache folder.
 

@@ -24,9 +24,7 @@ def domain() -> None:
 def _written(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of file formats."""
     for option in (
-        click.option(
-            "--format", metavar="NAME", help="parquet, csv, tsv, arrow, delta or iceberg (default: by the ending)."
-        ),
+        click.option("--format", metavar="NAME", help="Format of the files, as in [data] (default: by the ending)."),
         click.option(
             "--null", "null_values", multiple=True, metavar="TEXT", help="A text that means missing; repeatable."
         ),

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from dpscale.base.display import safe_repr
+from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.settings import Settings
 from dpscale.privacy.protection import Protection
-from dpscale.records.files import Dialect
+from dpscale.records.formats import Dialect, format_names
 from dpscale.records.origin import Origin
 from dpscale.records.where import EVERYTHING, Where, read_where
 from dpscale.storage.objects import check_url, located
@@ -33,6 +33,11 @@ def _address(value: str) -> str:
 Address = Annotated[str, AfterValidator(_address)]
 
 
+def _list_formats(schema: dict[str, Any]) -> None:
+    """Add the accepted formats to the JSON Schema of `format`."""
+    schema["anyOf"][0]["enum"] = [*LAKES, *format_names()]
+
+
 class Filed(Settings):
     """Format of a table's files and the filter of its rows."""
 
@@ -43,7 +48,7 @@ class Filed(Settings):
     header: bool | None = None
     names: list[str] | None = None
     where: str | None = None
-    format: Literal["delta", "iceberg", "parquet", "csv", "tsv", "arrow"] | None = None
+    format: Annotated[str | None, Field(json_schema_extra=_list_formats)] = None
     version: Annotated[int, Field(ge=0)] | None = None
 
     @field_validator("delimiter")
@@ -52,6 +57,14 @@ class Filed(Settings):
         if value is not None and (len(value) != 1 or not value.isascii() or value in '"\r\n\0'):
             raise ValueError(JobError("data.delimiter", safe_repr(value), "one ASCII character, for example ; or a tab",
                                       "convert files with a longer delimiter"))  # fmt: skip
+        return value
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: str | None) -> str | None:
+        names = [*LAKES, *format_names()]
+        if value is not None and value not in names:
+            raise ValueError(JobError("data.format", safe_repr(value), ", ".join(names), nearest(value, names)))
         return value
 
     @field_validator("encoding")
@@ -90,7 +103,7 @@ class Filed(Settings):
     @property
     def lake(self) -> str:
         """Format of a table with a log; empty for plain files."""
-        return self.format if self.format in LAKES else ""
+        return self.format if self.format is not None and self.format in LAKES else ""
 
     @property
     def dialect(self) -> Dialect:

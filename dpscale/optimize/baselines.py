@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, optimize
 from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.marginal_algebra import requested_terms, residual_traces
 from dpscale.optimize.opt_explicit import Noise, sensitivity
@@ -161,7 +161,6 @@ def _greedy(gram: Floats, node: Interval, noise: Noise) -> tuple[Floats, Floats]
 
 def _node_weight(trace: float, moment: float, total: float, noise: Noise) -> tuple[float, float]:
     """Return λ and the remaining weight of the nodes below."""
-    from scipy.optimize import minimize_scalar
 
     def left(weight: float) -> float:
         return 1 - weight if noise == "laplace" else math.sqrt(1 - weight**2)
@@ -173,7 +172,7 @@ def _node_weight(trace: float, moment: float, total: float, noise: Noise) -> tup
     grid = np.linspace(0, 0.99, 100)
     start = float(min(grid, key=error))
     bounds = (max(start - 0.01, 0.0), min(start + 0.01, 0.995))
-    fine = float(minimize_scalar(error, bounds=bounds, method="bounded").x)
+    fine = float(optimize.minimize_scalar(error, bounds=bounds, method="bounded").x)
     best = min(start, fine, key=error)
     return best, left(best)
 

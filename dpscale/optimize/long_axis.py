@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, special
 from dpscale.optimize.convex import Optimum, Solve, iterate_fixed_point
 from dpscale.optimize.integer_strategies import centring_rounder
 from dpscale.plans.factor import Factor
@@ -143,10 +143,8 @@ def _from_both_ends(form: Floats) -> bool:
 
 def quadrature(least: float, largest: float) -> tuple[Floats, Floats]:
     """Return nodes s and weights w with λ^{−½} = Σ w/(λ + s²) for λ between two numbers."""
-    from scipy.special import ellipj, ellipkm1
-
-    quarter = ellipkm1(least / largest)
+    quarter = special.ellipkm1(least / largest)
     places = (np.arange(1, NODES + 1) - 0.5) * quarter / NODES
-    sine, cosine, delta, _ = ellipj(places, 1 - least / largest)
+    sine, cosine, delta, _ = special.ellipj(places, 1 - least / largest)
     nodes = math.sqrt(least) * sine / cosine
     return nodes, 2 * quarter * math.sqrt(least) / (math.pi * NODES) * delta / cosine**2

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, optimize
 from dpscale.optimize.convex import optimise
 from dpscale.workload import root_of
 
@@ -96,7 +96,6 @@ def _to_the_last_digit(gram: Floats, matrix: Floats) -> float:
 
 def _descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
     """Run L-BFGS-B from one start."""
-    from scipy.optimize import minimize
 
     def function(flat: Floats) -> tuple[float, Floats]:
         value, gradient = p_identity_error(gram, flat.reshape(start.shape))
@@ -104,7 +103,9 @@ def _descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": FLAT, "gtol": 0.0}
     bounds = [(0.0, LARGEST)] * start.size
-    optimum = minimize(function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    optimum = optimize.minimize(
+        function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
     parameters = np.asarray(optimum.x.reshape(start.shape))
     return PIdentity(parameters, p_identity_error(gram, parameters)[0])
 
@@ -123,8 +124,6 @@ def _on_a_line(gram: Floats) -> PIdentity:
 
     If a = 0, Total alone would be optimal; it is not a p-Identity strategy, but the limit of large c.
     """
-    from scipy.optimize import minimize_scalar
-
     n = len(gram)
     outer = float(gram[0, 1]) if n > 1 else 0.0
     inner = float(gram[0, 0]) - outer
@@ -136,7 +135,9 @@ def _on_a_line(gram: Floats) -> PIdentity:
     best = min(grid, key=error)
     if best > 0:
         around = (math.log(best) - 0.2, min(math.log(best) + 0.2, math.log(LARGEST)))
-        fine = math.exp(minimize_scalar(lambda c: error(math.exp(c)), bounds=around, options={"xatol": 1e-10}).x)
+        fine = math.exp(
+            optimize.minimize_scalar(lambda c: error(math.exp(c)), bounds=around, options={"xatol": 1e-10}).x
+        )
         best = min(best, fine, key=error)
     return PIdentity(np.full((1, n), best), error(best))
 

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Flags, Floats, ParallelMap, serial_map
+from dpscale.base.numerics import AttributeSet, Flags, Floats, ParallelMap, optimize, serial_map
 from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.marginal_algebra import (
@@ -197,12 +197,12 @@ def _objective(traces: Floats, sizes: tuple[float, ...], power: float) -> Callab
 
 
 def _descend(traces: Floats, theta: Floats, sizes: tuple[float, ...], power: float) -> Floats:
-    from scipy.optimize import minimize
-
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": FLAT, "gtol": 1e-12, "maxcor": 20}
     bounds = [(0.0, None)] * theta.size
     function = _objective(traces, sizes, power)
-    optimum = minimize(function, theta.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    optimum = optimize.minimize(
+        function, theta.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
     return np.asarray(optimum.x.reshape(theta.shape))
 
 

@@ -1,4 +1,4 @@
-"""Files of a table at a path, and the columns stored in the paths of a hive-partitioned folder.
+"""Files of a table: their list at a path, columns stored in hive folders, access to bytes, and errors of broken files.
 
 If the job states the format, every file that is not hidden belongs to the table, regardless of its name. A path is
 local, or an address in an object store to which the same rules apply.
@@ -9,99 +9,176 @@ As in Spark and Hive, names that begin with a dot or an underscore are hidden, a
 
 from __future__ import annotations
 
+import csv
+import errno
 import glob
 import os
 import posixpath
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
 from urllib.parse import unquote
 
-from dpscale.base.errors import DataError
-from dpscale.storage.objects import Found, is_url, listed
+from dpscale.base.arrow import pa
+from dpscale.base.error_redaction import HOUSE, out_of_memory, own_frame, unexpected, with_cause, without_cause
+from dpscale.base.errors import DataError, DpscaleError, Unreadable
+from dpscale.records.formats import FORMATS, accepted_formats, codec_of, endings, format_of, is_data
+from dpscale.storage.objects import AHEAD, Found, is_url, listed, looked_at, of_store, opening, telling
 
-FORMATS = {
-    ".parquet": "Parquet", ".pq": "Parquet", ".csv": "CSV", ".tsv": "TSV", ".csv.gz": "gzipped CSV",
-    ".tsv.gz": "gzipped TSV", ".csv.zst": "zstd CSV", ".tsv.zst": "zstd TSV", ".arrow": "Arrow", ".feather": "Arrow",
-    ".ipc": "Arrow",
-}  # fmt: skip
-SUFFIXES = tuple(FORMATS)
-TAKEN = "Parquet, CSV or Arrow files"
-CODECS = {".gz": "gzip", ".zst": "zstd"}
-NAMED = {"parquet": "Parquet", "csv": "CSV", "tsv": "TSV", "arrow": "Arrow"}  # format names in a job
-COMPRESSED = {None: "", "gzip": "gzipped ", "zstd": "zstd "}
+BATCH_ROWS = 1 << 18
+BATCH_VALUES = 1 << 23  # rows times columns of a batch
+LEAST_ROWS = 1 << 14
+SMALL_BYTES = 1 << 18
+REFUSED = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+DECODERS = (
+    "records/files.py",
+    "records/pages.py",
+    "records/table.py",
+    "storage/",
+    *(module.removeprefix("dpscale.").replace(".", "/") for module in FORMATS.values()),
+)
+MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """Format of a table's files.
+def batch_rows(columns: int) -> int:
+    """Return the number of rows of a batch with so many columns."""
+    return min(BATCH_ROWS, max(BATCH_VALUES // max(columns, 1), LEAST_ROWS))
 
-    Attributes
-    ----------
-    delimiter : str
-        Field separator of CSV files. Default: a comma, or a tab in a TSV file.
-    encoding : str
-        Encoding of CSV files.
-    null_values : tuple of str
-        Texts that denote a null in CSV files, in addition to the empty text.
-    names : tuple of str
-        Column names of CSV files without a header.
-    format : str
-        Format of all files, a key of NAMED. Default: derived from the file names' endings.
+
+def file_size(path: str) -> int:
+    """Return the number of bytes of a file."""
+    return looked_at(path).size if is_url(path) else os.path.getsize(path)
+
+
+@contextmanager
+def mapped(path: str) -> Iterator[Any]:
+    """Open a file for random access: yield its path for memory mapping, or an object that fetches ranges on demand."""
+    if not is_url(path):
+        yield path
+        return
+    with opening(path, ahead=0) as file:
+        yield file
+
+
+@contextmanager
+def mapped_bytes(path: str) -> Iterator[Any]:
+    """Yield all bytes of a local file, memory-mapped."""
+    with pa.memory_map(path) as file:
+        yield file.read_buffer()
+
+
+def small(path: str) -> pa.Buffer | None:
+    """Return all bytes of a small file, which is faster to read than to map; None for a larger one."""
+    with open(path, "rb") as file:
+        if file.seek(0, os.SEEK_END) > SMALL_BYTES:
+            return None
+        file.seek(0)
+        return pa.py_buffer(file.read())
+
+
+@contextmanager
+def streamed(path: str, ahead: int = AHEAD) -> Iterator[Any]:
+    """Open a file for sequential reading and decompress it."""
+    codec = codec_of(path)
+    if codec is None and not is_url(path):
+        with pa.OSFile(path) as plain:
+            yield plain
+        return
+    with opening(path, ahead) as file:
+        if codec is None:
+            yield file
+            return
+        with pa.CompressedInputStream(file, codec) as stream:
+            yield stream
+
+
+class reading:  # noqa: N801, a context manager
+    """Convert errors from a broken file to one sentence that names the file and nothing of its content.
+
+    A pyarrow error that does not indicate damage is a bug of dpscale: the message states its type and place instead of
+    blaming the file.
     """
 
-    delimiter: str = ""
-    encoding: str = "utf-8"
-    null_values: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    format: str = ""
+    def __init__(self, path: str, named: str = "") -> None:
+        self.path, self.named = path, named
 
-    def of(self, path: str) -> str:
-        """Return the delimiter of a file."""
-        return self.delimiter or ("\t" if format_of(path, self.format).endswith("TSV") else ",")
+    def __enter__(self) -> None:
+        return None
 
-
-PLAIN = Dialect()
-
-
-def format_of(path: str, named: str = "") -> str:
-    """Return the given format, or the one of the path's ending; empty if unknown."""
-    if named:
-        codec = codec_of(path) if named in ("csv", "tsv") else None
-        return COMPRESSED[codec] + NAMED[named]
-    return next((found for suffix, found in FORMATS.items() if path.lower().endswith(suffix)), "")
-
-
-def is_data(path: str) -> bool:
-    return path.lower().endswith(SUFFIXES)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        broken = isinstance(error, (pa.ArrowException, OSError, UnicodeError, csv.Error))
+        if error is not None and broken and out_of_memory(error):
+            raise MemoryError from None
+        if is_url(self.path) and error is not None and of_store(error):
+            with telling(self.path, "read"):
+                raise error
+        if error is not None and broken:
+            made = with_cause(_sentence(self.path, error, self.named), error)
+            try:
+                raise made
+            finally:
+                without_cause(made)
 
 
-def is_csv(path: str, named: str = "") -> bool:
-    return format_of(path, named).endswith(("CSV", "TSV"))
+def _sentence(path: str, error: BaseException, named: str) -> DpscaleError:
+    """Return the error to raise for an exception that occurred while a file was read."""
+    if isinstance(error, OSError) and error.errno is not None and _is_of(path, error):
+        remedy = "check the path and its permissions" if error.errno in REFUSED else "run again when it can be read"
+        return Unreadable(
+            "data.path", f"{path} cannot be read ({os.strerror(error.errno)})", accepted_formats(), remedy
+        )
+    if not is_damage(error):
+        return unexpected(error, f"reading {path}", "the file need not be damaged; ")
+    reason = "cannot be read" if isinstance(error, OSError) else "is damaged or not of its format"
+    return DataError("data.path", f"{path} {reason}", accepted_formats(), why_broken(path, error, named))
 
 
-def is_parquet(path: str, named: str = "") -> bool:
-    return format_of(path, named) == "Parquet"
+def _is_of(path: str, error: OSError) -> bool:
+    """Return whether the operating system refused this file and not another one."""
+    return error.filename is None or os.fspath(error.filename) == path
 
 
-def codec_of(path: str) -> str | None:
-    """Return the compression of a whole file; None if uncompressed."""
-    return next((codec for suffix, codec in CODECS.items() if path.lower().endswith(suffix)), None)
+def is_damage(error: BaseException) -> bool:
+    """Return whether an error indicates invalid bytes, judged by its type and by the module that raised it."""
+    if isinstance(error, UnicodeError) or "UTF8" in str(error) or "UTF-8" in str(error):
+        return True
+    met = isinstance(error, (pa.ArrowInvalid, csv.Error)) or (isinstance(error, OSError) and error.errno is None)
+    frame = own_frame(error)
+    return met and (frame is None or Path(frame.filename).relative_to(HOUSE).as_posix().startswith(DECODERS))
 
 
-def check_formats(files: Iterable[str], dialect: Dialect = PLAIN) -> None:
-    """Raise DataError if formats are mixed, or if CSV options are given for files of another format.
+def why_broken(path: str, error: object = None, named: str = "") -> str:
+    """Return a remedy for a file that is not of its format, from its first bytes and the error.
 
-    Files of several formats are usually two copies of one table, which would be counted twice.
+    The remedy quotes neither of them.
     """
-    met = {format_of(file, dialect.format) for file in files}
-    found = [named for named in dict.fromkeys(FORMATS.values()) if named in met]
-    if len(found) > 1:
-        raise DataError("data.path", f"{' and '.join(found)} files together", "files of one format",
-                        "select one format, for example FOLDER/*.parquet, or convert the others")  # fmt: skip
-    told = [one.name for one in fields(Dialect) if one.name != "format" and getattr(dialect, one.name) != one.default]
-    if told and not found[0].endswith(("CSV", "TSV")):
-        raise DataError(f"data.{told[0]}", f"given for {found[0]} files", "CSV files", "leave it out")
+    kind, start, codec = format_of(path, named), _first_bytes(path), codec_of(path)
+    if kind is None:
+        return "fix or remove it"
+    if kind.compressed and codec and start and not start.startswith(MAGIC[codec]):
+        return f"it is not compressed by {codec}: name it without the ending, or compress it"
+    for name, ending in (("gzip", ".gz"), ("zstd", ".zst")):
+        if kind.compressed and not codec and start.startswith(MAGIC[name]):
+            return f"it is compressed by {name}: name it {os.path.basename(str(path))}{ending}"
+    return kind.remedy(path, start, error)
+
+
+def other_delimiter(path: str, named: str = "") -> str:
+    """Return the probable delimiter of a file of delimited text with an unexpected one; "" if unknown."""
+    kind = format_of(path, named)
+    return "" if kind is None or (kind.compressed and codec_of(path)) else kind.other_delimiter(_first_bytes(path))
+
+
+def _first_bytes(path: str) -> bytes:
+    """Return the first bytes of a local file."""
+    with suppress(OSError), open("" if is_url(path) else path, "rb") as file:
+        return file.read(1 << 12)
+    return b""
 
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -137,8 +214,8 @@ def _counts(asked: str, url: str, format_named: str) -> bool:
 def _all_data(files: list[str], named: str) -> list[str]:
     for file in files:
         if not named and not is_data(file):
-            remedy = f'name it *{", *".join(SUFFIXES)}, or say what it is, as format = "csv" in [data]'
-            raise DataError("data.path", f"{file}", TAKEN, remedy)
+            remedy = f'name it *{", *".join(endings())}, or say what it is, as format = "csv" in [data]'
+            raise DataError("data.path", f"{file}", accepted_formats(), remedy)
     return files
 
 

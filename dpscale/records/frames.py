@@ -18,11 +18,13 @@ import numpy as np
 from dpscale.base.arrow import buffers_of, is_text, pa
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
-from dpscale.records.raw import batch_rows
+from dpscale.records.files import batch_rows
+from dpscale.records.formats import RecordFormat
 from dpscale.records.table import Partition
 
 FRAME = "frame://"  # path of in-memory data
 FIELD = "data"
+IN_MEMORY = RecordFormat()  # columns with names and types, and no file
 OTHER = ("a frame that computes to other records than before", "a frame that is the same each time it is read",
          "fix its seed or keep it (persist, or write it to Parquet), and give that")  # fmt: skip
 
@@ -59,8 +61,15 @@ class FramePartition(Partition):
     held: Callable[[], object] | None = field(default=None, compare=False, repr=False)
     seen: Seen | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def format(self) -> RecordFormat:
+        return IN_MEMORY
+
     def columns(self) -> list[str]:
         return list(self.names)
+
+    def has(self, column: str) -> bool:
+        return column in self.names
 
     def kind(self, column: str) -> pa.DataType:
         return self._seen.schema.field(column).type

@@ -98,7 +98,8 @@ class Faults:
 def faults_of(partition: Partition, domain: Domain) -> Faults:
     """Return all faults in a partition: missing columns, wrong types and refused values."""
     found, sound = Faults(), list[Attribute]()
-    present = set(partition.columns())
+    columns = [one.column for one in domain.attributes]
+    present = set(partition.columns() if partition.format.lists_columns else columns)
     for one in domain.attributes:
         fault = _column_fault(partition, one) if one.column in present else ABSENT
         if fault:

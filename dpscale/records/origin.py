@@ -2,8 +2,8 @@
 
 The snapshot is SHA-256 over every file's name (relative to the data's root), size and content hash, sorted by name. It
 is part of the manifest and of the noise key of every stream, so that changed data never receive the same noise. The
-option `footers` reads only the Parquet footers, for data too large to be read twice; it can miss a change that leaves
-every footer unchanged.
+option `footers` reads only the footers of files that have one, for data too large to be read twice; it can miss a
+change that leaves every footer unchanged.
 """
 
 from __future__ import annotations
@@ -16,24 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from io import BufferedReader
-from typing import BinaryIO, NoReturn, cast
+from typing import NoReturn, cast
 
 from dpscale.base.errors import DataError, DpscaleError, Unreadable
 from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.domain import Domain
-from dpscale.records.files import (
-    PLAIN,
-    Dialect,
-    check_formats,
-    common_root,
-    find_files,
-    find_objects,
-    hive_columns,
-    is_parquet,
-    name_below,
-)
+from dpscale.records.files import common_root, find_files, find_objects, hive_columns, name_below
+from dpscale.records.formats import PLAIN, Dialect, check_formats, format_of
 from dpscale.records.frames import FRAME, FramePartition
-from dpscale.records.lake.version import FIELD, NAMES, Lake
+from dpscale.records.lake import FIELD, NAMES, Lake
 from dpscale.records.table import Partition, Table
 from dpscale.records.where import EVERYTHING, Where, reduce_filter
 from dpscale.storage.objects import is_url, listed, opening
@@ -126,7 +117,6 @@ Fingerprint = tuple[str, int, str]
 Stamp = tuple[str, int, int, int | str]
 Stamps = list[Stamp]
 MOST_TASKS = 1000
-TAIL = 8  # last bytes of a Parquet file: the footer's length and a magic number
 
 
 def fingerprint(path: str, footers: bool = False, named: str = "") -> Fingerprint:
@@ -134,19 +124,14 @@ def fingerprint(path: str, footers: bool = False, named: str = "") -> Fingerprin
     try:
         with opening(path) as file:
             size = file.seek(0, os.SEEK_END)
+            kind = format_of(path, named) if footers else None
+            footer = None if kind is None else kind.footer(file, size)
+            if footer is not None:
+                return path, size, hashlib.blake2b(footer).hexdigest()
             file.seek(0)
-            if footers and is_parquet(path, named):
-                return path, size, hashlib.blake2b(_footer(file, size)).hexdigest()
             return path, size, hashlib.file_digest(cast(BufferedReader, file), hashlib.blake2b).hexdigest()
     except OSError:
         raise Unreadable("data.path", f"{path} cannot be read", "a readable file", "check its permissions") from None
-
-
-def _footer(file: BinaryIO, size: int) -> bytes:
-    file.seek(max(size - TAIL, 0))
-    length = int.from_bytes(file.read(4), "little")
-    file.seek(max(size - TAIL - length, 0))
-    return file.read()
 
 
 def _fingerprints(footers: bool, named: str, paths: Sequence[str]) -> list[Fingerprint]:
@@ -165,7 +150,7 @@ def snapshot(table: Table, footers: bool = False, each: ParallelMap = serial_map
     ----------
     table : Table
     footers : bool
-        Hash only the footers of Parquet files.
+        Hash only the footers of files that have one.
     each : Each
         Map over chunks of the files.
     """

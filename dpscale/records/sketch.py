@@ -19,9 +19,9 @@ from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, name_of, numbered
 from dpscale.records.column_values import Numbers, days, numbers
-from dpscale.records.files import PLAIN, Dialect
+from dpscale.records.files import other_delimiter
+from dpscale.records.formats import PLAIN, Dialect
 from dpscale.records.origin import Origin
-from dpscale.records.raw import other_delimiter
 
 WARNING = (
     "This draft is PRIVATE: it was read off the records. Replace its bounds and values by ones that are known without "
@@ -56,7 +56,8 @@ def sketch(path: str, dialect: Dialect = PLAIN, lake: str = "") -> str:
         Format of a table with a log; empty for plain files.
     """
     table = Origin(dialect=dialect, format=lake).table(path, Domain({"unknown": 2}))
-    seen = {name: _Seen() for name in table.partitions[0].columns() if name}
+    listing = table.partitions[: 1 if table.partitions[0].format.lists_columns else None]
+    seen = {name: _Seen() for partition in listing for name in partition.columns() if name}
     if len(seen) == 1 and not dialect.delimiter and (mark := other_delimiter(table.partitions[0].path, dialect.format)):
         raise DataError(
             "data.path",

@@ -1,6 +1,6 @@
 """Table: the files of a partitioned data set, opened lazily.
 
-A partition is a file or several row groups of a large Parquet file, read in batches of bounded size. Columns that a
+A partition is a file or some parts of a large one, read in batches of bounded size. Columns that a
 hive-partitioned folder stores in its path (`year=2020/part.parquet`) are taken from the path if the file lacks them.
 """
 
@@ -17,27 +17,23 @@ from dpscale.base.arrow import pa
 from dpscale.base.display import display_path
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
-from dpscale.records.file_readers import Source, open_source
 from dpscale.records.files import (
-    PLAIN,
-    Dialect,
     Fixed,
-    check_formats,
     check_links,
-    codec_of,
     common_root,
+    file_size,
     find_files,
     find_objects,
     hive_columns,
-    is_csv,
+    other_delimiter,
+    reading,
 )
-from dpscale.records.lake.version import Lake
-from dpscale.records.raw import other_delimiter, reading
+from dpscale.records.formats import PLAIN, Dialect, RecordFormat, Source, check_formats, format_of
+from dpscale.records.lake import Lake
 from dpscale.records.where import EVERYTHING, FIELD, Where, check_column, check_type, reduce_filter, select_rows
-from dpscale.storage.objects import is_url, looked_at
+from dpscale.storage.objects import is_url
 
 SPLIT_ROWS = 1 << 19  # 10⁸ rows in one file are enough work for a hundred workers
-PACKED = 5  # upper estimate of rows per byte of a compressed file
 SPLIT_BYTES = 1 << 23  # a smaller file is one task; its footer is not read
 
 
@@ -71,12 +67,15 @@ class Partition:
     absent: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def is_csv(self) -> bool:
-        return is_csv(self.path, self.dialect.format)
+    def format(self) -> RecordFormat:
+        """Format of the file."""
+        found = format_of(self.path, self.dialect.format)
+        assert found is not None  # `find_files` has refused other files
+        return found
 
     def source(self) -> Source:
         """Open the file."""
-        return open_source(self.path, self.dialect)
+        return self.format.open(self.path, self.dialect)
 
     def size(self) -> int:
         """Return the approximate number of bytes to read."""
@@ -84,12 +83,18 @@ class Partition:
             return file_size(self.path) if self.share is None else self.share
 
     def columns(self) -> list[str]:
-        """Return the names of the readable columns; reads only the file's header."""
+        """Return the names of the readable columns; reads only the file's header, if its format has one."""
         with reading(self.path, self.dialect.format):
             return list(dict.fromkeys([*self.source().names, *dict(self.fixed), *self.absent]))
 
+    def has(self, column: str) -> bool:
+        """Return whether a column can be read; reads only the file's header."""
+        return not self.format.lists_columns or column in self.columns()
+
     def kind(self, column: str) -> pa.DataType:
         """Return the type of a column; reads only the file's header."""
+        if not self.format.lists_columns:
+            return pa.string()
         with reading(self.path, self.dialect.format):
             source = self.source()
             if column in source.names:
@@ -101,26 +106,19 @@ class Partition:
         return pa.null()
 
     def types(self) -> dict[str, str]:
-        """Return names and types of the file's own columns, in order; "" for the columns of a CSV file."""
+        """Return names and types of the file's own columns, in order; "" if the format is untyped."""
         with reading(self.path, self.dialect.format):
             source = self.source()
-            return {name: "" if self.is_csv else str(source.kind(name)) for name in source.names}
+            return {name: str(source.kind(name)) if self.format.typed else "" for name in source.names}
 
     def row_bound(self) -> int:
-        """Return an upper estimate of the file's rows.
-
-        It is the number in the footer, or one row per two bytes of a CSV file, or five rows per byte of a compressed
-        one.
-        """
+        """Return an upper estimate of the file's rows: the number in its footer, or one derived from its size."""
         with reading(self.path, self.dialect.format):
-            if self.is_csv:
-                size = file_size(self.path)
-                return size * PACKED if codec_of(self.path) else size // 2
-            return sum(self.source().groups())
+            return self.format.row_bound(self.path, self.dialect)
 
     def pieces(self) -> list[Partition]:
-        """Return this partition, split by row groups if it is large."""
-        if self.is_csv or self.size() < SPLIT_BYTES:
+        """Return this partition, split into the parts of its file if it is large."""
+        if not self.format.splittable or self.size() < SPLIT_BYTES:
             return [self]
         with reading(self.path, self.dialect.format):
             lengths = self.source().groups()
@@ -159,12 +157,13 @@ class Partition:
         fixed = dict.fromkeys(self.absent) | dict(self.fixed)
         with reading(self.path, self.dialect.format):
             source = self.source()
-            present = set(source.names)
+            listed = self.format.lists_columns
+            present = set(source.names) if listed else set(columns) - set(fixed)
             for name in columns:
                 if name not in present and name not in fixed:
                     raise missing_column(name, self.path, named=self.dialect.format)
             wanted = [name for name in columns if name in present]
-            for batch in source.batches(wanted or source.names[:1], self.row_groups, ids, domain):
+            for batch in source.batches(wanted or (source.names[:1] if listed else ()), self.row_groups, ids, domain):
                 rows = len(batch)
                 yield {n: batch.column(n) if n in present else _repeated(fixed[n], rows) for n in columns}
 
@@ -195,7 +194,7 @@ class Table:
     @classmethod
     def open(cls, path: str | Path | Sequence[str | Path], domain: Domain, links: bool = False,
              dialect: Dialect = PLAIN, where: Where = EVERYTHING) -> Table:  # fmt: skip
-        """Open a table of Parquet, CSV or Arrow files.
+        """Open a table of data files.
 
         Parameters
         ----------
@@ -262,7 +261,7 @@ class Table:
         first = parts[0]
         known = [*self.domain.names, *dict(first.fixed)]
         for one in first.where.conditions:
-            check_column(one, first.columns(), known)
+            check_column(one, [one.column] if first.has(one.column) else (), known)
             check_type(one, first.kind(one.column))
         return replace(self, partitions=parts)
 
@@ -286,7 +285,7 @@ class Table:
         if self.lake is not None:
             self.lake.check(columns)
         first = self.partitions[0]
-        present = first.columns()
+        present = first.columns() if first.format.lists_columns else columns
         for name in columns:
             if name not in present:
                 known = self.domain.columns(self.domain.names)
@@ -301,16 +300,19 @@ class Table:
         Returns
         -------
         dict of str to str
-            Arrow types; "" for a CSV file.
+            Arrow types; "" if the format is untyped. The order is that of the domain if files do not list their
+            columns.
         """
-        present = self.partitions[0].types()
+        first = self.partitions[0]
+        listed = first.format.lists_columns
+        present = first.types() if listed else dict.fromkeys(self.domain.columns(self.domain.names), "")
         made = {one.name: "" for one in self.domain.attributes if one.source and one.source in present}
         return {name: kind for name, kind in present.items() if name in self.domain.names} | made
 
     def split(self) -> Table:
-        """Return the table with large Parquet and Arrow files split into partitions of about SPLIT_ROWS rows.
+        """Return the table with large files split into partitions of about SPLIT_ROWS rows.
 
-        Files are split between row groups.
+        Formats decide where files are split: Parquet between row groups, Arrow between record batches, text not at all.
 
         Returns
         -------
@@ -343,11 +345,6 @@ def _sizes(paths: list[str], named: str) -> dict[str, int | None]:
             "data.path", "files in several locations", "one bucket, or this machine", "copy them to one location"
         )
     return {one.url: one.size for one in find_objects(urls, named)}
-
-
-def file_size(path: str) -> int:
-    """Return the number of bytes of a file."""
-    return looked_at(path).size if is_url(path) else os.path.getsize(path)
 
 
 def missing_column(name: str, path: str, present: Sequence[str] = (), named: str = "") -> DataError:

@@ -17,7 +17,7 @@ from itertools import product
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, optimize
 from dpscale.privacy.protection import REPLACE
 from dpscale.relational.features import BITS, STEP, Features, Side, squared_distance
 
@@ -181,9 +181,7 @@ def _tried(question: LinkProblem) -> Iterator[tuple[float, Expected, Expected, F
 
 
 def _refined(question: LinkProblem, u: Expected, v: Expected, start: Floats) -> Shares:
-    from scipy.optimize import minimize
-
-    found = minimize(lambda x: _valued(question, u, v, x).expected, start, method="Nelder-Mead",
+    found = optimize.minimize(lambda x: _valued(question, u, v, x).expected, start, method="Nelder-Mead",
                      options={"maxiter": STEPS, "xatol": 0.02, "fatol": 1e-3})  # fmt: skip
     return _valued(question, u, v, found.x)
 

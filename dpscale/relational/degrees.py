@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, optimize, stats
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import Side
 
@@ -14,17 +14,13 @@ TILTS = np.linspace(-6, 6, 2001)
 
 def distribution(at_most: Floats, rows: int) -> Floats:
     """Return the share of rows of degree 0 … d, shape (d + 1,), from noisy numbers of rows of degree ≤ 0 … d − 1."""
-    from scipy.optimize import isotonic_regression
-
-    ends = np.clip(isotonic_regression(at_most).x, 0, rows)
+    ends = np.clip(optimize.isotonic_regression(at_most).x, 0, rows)
     return np.asarray(np.diff(ends, prepend=0, append=rows) / max(rows, 1))
 
 
 def poisson_degrees(links: float, rows: int, most: int) -> Floats:
     """Return the Poisson distribution of degrees up to `most`, for links without a measured histogram."""
-    from scipy.stats import poisson
-
-    return np.asarray(poisson.pmf(np.arange(most + 1), links / max(rows, 1)))
+    return np.asarray(stats.poisson.pmf(np.arange(most + 1), links / max(rows, 1)))
 
 
 def limit_links(
@@ -171,9 +167,7 @@ def _sorted(at_most: Floats, sigma: float, rows: int) -> Floats:
 
     A count within the noise of the number of rows is set to it; otherwise a few rows would have a million links.
     """
-    from scipy.optimize import isotonic_regression
-
-    counts = np.clip(isotonic_regression(at_most).x, 0, rows)
+    counts = np.clip(optimize.isotonic_regression(at_most).x, 0, rows)
     ends = np.append(np.where(counts >= rows - SURE * sigma, rows, counts), rows) / max(rows, 1)
     points = (np.arange(rows) + 0.5) / rows
     place = np.minimum(np.searchsorted(ends, points), len(GRID) - 1)

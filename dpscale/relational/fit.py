@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, optimize
 
 Partition = Callable[[Floats], tuple[float, Floats]]
 STEPS, MEMORY = 80, 20
@@ -159,8 +159,6 @@ def one_to_many(links: Links, u: Constraint | None, both: Constraint | None) -> 
 
 
 def _minimise(unknown: _Parameters, partition: Partition) -> Fitted:
-    from scipy.optimize import minimize
-
     steps, ridge, target = unknown.steps, unknown.ridge, unknown.target
 
     def value(y: Floats) -> tuple[float, Floats]:
@@ -171,7 +169,7 @@ def _minimise(unknown: _Parameters, partition: Partition) -> Fitted:
 
     x = np.zeros(len(steps))
     if len(steps):
-        found = minimize(value, x, jac=True, method="L-BFGS-B", options=_options(unknown.links))
+        found = optimize.minimize(value, x, jac=True, method="L-BFGS-B", options=_options(unknown.links))
         x = found.x * steps
     return Fitted(partition(unknown.energy(x))[1], *unknown.split(x))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, optimize
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.budget_shares import CHUNK, Expected, Shares
 from dpscale.relational.features import STEP, Side
@@ -169,8 +169,6 @@ ROWS, GROUPS, ROUNDS, SAMPLE = 1500, 256, 6, 50_000
 
 def sample(side: Expected, stream: PublicStream) -> tuple[Floats, Floats]:
     """Return features of some rows, (k, columns), and weights, (k,), that sum to 1 and match the means of all rows."""
-    from scipy.optimize import minimize
-
     drawn = stream.systematic(side.side.shares, min(ROWS, side.side.rows))
     profiles, counts = np.unique(drawn, return_counts=True)
     values = np.asarray(side.features.whole(side.side.profiles[profiles]) * STEP, dtype=np.float64)
@@ -183,7 +181,7 @@ def sample(side: Expected, stream: PublicStream) -> tuple[Floats, Floats]:
         slope: Floats = values.T @ (weights / weights.sum()) - means
         return float(np.log(weights.sum()) + most - x @ means), slope
 
-    found = minimize(dual, np.zeros(values.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    found = optimize.minimize(dual, np.zeros(values.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 200})
     energy = values @ found.x
     weights: Floats = start * np.exp(energy - energy.max())
     return values, np.asarray(weights / weights.sum(), dtype=np.float64)

@@ -15,8 +15,8 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.base.error_redaction import RedactedCall, discreetly
 from dpscale.engine import resolve
-from dpscale.records import encode, file_readers
-from dpscale.records.raw import reading
+from dpscale.records import encode, parquet
+from dpscale.records.files import reading
 from tests.runs.small import write_job
 
 SECRET = "secret 918273"
@@ -65,13 +65,13 @@ def assert_redacted(error, kind, place):
 
 @pytest.mark.parametrize("kind", OURS)
 def test_pyarrow_misuse_in_reader_is_not_reported_as_damage(file, monkeypatch, kind):
-    monkeypatch.setattr(file_readers, "small", make_failing(kind))
+    monkeypatch.setattr(parquet, "small", make_failing(kind))
     with pytest.raises(dp.DpscaleError) as caught:
         dp.Table.open(file, dp.Domain({"a": 2})).partitions[0].columns()
-    assert_redacted(caught.value, kind, "records/file_readers.py")
+    assert_redacted(caught.value, kind, "records/parquet/__init__.py")
     with pytest.raises(dp.DpscaleError) as caught:
         count_file(file)
-    assert_redacted(caught.value, kind, "records/file_readers.py")
+    assert_redacted(caught.value, kind, "records/parquet/__init__.py")
 
 
 @pytest.mark.parametrize("kind", OURS + OF_ANOTHER_PLACE)
@@ -109,7 +109,7 @@ def test_damaged_file_is_reported_as_damage(tmp_path, name, debug):
 
 
 def test_cause_is_chained_in_debug_mode(file, monkeypatch, debug):
-    monkeypatch.setattr(file_readers, "small", make_failing(pa.ArrowTypeError))
+    monkeypatch.setattr(parquet, "small", make_failing(pa.ArrowTypeError))
     with pytest.raises(dp.TransientError, match="ArrowTypeError at dpscale") as caught:
         count_file(file)
     assert isinstance(caught.value.__cause__, pa.ArrowTypeError)
@@ -144,7 +144,7 @@ def test_workers_send_cause_only_in_debug_mode(scheduler, debug_mode, monkeypatc
 
 
 def test_command_shows_cause_and_warns_in_debug_mode(place, monkeypatch):
-    monkeypatch.setattr(file_readers, "small", make_failing(pa.ArrowTypeError))
+    monkeypatch.setattr(parquet, "small", make_failing(pa.ArrowTypeError))
     call = ["run", str(write_job(place)), "--run-dir", str(place / "run"), "--quiet"]
     result = CliRunner().invoke(main, call)
     assert result.exit_code == 75

@@ -10,9 +10,18 @@ Pearson). The seeds are fixed. The long form has 30,000 releases and also detect
 import numpy as np
 import pytest
 
-from dpscale.audit.attacks import attack, clopper_pearson
 from dpscale.audit.noise_and_stability import MECHANISMS, case_of
-from dpscale.audit.selftest import NEEDED, PLANTED, PURE, WEAKER, noise_scaled, selftest, worst_pair
+from dpscale.audit.selftest import (
+    NEEDED,
+    PLANTED,
+    PURE,
+    WEAKER,
+    attack,
+    clopper_pearson,
+    noise_scaled,
+    selftest,
+    worst_pair,
+)
 
 DELTA = 1e-3
 

@@ -70,9 +70,9 @@ def test_attributes_of_ten_thousand_cells(tmp_path):
 
 
 def test_dropped_rows_are_excluded_across_batches(tmp_path, monkeypatch):
-    from dpscale.records import raw
+    from dpscale.records import files
 
-    monkeypatch.setattr(raw, "BATCH_ROWS", 10)
+    monkeypatch.setattr(files, "BATCH_ROWS", 10)
     domain = dp.Domain({"a": 100})
     pq.write_table(pa.table({"a": np.arange(100)}), tmp_path / "x.parquet")
     table = dp.Table.open(tmp_path, domain)

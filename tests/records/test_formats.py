@@ -12,7 +12,7 @@ import pytest
 import dpscale as dp
 from dpscale.job import TableJob
 from dpscale.records import table as tables
-from dpscale.records.files import Dialect
+from dpscale.records.formats import Dialect
 from dpscale.records.origin import snapshot
 from tests.audit.small import write
 
@@ -158,7 +158,9 @@ def test_invalid_text_option_is_refused(tmp_path, wrong, message):
 
 
 def test_text_options_are_refused_for_parquet(tmp_path):
-    with pytest.raises(dp.DataError, match=r"data.encoding: given for Parquet files; expected CSV files; leave it out"):
+    with pytest.raises(
+        dp.DataError, match=r"data.encoding: given for Parquet files; expected CSV or TSV files; leave it out"
+    ):
         dp.run(write(tmp_path, data={"path": "data", "domain": "domain.toml", "encoding": "latin-1"}), tmp_path / "run")
     assert not (tmp_path / "ledger.sqlite").exists()
 

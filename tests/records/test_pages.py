@@ -147,7 +147,7 @@ def test_windows_and_batches_may_split_pages(tmp_path: Path, monkeypatch: pytest
     pq.write_table(pa.table(make_columns(True, False)), tmp_path / "x.parquet", data_page_size=300, write_batch_size=50)
     domain = make_domain(make_columns(True, False), "category", "category")
     whole = read_codes(tmp_path / "x.parquet", domain, True)[0]
-    monkeypatch.setattr("dpscale.records.file_readers.batch_rows", lambda columns: 333)
+    monkeypatch.setattr("dpscale.records.parquet.batch_rows", lambda columns: 333)
     monkeypatch.setattr(pages, "WINDOW_VALUES", 16 * 777)
     np.testing.assert_array_equal(read_codes(tmp_path / "x.parquet", domain, True)[0], whole)
 

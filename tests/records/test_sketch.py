@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import dpscale as dp
-from dpscale.records.files import Dialect
+from dpscale.records.formats import Dialect
 from dpscale.records.sketch import WARNING, sketch
 
 

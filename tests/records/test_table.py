@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
-from dpscale.records import file_readers, raw, table
+from dpscale.records import delimited, files, parquet, table
 from dpscale.records.origin import snapshot
 
 AB = dp.Domain({"a": 4, "b": 3})
@@ -140,8 +140,8 @@ def test_batch_and_block_size_do_not_matter(tmp_path, monkeypatch):
     (tmp_path / "y.csv").write_text("a,b\n" + "".join(f"{code},{code}\n" for code in codes))
     whole = [count_cells(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")]
     assert np.array_equal(whole, [np.diag([*np.bincount(codes), 0])[:, :3]] * 2)
-    monkeypatch.setattr(raw, "BATCH_ROWS", 13)
-    monkeypatch.setattr(file_readers, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(files, "BATCH_ROWS", 13)
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 64)
     assert [count_cells(tmp_path / name, names=("a", "b")) for name in ("x.parquet", "y.csv")] == whole
 
 
@@ -156,7 +156,7 @@ def test_opening_many_partitions_reads_no_file(tmp_path, monkeypatch):
             (folder / f"{number}.parquet").write_bytes(content)
     with monkeypatch.context() as patch:
         patch.setattr(pq, "read_metadata", None)
-        patch.setattr(table, "open_source", None)
+        patch.setattr(parquet, "ParquetSource", None)
         opened = dp.Table.open(tmp_path / "t", AB).split()
     assert len(opened.partitions) == 2000
     assert dp.count_marginals(opened, [("a", "b")])["a", "b"].sum() == 4000
@@ -203,7 +203,7 @@ def test_csv_texts_are_not_parsed_as_numbers(tmp_path):
 def test_csv_types_do_not_depend_on_other_rows(tmp_path, monkeypatch):
     rows = ["01,,", "1,3,0.25", ",7,1e9", "NA,NA,", "1, 4 ,null", '"1","5","inf"']
     for size, name in ((64, "small"), (1 << 24, "large")):
-        monkeypatch.setattr(file_readers, "BLOCK_BYTES", size)
+        monkeypatch.setattr(delimited, "BLOCK_BYTES", size)
         (tmp_path / f"{name}.csv").write_text("code,n,x\n" + "\n".join(rows * 20) + "\n")
         for names in (("code",), ("n",), ("x",)):
             alone = np.zeros(CSV_DOMAIN.shape(names), dtype=int)
@@ -304,7 +304,7 @@ def test_missing_or_unsupported_file_is_refused(tmp_path):
     assert "no file at" in refusal_text(tmp_path)
     assert "no file at" in refusal_text(str(tmp_path / "*.parquet"))
     (tmp_path / "x.json").write_text("{}")
-    assert "Parquet, CSV or Arrow" in refusal_text(tmp_path / "x.json")
+    assert "Parquet, CSV, TSV or Arrow files" in refusal_text(tmp_path / "x.json")
 
 
 def test_row_bound_is_an_upper_bound_and_names_broken_file(tmp_path):
@@ -361,8 +361,6 @@ def test_single_link_is_a_file(tmp_path):
 
 def test_files_without_inode_numbers_are_distinguished_by_path(tmp_path, monkeypatch):
     import os
-
-    from dpscale.records import files
 
     for name in ("x.parquet", "y.parquet"):
         write(tmp_path / name, {"a": [1]})

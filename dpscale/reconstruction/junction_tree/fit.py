@@ -24,7 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, optimize
 from dpscale.reconstruction.junction_tree.model import GraphicalModel, calibrate
 from dpscale.reconstruction.junction_tree.tree import (
     JunctionTree,
@@ -337,9 +337,7 @@ class _Problem:
 
         counts, level = self.marginals(potentials)
         start_point = np.concatenate([one.reshape(-1) for one in self.deviations(counts)]) / tau
-        from scipy.optimize import minimize  # imported late: readers of a release do not need it
-
-        found = minimize(dual, start_point, jac=True, method="L-BFGS-B",
+        found = optimize.minimize(dual, start_point, jac=True, method="L-BFGS-B",
                          options={"maxiter": inner, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9})  # fmt: skip
         return moved(found.x)
 

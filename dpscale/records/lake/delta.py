@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from dpscale.base.arrow import pa
 from dpscale.base.errors import DataError
-from dpscale.records.lake.version import FIELD, File, Lake, below, plain_path, spelled
+from dpscale.records.lake import FIELD, File, Lake, below, plain_path, spelled
 from dpscale.storage.objects import is_url
 
 DONE = {

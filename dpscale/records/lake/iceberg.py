@@ -13,7 +13,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from dpscale.base.errors import DataError
-from dpscale.records.lake.version import FIELD, File, Fixed, Lake, plain_path, spelled
+from dpscale.records.lake import FIELD, File, Fixed, Lake, plain_path, spelled
 from dpscale.storage.objects import is_url, listed
 
 NUMBERED = re.compile(r"v?(\d+)\b.*\.metadata\.json")

@@ -1,4 +1,152 @@
-"""Compiled loops over the bytes of Parquet files: footers, pages, levels and packed values.
+"""Parquet files: reader, and compiled loops over the bytes of footers, pages, levels and packed values.
 
-They are independent of tables and domains, and validate everything that they read from a file.
+The loops (`headers`, `levels`, `values`) are independent of tables and domains, and validate everything that they read
+from a file. `records.pages` decodes columns to cell numbers by them; other columns are read by pyarrow.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from dpscale.base.arrow import is_text, pa, pq
+from dpscale.records.files import batch_rows, mapped, mapped_bytes, small
+from dpscale.records.formats import Dialect, RecordFormat, Source, check_columns
+from dpscale.storage.objects import is_url
+
+if TYPE_CHECKING:
+    from dpscale.base.numerics import Integers
+    from dpscale.domain import Domain
+    from dpscale.records.pages import Bytes, Decoded, Group
+
+TAIL = 8  # last bytes of a Parquet file: the footer's length and a magic number
+
+
+class ParquetSource(Source):
+    """Parquet file; its footer is read once."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self._small = path, None if is_url(path) else small(path)
+        self.metadata = footer(path, self._small)
+        self.schema = self.metadata.schema.to_arrow_schema()
+        self.names = list(self.schema.names)
+        check_columns(path, self.names)
+        self._chunks: Integers | None = None
+        self.places = {name: place for place, name in enumerate(self.names)}
+
+    def kind(self, name: str) -> pa.DataType:
+        """Return the type of a column."""
+        return self.schema.field(name).type
+
+    def groups(self) -> list[int]:
+        """Return the number of rows of each row group."""
+        return [self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups)]
+
+    def chunks(self, data: pa.Buffer | Bytes) -> Integers:
+        """Return the footer's metadata of every column chunk (`chunk_table`).
+
+        pyarrow could read it too, but a damaged footer terminates its process.
+        """
+        from dpscale.records.parquet.headers import chunk_table
+
+        if self._chunks is None:
+            self._chunks = chunk_table(data, self.metadata.num_row_groups, len(self.names))
+        return self._chunks
+
+    def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
+                domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
+        """Yield the columns of the given row groups (default: all); texts except `ids` are dictionary-encoded.
+
+        If a domain is given and the file is local, columns stored with dictionaries are returned as cells.
+        """
+        from dpscale.records.pages import Decoded, Group
+
+        groups = list(row_groups or range(self.metadata.num_row_groups))
+        if domain is None or is_url(self.path) or self.metadata.num_columns != len(self.names):
+            yield from self._plainly(columns, groups, ids)
+            return
+        with nullcontext(self._small) if self._small else mapped_bytes(self.path) as data:
+            for number in groups:
+                group = Group(self, data, number, [name for name in columns if name != ids], domain)
+                yield from self._group(group, Decoded, number, columns, ids)
+
+    def _group(
+        self, group: Group, make_batch: type[Decoded], number: int, columns: Sequence[str], ids: str
+    ) -> Iterator[Any]:
+        """Yield the batches of a row group: columns decoded by `pages` together with those read by pyarrow."""
+        rows = batch_rows(len(columns))
+        odd = [name for name in columns if name not in group.ours]
+        if not odd:
+            for start in range(0, group.rows, rows):
+                length = min(rows, group.rows - start)
+                yield make_batch(length, group.take(length))
+            return
+        for batch in self._plainly(odd, [number], ids, rows):
+            yield make_batch(len(batch), {name: batch.column(name) for name in odd} | group.take(len(batch)))
+
+    def _plainly(
+        self, columns: Sequence[str], groups: Sequence[int], ids: str, rows: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches read by pyarrow, with texts as dictionaries.
+
+        pyarrow cannot decode DELTA_LENGTH_BYTE_ARRAY pages into dictionaries, so these texts are encoded here.
+        """
+        texts, done = [name for name in columns if name != ids and is_text(self.schema.field(name).type)], 0
+        try:
+            for batch in self._decoded(columns, groups, texts, rows):
+                yield batch
+                done += len(batch)
+        except OSError as error:
+            if not texts or "Not yet implemented" not in str(error):
+                raise
+            for batch in self._decoded(columns, groups, (), rows):
+                begun, done = min(done, len(batch)), max(done - len(batch), 0)
+                if begun < len(batch):
+                    yield _with_dictionaries(batch.slice(begun), texts)
+
+    def _decoded(
+        self, columns: Sequence[str], groups: Sequence[int], dictionaries: Sequence[str], rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        with mapped(self.path) as where:
+            far = is_url(self.path)  # fetch only the requested columns, in few large pieces
+            with pq.ParquetFile(where, metadata=self.metadata, memory_map=not far, read_dictionary=list(dictionaries),
+                                pre_buffer=far) as file:  # fmt: skip
+                yield from file.iter_batches(rows or batch_rows(len(columns)), row_groups=list(groups),
+                                             columns=list(columns), use_threads=False)  # fmt: skip
+
+
+def _with_dictionaries(batch: pa.RecordBatch, texts: Sequence[str]) -> pa.RecordBatch:
+    """Return the batch with the given columns dictionary-encoded."""
+    for name in texts:
+        batch = batch.set_column(batch.schema.get_field_index(name), name, batch.column(name).dictionary_encode())
+    return batch
+
+
+def footer(path: str, held: pa.Buffer | None = None) -> pq.FileMetaData:
+    """Return the metadata of a Parquet file, from its bytes if they are given."""
+    if held is not None:
+        return pq.read_metadata(pa.BufferReader(held))
+    with mapped(path) as where:
+        return pq.read_metadata(where)
+
+
+class ParquetFormat(RecordFormat):
+    """Parquet files, read by row groups."""
+
+    name = "parquet"
+    title = "Parquet"
+    suffixes = (".parquet", ".pq")
+    splittable = True
+
+    def open(self, path: str, dialect: Dialect) -> ParquetSource:
+        return ParquetSource(path)
+
+    def footer(self, file: BinaryIO, size: int) -> bytes:
+        file.seek(max(size - TAIL, 0))
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(max(size - TAIL - length, 0))
+        return file.read()
+
+
+PARQUET = ParquetFormat()

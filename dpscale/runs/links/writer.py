@@ -90,7 +90,7 @@ def _numbered(run: CompositeRun, name: str, rows: int) -> list[pa.Array]:
         return []
     first = open_table(run.job.tables[name], table.domain).partitions[0]
     numbers = np.arange(rows, dtype=np.int64)
-    if first.is_csv or not is_text(first.kind(columns[0])):
+    if not first.format.typed or not is_text(first.kind(columns[0])):
         return [pa.array(numbers)]
     return [pa.array([f"{name}-{number}" for number in numbers])]
 

@@ -47,12 +47,12 @@ def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
 def check_unit_column(unit: str | None, table: Table) -> None:
     """Raise DataError if the column of the privacy unit is missing.
 
-    The error lists columns only of formats with a schema: without a header, the first line of a CSV file is a record.
+    The error lists columns only of typed formats: without a header, the first line of a CSV file is a record.
     """
-    present = table.partitions[0].columns() if unit is not None and table.lake is None else {}
-    if unit is None or not present or unit in present:
+    first = table.partitions[0]
+    if unit is None or table.lake is not None or first.has(unit):
         return
-    named = [] if table.partitions[0].is_csv else list(present)
+    named = first.columns() if first.format.typed else []
     raise DataError("data.privacy_unit", f"{unit!r}, which is not a column of the data",
                     f"one of {', '.join(named)}" if named else "a column of the data",
                     nearest(unit, named) if named else "check the name and the header")  # fmt: skip
