@@ -1,16 +1,22 @@
 """Every section of a job of one table works for each table of a job of several."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.job.neighbours import table_jobs
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import digest_of
+from tests.audit.small import write_selftest
 from tests.links.small import make_job, table_section, write_job
 
 RANGES = [{"family": "prefix", "attributes": [["age"]]}, {"family": "marginal", "degree": 2}]
@@ -148,6 +154,19 @@ def test_unit_of_another_table_is_followed(tmp_path):
     each = frame.merge(towns, left_on="household", right_on="id").groupby("town").size().clip(upper=5).sum()
     assert release.tables["persons"].total().estimate == pytest.approx(each, abs=1)
     assert release.manifest["privacy"]["protects"]["unit"] == "town"
+
+
+def test_evidence_states_unit_of_table(tmp_path):
+    content = unit_job("tables") | {"privacy": {"privacy_cost": 2.0, "dataset": "shop"}}
+    run = dp.run(write_job(tmp_path, content, {"persons": household_frame()}), tmp_path / "run").path
+    invoke = CliRunner().invoke
+    assert invoke(main, ["evidence", str(run), "--selftest", str(write_selftest(tmp_path))]).exit_code == 0
+    assert invoke(main, ["evidence", "--check", str(run / "evidence")]).exit_code == 0
+    job = run / "evidence/job.toml"
+    job.write_text(job.read_text().replace("max_rows_per_unit = 2", "max_rows_per_unit = 1"))
+    script = [sys.executable, "-I", "-S", str(run / "evidence/recompute.py")]
+    found = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (found.returncode, "FAULT" in found.stdout) == (1, True)
 
 
 @pytest.mark.parametrize(("section", "message"), [

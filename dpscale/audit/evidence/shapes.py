@@ -27,15 +27,21 @@ ROUNDS = {"rounds": 15, "marginals": 3, "alpha": 0.2}
 def protection(job: Fields) -> Fields:
     """Return the privacy unit of the job, as the ledger's entry names it."""
     if "data" in job:
-        data = job["data"]
-        through = data.get("unit_through")
-        unit, bound = through[-1]["unit"] if through else data.get("privacy_unit"), data.get("max_rows_per_unit") or 1
+        unit, bound = _own_unit(job["data"])
         return {"unit": unit, "unit_table": None, "relation": "add/remove", "bound": bound}
     replaced = _is_replaced(job)
     root = None if replaced else _rows(job)[0]
-    key = None if root is None else ", ".join(_listed_key(job["tables"][root].get("key"))) or None
+    section: Fields = {} if root is None else job["tables"][root]
+    own, bound = _own_unit(section)
+    unit = own or ", ".join(_listed_key(section.get("key"))) or None
     relation = "replace" if replaced else "add/remove"
-    return {"unit": key, "unit_table": root if key else None, "relation": relation, "bound": 1}
+    return {"unit": unit, "unit_table": root if unit else None, "relation": relation, "bound": bound}
+
+
+def _own_unit(section: Fields) -> tuple[str | None, int]:
+    """Return the column of the privacy unit that a table's section names, and the bound on a unit's rows."""
+    through = section.get("unit_through")
+    return (through[-1]["unit"] if through else section.get("privacy_unit")), int(section.get("max_rows_per_unit") or 1)
 
 
 def expected(job: Fields, domains: Mapping[str, Fields]) -> list[Fields]:
@@ -75,7 +81,7 @@ def _tables(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
                 "steps": 2 if replaced else 1,
                 "share": shares[f"tables.{name}"],
                 "settings": one,
-                "bounded": one.get("key") is not None or (not replaced and name != root),
+                "bounded": bool(one.get("key") or one.get("privacy_unit")) or (not replaced and name != root),
             }
 
 
@@ -141,7 +147,7 @@ def _rows(job: Fields) -> tuple[str, dict[str, int]]:
     [root] = {name for name in private if name not in above} if private else {link["parent"] for link in links}
 
     def count(name: str) -> int:
-        return count(above[name]["parent"]) * link_bound(above[name]) if name in above else 1
+        return count(above[name]["parent"]) * link_bound(above[name]) if name in above else _own_unit(tables[name])[1]
 
     return root, {name: count(name) for name in private or [root]}
 
