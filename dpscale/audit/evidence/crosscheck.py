@@ -3,8 +3,7 @@
 The module uses only the standard library and is included in every bundle with recompute.py, which shows that the draws,
 as listed, have the claimed cost. This module shows that the files are consistent: the job's budget and privacy unit
 with the ledger's entry, the cells of the domain with the shapes of the strategies, the hash chain of the ledger with
-its rows. A consistent change of all files is not detected; only a signature, or the head of the ledger's hash chain,
-shows who made them.
+its rows. A consistent change of all files is found only by a signature or the head of the ledger's hash chain.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ CONSTANTS = {
     True: "94f803b43a98e53fa389b409937ca05b3a180ec1bea0b3bee041339d5200d1bc",
     False: "dbb93e0f992ab4ebb547c26243c511e774f3a3384fddd9ef7a1b708cc646054b",
 }
-
-
 VALUES = re.compile(
     r"(^|/)measurements/[^/]+\.parquet$|^links/[^/]+/(links|degrees|siblings|u|v|both|round-[0-9]+)\.npy$"
 )
