@@ -1,4 +1,4 @@
-"""Mechanisms, reconstructions and query families of other distributions, registered by entry points.
+"""Mechanisms, reconstructions, query families and data formats of other distributions, registered by entry points.
 
     [project.entry-points."dpscale.mechanisms"]
     my-mechanism = "my_package:MECHANISM"

@@ -13,7 +13,7 @@ from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.settings import Settings
 from dpscale.privacy.protection import Protection
-from dpscale.records.formats import Dialect, format_names
+from dpscale.records.formats import Dialect, format_distribution, format_names
 from dpscale.records.origin import Origin
 from dpscale.records.where import EVERYTHING, Where, read_where
 from dpscale.storage.objects import check_url, located
@@ -106,6 +106,11 @@ class Filed(Settings):
         return self.format if self.format is not None and self.format in LAKES else ""
 
     @property
+    def distribution(self) -> str:
+        """Name and version of the distribution that registers the format; "" for a format of dpscale."""
+        return format_distribution(self.format) if self.format and not self.lake else ""
+
+    @property
     def dialect(self) -> Dialect:
         """Dialect of the files."""
         encoding = codecs.lookup(self.encoding or "utf-8").name
@@ -156,6 +161,11 @@ class UnitSettings(Filed):
     def unit_name(self) -> str | None:
         """Column with the ids of privacy units, in the last table of `unit_through` if there is one."""
         return self.unit_through[-1].unit if self.unit_through else self.privacy_unit
+
+    @property
+    def distributions(self) -> list[str]:
+        """Name and version of the distributions of the formats of the table and of `unit_through`."""
+        return [one.distribution for one in (self, *(self.unit_through or ())) if one.distribution]
 
     def resolved_hops(self, folder: Path) -> list[Hop] | None:
         """Return `unit_through` with absolute paths; relative paths start at `folder`."""

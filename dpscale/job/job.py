@@ -121,7 +121,7 @@ class TableJob(Settings):
         """Versions of other distributions whose plug-ins the job names, by name."""
         families = (family_distribution(part.family) for part in self.workload)
         foreign = (self.method.distribution, distribution(self.reconstruction.name), *families)
-        return dict(one.rsplit(" ", 1) for one in foreign if one)
+        return dict(one.rsplit(" ", 1) for one in (*foreign, *self.data.distributions) if one)
 
     def _remedy(self, requested: str) -> str:
         setting = self.method.requires.get(requested)

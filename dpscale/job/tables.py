@@ -201,6 +201,11 @@ class CompositeJob(Settings):
         paths += [real(one.via) for one in self.link if one.via]
         return self.privacy.dataset or os.path.commonpath(paths or ["/"])
 
+    @property
+    def distributions(self) -> dict[str, str]:
+        """Versions of other distributions whose formats the tables have, by name."""
+        return dict(one.rsplit(" ", 1) for table in self.tables.values() for one in table.distributions)
+
     @cached_property
     def domains(self) -> dict[str, Domain]:
         return {name: Domain.read(one.domain) for name, one in self.tables.items()}

@@ -1,12 +1,13 @@
 """Formats of data files: their protocol, the options of a table's files, and the table of formats.
 
 A format is one module: it opens a file as a `Source`, which has the columns and yields the rows in batches of bounded
-size. Other distributions register formats by entry points of the group `dpscale.formats`. Such a format is loaded if a
-job names it, or if a file ends in its name, as `x.NAME`, and no format of dpscale has this ending.
+size. Other distributions register formats by entry points of the group `dpscale.formats`. Such a format is loaded only
+if a job names it, and its files may have any ending.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dpscale.base.arrow import pa
 from dpscale.base.errors import DataError
-from dpscale.base.plugins import all_names, distribution_of, installed, load
+from dpscale.base.plugins import all_names, distribution_of, load
 
 if TYPE_CHECKING:
     from dpscale.domain import Domain
@@ -58,7 +59,7 @@ class Dialect:
 PLAIN = Dialect()
 
 
-class Source:
+class Source(ABC):
     """Open file: the names of its columns, and the rows of requested columns.
 
     Attributes
@@ -77,6 +78,7 @@ class Source:
         """Return the number of rows of each separately readable part; empty if there are no such parts."""
         return []
 
+    @abstractmethod
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
                 domain: Domain | None = None) -> Iterator[Any]:  # fmt: skip
         """Yield batches with `len(batch)` rows and `batch.column(name)`.
@@ -84,7 +86,7 @@ class Source:
         Parameters
         ----------
         columns : sequence of str
-            Columns to read. Batches without columns may have any.
+            Columns to read; if there are none, batches need only their length.
         row_groups : sequence of int
             Parts to read. Default: all.
         ids : str
@@ -92,16 +94,15 @@ class Source:
         domain : Domain, optional
             If given, a column may be its cells instead of an array.
         """
-        raise NotImplementedError
 
 
-class RecordFormat:
+class RecordFormat(ABC):
     """Format of data files.
 
     Attributes
     ----------
     name : str
-        Name in a job, and without a dot an ending of file names.
+        Name in a job.
     title : str
         Name in messages.
     suffixes : tuple of str
@@ -128,9 +129,9 @@ class RecordFormat:
     lists_columns = True
     splittable = False
 
+    @abstractmethod
     def open(self, path: str, dialect: Dialect) -> Source:
         """Open a file and read its header or footer, if it has one."""
-        raise NotImplementedError
 
     def row_bound(self, path: str, dialect: Dialect) -> int:
         """Return an upper estimate of the rows of a file; by default the number that its parts state."""
@@ -178,14 +179,12 @@ def format_of(path: str, named: str = "") -> RecordFormat | None:
     """Return the format with the given name, or the one of the path's ending; None if unknown."""
     if named:
         return format_named(named)
-    lower = path.lower()
-    own = next((one for suffix, one in endings().items() if lower.endswith(suffix)), None)
-    return own or next((format_named(name) for name in installed(GROUP) if lower.endswith(f".{name}")), None)
+    return next((one for suffix, one in endings().items() if path.lower().endswith(suffix)), None)
 
 
 def is_data(path: str) -> bool:
-    """Return whether a path has the ending of a format; loads no format of another distribution."""
-    return path.lower().endswith((*endings(), *(f".{name}" for name in installed(GROUP))))
+    """Return whether a path has the ending of a format of dpscale."""
+    return path.lower().endswith(tuple(endings()))
 
 
 def codec_of(path: str) -> str | None:

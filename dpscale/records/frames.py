@@ -19,14 +19,25 @@ from dpscale.base.arrow import buffers_of, is_text, pa
 from dpscale.base.errors import DataError
 from dpscale.domain import Domain
 from dpscale.records.files import batch_rows
-from dpscale.records.formats import RecordFormat
+from dpscale.records.formats import Dialect, RecordFormat, Source
 from dpscale.records.table import Partition
 
 FRAME = "frame://"  # path of in-memory data
 FIELD = "data"
-IN_MEMORY = RecordFormat()  # columns with names and types, and no file
 OTHER = ("a frame that computes to other records than before", "a frame that is the same each time it is read",
          "fix its seed or keep it (persist, or write it to Parquet), and give that")  # fmt: skip
+
+
+class FrameFormat(RecordFormat):
+    """Format of partitions in memory: columns with names and types, and no file."""
+
+    name, title, suffixes = FIELD, "data frame", ()
+
+    def open(self, path: str, dialect: Dialect) -> Source:
+        raise DataError(FIELD, f"{path}, which is in memory", "a file", "read the partition")
+
+
+IN_MEMORY = FrameFormat()
 
 
 @dataclass(frozen=True)

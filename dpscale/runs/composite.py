@@ -35,7 +35,7 @@ from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.links.budget import LinkBudget
-from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest
+from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
 from dpscale.runs.stages import STAGES as TABLE_STAGES
 from dpscale.runs.stages.budget import Charge, charge_release, open_ledger, publish_release
 from dpscale.runs.stages.preflight import check_cap
@@ -330,5 +330,6 @@ def digest_of(job: CompositeJob) -> str:
 
 def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
-    manifest = first_manifest(job.engine.seed, digest, number, kind=KIND)
+    entries: dict[str, Any] = {"versions": versions() | job.distributions} if job.distributions else {}
+    manifest = first_manifest(job.engine.seed, digest, number, kind=KIND, **entries)
     return {"job.toml": tomli_w.dumps(job.to_dict()).encode(), MANIFEST: json.dumps(manifest, indent=2).encode()}

@@ -212,6 +212,10 @@ class Run(ABC):
         """Links between the tables, each with its share of the budget."""
         return ()
 
+    def components(self) -> Mapping[str, Any]:
+        """Return the components by name; empty for a run that is one table."""
+        return {}
+
     @property
     def pair_tables(self) -> tuple[str, ...]:
         """Names of the tables of pairs."""

@@ -154,9 +154,8 @@ class _FamilyPart:
     def weighs(self) -> bool:
         return max(self.weights, default=0) > 0
 
-    def count(self, attributes: AttributeSet) -> int:
-        raise NotImplementedError
-
+    @abstractmethod
+    def count(self, attributes: AttributeSet) -> int: ...
     def role(self, attribute: str) -> int:
         return 0
 

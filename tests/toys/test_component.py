@@ -6,14 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 import tomli_w
+from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs import components
 from dpscale.runs.composite import KINDS, in_order
 from dpscale.runs.opening import open_run
 from dpscale.runs.stages.runner import run_stages
+from tests.audit.small import write_selftest
 from tests.links.small import make_frames, make_job, write_job
 from tests.toys import heads, register, unregister
 
@@ -53,6 +56,13 @@ def test_component_is_charged_and_measured_with_the_others(tmp_path):
     assert (state, own <= squared_mu <= Fraction(8)) == ("released", True)
     assert own - run.components()["heads.root"].cost.squared_mu < own
     assert not list(run.path.rglob("secret.key"))
+
+
+def test_evidence_without_draws_of_component_is_refused(tmp_path):
+    run = dp.run(write_shop(tmp_path), tmp_path / "run").path
+    done = CliRunner().invoke(main, ["evidence", str(run), "--selftest", str(write_selftest(tmp_path))])
+    assert (done.exit_code, "evidence: the component heads.root; expected" in done.stderr) == (2, True)
+    assert not (run / "evidence").exists()
 
 
 def test_interrupted_component_is_drawn_once(tmp_path, monkeypatch):

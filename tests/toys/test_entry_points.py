@@ -1,4 +1,4 @@
-"""A distribution outside dpscale registers a mechanism, a reconstruction and a family by entry points."""
+"""A distribution outside dpscale registers a mechanism, a reconstruction, a family and a format by entry points."""
 
 import json
 import os
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.audit.small import write, write_selftest
+from tests.audit.small import frame, write, write_selftest
+from tests.toys.lines import write_lines
 
 ROOT = Path(__file__).parents[2]
 MODULE = """
@@ -18,6 +19,7 @@ from dpscale.mechanisms.contract import NoOptions
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.identity import MECHANISM as IDENTITY
 from tests.toys.cut_at_zero import RECONSTRUCTION as CUT
+from tests.toys.lines import LinesFormat
 from tests.toys.window import Window
 
 def plan(problem, options, tools):
@@ -30,6 +32,11 @@ class ToyWindow(Window):
     name = "toy-window"
 
 FAMILY = ToyWindow()
+
+class ToyLines(LinesFormat):
+    name = "toy-lines"
+
+FORMAT = ToyLines()
 """
 ENTRY_POINTS = """
 [dpscale.mechanisms]
@@ -45,6 +52,9 @@ toy-cut = toy_dpscale:RECONSTRUCTION
 toy-window = toy_dpscale:FAMILY
 prefix = toy_dpscale:FAMILY
 toy-other-family = toy_dpscale:FAMILY
+
+[dpscale.formats]
+toy-lines = toy_dpscale:FORMAT
 """
 JOB = {"workload": [{"family": "marginal", "degree": 1}], "mechanism": {"name": "toy-identity"},
        "reconstruct": {"method": "toy-cut"}}  # fmt: skip
@@ -111,6 +121,22 @@ def test_run_of_foreign_family_records_its_version(site, tmp_path):
     run_dpscale(site, "report", run)
     run_dpscale(site, "evidence", run, "--selftest", write_selftest(tmp_path))
     run_dpscale(site, "evidence", "--check", run / "evidence")
+
+
+def test_run_of_foreign_format_records_its_version(site, tmp_path):
+    data = json.loads(run_dpscale(site, "job", "schema")[0])["$defs"]["Data"]
+    assert {"csv", "delta", "toy-lines"} <= set(data["properties"]["format"]["anyOf"][0]["enum"])
+    job = write(tmp_path, data={"path": "data.toy-lines", "format": "toy-lines", "domain": "domain.toml"})
+    write_lines(tmp_path / "data.toy-lines", frame())
+    run = tmp_path / "run"
+    run_dpscale(site, "run", job, "--run-dir", run, "--quiet")
+    assert json.loads((run / "manifest.json").read_text())["versions"]["toy-dpscale"] == "1.2"
+    run_dpscale(site, "evidence", run, "--selftest", write_selftest(tmp_path))
+    run_dpscale(site, "evidence", "--check", run / "evidence")
+    unnamed = write(tmp_path, "unnamed.toml", data={"path": "data.toy-lines", "domain": "domain.toml"})
+    code = (f"import sys, dpscale\ntry: dpscale.run({str(unnamed)!r}, {str(tmp_path / 'other')!r})\n"
+            "except dpscale.DataError: print('toy_dpscale' in sys.modules)")  # fmt: skip
+    assert run_python(site, "-c", code)[0].split() == ["False"]
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,7 @@ Names = Mapping[str, tuple[str, Fields]]
 
 def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], EventCounts]:
     """Return draws.json, the distinct integer strategies that it names, and the costs according to the run."""
+    _check_components(run)
     decisions = {name: list(table.measurements.decisions()) for name, table in run.tables.items()}
     every = (one for own in decisions.values() for decision in own for one in decision.requests)
     names = _named(factor for request in every for factor in request.block.factors)
@@ -51,6 +52,14 @@ def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], EventCounts]
     parts = [*tables, *(_link(run, piece) for piece in run.links)]
     listed = {"release": run.manifest["release"], "components": [component for component, _ in parts]}
     return listed, dict(names.values()), sum((costs for _, costs in parts), EventCounts())
+
+
+def _check_components(run: Run) -> None:
+    """Raise JobError for a component that is neither a table nor a link: its draws would be missing from the list."""
+    known = {*(f"tables.{name}" for name in run.tables), *(f"links.{piece.link.called}" for piece in run.links)}
+    if other := next((name for name in run.components() if name not in known), None):
+        raise JobError("evidence", f"the component {other}", "a run of tables and links",
+                       "add its draws to dpscale/audit/evidence")  # fmt: skip
 
 
 def folder_of(run: Run, part: Path) -> str:
