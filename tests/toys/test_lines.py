@@ -94,5 +94,5 @@ def test_unknown_format_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(dp.JobError, match=r"data.format: 'line'.* did you mean 'lines'"):
         dp.run(job, tmp_path / "run")
     job = write(tmp_path, **JOB, data={"path": str(lines), "domain": "domain.toml"})
-    with pytest.raises(dp.DataError, match="no file at"):  # the ending of a file loads no format of another distribution
+    with pytest.raises(dp.DataError, match="no file at"):  # an ending loads no foreign format
         dp.run(job, tmp_path / "run")
