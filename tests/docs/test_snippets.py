@@ -20,6 +20,7 @@ from dpscale.job import TableJob
 from dpscale.job.data import Data
 from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
 from dpscale.job.tables import CompositeJob, LinkSection, TableSection
+from dpscale.records import formats
 from dpscale.workload import families
 from tests.docs.snippets import ROOT, snippets, snippets_of
 
@@ -83,7 +84,8 @@ def test_python_blocks_run(page, place, monkeypatch):
 def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
     content = tomllib.loads(snippet.text)
     if "project" in content:
-        assert set(content["project"]["entry-points"]) == {mechanisms.GROUP, reconstruction.GROUP, families.GROUP}
+        groups = {one.GROUP for one in (mechanisms, reconstruction, families, formats)}
+        assert set(content["project"]["entry-points"]) == groups
     elif content.keys() & {"impossible", "determined"}:
         attributes = {"age": {"kind": "integer", "low": 0, "high": 99}} | {
             name: {"kind": "categories", "values": values}
