@@ -49,7 +49,8 @@ def _pieces(job: CompositeJob, protects: NeighbourRelation) -> Iterator[dict[str
     amount, links = job.privacy.budget.amount, {one.called: one for one in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
-        moved = (protects.steps if kind == "tables" else protects.moved)[name]
+        rows = protects.steps.get(name, 1) * protects.rows.get(name, 1)  # a step adds or removes the rows of a unit
+        moved = rows if kind == "tables" else protects.moved[name]
         expected = (
             _of_table(job, protects, name) if kind == "tables" else _of_link(LinkBudget(job, protects, links[name]))
         )
