@@ -53,18 +53,25 @@ def named(domain: Domain, part: WorkloadPart, attributes: Sequence[str]) -> Iter
     """Yield name and values of the columns that identify the queries of a part over one attribute set.
 
     Rows are in row-major order of `attributes`. A query for one value of `age` has the column `age`; a query for
-    several values has `age_at_most`, or `age_from` and `age_to`, or `age_start` and `age_end`. Queries that are not
-    products are numbered in the column `query`.
+    several values has `age_at_most`, or `age_from` and `age_to`, or `age_start` and `age_end`. A listed query has its
+    predicate in the column `age`. Queries that are not products are numbered in the column `query`.
     """
     if not part.factorizes:
-        yield "query", _arrow(np.arange(part.count(part.domain.ordered(attributes))))
+        numbers = np.arange(part.count(part.domain.ordered(attributes)))
+        yield "query", _texts(part.query_texts, numbers) if part.query_texts else _arrow(numbers)
         return
-    families = part.families(tuple(attributes))
+    families = part.label_families(tuple(attributes))
     counts = [family.count(domain[name].size) for family, name in zip(families, attributes, strict=True)]
     for axis, (name, family) in enumerate(zip(attributes, families, strict=True)):
         before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
-        for end, cells in zip(_ends(name, family), family.bounds(domain[name].size), strict=True):
-            yield end, column(domain[name], np.tile(np.repeat(cells, after), before))
+        for title, end, cells in zip(_ends(name, family), family.ends, family.bounds(domain[name].size), strict=True):
+            which = np.tile(np.repeat(cells, after), before)
+            yield title, _texts(family.texts, which) if end.is_text else column(domain[name], which)
+
+
+def _texts(texts: Sequence[str], which: Integers) -> pa.Array:
+    """Return texts of queries as a column."""
+    return pa.DictionaryArray.from_arrays(pa.array(which, pa.int32()), pa.array(texts, pa.string()))
 
 
 def _ends(name: str, family: Family) -> list[str]:
@@ -103,7 +110,24 @@ class Answered:
         """Return an Arrow table with one row per query, in row-major order of `attributes`."""
         names = checked_names(attributes)
         ordered = self.estimates.workload.domain.ordered(names)
-        part = self.part(ordered, family)
+        parts = self._parts(ordered, family)
+        if joint and len(parts) > 1:
+            raise JobError("joint", f"{len(parts)} parts named {parts[0].name!r} over {', '.join(ordered)}", "one part",
+                           "leave it out, or give the parts different labels")  # fmt: skip
+        tables = [self._part_table(part, ordered, names, level, joint) for part in parts]
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
+
+    def _parts(self, names: AttributeSet, family: str | None) -> list[WorkloadPart]:
+        """Return the part of a family over a set, with other parts of the same label."""
+        first = self.part(names, family)
+        labelled = first.query_texts or any(end.is_text for end in first.ends)
+        others = [one for one in self.estimates.workload.parts if one.name == first.name and names in one.sets]
+        alike = [one for one in others if one.factorizes == first.factorizes]
+        return alike if labelled else [first]
+
+    def _part_table(
+        self, part: WorkloadPart, ordered: AttributeSet, names: AttributeSet, level: float, joint: bool
+    ) -> pa.Table:
         answers, errors = self._along(part, ordered, names)
         half = self.half(part, ordered, errors, level, joint)
         columns = dict(named(self.estimates.workload.domain, part, names))

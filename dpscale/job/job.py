@@ -119,7 +119,7 @@ class TableJob(Settings):
     @property
     def distributions(self) -> dict[str, str]:
         """Versions of other distributions whose plug-ins the job names, by name."""
-        families = (family_distribution(part.family) for part in self.workload)
+        families = (family_distribution(name) for part in self.workload for name in part.families)
         foreign = (self.method.distribution, distribution(self.reconstruction.name), *families)
         return dict(one.rsplit(" ", 1) for one in (*foreign, *self.data.distributions) if one)
 
@@ -226,14 +226,25 @@ def _add(workload: Workload, part: Part) -> None:
         raise JobError("workload.family", f"{part.family!r}", ", ".join(known), nearest(part.family, known))
     if part.file is not None:
         raise JobError("workload.file", f"given for family {part.family!r}", f"family {PREDICATES} only", "remove it")
-    workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric,
-                 **part.given)  # fmt: skip
+    if part.conditions is not None:
+        raise JobError("workload.conditions", f"given for family {part.family!r}", f"family {PREDICATES} only",
+                       "remove it")  # fmt: skip
+    given = part.given if part.label is None else part.given | {"label": part.label}
+    workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric, **given)
 
 
 def _add_predicates(workload: Workload, part: Part) -> None:
-    """Add queries from a .npy file of shape (m, n_a, n_b, …), over one attribute set."""
+    """Add single counts, or queries from a .npy file of shape (m, n_a, n_b, …) over one attribute set."""
+    if part.conditions is not None:
+        _add_conditions(workload, part)
+        return
     if part.file is None or part.attributes is None or len(part.attributes) != 1 or part.degree is not None:
-        raise JobError("workload", "predicates without required keys", "file and attributes = [[one set]]", "add them")
+        raise JobError(
+            "workload",
+            "predicates without required keys",
+            "file and attributes = [[one set]], or conditions",
+            "add them",
+        )
     try:
         queries = np.load(part.file, allow_pickle=False)
     except (OSError, ValueError):
@@ -242,6 +253,14 @@ def _add_predicates(workload: Workload, part: Part) -> None:
         ) from None
     each = part.weight if isinstance(part.weight, list) else np.full(len(queries), part.weight)
     workload.add_queries(part.attributes[0], queries, each)
+
+
+def _add_conditions(workload: Workload, part: Part) -> None:
+    given = [name for name in ("file", "attributes", "degree") if getattr(part, name) is not None]
+    if given or isinstance(part.weight, list):
+        raise JobError(f"workload.{(given or ['weight'])[0]}", "given together with conditions",
+                       "conditions with one weight", "remove it")  # fmt: skip
+    workload.add_conditions(part.conditions or [], part.weight, part.label)
 
 
 def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]], list[str]]) -> JobError:

@@ -25,6 +25,7 @@ from dpscale.mechanisms import DEFAULT
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.storage.objects import located
 from dpscale.workload import family_named, family_names
+from dpscale.workload.product import LABEL, is_array_file
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # default number of files
@@ -189,6 +190,8 @@ class Part(Settings):
     p: float | None = None
     seed: int | None = None
     numeric: list[str] | None = None
+    conditions: list[str] | None = None
+    label: str | None = Field(None, pattern=LABEL)
 
     @model_validator(mode="after")
     def _known(self) -> Part:
@@ -206,9 +209,21 @@ class Part(Settings):
         """Parameters of the family as given, except those with a field of their own."""
         return dict(self.model_extra or {})
 
+    @property
+    def families(self) -> list[str]:
+        """Names of the families that the part uses."""
+        queries = self.given.get("predicates")
+        named = queries.values() if isinstance(queries, Mapping) else ()
+        return [self.family, *(one for one in named if isinstance(one, str) and one in family_names())]
+
     def resolved(self, folder: Path) -> Part:
-        """Return the part with its file as an absolute path; relative paths start at `folder`."""
-        return self if self.file is None else self.model_copy(update={"file": located(folder, self.file)})
+        """Return the part with its files as absolute paths; relative paths start at `folder`."""
+        part = self if self.file is None else self.model_copy(update={"file": located(folder, self.file)})
+        queries = self.given.get("predicates")
+        if not isinstance(queries, Mapping):
+            return part
+        full = {name: located(folder, one) if is_array_file(one) else one for name, one in queries.items()}
+        return part.model_validate(part.model_dump(exclude_none=True) | {"predicates": full})
 
 
 class Named(Settings):

@@ -85,9 +85,13 @@ class AnswerColumns:
             pa.field(f"attribute_{axis}", text, nullable=False, metadata=_description("attribute"))
             for axis in self.axes
         ]
-        fields += [pa.field(f"{end.column}_{axis}", selection, metadata={"description": end.description})
-                   for axis in self.axes for end in self.part.ends]  # fmt: skip
-        fields += [] if self.part.ends else [pa.field("query", pa.int64(), nullable=False)]
+        fields += [
+            pa.field(f"{end.column}_{axis}", text if end.is_text else selection,
+                     metadata={"description": end.description})
+            for axis in self.axes for end in self.part.ends
+        ]  # fmt: skip
+        number = text if self.part.query_texts else pa.int64()
+        fields += [] if self.part.ends else [pa.field("query", number, nullable=False)]
         fields += [
             pa.field(name, pa.float64(), nullable=False, metadata=self._figure_metadata(name)) for name in FIGURES
         ]
@@ -113,7 +117,10 @@ class AnswerColumns:
         half = np.concatenate(half_widths)
         named = [self._name_column([names[axis - 1] for names in sets], counts) for axis in self.axes]
         selection = [column for axis in self.axes for column in self._selection_columns(axis - 1, sets)]
-        numbers = [] if self.part.ends else [np.concatenate([np.arange(count) for count in counts])]
+        which = [np.arange(count, dtype=np.int32) for count in counts]
+        numbers = [] if self.part.ends else [np.concatenate(which).astype(np.int64)]
+        if self.part.query_texts:
+            numbers = [_texts_column([self.part.query_texts], which)]
         return pa.table([*named, *selection, *numbers, estimate, error, estimate - half, estimate + half],
                         schema=self.schema)  # fmt: skip
 
@@ -126,9 +133,22 @@ class AnswerColumns:
         """Yield the selection columns of one attribute, one for each end."""
         if not self.part.ends:
             return
-        cells = [query_cells(self.part.label_families(names), self.domain.shape(names))[axis] for names in sets]
-        for key in range(len(self.part.ends)):
-            yield self.labels.column([names[axis] for names in sets], [own[key] for own in cells])
+        families = [self.part.label_families(names) for names in sets]
+        cells = [query_cells(own, self.domain.shape(names))[axis] for own, names in zip(families, sets, strict=True)]
+        for key, end in enumerate(self.part.ends):
+            own = [one[key] for one in cells]
+            if end.is_text:
+                yield _texts_column([family[axis].texts for family in families], own)
+            else:
+                yield self.labels.column([names[axis] for names in sets], own)
+
+
+def _texts_column(texts: Sequence[Sequence[str]], which: Sequence[Integers32]) -> pa.DictionaryArray:
+    """Return the texts of the queries of several sets as one column."""
+    known: dict[str, int] = {}
+    codes = [np.array([known.setdefault(text, len(known)) for text in own], np.int32) for own in texts]
+    flat = np.concatenate([code[at] for code, at in zip(codes, which, strict=True)])
+    return pa.DictionaryArray.from_arrays(pa.array(flat), pa.array(list(known), pa.string()))
 
 
 def _description(name: str) -> dict[str, str]:

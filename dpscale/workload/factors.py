@@ -44,7 +44,7 @@ class GramFactor:
     key: str
     make: Callable[[], Floats]
     basis: Floats | None = None
-    spanning: Callable[[], Floats] | None = None
+    spanning: Callable[[], Floats | None] | None = None
     family: Family | None = None
 
     @cached_property
@@ -105,8 +105,13 @@ def axis_of(family: Family, size: int, weights: Weights | None = None) -> Axis:
     return Axis(GramFactor(key, make, spanning=spanning, family=family), weight, square)
 
 
-def _family_basis(family: Family, size: int, weights: Weights | None) -> Floats:
-    """Return the centred integer queries of a family, or the rows of its Gram matrix if the queries are too many."""
+def _family_basis(family: Family, size: int, weights: Weights | None) -> Floats | None:
+    """Return the centred integer queries of a family, or the rows of its Gram matrix if the queries are too many.
+
+    None if the queries are no integers.
+    """
+    if not family.is_integral:
+        return None
     rows = family.matrix(size) if family.count(size) * size <= MOST_ENTRIES else family.gram(size)
     return _integer_pieces(rows, (0,), (weights,))
 

@@ -16,6 +16,7 @@ from dpscale.base.settings import checked, setting
 from dpscale.domain import Domain
 from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily, Shape
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
+from dpscale.workload.product import Product
 
 
 class Affine(JointFamily):
@@ -117,7 +118,7 @@ class Hybrid(ProductFamily):
 
 
 FAMILIES: dict[str, QueryFamily] = {
-    one.name: one for one in (MARGINAL, PREFIX, RANGE, CIRCULAR, Affine(), Abs(), Random(), Hybrid())
+    one.name: one for one in (MARGINAL, PREFIX, RANGE, CIRCULAR, Affine(), Abs(), Random(), Hybrid(), Product())
 }
 GROUP = "dpscale.families"
 

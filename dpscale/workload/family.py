@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -35,6 +35,7 @@ class End(NamedTuple):
     column: str
     suffix: str
     description: str
+    is_text: bool = False  # a text of the query, not the label of a cell
 
 
 VALUE = End("value", "", "label that the query asks for; null: missing values")
@@ -77,6 +78,19 @@ class QueryFamily(Settings):
     def __eq__(self, other: object) -> bool:
         return self is other or (type(self) is type(other) and self.key == other.key)  # type: ignore[attr-defined]
 
+    @property
+    def title(self) -> str:
+        """Name of the queries in tables and stored results."""
+        return self.name
+
+    def distinct(self, names: Collection[str]) -> Self:
+        """Return the family with a title that is not among `names`, if it has a choice."""
+        return self
+
+    def own_sets(self, domain: Domain) -> tuple[AttributeSet, ...] | None:
+        """Return the attribute sets that the parameters determine; None if they are given with the family."""
+        return None
+
     def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
         """Return the family with checked parameters; raise JobError for unsuitable attribute sets."""
         return self
@@ -93,6 +107,10 @@ class ProductFamily(QueryFamily):
     @abstractmethod
     def axis(self, attribute: str) -> Family:
         """Return the one-way family of an attribute."""
+
+    def label_axis(self, attribute: str) -> Family:
+        """Return the one-way family whose `bounds` name the queries on an attribute."""
+        return self.axis(attribute)
 
     @property
     @abstractmethod
@@ -118,6 +136,8 @@ class Family(ProductFamily):
         Whether cumulative queries start at any cell.
     has_intervals : bool
         Whether `intervals` is defined: the family is then accepted on wide axes.
+    texts : tuple of str
+        Texts that name the queries, if `ends` has texts.
     """
 
     ends: ClassVar[tuple[End, ...]] = (VALUE,)  # type: ignore[misc]
@@ -125,6 +145,10 @@ class Family(ProductFamily):
     invariant: ClassVar[bool] = False
     two_sided: ClassVar[bool] = False
     has_intervals: ClassVar[bool] = False
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def axes(self) -> tuple[Family, ...]:
@@ -162,9 +186,22 @@ class Family(ProductFamily):
         queries = self.matrix(size)
         return np.asarray(queries.T @ queries)
 
-    def trace(self, size: int) -> int:
+    def trace(self, size: int) -> float:
         """Return the trace of WᵀW."""
         return round(float((self.matrix(size) ** 2).sum()))
+
+    def entry_sum(self, size: int) -> float:
+        """Return Σ |sum of the entries| over the queries."""
+        return self.trace(size)
+
+    def largest(self, size: int) -> Floats | None:
+        """Return the largest absolute entry of every query, shape (m,); None if all are 1."""
+        return None
+
+    @property
+    def is_integral(self) -> bool:
+        """Whether all entries are integers below 1,024."""
+        return True
 
     def quadratic(self, form: Floats) -> Floats:
         """Return the diagonal of W S Wᵀ for a symmetric S, shape (m,)."""

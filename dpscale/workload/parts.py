@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import chain
 from typing import Any, Protocol
 
@@ -62,6 +62,10 @@ class WorkloadPart(Protocol):
     @property
     def ends(self) -> tuple[End, ...]:
         """The cells of an attribute that name a query; empty if queries are numbered."""
+
+    @property
+    def query_texts(self) -> Sequence[str]:
+        """Texts of the queries; empty if `ends` names them, or if they are numbered."""
 
     @property
     def cumulative(self) -> bool:
@@ -136,11 +140,11 @@ class _FamilyPart:
     sets: tuple[AttributeSet, ...]
     weights: tuple[float, ...]
 
-    by_shape = True
+    by_shape, query_texts = True, ()
 
     @property
     def name(self) -> str:
-        return self.family.name
+        return self.family.title
 
     @property
     def cumulative(self) -> bool:
@@ -203,7 +207,8 @@ class ProductPart(_FamilyPart):
     def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
         return tuple([self.family.axis(name) for name in attributes])
 
-    label_families = families
+    def label_families(self, attributes: AttributeSet) -> tuple[Family, ...]:
+        return tuple([self.family.label_axis(name) for name in attributes])
 
     def role(self, attribute: str) -> int:
         return self.family.axes.index(self.family.axis(attribute))
@@ -235,10 +240,16 @@ class ProductPart(_FamilyPart):
         return math.prod(family.trace(size) for family, size in self._sized(attributes))
 
     def mean_entry(self, attributes: AttributeSet) -> float:
-        return math.prod(family.trace(size) / (family.count(size) * size) for family, size in self._sized(attributes))
+        return math.prod(
+            family.entry_sum(size) / (family.count(size) * size) for family, size in self._sized(attributes)
+        )
 
     def largest_entries(self, attributes: AttributeSet) -> Floats:
-        return np.ones(())
+        found = [(family.largest(size), family.count(size)) for family, size in self._sized(attributes)]
+        if all(one is None for one, _ in found):
+            return np.ones(())
+        axes = [np.ones(count) if one is None else one for one, count in found]
+        return np.maximum(reduce(np.multiply.outer, axes), LEAST_ENTRY)
 
     def _sized(self, attributes: AttributeSet) -> zip[tuple[Family, int]]:
         return zip(self.families(attributes), self.domain.shape(attributes), strict=True)

@@ -20,8 +20,11 @@ from dpscale.domain import Domain
 from dpscale.workload.families import family_named
 from dpscale.workload.family import End, Family
 from dpscale.workload.parts import ArrayQueries, WorkloadPart, part_of
+from dpscale.workload.predicates import read_conjunction, read_predicate
+from dpscale.workload.product import TOTAL, Product
 
 MOST_ENTRIES = 1 << 26
+CONDITIONS, JOINT = "conditions", "-joint"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,10 @@ class ExplicitPart(ArrayQueries):
         Weights of the queries.
     origin : WorkloadPart, optional
         Part whose queries these are, if they are those of a family with individual weights.
+    title : str
+        Name, if there is no such part.
+    query_texts : tuple of str
+        Predicates of the queries; empty if they are numbered.
     """
 
     domain: Domain
@@ -45,12 +52,14 @@ class ExplicitPart(ArrayQueries):
     array: Floats
     each: Floats
     origin: WorkloadPart | None = None
+    title: str = "array"
+    query_texts: tuple[str, ...] = ()
 
     weights, by_shape = (1.0,), False
 
     @property
     def name(self) -> str:
-        return "array" if self.origin is None else self.origin.name
+        return self.title if self.origin is None else self.origin.name
 
     @property
     def sets(self) -> tuple[AttributeSet, ...]:
@@ -119,7 +128,8 @@ class ExplicitPart(ArrayQueries):
         return hashlib.sha256(repr(self.array.shape).encode() + content).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        return {"family": "array", "sets": [list(self.attributes)], "sha256": self.digest}
+        texts = {"predicates": list(self.query_texts)} if self.query_texts else {}
+        return {"family": self.title, "sets": [list(self.attributes)], "sha256": self.digest, **texts}
 
 
 class Workload:
@@ -192,7 +202,9 @@ class Workload:
         """
         given = {"p": p, "seed": seed, "numeric": None if numeric is None else tuple(numeric), **parameters}
         chosen = family_named(family, {name: value for name, value in given.items() if value is not None})
-        sets = self._sets(degree, attributes)
+        chosen = chosen.distinct({part.name for part in self.parts})
+        own = chosen.own_sets(self.domain) if degree is None and attributes is None else None
+        sets = self._sets(degree, attributes) if own is None else own
         if isinstance(weight, int | float):
             self.parts.append(part_of(chosen, self.domain, sets, (_weight(weight),) * len(sets)))
             return self
@@ -204,6 +216,87 @@ class Workload:
         for names, value in zip(sets, weights, strict=True):
             if not isinstance(value, float):
                 self.parts.append(weighted(part_of(chosen, self.domain, (names,), (1.0,)), value))
+        return self
+
+    def add_product(self, queries: Mapping[str, Any], weight: float = 1.0, label: str | None = None) -> Workload:
+        """Add all products of the queries listed for some attributes.
+
+        >>> domain = Domain({"age": 100, "sex": 2})
+        >>> Workload(domain).add_product({"age": ["age in 0..17", "age in 18..64"], "sex": "identity"}).query_count
+        4
+
+        Parameters
+        ----------
+        queries : mapping of str to object
+            For every attribute a one-way family or its name, "identity", "total", one or several predicates
+            (`dpscale.workload.predicates`), a matrix of shape (m, n), or the path of an array file (.npy).
+        weight : float
+            Weight of every query.
+        label : str, optional
+            Name of the queries in tables and stored results. Default: "product".
+
+        Returns
+        -------
+        Workload
+            The workload itself.
+
+        Raises
+        ------
+        JobError
+            If the queries do not fit their attribute.
+
+        References
+        ----------
+        McKenna, Miklau, Hay, Machanavajjhala: Optimizing error of high-dimensional statistical queries under
+        differential privacy, section 4.
+        """
+        if not isinstance(queries, Mapping):
+            raise JobError("workload.predicates", safe_repr(queries), "a mapping of attributes to queries", "fix it")
+        given: dict[str, Any] = {} if label is None else {"label": label}
+        return self.add(Product.name, weight=weight, predicates=dict(queries), **given)
+
+    def add_conditions(self, conditions: Sequence[str], weight: float = 1.0, label: str | None = None) -> Workload:
+        """Add single counts, one for each predicate.
+
+        >>> Workload(Domain({"age": 100, "sex": 2})).add_conditions(["age >= 65 and sex = 1"]).query_count
+        1
+
+        Parameters
+        ----------
+        conditions : sequence of str
+            Predicates (`dpscale.workload.predicates`). Conditions on single attributes that are joined by `and` may
+            have any number of attributes; others at most 10,000 cells.
+        weight : float
+            Weight of every count.
+        label : str, optional
+            Name of the counts in tables and stored results, with "-joint" for those that are no conjunctions of
+            conditions on single attributes. Default: "conditions".
+
+        Returns
+        -------
+        Workload
+            The workload itself.
+
+        Raises
+        ------
+        JobError
+            If a predicate is invalid.
+        """
+        if isinstance(conditions, str) or not conditions:
+            raise JobError("workload.conditions", safe_repr(conditions), "a list of predicates", "write a list")
+        label, others = label or CONDITIONS, dict[AttributeSet, list[tuple[str, Floats]]]()
+        for text in conditions:
+            single = read_conjunction(text, self.domain)
+            if single is not None:
+                self.add_product(single or {self.domain.names[0]: TOTAL}, weight, label)
+            else:
+                found = read_predicate(text, self.domain)
+                others.setdefault(found.attributes, []).append((text, found.mask.astype(np.float64)))
+        for names, listed in others.items():
+            texts, arrays = zip(*listed, strict=True)
+            each = np.full(len(texts), _weight(weight))
+            title = f"{label}{JOINT}"
+            self.parts.append(ExplicitPart(self.domain, names, np.stack(arrays), each, None, title, texts))
         return self
 
     def add_queries(self, attributes: Sequence[str], queries: Any, weights: Any = None) -> Workload:

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import dpscale as dp
+from dpscale.base.expressions import SIGNS
 from dpscale.engine import LocalEngine
 from dpscale.engine.frames import frame_table
 from dpscale.job import TableJob
 from dpscale.records.origin import layout, snapshot, stamps
-from dpscale.records.where import SIGNS, Condition, Where, matching, read_where
+from dpscale.records.where import Condition, Where, matching, read_where
 from tests.runs.small import table as job_table, write_job
 
 DOMAIN = dp.Domain({"a": 4, "b": 3})

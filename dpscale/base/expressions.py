@@ -1,0 +1,174 @@
+"""Tokens, literals and the recursive-descent reader that row filters and predicates share."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from typing import ClassVar, NoReturn
+
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import DataError, DpscaleError
+
+SIGNS = ("!=", "<=", ">=", "=", "<", ">")
+TOKEN = re.compile(r"""
+    (?P<blank>\s+)
+  | (?P<date>\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d)?)?(?![\w-]))
+  | (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w|\.(?!\.)))
+  | (?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
+  | (?P<quoted>`(?:[^`]|``)+`)
+  | (?P<word>[^\W\d]\w*)
+  | (?P<sign>==|<>|!=|<=|>=|=|<|>|&&|\|\||[&|])
+  | (?P<mark>\.\.|[(),\[\]])
+""", re.VERBOSE)  # fmt: skip
+INSTEAD = {"==": "write a single =", "<>": "write !=", "&&": "write and", "&": "write and"}
+MOST = 1 << 63  # smaller integers are compared exactly, as in columns
+Literal = bool | int | float | str | datetime
+
+
+def kind_of(value: Literal) -> str:
+    """Return the kind of a literal: number (includes true and false), text or date."""
+    return "text" if isinstance(value, str) else "date" if isinstance(value, datetime) else "number"
+
+
+@dataclass(frozen=True)
+class Token:
+    """Token of an expression: its kind (a group of TOKEN, "none" or "end"), its text, and its position."""
+
+    kind: str
+    text: str
+    at: int
+
+
+class ExpressionReader:
+    """Recursive-descent reader of one expression; a grammar adds its rules as methods.
+
+    Attributes
+    ----------
+    field, takes, example : str
+        Field, accepted syntax and remedy of the errors.
+    words : tuple of str
+        Words that are no names.
+    instead : mapping of str to str
+        Remedies by wrong token.
+    error : type of DpscaleError
+    """
+
+    field: ClassVar[str]
+    takes: ClassVar[str]
+    example: ClassVar[str]
+    words: ClassVar[tuple[str, ...]] = ("and", "or", "not", "in")
+    instead: ClassVar[Mapping[str, str]] = INSTEAD
+    error: ClassVar[type[DpscaleError]] = DataError
+
+    def __init__(self, text: str) -> None:
+        self.text, self.place = text, 0
+        self.tokens = [one for one in self._split(text) if one.kind != "blank"]
+
+    def _split(self, text: str) -> list[Token]:
+        found, at = [], 0
+        while at < len(text):
+            match = TOKEN.match(text, at)
+            if match is None:
+                self.refuse(Token("none", text[at], at), self.takes)
+            found.append(Token(str(match.lastgroup), match.group(), at))
+            at = match.end()
+        return [*found, Token("end", "", len(text))]
+
+    @property
+    def next(self) -> Token:
+        return self.tokens[self.place]
+
+    def take(self) -> Token:
+        """Return the next token and move past it."""
+        self.place += 1
+        return self.tokens[self.place - 1]
+
+    def take_if(self, *words: str) -> bool:
+        """Move past the next token if it is one of some words or marks; return whether it is."""
+        found = self.next.kind in ("word", "mark") and self.next.text.lower() in words
+        self.place += found
+        return found
+
+    def expect(self, *words: str) -> None:
+        """Move past a token that must be one of some words or marks."""
+        if not self.take_if(*words):
+            self.refuse(self.next, " or ".join(words))
+
+    def name(self, takes: str) -> str:
+        """Return a name, without its quotes."""
+        token = self.take()
+        if token.kind not in ("word", "quoted") or token.text.lower() in self.words:
+            self.refuse(token, takes)
+        return token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text
+
+    def literals(self, start: str = "(", end: str = ")") -> tuple[Literal, ...]:
+        """Return a list of literals of one kind, in brackets."""
+        self.expect(start)
+        first = self.next
+        values = [self.literal()]
+        while self.take_if(","):
+            values.append(self.literal())
+        self.expect(end)
+        if len(kinds := {kind_of(value) for value in values}) > 1:
+            got = f"{' and '.join(sorted(kinds))} together at character {first.at + 1}"
+            raise self.error(self.field, got, "values of one type in a list", "quote texts only")
+        return tuple(values)
+
+    def literal(self) -> Literal:
+        token = self.take()
+        if token.kind == "text":
+            quote = token.text[0]
+            return token.text[1:-1].replace(quote * 2, quote)
+        if token.kind == "number":
+            return self._number(token)
+        if token.kind == "date":
+            return self._date(token)
+        if token.kind != "word" or token.text.lower() not in ("true", "false"):
+            self.refuse(token, "a number, a 'text', a date such as 2025-01-31, true or false")
+        return token.text.lower() == "true"
+
+    def _number(self, token: Token) -> int | float:
+        """Return an int if the value is an integer in the int64 range, else a float."""
+        value = float(token.text)
+        if not math.isfinite(value):
+            got = f"{safe_repr(token.text)} at character {token.at + 1}"
+            raise self.error(self.field, got, "numbers below 1e308", "fix it")
+        exact = Fraction(token.text) if abs(value) < 2 * MOST and abs(value) > 1e-300 else Fraction(value)
+        return int(exact) if exact.denominator == 1 and abs(exact) < MOST else value
+
+    def _date(self, token: Token) -> datetime:
+        try:
+            return datetime.fromisoformat(token.text)
+        except ValueError:
+            got = f"{safe_repr(token.text)} at character {token.at + 1}"
+            raise self.error(self.field, got, "a valid date", "fix it, or quote a text") from None
+
+    def refuse(self, token: Token, takes: str) -> NoReturn:
+        """Raise the error of an unexpected token."""
+        got = f"{safe_repr(token.text)} at character {token.at + 1}" if token.kind != "end" else "it ends too early"
+        remedy = self.instead.get(token.text.lower())
+        if remedy is None:
+            open_quote = token.kind == "none" and token.text in "'\"`"
+            remedy = "close the quote" if open_quote else f"write {self.example}"
+        raise self.error(self.field, got, takes, remedy)
+
+
+def spelled_name(name: str, words: tuple[str, ...] = ExpressionReader.words) -> str:
+    """Return a name as it is written in an expression."""
+    plain = re.fullmatch(r"[^\W\d]\w*", name) and name.lower() not in words
+    return name if plain else "`" + name.replace("`", "``") + "`"
+
+
+def spelled(value: Literal) -> str:
+    """Return a literal as it is written in an expression."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, datetime):
+        return value.isoformat()[:10] if value == value.replace(hour=0, minute=0, second=0) else value.isoformat()
+    return repr(value)

@@ -1,0 +1,302 @@
+"""Predicates on the cells of a domain, such as `age in 18..64 and not sex = 'F'`.
+
+    predicate  = both { "or" both }
+    both       = single { "and" single }
+    single     = "not" single | "(" predicate ")" | "total" | condition
+    condition  = attribute ("=" | "!=" | "<" | "<=" | ">" | ">=") literal
+               | attribute ["not"] "in" ( "(" literals ")" | "[" literals "]" | literal ".." literal )
+               | attribute ["not"] "between" literal "and" literal
+               | attribute "is" ["not"] "null"
+    literal    = number | 'text' | date, as 2025-01-31 | true | false
+
+A predicate is evaluated on the labels of cells, never on records. It must therefore select whole cells: a comparison
+with a number between the edges of a bin is refused. Ranges include both ends. An order exists for numbers, bins, codes
+and dates. The cells of nulls and of outside values match `is null` and `= '(outside)'` alone, and their negations.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.display import nearest, safe_repr
+from dpscale.base.errors import JobError
+from dpscale.base.expressions import SIGNS, ExpressionReader, Literal, Token, spelled, spelled_name
+from dpscale.base.numerics import AttributeSet, Flags, Floats
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute, read_period
+
+FIELD = "workload.predicates"
+WORDS = ("and", "or", "not", "in", "between", "is", "null", "total")
+MOST_CELLS = 10_000  # of a predicate over several attributes
+
+
+@dataclass(frozen=True, eq=False)
+class Predicate:
+    """Cells that a predicate selects: the attributes that it names, in domain order, and a mask over their cells."""
+
+    attributes: AttributeSet
+    mask: Flags
+
+
+def read_predicate(text: str, domain: Domain) -> Predicate:
+    """Return the cells that a predicate selects.
+
+    Parameters
+    ----------
+    text : str
+    domain : Domain
+
+    Raises
+    ------
+    JobError
+        If the syntax is wrong, an attribute or label is unknown, or the predicate does not select whole cells.
+    """
+    return _Reader(text, domain).whole()
+
+
+def read_conjunction(text: str, domain: Domain) -> dict[str, str] | None:
+    """Return a predicate per attribute if a predicate is a conjunction of them, else None."""
+    return _Reader(text, domain).conjuncts()
+
+
+class _Reader(ExpressionReader):
+    """Reader that evaluates a predicate while it is read."""
+
+    field, takes = FIELD, "attribute = value, joined by and, or, not (=, !=, <, <=, >, >=, in, between, is null)"
+    example = "a predicate as age in 18..64 and sex = 'F'"
+    words, error = WORDS, JobError
+
+    def __init__(self, text: str, domain: Domain) -> None:
+        self.domain = domain
+        super().__init__(text)
+
+    def whole(self) -> Predicate:
+        found = self._either()
+        if self.next.kind != "end":
+            self.refuse(self.next, "and, or, or the end")
+        return found
+
+    def conjuncts(self) -> dict[str, str] | None:
+        """Return the parts joined by `and`, by attribute; None if one names several attributes."""
+        found: dict[str, str] = {}
+        while True:
+            start = self.next.at
+            one = self._single()
+            if len(one.attributes) > 1 or not (one.attributes or one.mask.all()):
+                return None
+            last = self.tokens[self.place - 1]
+            text = self.text[start : last.at + len(last.text)]
+            for name in one.attributes:
+                found[name] = f"{found[name]} and {text}" if name in found else text
+            if not self.take_if("and"):
+                return found if self.next.kind == "end" else None
+
+    def _either(self) -> Predicate:
+        found = self._both()
+        while self.take_if("or"):
+            found = self._combine(np.logical_or, found, self._both())
+        return found
+
+    def _both(self) -> Predicate:
+        found = self._single()
+        while self.take_if("and"):
+            found = self._combine(np.logical_and, found, self._single())
+        return found
+
+    def _single(self) -> Predicate:
+        if self.take_if("not"):
+            found = self._single()
+            return Predicate(found.attributes, ~found.mask)
+        if self.take_if("("):
+            found = self._either()
+            self.expect(")")
+            return found
+        if self.take_if("total"):
+            return Predicate((), np.ones((), np.bool_))
+        return self._condition()
+
+    def _combine(self, operation: Callable[[Any, Any], Any], one: Predicate, other: Predicate) -> Predicate:
+        names = self.domain.ordered(tuple(dict.fromkeys([*one.attributes, *other.attributes])))
+        if self.domain.cells(names) > MOST_CELLS and len(names) > 1:
+            raise JobError(FIELD, f"{safe_repr(self.text)} on {self.domain.cells(names)} cells of {', '.join(names)}",
+                           f"at most {MOST_CELLS} cells", "join conditions on single attributes by and")  # fmt: skip
+        return Predicate(names, operation(*(_spread(self.domain, one, names) for one in (one, other))))
+
+    def _condition(self) -> Predicate:
+        place = self.next
+        name = self.name("the name of an attribute, in `…` if it contains blanks")
+        if name not in self.domain.names:
+            got = f"attribute {safe_repr(name)} at character {place.at + 1}"
+            raise JobError(FIELD, got, "an attribute of the domain", nearest(name, self.domain.names))
+        cells = _Cells(self.domain[name], self.text)
+        return Predicate((name,), self._mask(cells))
+
+    def _mask(self, cells: _Cells) -> Flags:
+        if self.take_if("is"):
+            negated = self.take_if("not")
+            self.expect("null")
+            return cells.nulls() ^ negated
+        sign = self.take()
+        if sign.kind == "sign" and sign.text in SIGNS:
+            return cells.compared(sign.text, self.literal())
+        negated = sign.text.lower() == "not" and sign.kind == "word"
+        sign = self.take() if negated else sign
+        if sign.kind != "word" or sign.text.lower() not in ("in", "between"):
+            self.refuse(sign, "=, !=, <, <=, >, >=, in, between or is null")
+        return self._members(cells, sign) ^ negated
+
+    def _members(self, cells: _Cells, sign: Token) -> Flags:
+        """Return the mask after `in` or `between`."""
+        for start, end in (("(", ")"), ("[", "]")):
+            if sign.text.lower() == "in" and self.next.text == start:
+                found = [cells.compared("=", value) for value in self.literals(start, end)]
+                return np.asarray(np.logical_or.reduce(found))
+        low = self.literal()
+        self.expect(".." if sign.text.lower() == "in" else "and")
+        return cells.compared(">=", low) & cells.compared("<=", self.literal())
+
+
+def _spread(domain: Domain, one: Predicate, names: AttributeSet) -> Flags:
+    """Return the mask of a predicate with one axis for every attribute in `names`."""
+    shape = [domain[name].size if name in one.attributes else 1 for name in names]
+    return one.mask.reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """Cells of one attribute, compared with literals."""
+
+    attribute: Attribute
+    text: str
+
+    def nulls(self) -> Flags:
+        """Return the cell of nulls, or no cell."""
+        return np.arange(self.attribute.size) == self.attribute.null_cell
+
+    def compared(self, sign: str, value: Literal) -> Flags:
+        """Return the cells whose label is in a relation to a literal."""
+        listed = np.arange(self.attribute.size) < self.attribute.listed
+        if sign in ("=", "!="):
+            return self._equal(value) ^ (sign == "!=")
+        first = self._first(sign, value)  # the listed cells from here on are above the cut
+        above = (np.arange(self.attribute.size) >= first) & listed
+        return above if sign in (">", ">=") else listed & ~above
+
+    def _equal(self, value: Literal) -> Flags:
+        found = np.zeros(self.attribute.size, np.bool_)
+        label = self._label(value)
+        cell = self.attribute.cell_of.get(label, self.attribute.cell_of.get(str(label)))
+        if cell is None:
+            known = [str(one) for one in self.attribute.labels if one is not None]
+            raise self._error(value, "a label of the attribute", nearest(str(label), known))
+        found[cell] = True
+        return found
+
+    def _label(self, value: Literal) -> Any:
+        """Return a literal as a label; a date as the name of its period."""
+        if isinstance(value, datetime):
+            cell = self._period(value)
+            inside = cell is not None and 0 <= cell < self.attribute.listed
+            return self.attribute.labels[cell] if inside and cell is not None else str(value)[:10]
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        return value
+
+    def _first(self, sign: str, value: Literal) -> int:
+        """Return the number of listed cells that are below a cut."""
+        after = sign in ("<=", ">")  # whether a cell of the value itself is below the cut
+        if self.attribute.kind == "bins":
+            return self._edge(sign, value)
+        if self.attribute.kind == "date":
+            cell = self._period(value)
+            if cell is None:
+                raise self._error(value, f"the name of a {self.attribute.by}, or a day of it", "fix it")
+            return min(max(cell + after, 0), self.attribute.listed)
+        labels = self.attribute.labels[: self.attribute.listed]
+        if isinstance(value, str | datetime) or not all(isinstance(one, int | float) for one in labels):
+            raise self._error(value, "an order comparison of numbers, bins or dates", "list the labels with in (…)")
+        if any(one >= two for one, two in itertools.pairwise(labels)):
+            raise self._error(value, "labels in increasing order for a comparison", "list the labels with in (…)")
+        return sum(one <= value if after else one < value for one in labels)
+
+    def _edge(self, sign: str, value: Literal) -> int:
+        edges = self.attribute.edges
+        last = value == edges[-1] and sign in ("<=", ">")  # its bin includes the edge
+        fits = isinstance(value, int | float) and value in edges and (sign in ("<", ">=") or last)
+        if not fits or (value == edges[-1] and not last):
+            shown = ", ".join(f"{edge:g}" for edge in edges[:6]) + (", …" if len(edges) > 6 else "")
+            takes = f"< or >= with one of its edges ({shown}), or <= the last one"
+            raise self._error(value, takes, "move the cut")
+        return edges.index(value)  # type: ignore[arg-type]
+
+    def _period(self, value: Literal) -> int | None:
+        """Return the cell of a date, which may be outside the domain; None if it names no period."""
+        if self.attribute.kind != "date":
+            return None
+        try:
+            number = read_period(self.attribute.by, value.date() if isinstance(value, datetime) else value)
+        except ValueError:
+            return None
+        return number - self.attribute.low
+
+    def _error(self, value: Literal, takes: str, remedy: str) -> JobError:
+        got = f"{safe_repr(value)} for attribute {self.attribute.name!r} in {safe_repr(self.text)}"
+        return JobError(FIELD, got, takes, remedy)
+
+
+def cell_predicate(attribute: Attribute, cell: int) -> str:
+    """Return the predicate that selects one cell."""
+    name, label = spelled_name(attribute.name, WORDS), attribute.labels[cell]
+    return f"{name} is null" if label is None else f"{name} = {_label_text(label)}"
+
+
+def range_predicate(attribute: Attribute, first: int, last: int) -> str:
+    """Return the predicate that selects the cells from `first` to `last`."""
+    if first == 0 and last == attribute.size - 1:
+        return "total"
+    end = min(last, attribute.listed - 1)
+    listed = [_listed_range(attribute, first, end)] if first <= end else []
+    others = range(max(first, attribute.listed), last + 1)  # of outside values and nulls
+    return " or ".join([*listed, *(cell_predicate(attribute, cell) for cell in others)])
+
+
+def _listed_range(attribute: Attribute, first: int, last: int) -> str:
+    if first == last:
+        return cell_predicate(attribute, first)
+    name = spelled_name(attribute.name, WORDS)
+    if attribute.kind == "bins":
+        below = "<=" if last == attribute.listed - 1 else "<"
+        return f"{name} >= {attribute.edges[first]!r} and {name} {below} {attribute.edges[last + 1]!r}"
+    labels = attribute.labels[first : last + 1]
+    if attribute.kind == "date" or all(isinstance(one, int) and not isinstance(one, bool) for one in labels):
+        return f"{name} in {_label_text(labels[0])}..{_label_text(labels[-1])}"
+    return f"{name} in ({', '.join(map(_label_text, labels))})"
+
+
+def _label_text(label: Any) -> str:
+    return spelled(label) if isinstance(label, bool | int | float | str) else spelled(str(label))
+
+
+def query_matrix(predicates: Sequence[str], domain: Domain, name: str) -> Floats:
+    """Return predicates on one attribute as a 0/1 matrix, shape (predicates, cells).
+
+    Raises
+    ------
+    JobError
+        If a predicate names another attribute.
+    """
+    rows = []
+    for text in predicates:
+        found = read_predicate(text, domain)
+        if set(found.attributes) - {name}:
+            others = ", ".join(one for one in found.attributes if one != name)
+            raise JobError(f"{FIELD}.{name}", f"{safe_repr(text)}, which names {others}", f"predicates on {name} alone",
+                           "move it to its attribute, or write it as a single count in conditions")  # fmt: skip
+        rows.append(np.broadcast_to(found.mask, (domain[name].size,)).astype(np.float64))
+    return np.stack(rows)

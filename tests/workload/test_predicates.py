@@ -1,0 +1,147 @@
+"""Predicates against Python's own evaluation of the same condition on the label of every cell, and their errors."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import dpscale as dp
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
+from dpscale.workload.families import one_way_family
+from dpscale.workload.predicates import cell_predicate, range_predicate, read_conjunction, read_predicate
+from dpscale.workload.product import axis_queries
+
+DOMAIN = Domain([
+    Attribute("age", "integer", low=0, high=9, nulls="category"),
+    Attribute("sex", "categories", values=("F", "M", "it's"), outside="category"),
+    Attribute("income", "bins", edges=(0.0, 10.0, 50.0, 100.0), nulls="category"),
+    Attribute("day", "date", low=660, high=663, by="month"),
+    Attribute("code", "categories", values=("10", "2", "x y")),
+    Attribute("born in", "boolean", values=(False, True)),
+])  # fmt: skip
+LABELS = {one.name: one.labels for one in DOMAIN.attributes}
+
+
+def cells(name, condition):
+    return np.array([condition(label) for label in LABELS[name]])
+
+
+def number(label):
+    return isinstance(label, int) and not isinstance(label, bool)
+
+
+CASES = [
+    ("age = 3", "age", lambda x: x == 3),
+    ("age != 3", "age", lambda x: x != 3),
+    ("age < 4", "age", lambda x: number(x) and x < 4),
+    ("age<=4", "age", lambda x: number(x) and x <= 4),
+    ("age > 8.5", "age", lambda x: number(x) and x > 8.5),
+    ("age >= -1", "age", number),
+    ("age in 2..4", "age", lambda x: number(x) and 2 <= x <= 4),
+    ("age not in 2..4", "age", lambda x: not (number(x) and 2 <= x <= 4)),
+    ("age between 2 and 4 or age = 9", "age", lambda x: number(x) and (2 <= x <= 4 or x == 9)),
+    ("not (age < 3 or age > 5) and age != 4", "age", lambda x: not (number(x) and (x < 3 or x > 5)) and x != 4),
+    ("age is null", "age", lambda x: x is None),
+    ("age is not null", "age", lambda x: x is not None),
+    ("age in (1, 3, 5)", "age", lambda x: x in (1, 3, 5)),
+    ("age in [7]", "age", lambda x: x == 7),
+    ("sex = 'F'", "sex", lambda x: x == "F"),
+    ("sex IN ('F', 'it''s')", "sex", lambda x: x in ("F", "it's")),
+    ('sex = "it\'s"', "sex", lambda x: x == "it's"),
+    ("sex = '(outside)'", "sex", lambda x: x == "(outside)"),
+    ("sex is null", "sex", lambda x: False),
+    ("income < 50", "income", lambda x: x in ("[0, 10)", "[10, 50)")),
+    ("income >= 10 and income <= 100", "income", lambda x: x in ("[10, 50)", "[50, 100]")),
+    ("income = '[10, 50)'", "income", lambda x: x == "[10, 50)"),
+    ("income > 100", "income", lambda x: False),
+    ("day >= 2025-02-01", "day", lambda x: x >= "2025-02"),
+    ("day in 2025-01-15..2025-02-01", "day", lambda x: "2025-01" <= x <= "2025-02"),
+    ("day = '2025-03'", "day", lambda x: x == "2025-03"),
+    ("day < '2024-06'", "day", lambda x: False),
+    ("day = 2025-04-30", "day", lambda x: x == "2025-04"),
+    ("code = '10'", "code", lambda x: x == "10"),
+    ("code in (2, 10)", "code", lambda x: x in ("2", "10")),
+    ("`born in` = true", "born in", lambda x: x is True),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "condition"), CASES, ids=[text for text, *_ in CASES])
+def test_predicate_equals_condition_on_labels(text, name, condition):
+    found = read_predicate(text, DOMAIN)
+    assert found.attributes == (name,)
+    np.testing.assert_array_equal(found.mask, cells(name, condition))
+
+
+def test_predicate_over_several_attributes():
+    found = read_predicate("(age < 3 or sex = 'F') and not code = 'x y'", DOMAIN)
+    assert found.attributes == ("age", "sex", "code")
+    expected = [
+        (number(age) and age < 3 or sex == "F") and code != "x y"
+        for age, sex, code in itertools.product(LABELS["age"], LABELS["sex"], LABELS["code"])
+    ]
+    np.testing.assert_array_equal(found.mask.reshape(-1), expected)
+
+
+def test_conjunction_is_divided_by_attribute():
+    assert read_conjunction("age >= 2 and sex = 'F' and (age < 5 or age = 9)", DOMAIN) == {
+        "age": "age >= 2 and (age < 5 or age = 9)", "sex": "sex = 'F'",
+    }  # fmt: skip
+    assert read_conjunction("age >= 2 or sex = 'F'", DOMAIN) is None
+    assert read_conjunction("age >= 2 or age = 0", DOMAIN) is None  # a single product would lose `or`
+    assert read_conjunction("total", DOMAIN) == {}
+    assert read_conjunction("not total", DOMAIN) is None
+
+
+def test_predicate_of_cells_and_ranges_selects_them():
+    for one in DOMAIN.attributes:
+        for first, last in itertools.combinations_with_replacement(range(one.size), 2):
+            text = cell_predicate(one, first) if first == last else range_predicate(one, first, last)
+            expected = (np.arange(one.size) >= first) & (np.arange(one.size) <= last)
+            np.testing.assert_array_equal(np.broadcast_to(read_predicate(text, DOMAIN).mask, one.size), expected, text)
+
+
+@pytest.mark.parametrize("family", ["marginal", "prefix", "range", "circular"])
+def test_texts_of_families_select_their_queries(family):
+    for one in DOMAIN.attributes:
+        made, texts = axis_queries(family, DOMAIN, one.name)
+        matrix = one_way_family(family).matrix(one.size)
+        assert made.count(one.size) == len(texts) == len(matrix)
+        for text, query in zip(texts, matrix, strict=True):
+            np.testing.assert_array_equal(np.broadcast_to(read_predicate(text, DOMAIN).mask, one.size), query, text)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "it ends too early"),
+    ("age", "it ends too early"),
+    ("age = ", "it ends too early"),
+    ("agee = 3", "attribute 'agee' at character 1; expected an attribute of the domain; did you mean 'age'"),
+    ("age = 77", "77 for attribute 'age' in 'age = 77'; expected a label of the attribute"),
+    ("age = 3 sex = 'F'", "'sex' at character 9; expected and, or, or the end"),
+    ("age == 3", "write a single ="),
+    ("age = 'three", "close the quote"),
+    ("age in 2", "expected .."),
+    ("age in (1, 'F')", "number and text together"),
+    ("sex < 'M'", "list the labels with in"),
+    ("code < 3", "list the labels with in"),
+    ("income < 20", r"20 for attribute 'income' in 'income < 20'; expected < or >= with one of its edges \(0, 10, 50"),
+    ("income <= 50", "move the cut"),
+    ("income > 0", "move the cut"),
+    ("day < 'spring'", "the name of a month"),
+    ("(age = 3", "it ends too early"),
+    ("age = 3)", "and, or, or the end"),
+    ("age = 1e999", "numbers below 1e308"),
+    ("day = 2025-02-30", "a valid date"),
+    ("age like 3", "=, !=, <, <=, >, >=, in, between or is null"),
+])  # fmt: skip
+def test_wrong_predicate_gets_one_sentence(text, message):
+    with pytest.raises(dp.JobError, match=message) as caught:
+        read_predicate(text, DOMAIN)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_predicate_over_too_many_cells_is_refused():
+    domain = Domain({"a": 200, "b": 200})
+    with pytest.raises(dp.JobError, match=r"40000 cells of a, b; expected at most 10000 cells"):
+        read_predicate("a < 5 or b < 5", domain)
+    assert set(read_conjunction("a < 5 and b < 5", domain)) == {"a", "b"}
