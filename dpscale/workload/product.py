@@ -179,6 +179,34 @@ class Product(ProductFamily):
         return self.predicates
 
 
+def factored(products: Sequence[Mapping[str, tuple[str, ...]]]) -> list[dict[str, tuple[str, ...]]]:
+    """Return fewer products with the same queries: those that differ on one attribute are joined, until none are.
+
+    Parameters
+    ----------
+    products : sequence of mapping of str to tuple of str
+        Predicates of every attribute, in domain order.
+    """
+    found, before = [dict(one) for one in products], len(products) + 1
+    while len(found) < before:
+        before = len(found)
+        for name in dict.fromkeys(name for one in found for name in one):
+            found = _joined(found, name)
+    return found
+
+
+def _joined(products: Sequence[dict[str, tuple[str, ...]]], name: str) -> list[dict[str, tuple[str, ...]]]:
+    """Return the products with those joined that have an attribute and equal predicates on the others."""
+    joined: dict[object, dict[str, tuple[str, ...]]] = {}
+    for number, one in enumerate(products):
+        others = tuple((other, own) for other, own in one.items() if other != name) if name in one else number
+        if others in joined:
+            joined[others][name] += one[name]
+        else:
+            joined[others] = dict(one)
+    return list(joined.values())
+
+
 def is_array_file(queries: Any) -> bool:
     """Return whether the queries of an attribute are given as the path of an array file."""
     return isinstance(queries, str) and queries.endswith(SUFFIX)

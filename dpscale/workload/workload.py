@@ -21,7 +21,7 @@ from dpscale.workload.families import family_named
 from dpscale.workload.family import End, Family
 from dpscale.workload.parts import ArrayQueries, WorkloadPart, part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
-from dpscale.workload.product import TOTAL, Product
+from dpscale.workload.product import TOTAL, Product, factored
 
 MOST_ENTRIES = 1 << 26
 CONDITIONS, JOINT = "conditions", "-joint"
@@ -265,7 +265,8 @@ class Workload:
         ----------
         conditions : sequence of str
             Predicates (`dpscale.workload.predicates`). Conditions on single attributes that are joined by `and` may
-            have any number of attributes; others at most 10,000 cells.
+            have any number of attributes, and are factored into products with one table for every attribute set;
+            others have at most 10,000 cells.
         weight : float
             Weight of every count.
         label : str, optional
@@ -284,14 +285,15 @@ class Workload:
         """
         if isinstance(conditions, str) or not conditions:
             raise JobError("workload.conditions", safe_repr(conditions), "a list of predicates", "write a list")
-        label, others = label or CONDITIONS, dict[AttributeSet, list[tuple[str, Floats]]]()
+        label, others, single = label or CONDITIONS, dict[AttributeSet, list[tuple[str, Floats]]](), []
         for text in conditions:
-            single = read_conjunction(text, self.domain)
-            if single is not None:
-                self.add_product(single or {self.domain.names[0]: TOTAL}, weight, label)
+            if (parts := read_conjunction(text, self.domain)) is not None:
+                single.append({name: (parts[name],) for name in self.domain.ordered(list(parts))})
             else:
                 found = read_predicate(text, self.domain)
                 others.setdefault(found.attributes, []).append((text, found.mask.astype(np.float64)))
+        for product in factored(single):
+            self.add_product(product or {self.domain.names[0]: TOTAL}, weight, label)
         for names, listed in others.items():
             texts, arrays = zip(*listed, strict=True)
             each = np.full(len(texts), _weight(weight))

@@ -77,7 +77,7 @@ def test_predicate_over_several_attributes():
     found = read_predicate("(age < 3 or sex = 'F') and not code = 'x y'", DOMAIN)
     assert found.attributes == ("age", "sex", "code")
     expected = [
-        (number(age) and age < 3 or sex == "F") and code != "x y"
+        ((number(age) and age < 3) or sex == "F") and code != "x y"
         for age, sex, code in itertools.product(LABELS["age"], LABELS["sex"], LABELS["code"])
     ]
     np.testing.assert_array_equal(found.mask.reshape(-1), expected)
