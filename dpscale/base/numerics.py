@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import NDArray as NDArray
 
 from dpscale.base import LazyModule as LazyModule
 

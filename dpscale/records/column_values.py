@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.arrow import is_text, pa, pc, types
-from dpscale.base.numerics import Flags, Integers
+from dpscale.base.numerics import Flags, Integers, NDArray
 
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
 NOTHING = ("", "na", "n/a", "nan", "null", "none")

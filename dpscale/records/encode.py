@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.arrow import is_text, pa, pc
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.numerics import Flags, Integers
+from dpscale.base.numerics import Flags, Integers, NDArray
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, numbered
 from dpscale.records.column_values import Numbers, days, numbers

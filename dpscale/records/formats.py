@@ -25,6 +25,7 @@ FORMATS = {
     "csv": "dpscale.records.delimited",
     "tsv": "dpscale.records.delimited",
     "arrow": "dpscale.records.arrow_files",
+    "ndjson": "dpscale.records.ndjson",
 }
 GROUP = "dpscale.formats"
 CODECS = {".gz": "gzip", ".zst": "zstd"}

@@ -16,10 +16,9 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.arrow import is_text, pa, types
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import Integers, NDArray
 from dpscale.domain import Domain
 from dpscale.records.encode import code_type, entries_of, null_cell
 from dpscale.records.parquet import headers, levels, values as loops

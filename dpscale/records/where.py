@@ -23,13 +23,12 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.arrow import is_text, pa, pc, types
 from dpscale.base.display import nearest
 from dpscale.base.errors import DataError
 from dpscale.base.expressions import INSTEAD, SIGNS, ExpressionReader, Literal, kind_of, spelled, spelled_name
-from dpscale.base.numerics import Flags, Integers
+from dpscale.base.numerics import Flags, Integers, NDArray
 from dpscale.records.column_values import numbers
 
 FIELD = "data.where"

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Integers, njit
+from dpscale.base.numerics import Integers, NDArray, njit
 
 Array = NDArray[Any]
 U = np.uint64
