@@ -304,7 +304,7 @@ def test_missing_or_unsupported_file_is_refused(tmp_path):
     assert "no file at" in refusal_text(tmp_path)
     assert "no file at" in refusal_text(str(tmp_path / "*.parquet"))
     (tmp_path / "x.json").write_text("{}")
-    assert "Parquet, CSV, TSV or Arrow files" in refusal_text(tmp_path / "x.json")
+    assert "Parquet, CSV, TSV, Arrow or NDJSON files" in refusal_text(tmp_path / "x.json")
 
 
 def test_row_bound_is_an_upper_bound_and_names_broken_file(tmp_path):
