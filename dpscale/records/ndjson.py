@@ -23,7 +23,8 @@ from dpscale.base.numerics import Flags, Integers, Integers32, NDArray, njit
 from dpscale.records.files import DataError, batch_rows, file_size, streamed
 from dpscale.records.formats import Dialect, RecordFormat, Source, codec_of
 
-BLOCK_BYTES = RANGE_BYTES = 1 << 23  # of one read, and of a separately readable part of a file
+BLOCK_BYTES = 1 << 22  # of one read
+RANGE_BYTES = 1 << 23  # of a separately readable part of a file
 LINE_BYTES = 1 << 22  # of the longest line
 EDGE_BYTES = 1 << 16  # of the first read beyond a part, which completes its last line
 ROW_BYTES = 64  # assumed length of a line, from which the work of a part is estimated

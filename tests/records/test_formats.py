@@ -113,7 +113,8 @@ def test_footer_snapshot_hashes_files_without_footer(tmp_path):
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("names", [("x.csv", "x.csv.gz"), ("x.csv", "x.tsv"), ("x.parquet", "x.feather")])
+@pytest.mark.parametrize("names", [("x.csv", "x.csv.gz"), ("x.csv", "x.tsv"), ("x.parquet", "x.feather"),
+                                   ("x.parquet", "x.jsonl")])  # fmt: skip
 def test_mixed_file_formats_are_refused(tmp_path, names):
     for name in names:
         (tmp_path / name).write_bytes(b"")
@@ -121,12 +122,15 @@ def test_mixed_file_formats_are_refused(tmp_path, names):
         dp.Table.open(tmp_path, DOMAIN)
 
 
-@pytest.mark.parametrize("name", ["x.csv.gz", "x.csv.zst", "x.feather", "x.arrow"])
+@pytest.mark.parametrize("name", ["x.csv.gz", "x.csv.zst", "x.jsonl.gz", "x.ndjson.zst", "x.feather", "x.arrow"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_damaged_file_is_reported_without_content(tmp_path, name, whole):
     feather.write_feather(pa.table({"age": ["SECRET"]}), tmp_path / "x")
-    good = {"z": gzip.compress(b"age\n" + b"SECRET\n" * 99), "t": pa.compress(b"age\nSECRET\n", "zstd", asbytes=True)}
-    content = good.get({"x.csv.gz": "z", "x.csv.zst": "t"}.get(name), (tmp_path / "x").read_bytes())
+    good = {
+        "gz": gzip.compress(b"age\n" + b"SECRET\n" * 99),
+        "zst": pa.compress(b"age\nSECRET\n", "zstd", asbytes=True),
+    }
+    content = good.get(name.rpartition(".")[2], (tmp_path / "x").read_bytes())
     (tmp_path / name).write_bytes(b"SECRET" * 9 if whole else content[: len(content) // 2])
     with pytest.raises(dp.DataError, match=rf"{name} (cannot be read|is damaged)") as caught:
         count_sets(tmp_path / name)

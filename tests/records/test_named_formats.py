@@ -29,6 +29,9 @@ def write_file(frame, path, kind):
         path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     elif kind == "parquet":
         frame.to_parquet(path, index=False)
+    elif kind == "ndjson":
+        text = frame.to_json(orient="records", lines=True).encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     else:
         feather.write_feather(pa.Table.from_pandas(frame, preserve_index=False), path)
 
@@ -39,7 +42,8 @@ def count_attribute(path, **settings):
 
 
 NAMES = [("parquet", "x.dat"), ("parquet", "x"), ("csv", "x.dat"), ("csv", "x.dat.gz"), ("csv", "x.txt"),
-         ("tsv", "x.dat"), ("tsv", "x.csv"), ("arrow", "x.dat"), ("parquet", "x.csv")]  # fmt: skip
+         ("tsv", "x.dat"), ("tsv", "x.csv"), ("arrow", "x.dat"), ("parquet", "x.csv"), ("ndjson", "x.json"),
+         ("ndjson", "x.dat.gz"), ("ndjson", "x")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)

@@ -374,3 +374,30 @@ def test_column_of_the_folder_names_has_their_value(tmp_path):
     counts = np.array(count_sets(tmp_path)["town", "age"])
     assert counts[:2, 1:3].tolist() == [[1, 1], [1, 1]]
     assert counts.sum() == 4
+
+
+def test_parts_of_a_file_in_a_store(monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    store, content = fsspec.filesystem("memory"), lines_of(make_table())
+    monkeypatch.setattr(ndjson, "RANGE_BYTES", 6400)
+    for name, packed in (("x.jsonl", content), ("x.jsonl.gz", gzip.compress(content))):
+        store.pipe(f"/parts/{name}", packed)
+        url = f"memory://parts/{name}"
+        whole = read(url, ("age",))["age"]
+        parts = [read(url, ("age",), (part,))["age"] for part in range(len(NDJSON.open(url, PLAIN).groups()))]
+        store.rm("/parts", recursive=True)
+        assert [text for part in parts for text in part] == whole
+        assert len(whole) == ROWS
+
+
+def test_many_columns_and_keys(tmp_path):
+    """Rows of 2,000 keys in changing order, of which every third is read."""
+    rng, names = np.random.default_rng(2), [f"k{number}" for number in range(2000)]
+    rows = [{name: int(value) for name, value in zip(rng.permutation(names), rng.integers(0, 9, 2000), strict=True)}
+            for _ in range(20)]  # fmt: skip
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read(tmp_path / "x.jsonl", names[::3])
+    assert found == {name: [str(row[name]) for row in rows] for name in names[::3]}
+    (tmp_path / "x.jsonl").write_text(json.dumps(rows[0])[:-1] + ', "k1": 1}')
+    with pytest.raises(dp.DataError, match="repeated key"):
+        read(tmp_path / "x.jsonl", names[:1])
