@@ -235,8 +235,8 @@ def _match(data: Bytes, rows: Integers, spans: Integers32, columns: int, slots: 
 
 
 def _gather(data: Bytes, spans: Integers32, kinds: Bytes, column: int, members: Integers32, offsets: Integers32,
-            valid: Flags, out: Bytes) -> int:  # fmt: skip
-    """Copy the keys or the values of members, which `column` selects; return the number of bytes.
+            valid: Flags, out: Bytes) -> None:  # fmt: skip
+    """Copy the keys or the values of members, which `column` selects.
 
     `valid` is set to False for nulls: members that are -1, null and NaN.
     """
@@ -251,7 +251,6 @@ def _gather(data: Bytes, spans: Integers32, kinds: Bytes, column: int, members: 
                 out[total] = data[place]
                 total += 1
     offsets[len(members)] = total
-    return total
 
 
 class _Block:
@@ -291,12 +290,13 @@ class _Block:
 
     def texts(self, members: Integers32, column: int = VALUE) -> pa.Array:
         """Return the values of members, or their keys, as texts."""
-        rows = len(members)
-        offsets, valid, out = np.empty(rows + 1, np.int32), np.empty(rows, bool), np.empty(len(self.data), np.uint8)
+        rows, there = len(members), self.spans[members[members >= 0]]
+        offsets, valid = np.empty(rows + 1, np.int32), np.empty(rows, bool)
+        out = np.empty((there[:, column + 1] - there[:, column]).sum(), np.uint8)  # null is longer than its text
         kinds = self.kinds if column == VALUE else np.full(len(self.kinds), TEXT, np.uint8)
-        total = _compiled(_gather)(self.data, self.spans, kinds, column, members, offsets, valid, out)
+        _compiled(_gather)(self.data, self.spans, kinds, column, members, offsets, valid, out)
         bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
-        return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(out[:total]), bits)
+        return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(out), bits)
 
 
 def refused(path: str, fault: int) -> DataError:
@@ -331,6 +331,7 @@ class NdjsonSource(Source):
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] = (), ids: str = "",
                 domain: object = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Yield batches of the columns as texts, dictionary-encoded except `ids`."""
+        columns = list(dict.fromkeys(columns))
         rows, parts = batch_rows(len(columns)), () if codec_of(self.path) else row_groups
         ranges: list[tuple[int, int | None]] = [(part * RANGE_BYTES, (part + 1) * RANGE_BYTES) for part in parts] or [
             (0, None)
@@ -339,8 +340,8 @@ class NdjsonSource(Source):
             block = _Block(self.path, text, columns)
             for start in range(0, len(block), rows):
                 members = block.members(start, rows)
-                texts = {name: block.texts(own) for name, own in zip(columns, members, strict=True)}
-                arrays = {name: one if name == ids else one.dictionary_encode() for name, one in texts.items()}
+                texts = zip(columns, map(block.texts, members), strict=True)
+                arrays = {name: one if name == ids else one.dictionary_encode() for name, one in texts}
                 yield pa.RecordBatch.from_pydict(arrays or {"": pa.nulls(members.shape[1])})
 
     def _lines(self, start: int, end: int | None) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -401,3 +402,26 @@ def test_many_columns_and_keys(tmp_path):
     (tmp_path / "x.jsonl").write_text(json.dumps(rows[0])[:-1] + ', "k1": 1}')
     with pytest.raises(dp.DataError, match="repeated key"):
         read(tmp_path / "x.jsonl", names[:1])
+
+
+def reading_peak(path, columns):
+    """Return the largest number of bytes that Python and NumPy have allocated while a file is read."""
+    tracemalloc.start()
+    for batch in NDJSON.open(str(path), PLAIN).batches(columns):
+        assert len(batch)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("line", ["{}", '{"a":1,"b":2,"c":3,"":4}', json.dumps(dict.fromkeys(map(str, range(300)), 1))])
+def test_memory_is_that_of_a_block(tmp_path, monkeypatch, line):
+    """A file of four times the length needs no more memory, and empty objects no more than others."""
+    monkeypatch.setattr(ndjson, "BLOCK_BYTES", 1 << 16)
+    columns, peaks = [*map(str, range(300)), "a"], []
+    for length in (1 << 18, 1 << 20):
+        (tmp_path / "x.jsonl").write_text((line + "\n") * (length // len(line)))
+        read(tmp_path / "x.jsonl", ("a",))
+        peaks.append(reading_peak(tmp_path / "x.jsonl", columns))
+    assert peaks[1] < 1.2 * peaks[0]
+    assert peaks[1] < 64 << 20
