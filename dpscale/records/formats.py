@@ -76,7 +76,7 @@ class Source(ABC):
         return pa.string()
 
     def groups(self) -> list[int]:
-        """Return the number of rows of each separately readable part; empty if there are no such parts."""
+        """Return the rows of each separately readable part, at least roughly; empty if there are no such parts."""
         return []
 
     @abstractmethod

@@ -12,15 +12,16 @@ values. `_unescape` replaces escape sequences in place, `_match` finds the reque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.arrow import pa, pc
+from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Integers, Integers32, NDArray, njit
-from dpscale.records.files import DataError, batch_rows, file_size, streamed
+from dpscale.records.files import batch_rows, file_size, streamed
 from dpscale.records.formats import Dialect, RecordFormat, Source, codec_of
 
 BLOCK_BYTES = 1 << 22  # of one read
@@ -269,7 +270,7 @@ class _Block:
         tokens, rows = np.empty(len(self.data), np.int32), np.zeros(text.count(b"\n") + 1, np.int64)
         count = _compiled(_scan)(self.data, begin, steps, stack, tokens)
         if count < 0:
-            raise refused(path, count)
+            raise _refused(path, count)
         count = _compiled(_collect)(tokens[:count], effects, rows, self.spans, self.kinds, len(names))
         self.rows = rows[: count + 1]
         if (self.kinds > TEXT).any():
@@ -285,7 +286,7 @@ class _Block:
         found = np.full((self.columns, len(chosen) - 1), -1, np.int32)
         slots = np.full(1 << (2 * most).bit_length(), -1, np.int32)
         if not _compiled(_match)(self.data, chosen, self.spans, self.columns, slots, found):
-            raise refused(self.path, REPEATED)
+            raise _refused(self.path, REPEATED)
         return found
 
     def texts(self, members: Integers32, column: int = VALUE) -> pa.Array:
@@ -299,7 +300,7 @@ class _Block:
         return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(out), bits)
 
 
-def refused(path: str, fault: int) -> DataError:
+def _refused(path: str, fault: int) -> DataError:
     """Return the error for a file with a line that cannot be read; it names neither the line nor its place."""
     problem, takes = {INVALID: ("a line that is not a JSON object", "one JSON object per line"),
                       LONG: (f"a line of more than {LINE_BYTES >> 20} MiB", "shorter lines"),
@@ -333,10 +334,8 @@ class NdjsonSource(Source):
         """Yield batches of the columns as texts, dictionary-encoded except `ids`."""
         columns = list(dict.fromkeys(columns))
         rows, parts = batch_rows(len(columns)), () if codec_of(self.path) else row_groups
-        ranges: list[tuple[int, int | None]] = [(part * RANGE_BYTES, (part + 1) * RANGE_BYTES) for part in parts] or [
-            (0, None)
-        ]
-        for text in (text for start, end in ranges for text in self._lines(start, end)):
+        ranges: Iterable[tuple[int, int | None]] = ((part * RANGE_BYTES, (part + 1) * RANGE_BYTES) for part in parts)
+        for text in (text for start, end in (ranges if parts else [(0, None)]) for text in self._lines(start, end)):
             block = _Block(self.path, text, columns)
             for start in range(0, len(block), rows):
                 members = block.members(start, rows)
@@ -363,7 +362,7 @@ class NdjsonSource(Source):
                     skip = not newline
                 whole, newline, rest = (rest + block).rpartition(b"\n")
                 if len(rest) > LINE_BYTES + len(MARK):
-                    raise refused(self.path, LONG)
+                    raise _refused(self.path, LONG)
                 if newline:
                     yield (whole + newline).removeprefix(MARK if first else b"")
                     first = False

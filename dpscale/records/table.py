@@ -312,7 +312,8 @@ class Table:
     def split(self) -> Table:
         """Return the table with large files split into partitions of about SPLIT_ROWS rows.
 
-        Formats decide where files are split: Parquet between row groups, Arrow between record batches, text not at all.
+        Formats decide where files are split: Parquet between row groups, Arrow between record batches,
+        newline-delimited JSON between lines, delimited text not at all.
 
         Returns
         -------
