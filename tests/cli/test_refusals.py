@@ -130,7 +130,7 @@ FILES = [  # what is wrong with the data
     ({"csv": b"a,b\n1,1.5\n"}, "a value outside the domain"),
     ({"name": "x.parquet", "data": DATA.replace("x.csv", "x.parquet")}, "damaged or not of its format"),
     ({"name": "x.arrow", "data": DATA.replace("x.csv", "x.arrow")}, "damaged or not of its format"),
-    ({"name": "x.txt", "data": DATA.replace("x.csv", "x.txt")}, "Parquet, CSV, TSV or Arrow files"),
+    ({"name": "x.txt", "data": DATA.replace("x.csv", "x.txt")}, "Parquet, CSV, TSV, Arrow or NDJSON files"),
     ({"data": DATA + "\nwhere = 'c = 1'"}, "no column 'c'"),
 ]  # fmt: skip
 AFTERWARDS = ("more or fewer", "outside", "a null", "no number", "bytes set", "threads, processes", "ancestral' with")
