@@ -28,14 +28,16 @@ NAMES = {name for name, _ in OWNERS}
 
 # texts that equal a name and are another thing, with the modules (a folder ends with a slash)
 HOMONYMS = {
-    # a kind of factor, also in plan files; a strategy of one attribute; a table of the ledger; a transform of Iceberg
+    # a kind of factor, also in plan files; a strategy of one attribute; a table of the ledger; a transform of Iceberg;
+    # the cells of an attribute, in a product
     "identity": ("plans/", "measurement/", "reconstruction/base.py", "audit/evidence/", "mechanisms/baseline.py",
                  "mechanisms/eigen_design.py", "mechanisms/residual_planner_plus.py", "ledger/postgres_schema.py",
-                 "records/lake/iceberg.py"),
+                 "records/lake/iceberg.py", "workload/families.py"),
     # the choice of a reconstruction, sampler or error; a recorded mechanism, for a checker with code of its own;
     # an argument of matplotlib
-    "auto": ("job/", "cli/schema.py", "reconstruction/base.py", "reconstruction/maxent.py", "runs/table.py",
+    "auto": ("job/", "cli/job.py", "reconstruction/base.py", "reconstruction/maxent.py", "runs/table.py",
              "audit/evidence/crosscheck.py", "answers/report/figures.py"),
+    "product": ("mechanisms/hdmm.py",),  # a search
     "range": ("audit/evidence/",),  # a key of draws
     "prefix": ("mechanisms/residual_planner_plus.py",),  # a strategy of one attribute
     "random": ("runs/links/", "cli/tables.py"),  # the error of random links

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, vstack
 
@@ -20,7 +19,7 @@ from dpscale.answers import statistics
 from dpscale.answers.tables import Answered, column, texts
 from dpscale.base.arrow import arrow_csv, pa, pq, without_dictionaries
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.domain import Domain
 from dpscale.domain.structural_zeros import possible
 from dpscale.storage.files import write_whole

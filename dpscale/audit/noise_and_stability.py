@@ -19,9 +19,8 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers, stats
+from dpscale.base.numerics import Floats, Integers, NDArray, stats
 from dpscale.counting import ExactMarginal
 from dpscale.domain import Domain
 from dpscale.measurement import measure_block

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import LazyModule
+from dpscale.base.numerics import LazyModule, NDArray
 
 if TYPE_CHECKING:
     import pyarrow as pa

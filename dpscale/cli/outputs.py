@@ -12,8 +12,7 @@ import click
 
 from dpscale.base import LazyModule
 from dpscale.base.errors import JobError, TransientError
-from dpscale.cli.group import json_option, main, quiet_option, scheduler_option
-from dpscale.cli.progress import Bars
+from dpscale.cli.group import Bars, json_option, main, quiet_option, scheduler_option
 from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:

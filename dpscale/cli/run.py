@@ -13,8 +13,7 @@ import click
 
 from dpscale.base import LazyModule
 from dpscale.base.display import figure, percent, whole
-from dpscale.cli.group import fresh_option, json_option, main, quiet_option, scheduler_option
-from dpscale.cli.progress import Bars
+from dpscale.cli.group import Bars, fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.runs.stages import STAGES
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import DataError
-from dpscale.base.numerics import Integers, Words
+from dpscale.base.numerics import Integers, NDArray, Words
 from dpscale.contributions.unit_ids import ODD, Identities, family, identities
 from dpscale.contributions.unit_shards import places, value_words
 from dpscale.counting.count import encode_batch

@@ -19,11 +19,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd  # not at its first use, which depends on the values of units
-from numpy.typing import NDArray
 
 from dpscale.base.arrow import buffers_of, is_text, pa, pc, types
 from dpscale.base.errors import DataError
-from dpscale.base.numerics import Flags, Words
+from dpscale.base.numerics import Flags, NDArray, Words
 from dpscale.records.column_values import NOTHING
 
 KEYS = ("dpscale.unit.one", "dpscale.unit.two")  # 16 bytes each, as SipHash requires

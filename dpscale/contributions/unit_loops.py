@@ -6,9 +6,8 @@ This module is separate so that Numba is loaded where units are used and not by 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Flags, Integers, Words, njit
+from dpscale.base.numerics import Flags, Integers, NDArray, Words, njit
 
 Numbers = NDArray[np.uint16]  # bucket numbers
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.numerics import Flags, Integers, Words
+from dpscale.base.numerics import Flags, Integers, NDArray, Words
 from dpscale.contributions.unit_ids import Identities, identities
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain

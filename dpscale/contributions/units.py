@@ -19,9 +19,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Flags, Words
+from dpscale.base.numerics import Flags, NDArray, Words
 from dpscale.contributions.unit_ids import family
 from dpscale.contributions.unit_shards import ROW_WORDS, BucketedRows, Shard
 from dpscale.records.table import Partition

@@ -8,11 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, RefusedValue
-from dpscale.base.numerics import AttributeSet, Flags, Integers, LazyModule
+from dpscale.base.numerics import AttributeSet, Flags, Integers, LazyModule, NDArray
 from dpscale.counting.cover import guess_rows, plan_cover
 from dpscale.counting.program import Program, Steps
 from dpscale.domain import Domain

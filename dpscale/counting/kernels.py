@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Integers, Words, njit
+from dpscale.base.numerics import Integers, NDArray, Words, njit
 
 SLICE = 4096
 COPIES = 4

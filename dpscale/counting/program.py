@@ -12,9 +12,8 @@ from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet, Integers
+from dpscale.base.numerics import AttributeSet, Integers, NDArray
 from dpscale.counting.cover import DIRECT, PLANES, Cover
 from dpscale.domain import Domain
 

@@ -21,11 +21,10 @@ from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
-from dpscale.base.numerics import Flags
+from dpscale.base.numerics import Flags, NDArray
 from dpscale.domain.attribute import Attribute
 
 Find = Callable[[str], Attribute]

@@ -13,10 +13,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import DataError, JobError
-from dpscale.base.numerics import Flags, Integers, Integers32
+from dpscale.base.numerics import Flags, Integers, Integers32, NDArray
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute

@@ -13,11 +13,10 @@ from math import nan
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats, Integers32
+from dpscale.base.numerics import Floats, Integers32, NDArray
 from dpscale.domain.attribute import Attribute
 from dpscale.evaluation.inputs import is_text, size_of
 from dpscale.privacy.streams import PublicStream

@@ -25,7 +25,7 @@ from dpscale.mechanisms import DEFAULT
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.storage.objects import located
 from dpscale.workload import family_named, family_names
-from dpscale.workload.product import LABEL, is_array_file
+from dpscale.workload.listed import LABEL, is_array_file
 
 BELOW_ONE = 1 - 1e-15
 PART_ROWS, MOST_PARTS = 100_000, 10_000  # default number of files

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import BudgetError, JobError
-from dpscale.base.numerics import AttributeSet, Integers, one_thread
+from dpscale.base.numerics import AttributeSet, Integers, NDArray, one_thread
 from dpscale.counting.count import ExactMarginal, Layout
 from dpscale.measurement.value_files import Labelled, Span, file_name, runs, write_values
 from dpscale.plans.blocks import Block

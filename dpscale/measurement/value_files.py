@@ -20,11 +20,10 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.arrow import pa, pq
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.plans.requests import MeasurementRequests
 from dpscale.privacy.streams import canonical
 from dpscale.storage.files import is_local, reading, writing

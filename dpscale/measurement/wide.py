@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numba import uint64
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers, Integers32
+from dpscale.base.numerics import Floats, Integers, Integers32, NDArray
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.privacy.sampling_loops import compiled

@@ -15,8 +15,7 @@ from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import ParallelMap, one_thread, serial_map
 from dpscale.base.plugins import all_names, distribution_of, load
 from dpscale.base.settings import Settings, checked
-from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, PlanningProblem, Tools
-from dpscale.optimize.plan_store import user_store
+from dpscale.mechanisms.contract import MOST_CELLS, Mechanism, PlanningProblem, Tools, user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
@@ -77,7 +76,7 @@ def plan(
 ) -> Plan:
     """Plan a workload with a mechanism; reads no data and spends nothing.
 
-    Problems that were solved before on this machine are read from the plan store (`dpscale.optimize.plan_store`).
+    Problems that were solved before on this machine are read from the plan store (`dpscale.mechanisms.contract`).
 
     Parameters
     ----------

@@ -20,9 +20,8 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet
+from dpscale.base.numerics import AttributeSet, NDArray
 from dpscale.mechanisms.aim.adaptive_plan import (
     AdaptiveOptions,
     AdaptivePlan,

@@ -7,11 +7,10 @@ from functools import partial
 
 from dpscale.base.numerics import Floats
 from dpscale.base.settings import Settings, setting
-from dpscale.mechanisms.contract import PlanningProblem, Tools
+from dpscale.mechanisms.contract import PlanningProblem, PlanStore, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.residual_split import plan_residuals
 from dpscale.optimize.convex import TOLERANCE, Optimum, optimise
-from dpscale.optimize.plan_store import PlanStore
 from dpscale.plans.plan import Plan
 
 NAME = "query-smasher"

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet, one_thread
+from dpscale.base.numerics import AttributeSet, NDArray, one_thread
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.opt_kronecker import solve_product

@@ -18,7 +18,7 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms import hdmm, identity
-from dpscale.mechanisms.contract import NoOptions, PlanningProblem, Tools
+from dpscale.mechanisms.contract import NoOptions, PlanningProblem, PlanStore, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
 from dpscale.mechanisms.query_smasher import Options, solve_optimally
 from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
@@ -27,7 +27,6 @@ from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.integer_strategies import bits_of_weights
 from dpscale.optimize.joint_residuals import candidates, joint_spaces
 from dpscale.optimize.lower_bounds import exact_floor, floor, whole_bound
-from dpscale.optimize.plan_store import PlanStore
 from dpscale.optimize.residual_grams import Demands, demands_of
 from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.plans.plan import Plan

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet, Floats, optimize
+from dpscale.base.numerics import AttributeSet, Floats, NDArray, optimize
 from dpscale.optimize.implicit_workload import Implicit
 from dpscale.optimize.marginal_algebra import requested_terms, residual_traces
 from dpscale.optimize.opt_explicit import Noise, sensitivity

@@ -21,9 +21,8 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, NDArray
 from dpscale.optimize.symmetry import SymmetryBlocks, split
 from dpscale.plans.factor import Factor
 

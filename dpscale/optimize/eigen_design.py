@@ -14,9 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, NDArray
 from dpscale.optimize.convex import Mixing
 from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import Strategy, error_of

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.optimize.convex import Mixing
 from dpscale.optimize.implicit_workload import Implicit, Product
 from dpscale.privacy.draws import BELOW_ONE

@@ -14,9 +14,8 @@ from itertools import chain
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet, Integers, Integers32
+from dpscale.base.numerics import AttributeSet, Integers, Integers32, NDArray
 from dpscale.domain import Domain
 
 SEED = 19

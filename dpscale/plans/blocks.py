@@ -19,9 +19,8 @@ from itertools import product
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, NDArray
 from dpscale.plans.attribute_sets import AttributeSets
 from dpscale.plans.factor import Factor
 from dpscale.privacy.draws import GAUSSIAN, LAPLACE

@@ -13,9 +13,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.privacy.draws import LAPLACE
 from dpscale.workload import Family
 from dpscale.workload.residual import Weights, center, profile_of

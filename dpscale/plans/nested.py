@@ -17,9 +17,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family
 from dpscale.workload.wide import BlockRun, Cut, block_sums, cut_of, runs_of

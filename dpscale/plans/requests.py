@@ -16,10 +16,9 @@ from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.plans.attribute_sets import CountSources
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.measurement_plan import MeasurementRequest

@@ -26,10 +26,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import Integers
+from dpscale.base.numerics import Integers, NDArray
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Cost
 from dpscale.privacy.noise import (
     MAX_SCALE,

@@ -13,9 +13,8 @@ from typing import Any
 import numba
 import numpy as np
 from numba import uint64
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import njit
+from dpscale.base.numerics import NDArray, njit
 
 ONE, TWO = np.uint64(1), np.uint64(2)
 HALF_WORD, LOW_HALF, ALL_ONES = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)

@@ -20,9 +20,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, NDArray
 
 PLAIN = (str, int, type(None))
 SECRET_BYTES = 32

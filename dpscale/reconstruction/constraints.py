@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, NDArray
 from dpscale.domain.structural_zeros import DomainConstraint, FunctionalDependency, constraints_on, possible
 from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
 

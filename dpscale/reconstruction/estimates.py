@@ -10,10 +10,9 @@ from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.blocks import Block, Blocks, Strategy
 from dpscale.plans.plan import Plan

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.display import format_bytes
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
+from dpscale.base.numerics import AttributeSet, NDArray, ParallelMap, one_thread
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates, Evidence, Reconstruction

@@ -8,9 +8,8 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet, Floats, Integers, LazyModule
+from dpscale.base.numerics import AttributeSet, Floats, Integers, LazyModule, NDArray
 
 pair_loops = LazyModule("dpscale.reconstruction.pair_loops")  # numba
 

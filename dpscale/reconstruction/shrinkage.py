@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, LazyModule
+from dpscale.base.numerics import Floats, LazyModule, NDArray
 from dpscale.reconstruction.set_arrays import PairArrays
 
 shrinkage_loops = LazyModule("dpscale.reconstruction.shrinkage_loops")  # numba

@@ -14,9 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import loops
 from dpscale.relational.features import BITS, Side

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers, optimize
+from dpscale.base.numerics import Floats, Integers, NDArray, optimize
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational.budget_shares import CHUNK, Expected, Shares
 from dpscale.relational.features import STEP, Side

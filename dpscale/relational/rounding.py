@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats, Integers
+from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.privacy.streams import PublicStream
 from dpscale.relational import loops
 from dpscale.relational.features import Side

@@ -18,9 +18,10 @@ from dpscale.workload.families import (
     one_way_family,
 )
 from dpscale.workload.family import End, Family, JointFamily, QueryFamily
+from dpscale.workload.listed import ExplicitPart
 from dpscale.workload.parts import JointPart, ProductPart, WorkloadPart, part_of
 from dpscale.workload.subworkloads import Subworkload, Subworkloads, decompose
-from dpscale.workload.workload import ExplicitPart, Workload
+from dpscale.workload.workload import Workload
 
 __all__ = [
     "CIRCULAR",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import PrivateAttr
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
@@ -15,8 +18,9 @@ from dpscale.base.plugins import all_names, distribution_of, load
 from dpscale.base.settings import checked, setting
 from dpscale.domain import Domain
 from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily, Shape
+from dpscale.workload.listed import LABEL, PREDICATE, TOTAL, QueryTexts, axis_queries
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
-from dpscale.workload.product import Product
+from dpscale.workload.predicates import FIELD
 
 
 class Affine(JointFamily):
@@ -117,10 +121,91 @@ class Hybrid(ProductFamily):
         return Hybrid(numeric=tuple(sorted(domain.ordered(self.numeric))))
 
 
+class ProductQueries(ProductFamily):
+    """All products of the queries that are listed for each attribute.
+
+    Attributes
+    ----------
+    predicates : mapping
+        Queries of each attribute, as given.
+    label : str
+        Name of the queries in tables and stored results.
+    """
+
+    name: ClassVar[str] = "product"
+
+    predicates: Mapping[str, Any] | None = setting(
+        None, "a table with queries for every attribute", "family, predicates or matrix file of each attribute"
+    )
+    label: str | None = setting(None, "a name", "name of the queries in tables and results", pattern=LABEL)
+    _by: dict[str, Family] = PrivateAttr(default_factory=dict)
+    _named: dict[str, QueryTexts] = PrivateAttr(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return self.label or self.name
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        texts = [(name, one.listed) for name, one in self._named.items()]
+        return {"label": self.title, "queries": {name: family.key for name, family in self._by.items()},
+                "predicates": hashlib.sha256(repr(texts).encode()).hexdigest()}  # fmt: skip
+
+    @property
+    def axes(self) -> tuple[Family, ...]:
+        return tuple(dict.fromkeys([*self._by.values(), MARGINAL]))
+
+    def axis(self, attribute: str) -> Family:
+        return self._by.get(attribute, MARGINAL)
+
+    def label_axis(self, attribute: str) -> Family:
+        return self._named[attribute]
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        return (PREDICATE,)
+
+    def distinct(self, names: Collection[str]) -> ProductQueries:
+        if self.label is not None:
+            return self
+        numbers = itertools.count(2)
+        label = self.name
+        while label in names:
+            label = f"{self.name}-{next(numbers)}"
+        return self.model_copy(update={"label": label})
+
+    def own_sets(self, domain: Domain) -> tuple[AttributeSet, ...]:
+        given = self._given()
+        return (
+            domain.ordered(
+                [name for name, queries in given.items() if not (isinstance(queries, str) and queries == TOTAL)]
+            ),
+        )
+
+    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> ProductQueries:
+        given, made = self._given(), ProductQueries(predicates=self.predicates, label=self.label)
+        for name in dict.fromkeys(name for names in sets for name in names):
+            if name not in given:
+                raise JobError(FIELD, f"none for attribute {name!r}", "queries for every attribute", "add them")
+            made._by[name], made._named[name] = axis_queries(given[name], domain, name, _named_family)
+        return made
+
+    def _given(self) -> Mapping[str, Any]:
+        if not self.predicates:
+            raise JobError(FIELD, "missing", "a table with queries for every attribute",
+                           'write predicates = { age = ["age in 18..64"], sex = "identity" }')  # fmt: skip
+        return self.predicates
+
+
+def _named_family(name: str) -> Family | None:
+    return MARGINAL if name == CELLS else one_way_family(name)
+
+
 FAMILIES: dict[str, QueryFamily] = {
-    one.name: one for one in (MARGINAL, PREFIX, RANGE, CIRCULAR, Affine(), Abs(), Random(), Hybrid(), Product())
+    one.name: one for one in (MARGINAL, PREFIX, RANGE, CIRCULAR, Affine(), Abs(), Random(), Hybrid(), ProductQueries())
 }
 GROUP = "dpscale.families"
+CELLS = "identity"  # another name of the cells, for the queries of an attribute
 
 
 def family_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""Workload: the union of the query families and arrays that a user requests; and arrays of queries as parts of it."""
+"""Workload: the union of the query families, products and arrays that a user requests."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -17,119 +15,12 @@ from dpscale.base.display import glance, safe_repr
 from dpscale.base.errors import DomainError, JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.workload.families import family_named
-from dpscale.workload.family import End, Family
-from dpscale.workload.parts import ArrayQueries, WorkloadPart, part_of
+from dpscale.workload.families import ProductQueries, family_named
+from dpscale.workload.listed import TOTAL, ExplicitPart, factored, weighted
+from dpscale.workload.parts import WorkloadPart, part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
-from dpscale.workload.product import TOTAL, Product, factored
 
-MOST_ENTRIES = 1 << 26
 CONDITIONS, JOINT = "conditions", "-joint"
-
-
-@dataclass(frozen=True, eq=False)
-class ExplicitPart(ArrayQueries):
-    """Arbitrary linear queries over one attribute set.
-
-    Attributes
-    ----------
-    domain : Domain
-    attributes : AttributeSet
-    array : ndarray, shape (m, n_a, n_b, …)
-        The queries.
-    each : ndarray, shape (m,)
-        Weights of the queries.
-    origin : WorkloadPart, optional
-        Part whose queries these are, if they are those of a family with individual weights.
-    title : str
-        Name, if there is no such part.
-    query_texts : tuple of str
-        Predicates of the queries; empty if they are numbered.
-    """
-
-    domain: Domain
-    attributes: AttributeSet
-    array: Floats
-    each: Floats
-    origin: WorkloadPart | None = None
-    title: str = "array"
-    query_texts: tuple[str, ...] = ()
-
-    weights, by_shape = (1.0,), False
-
-    @property
-    def name(self) -> str:
-        return self.title if self.origin is None else self.origin.name
-
-    @property
-    def sets(self) -> tuple[AttributeSet, ...]:
-        return (self.attributes,)
-
-    @property
-    def ends(self) -> tuple[End, ...]:
-        return () if self.origin is None else self.origin.ends
-
-    @property
-    def cumulative(self) -> bool:
-        return self.origin is not None and self.origin.cumulative
-
-    @property
-    def pooled(self) -> bool:
-        return self.origin is not None and self.origin.pooled
-
-    @property
-    def invariant(self) -> bool:
-        return self.origin is not None and self.origin.invariant
-
-    @property
-    def exchangeable(self) -> bool:
-        return self.origin is not None and self.origin.exchangeable
-
-    @property
-    def set_weights(self) -> tuple[float, ...]:
-        return (float(self.each.max(initial=0)),)
-
-    @property
-    def weighs(self) -> bool:
-        return bool(((self.each > 0) & self.array.reshape(len(self.array), -1).any(axis=1)).any())
-
-    def label_families(self, attributes: AttributeSet) -> tuple[Family, ...]:
-        return () if self.origin is None else self.origin.label_families(attributes)
-
-    def key(self, attributes: AttributeSet) -> str:
-        return f"array/{self.digest}"
-
-    def queries(self, attributes: AttributeSet) -> Floats:
-        return self.array
-
-    def query_weights(self, attributes: AttributeSet) -> Floats:
-        return self.each
-
-    def basis(self, attributes: AttributeSet) -> Floats | None:
-        """Return the queries with positive weight, which span the Gram matrix, if they are integers and few."""
-        array = self.array[self.each > 0]
-        flat = array.reshape(len(array), -1)
-        is_integer = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10
-        return array if is_integer and len(flat) < flat.shape[1] else None
-
-    def count(self, attributes: AttributeSet) -> int:
-        return len(self.array)
-
-    @property
-    def counts(self) -> list[int]:
-        return [len(self.array)]
-
-    def mask(self, values: Floats) -> Floats:
-        return np.where(self.each > 0, values, np.nan)
-
-    @cached_property
-    def digest(self) -> str:
-        content = np.ascontiguousarray(self.array).tobytes() + np.ascontiguousarray(self.each).tobytes()
-        return hashlib.sha256(repr(self.array.shape).encode() + content).hexdigest()
-
-    def describe(self) -> dict[str, Any]:
-        texts = {"predicates": list(self.query_texts)} if self.query_texts else {}
-        return {"family": self.title, "sets": [list(self.attributes)], "sha256": self.digest, **texts}
 
 
 class Workload:
@@ -253,7 +144,7 @@ class Workload:
         if not isinstance(queries, Mapping):
             raise JobError("workload.predicates", safe_repr(queries), "a mapping of attributes to queries", "fix it")
         given: dict[str, Any] = {} if label is None else {"label": label}
-        return self.add(Product.name, weight=weight, predicates=dict(queries), **given)
+        return self.add(ProductQueries.name, weight=weight, predicates=dict(queries), **given)
 
     def add_conditions(self, conditions: Sequence[str], weight: float = 1.0, label: str | None = None) -> Workload:
         """Add single counts, one for each predicate.
@@ -409,19 +300,6 @@ def _each(values: Any) -> Floats:
     for value in array:
         _weight(float(value))
     return array
-
-
-def weighted(part: WorkloadPart, each: Floats) -> ExplicitPart:
-    """Return a family over one set as explicit queries with one weight each, in the order of its answers."""
-    (attributes,) = part.sets
-    count, cells = part.count(attributes), part.domain.cells(attributes)
-    if each.shape != (count,):
-        got = f"{each.size} weights for {', '.join(attributes)}"
-        raise JobError("workload.weight", got, f"one for each of its {count} queries", "fix it")
-    if count * cells > MOST_ENTRIES:
-        raise JobError("workload.weight", f"separate weights for {count} queries on {cells} cells",
-                       f"at most {MOST_ENTRIES} entries", "use one weight for the set")  # fmt: skip
-    return ExplicitPart(part.domain, attributes, part.queries(attributes), each, part)
 
 
 FINEST = 1 << 20

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dpscale.__main__ import main
-from dpscale.cli.progress import Lines
+from dpscale.cli.group import Lines
 from dpscale.engine.schedulers import LocalEngine
 from dpscale.job import TableJob
 from dpscale.mechanisms import MECHANISMS

@@ -5,7 +5,7 @@ import pytest
 
 from dpscale import Domain, Workload, plan
 from dpscale.mechanisms import query_smasher
-from dpscale.optimize.plan_store import VARIABLE, PlanStore, user_store
+from dpscale.mechanisms.contract import VARIABLE, PlanStore, user_store
 
 
 @pytest.fixture

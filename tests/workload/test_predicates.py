@@ -9,8 +9,8 @@ import dpscale as dp
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.workload.families import one_way_family
+from dpscale.workload.listed import axis_queries
 from dpscale.workload.predicates import cell_predicate, range_predicate, read_conjunction, read_predicate
-from dpscale.workload.product import axis_queries
 
 DOMAIN = Domain([
     Attribute("age", "integer", low=0, high=9, nulls="category"),
@@ -104,10 +104,10 @@ def test_predicate_of_cells_and_ranges_selects_them():
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "circular"])
 def test_texts_of_families_select_their_queries(family):
     for one in DOMAIN.attributes:
-        made, texts = axis_queries(family, DOMAIN, one.name)
+        made, named = axis_queries(family, DOMAIN, one.name, one_way_family)
         matrix = one_way_family(family).matrix(one.size)
-        assert made.count(one.size) == len(texts) == len(matrix)
-        for text, query in zip(texts, matrix, strict=True):
+        assert made.count(one.size) == named.count(one.size) == len(matrix)
+        for text, query in zip(named.texts, matrix, strict=True):
             np.testing.assert_array_equal(np.broadcast_to(read_predicate(text, DOMAIN).mask, one.size), query, text)
 
 

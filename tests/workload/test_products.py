@@ -14,7 +14,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.mechanisms import MECHANISMS, mechanism
 from dpscale.workload import Workload
-from dpscale.workload.product import factored
+from dpscale.workload.listed import factored
 from tests.audit.small import frame, write
 from tests.oracles import explicit_strategy, kron
 from tests.workload.sf1 import sf1_domain, sf1_workload

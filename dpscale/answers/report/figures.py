@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, NDArray
 from dpscale.domain import Domain
 
 if TYPE_CHECKING:

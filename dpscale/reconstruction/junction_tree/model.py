@@ -14,11 +14,10 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, NDArray
 from dpscale.reconstruction.junction_tree.tree import (
     JunctionTree,
     assign_factors,

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import AttributeSet, Floats, Integers32
+from dpscale.base.numerics import AttributeSet, Floats, Integers32, NDArray
 from dpscale.domain.structural_zeros import restored
 from dpscale.privacy.streams import PublicStream
 from dpscale.reconstruction.entropy import LowOrder, Margin, proportional_fit

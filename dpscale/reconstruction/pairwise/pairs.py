@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, NDArray
 from dpscale.domain.structural_zeros import DomainConstraint
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.workload.residual.in_axis import Groups

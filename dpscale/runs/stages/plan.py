@@ -1,6 +1,6 @@
 """The plan stage: choice of the measurements and their cost. It reads no data and spends nothing.
 
-A whole plan that takes long to compute is cached in the user's cache directory. The plan store (`optimize.plan_store`)
+A whole plan that takes long to compute is cached in the user's cache directory. The plan store (`mechanisms.contract`)
 contains solutions of single problems. Rounding them, weighting the axes and computing errors is most of the work for
 many sets, and is repeated with the plan store alone. A plan is named by a hash of the workload, the mechanism with its
 options and the code of this package, from which it follows. It is public. It is stored with its hash and computed again
@@ -29,8 +29,7 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR
 from dpscale.job import TableJob
 from dpscale.mechanisms import plan_problem
-from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
-from dpscale.optimize.plan_store import user_store
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.runs.stages.preflight import check_memory
 from dpscale.runs.table import TableRun

@@ -16,8 +16,7 @@ from dpscale.base.numerics import AttributeSet
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.mechanisms import COMPOSITE, mechanism, mechanism_names, plan_problem
-from dpscale.mechanisms.contract import PlanningProblem, Tools
-from dpscale.optimize.plan_store import user_store
+from dpscale.mechanisms.contract import PlanningProblem, Tools, user_store
 from dpscale.plans.factor import MOST as MOST_CELLS
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE, Budget

@@ -1,17 +1,18 @@
-"""Products of listed queries: one matrix W_a of queries for every attribute a, and the queries ⊗ W_a (HDMM, section 4).
+"""Listed queries: a matrix W_a for every attribute a of a product ⊗ W_a (HDMM, section 4), or an array over one set.
 
 A row of W_a is usually the 0/1 vector of a predicate; any finite numbers are accepted. Nothing is built on the product
 of the axes: as for other product families, Gram matrices, traces and errors are products of those of the axes, and the
-largest array is a Gram matrix of one axis. A union of products is a workload of several such parts.
+largest array is a Gram matrix of one axis. A union of products is a workload of several such parts. An array has a
+value for every cell of its attribute set.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import PrivateAttr
@@ -19,18 +20,17 @@ from pydantic import PrivateAttr
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
-from dpscale.base.settings import setting
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
-from dpscale.workload.family import End, Family, ProductFamily
-from dpscale.workload.one_way import MARGINAL
+from dpscale.workload.family import End, Family
+from dpscale.workload.parts import ArrayQueries, WorkloadPart
 from dpscale.workload.predicates import FIELD, cell_predicate, query_matrix, range_predicate
 
 PREDICATE = End("predicate", "", "predicate that the query counts on this attribute", True)
-IDENTITY, TOTAL = "identity", "total"
+TOTAL = "total"
 SUFFIX = ".npy"
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"  # it becomes the name of a folder
-MOST_ENTRIES = 1 << 26  # of one matrix
+MOST_ENTRIES = 1 << 26  # of one matrix or array
 
 
 class ListedQueries(Family):
@@ -53,11 +53,6 @@ class ListedQueries(Family):
     @property
     def parameters(self) -> dict[str, Any]:
         return {"sha256": self.digest}
-
-    @cached_property
-    def are_predicates(self) -> bool:
-        """Whether all entries are 0 or 1."""
-        return bool(np.isin(self._array, (0, 1)).all())
 
     @property
     def is_integral(self) -> bool:
@@ -85,7 +80,7 @@ class ListedQueries(Family):
         return np.asarray(np.abs(self._array).max(axis=1))
 
 
-class _Named(Family):
+class QueryTexts(Family):
     """Queries of one attribute as their predicates name them."""
 
     name = "named"
@@ -104,79 +99,6 @@ class _Named(Family):
 
     def bounds(self, size: int) -> tuple[Integers, ...]:
         return (np.arange(len(self.listed)),)
-
-
-class Product(ProductFamily):
-    """All products of the queries that are listed for each attribute.
-
-    Attributes
-    ----------
-    predicates : mapping
-        Queries of each attribute, as given.
-    label : str
-        Name of the queries in tables and stored results.
-    """
-
-    name: ClassVar[str] = "product"
-
-    predicates: Mapping[str, Any] | None = setting(
-        None, "a table with queries for every attribute", "family, predicates or matrix file of each attribute"
-    )
-    label: str | None = setting(None, "a name", "name of the queries in tables and results", pattern=LABEL)
-    _by: dict[str, Family] = PrivateAttr(default_factory=dict)
-    _named: dict[str, _Named] = PrivateAttr(default_factory=dict)
-
-    @property
-    def title(self) -> str:
-        return self.label or self.name
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        texts = [(name, one.listed) for name, one in self._named.items()]
-        return {"label": self.title, "queries": {name: family.key for name, family in self._by.items()},
-                "predicates": hashlib.sha256(repr(texts).encode()).hexdigest()}  # fmt: skip
-
-    @property
-    def axes(self) -> tuple[Family, ...]:
-        return tuple(dict.fromkeys([*self._by.values(), MARGINAL]))
-
-    def axis(self, attribute: str) -> Family:
-        return self._by.get(attribute, MARGINAL)
-
-    def label_axis(self, attribute: str) -> Family:
-        return self._named[attribute]
-
-    @property
-    def ends(self) -> tuple[End, ...]:
-        return (PREDICATE,)
-
-    def distinct(self, names: Collection[str]) -> Product:
-        if self.label is not None:
-            return self
-        numbers = itertools.count(2)
-        label = self.name
-        while label in names:
-            label = f"{self.name}-{next(numbers)}"
-        return self.model_copy(update={"label": label})
-
-    def own_sets(self, domain: Domain) -> tuple[AttributeSet, ...]:
-        given = self._given()
-        return (domain.ordered([name for name, queries in given.items() if not _is_total(queries)]),)
-
-    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Product:
-        given, made = self._given(), Product(predicates=self.predicates, label=self.label)
-        for name in dict.fromkeys(name for names in sets for name in names):
-            if name not in given:
-                raise JobError(FIELD, f"none for attribute {name!r}", "queries for every attribute", "add them")
-            made._by[name], texts = axis_queries(given[name], domain, name)
-            made._named[name] = _Named(listed=tuple(texts))
-        return made
-
-    def _given(self) -> Mapping[str, Any]:
-        if not self.predicates:
-            raise JobError(FIELD, "missing", "a table with queries for every attribute",
-                           'write predicates = { age = ["age in 18..64"], sex = "identity" }')  # fmt: skip
-        return self.predicates
 
 
 def factored(products: Sequence[Mapping[str, tuple[str, ...]]]) -> list[dict[str, tuple[str, ...]]]:
@@ -212,11 +134,9 @@ def is_array_file(queries: Any) -> bool:
     return isinstance(queries, str) and queries.endswith(SUFFIX)
 
 
-def _is_total(queries: Any) -> bool:
-    return isinstance(queries, str) and queries == TOTAL
-
-
-def axis_queries(given: Any, domain: Domain, name: str) -> tuple[Family, Sequence[str]]:
+def axis_queries(
+    given: Any, domain: Domain, name: str, one_way: Callable[[str], Family | None]
+) -> tuple[Family, QueryTexts]:
     """Return the queries of one attribute as a family, and a text for each.
 
     Parameters
@@ -227,6 +147,13 @@ def axis_queries(given: Any, domain: Domain, name: str) -> tuple[Family, Sequenc
     domain : Domain
     name : str
         Attribute.
+    one_way : callable
+        Returns the one-way family with a name, or None.
+
+    Returns
+    -------
+    family : Family
+    texts : QueryTexts
 
     Raises
     ------
@@ -236,21 +163,17 @@ def axis_queries(given: Any, domain: Domain, name: str) -> tuple[Family, Sequenc
     if is_array_file(given):
         given = _from_file(given, name)
     elif isinstance(given, str):
-        family = _one_way(given)
-        given = [given] if family is None else family
+        given = one_way(given) or [given]
     if isinstance(given, Family):
-        return given, _family_texts(given, domain, name)
+        return given, _named(_family_texts(given, domain, name))
     if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
-        return ListedQueries.of(query_matrix(given, domain, name)), [text.strip() for text in given]
+        return ListedQueries.of(query_matrix(given, domain, name)), _named([text.strip() for text in given])
     matrix = _checked_matrix(given, domain[name].size, name)
-    return ListedQueries.of(matrix), [f"{name}: query {number}" for number in range(len(matrix))]
+    return ListedQueries.of(matrix), _named([f"{name}: query {number}" for number in range(len(matrix))])
 
 
-def _one_way(text: str) -> Family | None:
-    """Return the one-way family with a name, or None."""
-    from dpscale.workload.families import one_way_family
-
-    return MARGINAL if text == IDENTITY else one_way_family(text)
+def _named(texts: Sequence[str]) -> QueryTexts:
+    return QueryTexts(listed=tuple(texts))
 
 
 def _from_file(path: str, name: str) -> Floats:
@@ -291,3 +214,121 @@ def _arc(attribute: Attribute, first: int, last: int) -> str:
         return range_predicate(attribute, first, last)
     ends = (range_predicate(attribute, first, attribute.size - 1), range_predicate(attribute, 0, last))
     return " or ".join(ends)
+
+
+@dataclass(frozen=True, eq=False)
+class ExplicitPart(ArrayQueries):
+    """Arbitrary linear queries over one attribute set.
+
+    Attributes
+    ----------
+    domain : Domain
+    attributes : AttributeSet
+    array : ndarray, shape (m, n_a, n_b, …)
+        The queries.
+    each : ndarray, shape (m,)
+        Weights of the queries.
+    origin : WorkloadPart, optional
+        Part whose queries these are, if they are those of a family with individual weights.
+    title : str
+        Name, if there is no such part.
+    query_texts : tuple of str
+        Predicates of the queries; empty if they are numbered.
+    """
+
+    domain: Domain
+    attributes: AttributeSet
+    array: Floats
+    each: Floats
+    origin: WorkloadPart | None = None
+    title: str = "array"
+    query_texts: tuple[str, ...] = ()
+
+    weights, by_shape = (1.0,), False
+
+    @property
+    def name(self) -> str:
+        return self.title if self.origin is None else self.origin.name
+
+    @property
+    def sets(self) -> tuple[AttributeSet, ...]:
+        return (self.attributes,)
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        return () if self.origin is None else self.origin.ends
+
+    @property
+    def cumulative(self) -> bool:
+        return self.origin is not None and self.origin.cumulative
+
+    @property
+    def pooled(self) -> bool:
+        return self.origin is not None and self.origin.pooled
+
+    @property
+    def invariant(self) -> bool:
+        return self.origin is not None and self.origin.invariant
+
+    @property
+    def exchangeable(self) -> bool:
+        return self.origin is not None and self.origin.exchangeable
+
+    @property
+    def set_weights(self) -> tuple[float, ...]:
+        return (float(self.each.max(initial=0)),)
+
+    @property
+    def weighs(self) -> bool:
+        return bool(((self.each > 0) & self.array.reshape(len(self.array), -1).any(axis=1)).any())
+
+    def label_families(self, attributes: AttributeSet) -> tuple[Family, ...]:
+        return () if self.origin is None else self.origin.label_families(attributes)
+
+    def key(self, attributes: AttributeSet) -> str:
+        return f"array/{self.digest}"
+
+    def queries(self, attributes: AttributeSet) -> Floats:
+        return self.array
+
+    def query_weights(self, attributes: AttributeSet) -> Floats:
+        return self.each
+
+    def basis(self, attributes: AttributeSet) -> Floats | None:
+        """Return the queries with positive weight, which span the Gram matrix, if they are integers and few."""
+        array = self.array[self.each > 0]
+        flat = array.reshape(len(array), -1)
+        is_integer = np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) < 1 << 10
+        return array if is_integer and len(flat) < flat.shape[1] else None
+
+    def count(self, attributes: AttributeSet) -> int:
+        return len(self.array)
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(self.array)]
+
+    def mask(self, values: Floats) -> Floats:
+        return np.where(self.each > 0, values, np.nan)
+
+    @cached_property
+    def digest(self) -> str:
+        content = np.ascontiguousarray(self.array).tobytes() + np.ascontiguousarray(self.each).tobytes()
+        return hashlib.sha256(repr(self.array.shape).encode() + content).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        texts = {"predicates": list(self.query_texts)} if self.query_texts else {}
+        return {"family": self.title, "sets": [list(self.attributes)], "sha256": self.digest, **texts}
+
+
+def weighted(part: WorkloadPart, each: Floats) -> ExplicitPart:
+    """Return a family over one set as explicit queries with one weight each, in the order of its answers."""
+    (attributes,) = part.sets
+    count, cells = part.count(attributes), part.domain.cells(attributes)
+    if each.shape != (count,):
+        got = f"{each.size} weights for {', '.join(attributes)}"
+        raise JobError("workload.weight", got, f"one for each of its {count} queries", "fix it")
+    if count * cells > MOST_ENTRIES:
+        raise JobError("workload.weight", f"separate weights for {count} queries on {cells} cells",
+                       f"at most {MOST_ENTRIES} entries", "use one weight for the set")  # fmt: skip
+    return ExplicitPart(part.domain, attributes, part.queries(attributes), each, part)
