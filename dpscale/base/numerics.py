@@ -89,6 +89,16 @@ def serial_map(function: Callable[[Any], Any], items: Iterable[Any], /) -> list[
     return [function(item) for item in items]
 
 
+def named_task(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a function the name under which its tasks appear on a cluster's dashboard."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.task_name = name  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
 _lock = Lock()
 _holders = 0
 _limit: Any = None

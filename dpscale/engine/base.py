@@ -125,7 +125,8 @@ class Engine(ABC):
         return partial(self._each, label)
 
     def _each(self, label: str, function: Callable[..., Any], items: Iterable[Any]) -> list[Any]:
-        return self.map(function, [(item,) for item in items], label)
+        named = getattr(function.func if isinstance(function, partial) else function, "task_name", label)
+        return self.map(function, [(item,) for item in items], named)
 
     @abstractmethod
     def check_worker_memory(self, needed: int, what: str) -> None:

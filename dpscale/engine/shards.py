@@ -74,7 +74,7 @@ class Shards:
         """Yield the distances of sets from their current estimates."""
         for shards in self._shards_with(sets):
             items = [(handle, estimates_of(mine), mine) for handle, mine in shards]
-            yield from self.engine.map(score_shard, items, "score")
+            yield from self.engine.map(score_shard, items, "score-candidates")
 
     def measure(self, wanted: Sequence[Measurements], place: SecretFile) -> None:
         """Make measurements, each written to its durable file; shards that share a file write a piece of it each."""
@@ -82,7 +82,7 @@ class Shards:
         for shards in self._shards_with(sources):
             items = [(handle, [piece for one in wanted for piece in one.within(frozenset(mine))], place)
                      for handle, mine in shards]  # fmt: skip
-            self.engine.map(measure_shard, items, "measure")
+            self.engine.map(measure_shard, items, "measure-marginals")
 
     def _shards_with(self, sets: Sequence[AttributeSet]) -> Iterator[list[ShardRequest]]:
         """Yield shards with the requested sets of each: the stored shards first, then one pass after another."""

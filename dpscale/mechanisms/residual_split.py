@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, NDArray, one_thread
+from dpscale.base.numerics import AttributeSet, NDArray, named_task, one_thread
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.opt_kronecker import solve_product
@@ -131,6 +131,7 @@ def _distinct(subs: Subworkloads, signatures: Sequence[str]) -> dict[str, Subwor
     return {key: subs[lasts[key]] for key in sorted(firsts, key=lambda key: firsts[key])}
 
 
+@named_task("solve-subworkload")
 def _run(task: Callable[[], Any]) -> Any:
     with one_thread():
         return task()

@@ -2,21 +2,23 @@
 
 The error of A = ⊗ A_i on a union of products is Σ_k w_k Π_i tr(G_ki (A_iᵀA_i)⁺) (theorem 6). With one product the
 problem separates: the product of each attribute's OPT0 is the optimum (theorem 4). With several products it is solved
-by block coordinate descent, one attribute at a time, by OPT0 on the surrogate Gram matrix
-Σ_k w_k Π_{j≠i} tr(G_kj (A_jᵀA_j)⁺) G_ki (equation 5).
+by block descent: OPT0 on the surrogate Gram matrix Σ_k w_k Π_{j≠i} tr(G_kj (A_jᵀA_j)⁺) G_ki (equation 5) of every
+attribute i. The attributes of a sweep, the starts and the groups of OPT+ are independent tasks.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 from dpscale.base.errors import PlanError
-from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
+from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, named_task, one_thread, serial_map
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.implicit_workload import Implicit, Product
 from dpscale.optimize.integer_strategies import bits_for, error_coefficient, round_strategy
@@ -28,7 +30,7 @@ from dpscale.workload import Subworkload, root_of
 SWEEPS = 15
 CONVERGED = 1e-5
 STARTS = 3
-FIRST_STARTS = 6
+FIRST_STARTS, RESTARTED = 6, 3  # restarts of an attribute's search, and sweeps that have them
 Costs = list[dict[str, float]]
 
 
@@ -46,50 +48,142 @@ class ProductStrategy:
     bound: float
 
 
+@dataclass(frozen=True, eq=False)
+class AttributeProblem:
+    """OPT0 on one attribute: a task. Equal keys mean equal solutions."""
+
+    gram: Floats
+    noise: Noise
+    seed: int
+    starts: int | None = None
+    warm: Floats | None = None
+
+    @cached_property
+    def key(self) -> bytes:
+        own = (self.noise, len(self.gram), *((self.seed, self.starts) if self.noise == "laplace" else ()))
+        digest = hashlib.sha256(repr(own).encode() + np.ascontiguousarray(self.gram).tobytes())
+        digest.update(b"" if self.warm is None else np.ascontiguousarray(self.warm).tobytes())
+        return digest.digest()
+
+
+@named_task("solve-attribute")
+def solve_attribute(problem: AttributeProblem) -> Strategy:
+    """Return the strategy of one attribute."""
+    with one_thread():
+        return optimise_explicit(problem.gram, problem.noise, problem.seed, starts=problem.starts, warm=problem.warm)
+
+
+class Descent(Protocol):
+    """Search for the strategy of a union of products in sweeps, each a list of independent problems."""
+
+    @property
+    def done(self) -> bool: ...
+    @property
+    def problems(self) -> list[AttributeProblem]: ...
+    def advance(self, solved: Sequence[Strategy]) -> None:
+        """Take the solutions of `problems`."""
+
+    @property
+    def strategy(self) -> ProductStrategy: ...
+
+
+def run_descents(descents: Sequence[Descent], each: ParallelMap) -> None:
+    """Run descents side by side until all are done: every sweep maps the distinct problems of all of them.
+
+    A problem that was solved before is not solved again, whichever descent it belongs to.
+    """
+    known: dict[bytes, Strategy] = {}
+    while active := [one for one in descents if not one.done]:
+        asked = [one.problems for one in active]
+        new = {problem.key: problem for problems in asked for problem in problems if problem.key not in known}
+        known.update(zip(new, each(solve_attribute, list(new.values())), strict=True))
+        for one, problems in zip(active, asked, strict=True):
+            one.advance([known[problem.key] for problem in problems])
+
+
 def optimise_product(
     union: Implicit, noise: Noise, each: ParallelMap = serial_map, starts: int = STARTS, seed: int = 0
 ) -> ProductStrategy:
-    """Solve OPT⊗: in closed form for one product, else as the best of `starts` block descents, mapped by `each`."""
-    bound = svd_bound(union).value
+    """Solve OPT⊗: in closed form for one product, else as the best of `starts` descents."""
+    descents = _descents(union, noise, starts, seed)
+    run_descents(descents, each)
+    return _best(union, descents)
+
+
+def _descents(union: Implicit, noise: Noise, starts: int, seed: int) -> list[Descent]:
     if len(union.products) == 1:
-        return _single(union, noise, each, bound, seed)
-    descents = list(each(partial(_descend, union, noise), range(seed, seed + starts)))
-    error, factors = min(descents, key=lambda one: one[0])
-    return ProductStrategy(union.names, factors, error, min(bound, error))
+        return [_OneProduct(union, noise, seed)]
+    return [_SweepDescent(union, noise, seed + start) for start in range(starts)]
 
 
-def _single(union: Implicit, noise: Noise, each: ParallelMap, bound: float, seed: int) -> ProductStrategy:
-    product = union.products[0]
-    grams = {axis.key: axis.gram for axis in product.axes}
-    solved = each(partial(optimise_explicit, noise=noise, seed=seed), grams.values())
-    known: dict[str, Strategy] = dict(zip(grams, solved, strict=True))
-    error = product.weight * float(np.prod([known[key].error for key in product.keys]))
-    proven = product.weight * float(np.prod([known[key].bound for key in product.keys]))
-    return ProductStrategy(union.names, tuple(known[key].matrix for key in product.keys), error, max(bound, proven))
+def _best(union: Implicit, descents: Sequence[Descent]) -> ProductStrategy:
+    found = min((one.strategy for one in descents), key=lambda one: one.error)
+    return replace(found, bound=min(max(svd_bound(union).value, found.bound), found.error))
 
 
-def _descend(union: Implicit, noise: Noise, seed: int) -> tuple[float, tuple[Floats, ...]]:
-    """Run block coordinate descent from one start; seed 0 starts from the identity, as in the paper."""
-    costs = _begin(union, seed)
-    strategies: list[Strategy | None] = [None] * len(union.sizes)
-    best = np.inf
-    for sweep in range(SWEEPS):
-        for i in range(len(union.sizes)):
-            gram = _surrogate(union, costs, i)
-            new = _solve(gram / np.trace(gram), noise, seed, strategies[i], sweep)
-            prices = _price(union.distinct(i), new.matrix)
-            if strategies[i] is None or _dot(union, costs, i, prices) <= _dot(union, costs, i, costs[i]):
-                strategies[i], costs[i] = new, prices
-        before, best = best, _total(union, costs)
-        if best > before * (1 - CONVERGED):
-            break
-    return best, tuple(strategy.matrix for strategy in strategies if strategy is not None)
+class _OneProduct:
+    """One product: the product of the optima of its attributes is its optimum (theorem 4)."""
+
+    def __init__(self, union: Implicit, noise: Noise, seed: int) -> None:
+        self.union = union
+        self.problems = [AttributeProblem(axis.gram, noise, seed) for axis in union.products[0].axes]
+        self._solved: Sequence[Strategy] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._solved is not None
+
+    def advance(self, solved: Sequence[Strategy]) -> None:
+        self._solved = solved
+
+    @property
+    def strategy(self) -> ProductStrategy:
+        solved, weight = self._solved or (), self.union.products[0].weight
+        error, bound = (weight * math.prod(getattr(one, name) for one in solved) for name in ("error", "bound"))
+        return ProductStrategy(self.union.names, tuple(one.matrix for one in solved), error, bound)
 
 
-def _solve(gram: Floats, noise: Noise, seed: int, before: Strategy | None, sweep: int) -> Strategy:
-    """Solve OPT0 on a surrogate; Laplace: with restarts in the first sweep, later from the previous strategy."""
-    warm = None if before is None else before.warm
-    return optimise_explicit(gram, noise, seed, warm=warm, starts=0 if sweep else FIRST_STARTS)
+class _SweepDescent:
+    """Block descent from one start; seed 0 starts from the identity, as in the paper.
+
+    A sweep solves the surrogates of all attributes at the same costs, as independent tasks. It then visits the
+    attributes, another one first in every sweep, and takes each solution that decreases the error at the costs of those
+    taken before. The first one visited always does, so a sweep is at least a step of block coordinate descent, and a
+    sweep without gain is a coordinate-wise optimum.
+    """
+
+    def __init__(self, union: Implicit, noise: Noise, seed: int) -> None:
+        self.union, self.noise, self.seed, self.sweep = union, noise, seed, 0
+        self.costs = _begin(union, seed)
+        self.strategies: list[Strategy | None] = [None] * len(union.sizes)
+        self.best, self.done = math.inf, not union.sizes
+
+    @property
+    def problems(self) -> list[AttributeProblem]:
+        """Surrogates of all attributes; Laplace: with restarts at first, later from the strategy before."""
+        grams = [_surrogate(self.union, self.costs, axis) for axis in range(len(self.union.sizes))]
+        starts = FIRST_STARTS if self.sweep < RESTARTED else 0
+        warm = [None if before is None else before.warm for before in self.strategies]
+        return [AttributeProblem(gram / np.trace(gram), self.noise, self.seed, starts, own)
+                for gram, own in zip(grams, warm, strict=True)]  # fmt: skip
+
+    def advance(self, solved: Sequence[Strategy]) -> None:
+        axes, first = range(len(solved)), self.sweep % len(solved)
+        for axis in (*axes[first:], *axes[:first]):
+            prices = _price(self.union.distinct(axis), solved[axis].matrix)
+            if self.strategies[axis] is None or self._value(axis, prices) <= self._value(axis, self.costs[axis]):
+                self.strategies[axis], self.costs[axis] = solved[axis], prices
+        before, self.best = self.best, _total(self.union, self.costs)
+        self.sweep += 1
+        self.done = self.sweep >= SWEEPS or self.best > before * (1 - CONVERGED)
+
+    def _value(self, axis: int, prices: dict[str, float]) -> float:
+        return _dot(self.union, self.costs, axis, prices)
+
+    @property
+    def strategy(self) -> ProductStrategy:
+        factors = tuple(one.matrix for one in self.strategies if one is not None)
+        return ProductStrategy(self.union.names, factors, _total(self.union, self.costs), 0.0)
 
 
 def _begin(union: Implicit, seed: int) -> Costs:
@@ -221,7 +315,13 @@ def optimise_union(
 ) -> UnionStrategy:
     """Solve OPT+ for given groups, or for the better of single products and products grouped under the largest ones."""
     tried = [groups] if groups is not None else distinct_groupings(union)
-    strategies = [_of_groups(union, noise, each, one, seed) for one in tried]
+    parts = [[union.only(group) for group in one] for one in tried]
+    descents = [[_descents(part, noise, STARTS, seed) for part in some] for some in parts]
+    run_descents([one for some in descents for own in some for one in own], each)
+    strategies = [
+        _of_groups(union, noise, one, tuple(map(_best, some, own)))
+        for one, some, own in zip(tried, parts, descents, strict=True)
+    ]
     return min(strategies, key=lambda strategy: strategy.error)
 
 
@@ -258,13 +358,7 @@ def _cells(union: Implicit, names: frozenset[str]) -> int:
     return math.prod(size for name, size in zip(union.names, union.sizes, strict=True) if name in names)
 
 
-def _of_groups(union: Implicit, noise: Noise, each: ParallelMap, groups: Groups, seed: int) -> UnionStrategy:
-    parts = [union.only(group) for group in groups]
-    solved = tuple(each(partial(_solve_union, noise=noise, seed=seed), parts))
+def _of_groups(union: Implicit, noise: Noise, groups: Groups, solved: tuple[ProductStrategy, ...]) -> UnionStrategy:
     shares, error = divide([strategy.error for strategy in solved], noise)
     bound = min(svd_bound(union).value, error)
     return UnionStrategy(solved, tuple(groups), tuple(shares), error, bound)
-
-
-def _solve_union(part: Implicit, noise: Noise, seed: int) -> ProductStrategy:
-    return optimise_product(part, noise, seed=seed)

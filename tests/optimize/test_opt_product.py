@@ -7,7 +7,7 @@ from dpscale import Domain, Workload
 from dpscale.optimize.convex import optimise
 from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.opt_explicit import error_of, optimise_explicit, sensitivity
-from dpscale.optimize.opt_kronecker import optimise_product
+from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
 from dpscale.workload import FAMILIES, root_of
 from dpscale.workload.residual import kron
 
@@ -86,17 +86,54 @@ def test_union_error_is_between_bound_and_identity(noise):
         assert found.error >= optimise(root_of(union.gram())).dual
 
 
-def test_each_receives_independent_tasks():
-    seen = []
+def counting(seen):
+    """Return a parallel map that notes the name and the number of its tasks, and runs them in reverse order."""
 
     def each(function, items):
-        seen.append(len(items := list(items)))
-        return [function(item) for item in items]
+        seen.append((function.task_name, len(items := list(items))))
+        return [function(item) for item in items[::-1]][::-1]
 
+    return each
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_attributes_and_starts_of_a_sweep_are_independent_tasks(noise):
+    """Ten products over eight attributes keep sixteen workers busy in every sweep, with the result of a serial run."""
+    rng, seen = np.random.default_rng(0), []
+    workload = Workload(Domain({f"x{i}": 4 + i for i in range(8)}))
+    for number in range(10):
+        names = [name for name in workload.domain.names if rng.random() < 0.6]
+        workload.add("range" if number % 2 else "prefix", attributes=[names])
+    union = implicit(workload)
+    found, serial = optimise_product(union, noise, counting(seen)), optimise_product(union, noise)
+    assert {name for name, _ in seen} == {"solve-attribute"}
+    assert all(number >= 16 for _, number in seen[:2])
+    assert found.error == serial.error
+    for one, other in zip(found.factors, serial.factors, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_equal_problems_are_solved_once_across_groups():
+    """Three attributes of one size with one family are one problem in all groups of OPT+."""
+    seen = []
+    union = implicit(Workload(Domain({"a": 9, "b": 9, "c": 9})).add("prefix", degree=2))
+    optimise_union(union, "gaussian", counting(seen), groups=[(product,) for product in union.products])
+    assert seen == [("solve-attribute", 1)]
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_descent_ends_at_a_coordinate_optimum(noise):
+    """No attribute's surrogate has a better solution at the end, by the solver itself from the last strategy."""
     union = implicit(UNION)
-    assert optimise_product(union, "gaussian", each).error == optimise_product(union, "gaussian").error
-    optimise_product(implicit(Workload(DOMAIN).add("prefix", attributes=[["a", "b"]])), "gaussian", each)
-    assert seen == [3, 2]
+    found = optimise_product(union, noise)
+    inverses = [np.linalg.pinv(one.T @ one, hermitian=True) for one in found.factors]
+    for axis in range(len(union.sizes)):
+        gram = 0.0
+        for product in union.products:
+            prices = [float((one.gram * own).sum()) for one, own in zip(product.axes, inverses, strict=True)]
+            gram = gram + product.weight * np.prod(np.delete(prices, axis)) * product.axes[axis].gram
+        best = optimise_explicit(gram, noise, starts=6)
+        assert best.error >= found.error * (1 - 1e-3)
 
 
 def test_table_3_and_cps_error_are_reproduced():

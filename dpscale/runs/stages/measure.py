@@ -268,7 +268,7 @@ class MeasurementLoop:
             numbers = sorted({shard_of[names] for names in piece.sources})
             layouts = [one.shards[number] for number in numbers]
             items.append((layouts, piece, self.run.secret, *(handles[number] for number in numbers)))
-        self.engine.map(measure_layouts, items, "measure")
+        self.engine.map(measure_layouts, items, "measure-marginals")
 
     def _run_rounds(self, state: Any, pending: Decision | None, counted: CountedPasses) -> Any:
         """Run rounds of selection, decision, measurement and update."""

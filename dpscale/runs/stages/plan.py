@@ -49,7 +49,7 @@ def most_cells(job: TableJob, engine: Engine) -> int:
 def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> MeasurementPlan:
     """Return the plan of a job; raise PlanError if it does not fit the memory or the requested reconstruction."""
     most = most_cells(job, engine)
-    tools = Tools(engine.each("solve"), user_store(), most)
+    tools = Tools(engine.each("solve-attribute"), user_store(), most)
     measurement_plan = plan_once(job, problem, most, lambda named: plan_problem(named, problem, job.options, tools))
     check_memory(measurement_plan, job, engine)
     job.reconstruction.check(measurement_plan, job.estimating, job.engine.bytes)

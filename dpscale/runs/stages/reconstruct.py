@@ -48,7 +48,7 @@ def perform(run: TableRun, engine: Engine) -> None:
     _cache_estimates(str(run.path), key, run)  # for tasks in this process
     files = list(_files(run))
     errors = engine.map(write_answers, [(str(run.path), key, number, name, sets) for number, name, sets in files],
-                        "answers")  # fmt: skip
+                        "reconstruct-set")  # fmt: skip
     estimates = _open_cached(str(run.path), key)[1]
     write_index(run.path / "answers", run.workload.parts, _index(run, files, errors) | _extrapolated(estimates))
 
