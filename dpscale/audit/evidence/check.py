@@ -52,7 +52,12 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "360bbe784b03778b95a1003481040404cef734030b488eed98826fc347c01aad",
          "cd6ee90b3090f306755f86f5b5a58231cde25d02662b663881a54bfada68ab3b"),
     ),
-    "dpscale-evidence/3": (),
+    "dpscale-evidence/3": (
+        ("e8a1a823ae751a1e5c8f33700fbf1e5beef20b05acfd9997e00982f21ccd4bf9",
+         "080d358ed76d7fa43ef442d369e059fb300b55d4dc1e0c942b14c23763aa2b2a",
+         "cc849c77c0a4284da331d6358cdc97890b5fa6e3ea6ddc92537957b2d24dc4e4",
+         "366b8c3f063d0ba7a4fb5138bf13e37e12d5f6d1618de331862d08d5c59d6923"),
+    ),
 }  # fmt: skip
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
           "run-files.json", "versions.json", "job.toml")  # fmt: skip
