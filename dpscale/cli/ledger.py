@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import click
@@ -80,6 +81,11 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
         *_line("cap", _cap(dataset["cap"])),
         *(line for cap in dataset["former_caps"] for line in _line("before", _cap(cap))),
         *_line("spent", _spent(dataset["spent"], dataset["currency"])),
+        *(
+            line
+            for name, one in dataset.get("periods", {}).items()
+            for line in _line("period", f"{name or 'none'}: {_spent(one, dataset['currency'])}")
+        ),
         *_line("reserved", _spent(dataset["reserved"], dataset["currency"])),
         *_line("left", _left(dataset)),
         *(line for note in dataset["notes"] for line in _line("note", note)),
@@ -100,7 +106,8 @@ def _spent(figures: dict[str, Any], currency: str) -> str:
     epsilon = "infinite" if figures["epsilon"] is None else f"{figures['epsilon']:.6g}"
     amount = figures["pure_epsilon" if currency.startswith("pure") else "squared_mu"]
     cost = "" if amount is None or currency.startswith("pure") else f" (squared mu {amount:.6g})"
-    return f"epsilon {epsilon} at delta {figures['delta']:.6g}{cost}"
+    added = f", additive delta {figures['additive_delta']:.6g}" if "additive_delta" in figures else ""
+    return f"epsilon {epsilon} at delta {figures['delta']:.6g}{cost}{added}"
 
 
 def _left(dataset: dict[str, Any]) -> str:
@@ -116,7 +123,10 @@ def _release(row: dict[str, Any]) -> str:
     epsilon = "infinite" if own["epsilon"] is None else f"{own['epsilon']:.6g}"
     public = ["noise is public: seed"] if row["public"] else []
     figures = f"epsilon {epsilon} at delta {own['delta']:.6g}, squared mu {row['squared_mu']:.6g}"
-    return ", ".join([row["release"], figures, *public, row["state"], _day(row["reserved_at"])])
+    delta, period = (row["cost"].get(name) for name in ("delta", "period"))
+    more = [f"additive delta {float(Fraction(delta)):.6g}"] if delta else []
+    more += [f"period {period}"] if period else []
+    return ", ".join([row["release"], figures, *more, *public, row["state"], _day(row["reserved_at"])])
 
 
 def _day(time: str) -> str:

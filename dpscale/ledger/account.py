@@ -16,7 +16,7 @@ from typing import Any
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import BudgetError, JobError
-from dpscale.privacy.accounting import CURRENCIES, GDP, PURE, Cost, Spending
+from dpscale.privacy.accounting import CURRENCIES, GDP, PURE, Cost, Spending, delta_left, float_above
 from dpscale.privacy.protection import Protection, checked_steps
 
 MOST = 1e12  # largest epsilon of a cap or budget: a larger one overflows later and gives no privacy
@@ -86,8 +86,8 @@ def new_cap(epsilon: float, delta: float, currency: str) -> Cap:
 def largest_epsilon(cap: Cap, history: Spending, kind: Cost, delta: float, steps: int = 1) -> float:
     """Return the largest epsilon, at `delta`, of one more request that the cap admits; 0 if there is none.
 
-    The request has a cost proportional to `kind`. The result has six digits, rounded down, so the cost of exactly this
-    epsilon is admitted.
+    The request has a cost proportional to `kind`, with the same additive delta. The result has six digits, rounded
+    down, so the cost of exactly this epsilon is admitted.
 
     Parameters
     ----------
@@ -101,8 +101,8 @@ def largest_epsilon(cap: Cap, history: Spending, kind: Cost, delta: float, steps
     steps : int
         Number of group-privacy steps at which the request counts.
     """
-    scale = _largest_scale(cap, history, kind.scaled(steps))
-    epsilon = kind.scaled(scale).epsilon(delta) if scale else 0.0
+    scale = _largest_scale(cap, history, kind, steps)
+    epsilon = kind.scaled(scale).epsilon_or_inf(delta) if scale else 0.0
     return shown_below(epsilon * (1 - 1e-9)) if math.isfinite(epsilon) else 0.0
 
 
@@ -115,9 +115,9 @@ def remaining_epsilon(cap: Cap, history: Spending) -> float:
     return largest_epsilon(cap, history, kind, cap.delta)
 
 
-def _largest_scale(cap: Cap, history: Spending, kind: Cost) -> Fraction:
+def _largest_scale(cap: Cap, history: Spending, kind: Cost, steps: int) -> Fraction:
     def fits(scale: Fraction) -> bool:
-        return cap.admits(history.plus(kind.scaled(scale)))
+        return cap.admits(history.plus(kind.scaled(scale).for_group(steps)))
 
     low = Fraction(1)
     while not fits(low):
@@ -156,17 +156,35 @@ def refusal(
     if public:
         return BudgetError("engine.seed", f"noise that anyone can compute, on dataset {dataset!r}, which has a cap",
                            "noise with a secret key", "remove the seed, or use data without a cap")  # fmt: skip
-    at = cap.delta if delta is None or math.isinf(cost.epsilon(delta)) else delta
-    asked = cost.epsilon(at) if epsilon is None else epsilon
+    more = cost.for_group(steps).delta
+    rest = delta_left(cap.delta, history.delta + more)
+    if more and (rest < 0 or (rest == 0 and cap.currency == GDP)):
+        return _refused_delta(dataset, cap, history, more)
+    at = cap.delta if delta is None or math.isinf(cost.epsilon_or_inf(delta)) else delta
+    asked = cost.epsilon_or_inf(at) if epsilon is None else epsilon
     largest = largest_epsilon(cap, history, cost, at, steps)
     worth = largest and largest >= SENSIBLE * max(asked, cap.epsilon)
     fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit" if worth else "nothing more"
     left = f"remaining epsilon {remaining_epsilon(cap, history):.6g} at delta {cap.delta:.6g}"
+    added = f" with additive delta {float_above(more):.6g}" if more else ""
+    left += f" with additive delta {float_above(history.delta):.6g} spent" if history.delta else ""
     return BudgetError(
         "privacy.epsilon",
-        f"requested epsilon {asked:.6g} at delta {at:.6g} of dataset {dataset!r}, {left} of its cap of {cap}",
+        f"requested epsilon {asked:.6g} at delta {at:.6g}{added} of dataset {dataset!r}, {left} of its cap of {cap}",
         fits,
         _remedy(cap, history, cost, largest, asked),
+    )
+
+
+def _refused_delta(dataset: str, cap: Cap, history: Spending, more: Fraction) -> BudgetError:
+    """Return the error for an additive delta that is larger than the remaining delta of the cap."""
+    left = max(0.0, delta_left(cap.delta, history.delta))
+    return BudgetError(
+        "privacy.delta",
+        f"requested additive delta {float_above(more):.6g} of dataset {dataset!r}, remaining delta {left:.6g} of its"
+        f" cap of {cap}",
+        f"an additive delta below {left:.6g}" if left else "no additive delta",
+        "lower the additive delta, raise the cap, or take another dataset",
     )
 
 
@@ -286,6 +304,16 @@ class Account:
         """Composition of the releases whose noise is not completely drawn."""
         return self._sum(row for row in self.releases if row["state"] == "reserved")
 
+    @cached_property
+    def periods(self) -> dict[str, Spending]:
+        """Composition of the releases of each period, in order; empty if no release has one.
+
+        Releases without a period, which may concern every period, are under "".
+        """
+        named = [(cost_from_text(row["cost"]).period, row) for row in self.releases]
+        names = sorted({period for period, _ in named})
+        return {name: self._sum(row for one, row in named if one == name) for name in names} if any(names) else {}
+
     @property
     def charged_before(self) -> int:
         """Number of releases charged before the cap was set; for them the cap is not a privacy filter."""
@@ -312,7 +340,7 @@ class Account:
         protection, cap = protection_of(row), protection_of(self.caps[-1]) if self.caps else None
         if protection and cap and cap.table and protection.unit == cap.unit and not protection.table:
             protection = replace(protection, table=cap.table)
-        return cost_from_text(row["cost"]).scaled(self.steps(protection))
+        return cost_from_text(row["cost"]).for_group(self.steps(protection))
 
     def check_recorded(self) -> None:
         """Raise BudgetError if older releases do not state their privacy unit and the cap does not state it either."""

@@ -32,7 +32,7 @@ from dpscale.ledger.request import Request, check_currency, check_protection, ch
 from dpscale.ledger.rows import findings, statement
 from dpscale.ledger.sqlite_schema import VERSION
 from dpscale.ledger.store import FIELD, Database, Result, Store, repeated
-from dpscale.privacy.accounting import Cost
+from dpscale.privacy.accounting import Cost, Spending
 from dpscale.privacy.protection import Protection
 
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
@@ -290,6 +290,14 @@ class Ledger:
             return {"moved_to": ledgerrows.moved_to(db), "datasets": datasets}
 
         return {"ledger": str(self.path), "schema_version": VERSION} | self._read(act)
+
+    def periods(self, dataset: str) -> dict[str, Spending]:
+        """Return the composition of the releases of each period of the data; empty if no release has a period.
+
+        Releases without a period, which may concern every period, are under "". The budget of the dataset is spent by
+        all of them: periods are not assumed to be disjoint.
+        """
+        return self._read(lambda db: ledgerrows.account(db, checked_name("dataset", dataset)).periods)
 
     def verify(self) -> None:
         """Check the database, its schema and every row. Raises BudgetError for the first fault."""

@@ -74,7 +74,7 @@ class Request:
     def fits(self, account: Account) -> bool:
         """Return whether the history composed with this cost is within the dataset's cap; True without a cap."""
         steps = account.steps(self.protects)
-        return account.cap is None or account.cap.admits(account.spent.plus(self.cost.scaled(steps), self.public))
+        return account.cap is None or account.cap.admits(account.spent.plus(self.cost.for_group(steps), self.public))
 
     def insert(self, db: Database) -> None:
         ledgerrows.insert_release(db, self.entry, (self.epsilon, self.delta), self.protects, self.public, self.facts)

@@ -21,7 +21,7 @@ from dpscale.ledger import chain
 from dpscale.ledger.account import MOST, Account, Cap, Row, canonical, cost_from_text, is_public, remaining_epsilon
 from dpscale.ledger.sqlite_schema import ROWS, STATES, VERSION
 from dpscale.ledger.store import Database
-from dpscale.privacy.accounting import CURRENCIES, PURE, Spending, float_above
+from dpscale.privacy.accounting import CURRENCIES, PURE, Spending, delta_left, float_above
 from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.protection import Protection
 
@@ -31,6 +31,7 @@ CAPS = """SELECT caps.*, currency, unit, relation, bound, unit_table FROM caps L
 RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table FROM releases
     LEFT JOIN protections ON protections.release = releases.release WHERE dataset = ? ORDER BY releases.seq"""
 SLIPS = 2
+MOST_DELTA = math.nextafter(1, 0)  # at a delta of 1 nothing is claimed
 
 
 @dataclass(frozen=True)
@@ -228,10 +229,14 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
     """Return cap, currency, spending, remaining budget and releases of a dataset, ready for JSON; infinity is null.
 
     Totals are stated at the delta of the cap. Without a cap they are stated at the largest delta of a release, or at
-    `stated_delta` if no release has one, or at 0 if the history is pure.
+    `stated_delta` if no release has one, or at 0 if the history is pure; if the additive deltas use that up, they are
+    added to it. `periods`, with the sums of each period, is there only if a release has a period.
     """
     cap = account.cap
     delta = cap.delta if cap else 0.0 if account.currency == PURE else _largest_delta(account, stated_delta)
+    if not cap and account.spent.delta >= delta:
+        delta = min(delta + float_above(account.spent.delta), MOST_DELTA)
+    periods = {name: _figures(account, one, delta) for name, one in account.periods.items()}
     return {
         "cap": _without(account.caps[-1], "seq", "dataset") | {"currency": cap.currency} if cap else None,
         "former_caps": [_without(row, "seq", "dataset") for row in account.caps[:-1]],
@@ -243,7 +248,7 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
         "remaining_epsilon": remaining_epsilon(cap, account.spent) if cap and not cap.boundless else None,
         "notes": notes(account),
         "releases": [_entry(account, row, delta) for row in account.releases],
-    }
+    } | ({"periods": periods} if periods else {})
 
 
 def _largest_delta(account: Account, stated_delta: float) -> float:
@@ -274,7 +279,7 @@ def _figures(account: Account, spending: Spending, delta: float) -> dict[str, An
         "delta": delta,
         "squared_mu": spending.amount("gdp"),
         "pure_epsilon": spending.amount(PURE),
-    }
+    } | ({"additive_delta": float_above(spending.delta)} if spending.delta else {})
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
@@ -283,15 +288,21 @@ def _remaining(account: Account) -> float | None:
     cap = account.cap
     if cap is None or cap.boundless:
         return None
-    most = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, cap.delta) ** 2
+    if (left := delta_left(cap.delta, account.spent.delta)) < 0:
+        return 0.0
+    most = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, left) ** 2
     return max(0.0, most - account.spent.amount(cap.currency))
 
 
 def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
-    """Return one release. `own` is its cost alone, at its own delta, or at the delta of the totals if it has none."""
+    """Return one release.
+
+    `own` is its cost alone, at its own delta, or at the delta of the totals if it has none; a pure one at its additive
+    delta.
+    """
     counted, cost = float_above(account.counted(row).squared_mu), cost_from_text(row["cost"])
-    at = 0.0 if cost.is_pure else row["delta"] or delta
-    epsilon = math.inf if is_public(row) else cost.epsilon(at)
+    at = float_above(cost.delta) if cost.is_pure else row["delta"] or delta
+    epsilon = math.inf if is_public(row) else cost.epsilon_or_inf(min(at, MOST_DELTA))
     told = {"cost": json.loads(row["cost"]), "squared_mu": counted, "public": is_public(row),
             "own": {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": at}}  # fmt: skip
     return _without(row, "seq", "dataset") | told

@@ -220,7 +220,9 @@ def check_affordable(decisions: Sequence[Decision], charged: Cost, rows_per_unit
     parts = list(_parts(decisions, rows_per_unit))
     gaussian, pure = (total_below((c, n) for kind, c, n in parts if kind is pure) for pure in (False, True))
     squares = total_below((cost**2, number) for is_pure, cost, number in parts if is_pure)
-    if gaussian > charged.gaussian or pure > charged.pure or squares > charged.pure_squares:
+    delta = sum((getattr(decision, "additive_delta", Fraction(0)) for decision in decisions), Fraction(0))
+    parts_and_charges = (gaussian, charged.gaussian), (pure, charged.pure), (squares, charged.pure_squares)
+    if any(part > most for part, most in (*parts_and_charges, (delta, charged.delta))):
         raise BudgetError("mechanism", f"round {decisions[-1].round} would measure more than was charged",
                           "the cost stated by the plan", "report this error of the mechanism")  # fmt: skip
 

@@ -51,7 +51,11 @@ class MeasurementRequest(Protocol):
 
 
 class Decision(Protocol):
-    """The measurements of one round."""
+    """The measurements of one round.
+
+    A decision with an additive delta states it as `additive_delta`, a Fraction, to one privacy unit. One without this
+    attribute has none.
+    """
 
     @property
     def round(self) -> int: ...

@@ -4,26 +4,32 @@ Costs are stored per type of mechanism, in exact fractions: Gaussian DP adds squ
 Corollary 2), pure DP adds epsilon. Every other cost is converted to Gaussian DP: pure mechanisms and selections through
 the corner of their trade-off function (docs/privacy.md), old zCDP entries as pi times their rho. A release therefore
 has one squared mu, known when it is charged, and releases add. Conversions to floats happen last and round upwards.
+
+A mechanism with an event that shows more than its noise allows, of probability delta, has an additive delta: its
+trade-off function is at least that of the other parts, minus delta. Additive deltas add (docs/privacy.md).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any
 
 from dpscale.base.errors import BudgetError
 from dpscale.privacy.conversion import (
     checked_delta,
+    checked_epsilon,
     delta_of_mu,
     delta_of_rho,
     epsilon_of_mu,
     epsilon_of_rho,
+    gaussian_power,
     gdp_mu,
     mu_of_exponential,
     mu_of_pure,
+    pure_power,
     rho_of_exponential,
     rho_of_pure,
     zcdp_rho,
@@ -47,6 +53,8 @@ __all__ = [
 
 MOST = 10**15  # largest epsilon for which mu is computed
 PI = Fraction(math.nextafter(math.pi, 4))  # upper bound on pi
+EXACT = ("gaussian", "zcdp", "pure", "pure_squares")  # parts that every cost writes; the others only if they are set
+LONGEST = 64  # characters of a period
 
 
 @dataclass(frozen=True)
@@ -65,26 +73,41 @@ class Cost:
         Sum of the epsilon of pure-DP mechanisms (Laplace).
     pure_squares : Fraction
         Sum of the epsilon² of the same mechanisms. Default: `pure` is a single mechanism.
+    delta : Fraction
+        Additive delta, at most 1: the trade-off function is that of the other parts, minus delta, or above it.
+    period : str
+        Period of the data that the cost is for, such as "2026-02"; empty if it is for no single period. It changes no
+        total: costs of different periods add.
     """
 
     gaussian: Fraction = Fraction(0)
     zcdp: Fraction = Fraction(0)
     pure: Fraction = Fraction(0)
     pure_squares: Fraction = None  # type: ignore[assignment]
+    delta: Fraction = Fraction(0)
+    period: str = ""
 
     def __post_init__(self) -> None:
-        for part in ("gaussian", "zcdp", "pure"):
+        for part in ("gaussian", "zcdp", "pure", "delta"):
             object.__setattr__(self, part, _fraction(part, getattr(self, part)))
         squares = self.pure**2 if self.pure_squares is None else _fraction("pure_squares", self.pure_squares)
         object.__setattr__(self, "pure_squares", squares)
         if (squares > 0) != (self.pure > 0) or squares > self.pure**2:
             raise BudgetError("cost.pure_squares", "does not fit cost.pure", "at most pure², and 0 only with it",
                               "leave it out, and add the costs of several mechanisms")  # fmt: skip
+        if self.delta > 1:
+            raise BudgetError("cost.delta", f"got {float_above(self.delta):.6g}", "an additive delta of at most 1",
+                              "check the probability of the event")  # fmt: skip
+        _check_period(self.period)
 
     def __add__(self, other: Cost) -> Cost:
+        """Return the composition of both, adaptive or not. The sum has a period if all its parts have the same."""
         if not isinstance(other, Cost):
             return NotImplemented
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
+        gaussian, zcdp, pure, squares = (getattr(self, part) + getattr(other, part) for part in EXACT)
+        periods = {one.period for one in (self, other) if one} or {self.period, other.period}
+        period = periods.pop() if len(periods) == 1 else ""
+        return Cost(gaussian, zcdp, pure, squares, min(self.delta + other.delta, Fraction(1)), period)
 
     @classmethod
     def total(cls, costs: Iterable[Cost]) -> Cost:
@@ -94,35 +117,65 @@ class Cost:
     def scaled(self, factor: Fraction | int) -> Cost:
         """Return the cost with every noise scale divided by `factor`.
 
-        Mu and epsilon grow linearly, rho quadratically.
+        Mu and epsilon grow linearly, rho quadratically. The additive delta is a probability that does not follow from
+        a noise scale, and stays.
         """
         square = Fraction(factor) ** 2
-        return Cost(self.gaussian * square, self.zcdp * square, self.pure * factor, self.pure_squares * square)
+        parts = self.gaussian * square, self.zcdp * square, self.pure * factor, self.pure_squares * square
+        return Cost(*parts, self.delta, self.period)
+
+    def for_group(self, size: int) -> Cost:
+        """Return the cost to a group of `size` privacy units: of datasets that `size` neighbour steps connect.
+
+        Mu and epsilon grow linearly. The additive delta grows as d_k = delta + power(d_(k-1)), d_1 = delta, where
+        power(x) is the largest probability, one step further, of an event of probability x (docs/privacy.md).
+
+        Parameters
+        ----------
+        size : int
+            At least 1.
+
+        Returns
+        -------
+        Cost
+            With the additive delta rounded up.
+        """
+        if isinstance(size, bool) or not (isinstance(size, int) and size >= 1):
+            raise BudgetError("size", f"got {size!r}", "an integer >= 1", "count the units of the group")
+        whole, delta, mu = self.scaled(size), self.delta, root_above(self.squared_mu) if self.delta else 0.0
+        for _ in range(size - 1):
+            if delta in (0, 1):
+                break
+            level = float_above(delta)
+            grown = min(gaussian_power(level, mu), pure_power(level, float_above(self.pure)) if self.is_pure else 1.0)
+            delta = min(self.delta + Fraction(grown), Fraction(1))
+        return replace(whole, delta=delta)
 
     def coarsened(self, bits: int = 128) -> Cost:
         """Return the cost rounded up to fractions of `bits` binary digits, for sums with long denominators."""
-        gaussian, zcdp, pure, squares = (_coarse(getattr(self, f.name), bits) for f in fields(self))
-        return Cost(gaussian, zcdp, pure, min(squares, pure**2))
+        gaussian, zcdp, pure, squares, delta = (_coarse(getattr(self, part), bits) for part in (*EXACT, "delta"))
+        return Cost(gaussian, zcdp, pure, min(squares, pure**2), min(delta, Fraction(1)), self.period)
 
     def to_dict(self) -> dict[str, str]:
-        """Return the exact parts as "p/q" strings, ready for JSON."""
-        return {f.name: str(getattr(self, f.name)) for f in fields(self)}
+        """Return the exact parts as "p/q" strings, ready for JSON; additive delta and period only if they are set."""
+        more = {part: value for part in ("delta", "period") if (value := getattr(self, part))}
+        return {part: str(getattr(self, part)) for part in EXACT} | {part: str(value) for part, value in more.items()}
 
     @classmethod
     def from_dict(cls, parts: Mapping[str, str]) -> Cost:
         """Parse the output of `to_dict`; an unknown part is refused, because ignoring it would understate the cost."""
         unknown = sorted(set(parts) - {f.name for f in fields(cls)})
         if unknown:
-            raise BudgetError("cost", f"got the unknown part {unknown[0]!r}", "gaussian, zcdp, pure, pure_squares",
+            raise BudgetError("cost", f"got the unknown part {unknown[0]!r}", ", ".join(f.name for f in fields(cls)),
                               "read it with the version of dpscale that wrote it")  # fmt: skip
         return cls(**parts)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
-        return any(getattr(self, part.name) for part in fields(self))
+        return any(getattr(self, part) for part in (*EXACT, "delta"))
 
     @property
     def is_pure(self) -> bool:
-        """Whether all mechanisms are pure DP."""
+        """Whether all mechanisms are pure DP, except for their additive delta."""
         return not self.gaussian and not self.zcdp
 
     @property
@@ -149,11 +202,45 @@ class Cost:
     def epsilon(self, delta: float) -> float:
         """Return an epsilon for which the whole is (epsilon, delta)-DP, as one release with parts fixed in advance.
 
-        It is exact for Gaussian parts alone. It is inf for delta = 0 unless all parts are pure.
+        It is exact for Gaussian parts alone. It is inf for delta = 0 unless all parts are pure. The additive delta is
+        subtracted from `delta`.
+
+        Raises
+        ------
+        BudgetError
+            If the additive delta uses up `delta`.
         """
         delta = checked_delta(delta)
+        if self.delta and (self.delta > delta or (self.delta == delta and not self.is_pure)):
+            raise BudgetError("delta", f"got {delta:.6g} for a cost with additive delta {float_above(self.delta):.6g}",
+                              "a delta above the additive one", "state the cost at a larger delta")  # fmt: skip
+        return self.epsilon_or_inf(delta)
+
+    def epsilon_or_inf(self, delta: float) -> float:
+        """Return the same as `epsilon`, but inf if the additive delta uses up `delta`."""
+        if (left := delta_left(delta, self.delta)) < 0:
+            return math.inf
         pure = float_above(self.pure) if self.is_pure else math.inf
-        return min(pure, epsilon_of_squared_mu(self.squared_mu, delta))
+        return min(pure, epsilon_of_squared_mu(self.squared_mu, left))
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return a delta for which the whole is (epsilon, delta)-DP, rounded up: that of the mu, plus the additive one.
+
+        It is exact for Gaussian parts alone.
+        """
+        if self.is_pure and self.pure <= checked_epsilon(epsilon):
+            return float_above(self.delta)
+        mu = root_above(self.squared_mu)
+        curve = 1.0 if math.isinf(mu) else delta_of_mu(mu, epsilon)
+        return float_above(min(Fraction(curve) + self.delta, Fraction(1)))
+
+
+def _check_period(period: Any) -> None:
+    fits = isinstance(period, str) and len(period) <= LONGEST and period.isprintable() and period == period.strip()
+    if not fits:
+        raise BudgetError("cost.period", f"got {str(period)[:LONGEST]!r}",
+                          f"a text of at most {LONGEST} printable characters without spaces around it",
+                          'name the period, as in "2026-02", or leave it out')  # fmt: skip
 
 
 def _fraction(part: str, value: Any) -> Fraction:
@@ -182,6 +269,15 @@ def float_above(value: Fraction) -> float:
     except OverflowError:
         return math.inf
     return near if math.isinf(near) or Fraction(near) >= value else math.nextafter(near, math.inf)
+
+
+def delta_left(delta: float, additive: Fraction) -> float:
+    """Return the largest float <= delta - additive; negative if the additive delta is larger."""
+    if not additive:
+        return delta
+    left = Fraction(delta) - additive
+    near = float(left)
+    return near if Fraction(near) <= left else math.nextafter(near, -math.inf)
 
 
 def root_above(value: Fraction) -> float:
@@ -214,12 +310,15 @@ class Spending:
         Whether some release is not pure DP.
     public : bool
         Whether the noise of some release is publicly known.
+    delta : Fraction
+        Sum of the additive deltas, at most 1.
     """
 
     squared_mu: Fraction = Fraction(0)
     pure: Fraction = Fraction(0)
     approximate: bool = False
     public: bool = False
+    delta: Fraction = Fraction(0)
 
     def plus(self, cost: Cost, public: bool = False) -> Spending:
         """Return the spending after one more release, charged as a whole."""
@@ -228,13 +327,18 @@ class Spending:
             self.pure + cost.pure,
             self.approximate or not cost.is_pure,
             self.public or public,
+            min(self.delta + cost.delta, Fraction(1)),
         )
 
     def epsilon(self, currency: str, delta: float) -> float:
-        """Return the epsilon of the whole history in a currency; inf if that currency cannot express it."""
-        if self.public or (currency == PURE and self.approximate):
+        """Return the epsilon of the whole history in a currency; inf if that currency cannot express it.
+
+        The additive deltas are subtracted from `delta`. It is inf if they use it up.
+        """
+        left = delta_left(delta, self.delta)
+        if self.public or left < 0 or (currency == PURE and self.approximate):
             return math.inf
-        return float_above(self.pure) if currency == PURE else epsilon_of_squared_mu(self.squared_mu, delta)
+        return float_above(self.pure) if currency == PURE else epsilon_of_squared_mu(self.squared_mu, left)
 
     def amount(self, currency: str) -> float:
         """Return the amount spent in the currency itself."""

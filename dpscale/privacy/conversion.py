@@ -31,6 +31,8 @@ SMALLEST = sys.float_info.min  # a delta below this is reported as this
 TINY = 1e-290  # below it digits are lost; 2 * epsilon is a sufficient bound
 NEAR = 2.0  # below it, 1/2 + tanh(epsilon/2)/2 is far enough from 1 for its digits
 FAR = 38.0  # beyond so many standard deviations the Gaussian tail is below SMALLEST
+WIDE = 1e-11  # relative, on a tail probability at a rounded quantile: rounding errors grow with the quantile
+MOST_EXPONENT = 700.0  # e^700 is the largest power of e that is used
 
 
 def checked_epsilon(epsilon: float) -> float:
@@ -242,6 +244,24 @@ def mu_of_exponential(epsilon: float) -> float:
         Rounded up.
     """
     return mu_of_pure(checked_epsilon(epsilon) / 2)
+
+
+def gaussian_power(level: float, mu: float) -> float:
+    """Return the power of the best test at a level between N(0, 1) and N(mu, 1): Phi(Phi^-1(level) + mu), rounded up.
+
+    Under mu-Gaussian DP an event of probability `level` has at most this probability for a neighbouring dataset.
+    """
+    from scipy.special import ndtr, ndtri
+
+    if not 0 < level < 1:
+        return level
+    return min(1.0, float(ndtr(ndtri(max(level, TINY)) + mu)) * (1 + WIDE))
+
+
+def pure_power(level: float, epsilon: float) -> float:
+    """Return the largest probability of an event of probability `level` for a neighbour under pure DP, rounded up."""
+    low = math.exp(min(epsilon, MOST_EXPONENT)) * level
+    return min(1.0, low * (1 + SLACK), (level - math.expm1(-epsilon) * (1 - level)) * (1 + SLACK))
 
 
 # Zero-concentrated differential privacy

@@ -43,7 +43,7 @@ class TableComponent:
 
     @property
     def cost(self) -> Cost:
-        return self.run.measurement_plan.cost.scaled(self.steps)
+        return self.run.measurement_plan.cost.for_group(self.steps)
 
     @property
     def plan_digest(self) -> str:

@@ -29,7 +29,7 @@ from dpscale.job import TableJob
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
 from dpscale.job.sections import with_old_names
 from dpscale.job.tables import CompositeJob, TableSection
-from dpscale.privacy.accounting import Cost
+from dpscale.privacy.accounting import Cost, float_above
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
@@ -258,6 +258,11 @@ class CompositeRun(Run):
         if cost.squared_mu > Fraction(budget) * ROUNDING:
             raise BudgetError("privacy", f"components that cost {float(cost.squared_mu):.6g} in total",
                               f"at most the budget of the job, {budget:.6g}", "lower their shares")  # fmt: skip
+        epsilon, delta = self.job.privacy.epsilon, self.job.privacy.delta or 0.0
+        if cost.delta and (epsilon is None or cost.epsilon_or_inf(delta) > epsilon * ROUNDING):
+            raise BudgetError("privacy.delta", f"components with additive delta {float_above(cost.delta):.6g} in total",
+                              "a total cost within the epsilon of the job at its delta",
+                              "lower their additive delta or their shares")  # fmt: skip
         return cost.coarsened()
 
     def charge(self, reserve: bool = True) -> str:

@@ -23,7 +23,7 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.counting.count import encode_batch
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import LinkSection
-from dpscale.privacy.accounting import Cost, epsilon_of_squared_mu
+from dpscale.privacy.accounting import GDP, Cost, Spending, float_above
 from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.links.measuring import SIDES, piece_of, records_of
 from dpscale.runs.stages.report import remaining
@@ -32,6 +32,8 @@ from dpscale.storage.files import present, read_bytes, read_text, write_whole
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import Series
+
+COST = ("epsilon", "delta", "mu", "additive", "period")
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,11 +233,11 @@ def write_report(run: CompositeRun) -> None:
     cost, left = cache(lambda: _cost(run)), cache(lambda: remaining(run))
     values: dict[str, Callable[[], Any]] = {
         **{name: partial(frame.__getitem__, name) for name in frame},
-        **{name: lambda name=name: cost()[name] for name in ("epsilon", "delta", "mu")},  # type: ignore[misc]
+        **{name: lambda name=name: cost()[name] for name in COST},  # type: ignore[misc]
         "neighbours": lambda: describe_neighbours(run.neighbours),
         "components": lambda: _components(run),
-        "guarantees": lambda: [(Cost.from_dict(run.manifest["privacy"]["cost"]).epsilon(delta), delta)
-                               for delta in dict.fromkeys([cost()["delta"], 1e-6, 1e-9])],
+        "guarantees": lambda: [(Cost.from_dict(run.manifest["privacy"]["cost"]).epsilon_or_inf(delta), delta)
+                               for delta in dict.fromkeys([cost()["delta"], 1e-6, 1e-9]) if delta > cost()["additive"]],
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "tables": lambda: _tables(run),
@@ -251,16 +253,17 @@ def write_report(run: CompositeRun) -> None:
 
 def _cost(run: CompositeRun) -> dict[str, Any]:
     delta = run.job.privacy.delta or DELTA
-    spent = Cost.from_dict(run.manifest["privacy"]["cost"]).squared_mu
-    return {"epsilon": epsilon_of_squared_mu(spent, delta), "delta": delta, "mu": float(spent) ** 0.5}
+    spent = Cost.from_dict(run.manifest["privacy"]["cost"])
+    figures = Spending().plus(spent).epsilon(GDP, delta), delta, float(spent.squared_mu) ** 0.5
+    return dict(zip(COST, (*figures, float_above(spent.delta), spent.period), strict=True))
 
 
 def _components(run: CompositeRun) -> list[dict[str, Any]]:
     """Return share, μ and ε of every component alone; their squared μ add."""
     delta = run.job.privacy.delta or DELTA
-    squared = {name: one.cost.squared_mu for name, one in run.components().items()}
-    return [{"name": name, "share": _share(run, name), "mu": float(own) ** 0.5,
-             "epsilon": epsilon_of_squared_mu(own, delta)} for name, own in squared.items()]  # fmt: skip
+    costs = {name: one.cost for name, one in run.components().items()}
+    return [{"name": name, "share": _share(run, name), "mu": float(own.squared_mu) ** 0.5,
+             "epsilon": Spending().plus(own).epsilon(GDP, delta)} for name, own in costs.items()]  # fmt: skip
 
 
 def _tables(run: CompositeRun) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.ledger.account import SENSIBLE
 from dpscale.plans.plan import Plan
-from dpscale.privacy.accounting import Cost
+from dpscale.privacy.accounting import Cost, float_above
 from dpscale.runs.answers import AnswerColumns, read_index, read_trace, relative_errors
 from dpscale.runs.directory import Run
 from dpscale.runs.estimates import estimates_of, model_folder
@@ -210,6 +210,8 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "saving": lambda: counting_cost(run.domain, measurement_plan.counted_sets, job.engine.bytes, workers).saving,
         "measurements": lambda: sum(len(decision.requests) for decision in run.measurements.decisions()),
         "epsilon": lambda: _epsilon(run, run.measurements.spent),
+        "additive": lambda: float_above(run.measurements.spent.delta),
+        "period": lambda: run.measurements.spent.period,
         "rows": lambda: answered(run, SHOWN),
         "index": lambda: len(index()),
         "hidden": lambda: max(len(index()) - 2 * SHOWN, 0),
@@ -279,9 +281,10 @@ def _errors(index: pa.Table) -> dict[str, tuple[Any, Any]]:
 
 
 def _epsilon(run: TableRun, cost: Cost) -> list[tuple[float, float]]:
-    """Return (ε, δ) pairs of a cost, at the job's δ first, then at common ones."""
-    deltas = [0.0] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
-    return [(cost.epsilon(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]
+    """Return (ε, δ) pairs of a cost, at the job's δ first, then at common ones; δ above the additive one only."""
+    deltas = [float_above(cost.delta)] if cost.pure else [run.job.privacy.delta] if run.job.privacy.delta else []
+    figures = [(cost.epsilon_or_inf(delta), delta) for delta in dict.fromkeys([*deltas, 1e-6, 1e-9])]
+    return [one for one in figures if not cost.delta or np.isfinite(one[0])] or figures[:1]
 
 
 def _words(sure: list[dict[str, Any]]) -> list[str]:
