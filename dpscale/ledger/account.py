@@ -20,6 +20,7 @@ from dpscale.privacy.accounting import CURRENCIES, GDP, PURE, Cost, Spending, de
 from dpscale.privacy.protection import Protection, checked_steps
 
 MOST = 1e12  # largest epsilon of a cap or budget: a larger one overflows later and gives no privacy
+RESERVED = 0.5  # of the cap's delta, for additive deltas: it costs 2 % of the squared mu at epsilon 1 and delta 1e-9
 STEPS = 24  # bisections of the scale: finer than the displayed digits
 FINEST = Fraction(1, 2**60)  # a request that does not fit at this scale does not fit at all
 
@@ -37,11 +38,15 @@ class Cap:
     currency : str
         Unit of composition: "gdp" (squared mu of Gaussian DP) or "pure" (epsilon of pure DP). The default is "pure" if
         delta is 0 and "gdp" otherwise.
+    reserved : float
+        Part of delta for additive deltas in "gdp", fixed by the first release, because a cap that exchanges delta for
+        squared mu later is not a privacy filter (docs/privacy.md). In "pure" it is all of delta.
     """
 
     epsilon: float
     delta: float
     currency: str = ""
+    reserved: float = 0.0
 
     def __post_init__(self) -> None:
         if not (_is_number(self.epsilon) and math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -69,7 +74,16 @@ class Cap:
 
     def admits(self, spending: Spending) -> bool:
         """Return whether `spending` is within the cap."""
-        return spending.epsilon(self.currency, self.delta) <= self.epsilon
+        return spending.delta <= self.additive and self.spent_epsilon(spending) <= self.epsilon
+
+    @property
+    def additive(self) -> float:
+        """Largest sum of additive deltas."""
+        return self.reserved if self.currency == GDP else self.delta
+
+    def spent_epsilon(self, spending: Spending) -> float:
+        """Return the epsilon of a history at the cap's delta."""
+        return spending.epsilon(self.currency, self.delta, self.reserved)
 
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:.6g} at delta {self.delta:.6g} in {self.currency}"
@@ -156,9 +170,7 @@ def refusal(
     if public:
         return BudgetError("engine.seed", f"noise that anyone can compute, on dataset {dataset!r}, which has a cap",
                            "noise with a secret key", "remove the seed, or use data without a cap")  # fmt: skip
-    more = cost.for_group(steps).delta
-    rest = delta_left(cap.delta, history.delta + more)
-    if more and (rest < 0 or (rest == 0 and cap.currency == GDP)):
+    if (more := cost.for_group(steps).delta) and history.delta + more > cap.additive:
         return _refused_delta(dataset, cap, history, more)
     at = cap.delta if delta is None or math.isinf(cost.epsilon_or_inf(delta)) else delta
     asked = cost.epsilon_or_inf(at) if epsilon is None else epsilon
@@ -177,15 +189,12 @@ def refusal(
 
 
 def _refused_delta(dataset: str, cap: Cap, history: Spending, more: Fraction) -> BudgetError:
-    """Return the error for an additive delta that is larger than the remaining delta of the cap."""
-    left = max(0.0, delta_left(cap.delta, history.delta))
-    return BudgetError(
-        "privacy.delta",
-        f"requested additive delta {float_above(more):.6g} of dataset {dataset!r}, remaining delta {left:.6g} of its"
-        f" cap of {cap}",
-        f"an additive delta below {left:.6g}" if left else "no additive delta",
-        "lower the additive delta, raise the cap, or take another dataset",
-    )
+    """Return the error for an additive delta that is larger than the remaining part of the cap's delta for it."""
+    left = max(0.0, delta_left(cap.additive, history.delta))
+    got = (f"requested additive delta {float_above(more):.6g} of dataset {dataset!r}, remaining additive delta"
+           f" {left:.6g} of its cap of {cap}")  # fmt: skip
+    return BudgetError("privacy.delta", got, f"at most {left:.6g}" if left else "none",
+                       "lower it, set another cap before the release, or take another dataset")  # fmt: skip
 
 
 def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float, requested: float) -> str:
@@ -269,6 +278,19 @@ class Account:
     def cap(self) -> Cap | None:
         """Cap in force: the last one set, or None."""
         return cap_of(self.caps[-1]) if self.caps else None
+
+    def limit(self, cost: Cost | None = None) -> Cap | None:
+        """Return the cap in force with the part of its delta that is reserved for additive deltas.
+
+        The releases up to the first one after the cap decide: if one of them has an additive delta, `RESERVED` of the
+        cap's delta is reserved, otherwise nothing. `cost` is a request, which may be that first release.
+        """
+        if self.cap is None or self.cap.currency == PURE:
+            return self.cap
+        first = [cost_from_text(row["cost"]) for row in self.releases[: self.charged_before + 1]]
+        if cost is not None and len(self.releases) == self.charged_before:
+            first.append(cost)
+        return replace(self.cap, reserved=self.cap.delta * RESERVED if any(one.delta for one in first) else 0.0)
 
     @cached_property
     def protects(self) -> Protection | None:

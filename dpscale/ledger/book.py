@@ -156,7 +156,8 @@ class Ledger:
             row = ledgerrows.cap_row(cap, protects or before.protects)
             after = Account(dataset, [*before.caps, row], before.releases)
             known = ledgerrows.known_near(db, dataset)
-            change = CapChange(dataset, cap, after.spent.epsilon(cap.currency, cap.delta), len(before.releases), known)
+            spent = (after.limit() or cap).spent_epsilon(after.spent)
+            change = CapChange(dataset, cap, spent, len(before.releases), known)
             if not before.caps or before.cap != cap or before.protects != after.protects:
                 ledgerrows.insert_cap(db, dataset, row)
             return change

@@ -73,15 +73,15 @@ class Request:
 
     def fits(self, account: Account) -> bool:
         """Return whether the history composed with this cost is within the dataset's cap; True without a cap."""
-        steps = account.steps(self.protects)
-        return account.cap is None or account.cap.admits(account.spent.plus(self.cost.for_group(steps), self.public))
+        steps, cap = account.steps(self.protects), account.limit(self.cost)
+        return cap is None or cap.admits(account.spent.plus(self.cost.for_group(steps), self.public))
 
     def insert(self, db: Database) -> None:
         ledgerrows.insert_release(db, self.entry, (self.epsilon, self.delta), self.protects, self.public, self.facts)
 
     def refusal(self, account: Account) -> BudgetError:
         """Return the refusal; its search takes time, so call it outside the transaction."""
-        cap, steps = account.cap, account.steps(self.protects)
+        cap, steps = account.limit(self.cost), account.steps(self.protects)
         assert cap is not None
         return refusal(self.dataset, cap, account.spent, self.cost, self.epsilon, self.delta, self.public, steps)
 

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 
 from dpscale.base.errors import BudgetError
@@ -232,7 +233,7 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
     `stated_delta` if no release has one, or at 0 if the history is pure; if the additive deltas use that up, they are
     added to it. `periods`, with the sums of each period, is there only if a release has a period.
     """
-    cap = account.cap
+    cap = account.limit()
     delta = cap.delta if cap else 0.0 if account.currency == PURE else _largest_delta(account, stated_delta)
     if not cap and account.spent.delta >= delta:
         delta = min(delta + float_above(account.spent.delta), MOST_DELTA)
@@ -266,6 +267,8 @@ def notes(account: Account) -> list[str]:
         said.append("no cap: the epsilon is an odometer's, true if every budget was fixed before the first release")
     elif account.charged_before:
         said.append(f"charged before this cap: {account.charged_before}; for those releases it is an odometer")
+    if (cap := account.limit()) and cap.reserved:
+        said.append(f"reserved for additive deltas: {cap.reserved:.6g} of the cap's delta")
     if account.spent.approximate and account.spent.pure:
         said.append("pure and Gaussian releases are counted together in gdp")
     if any(not row["relation"] for row in account.releases):
@@ -274,8 +277,9 @@ def notes(account: Account) -> list[str]:
 
 
 def _figures(account: Account, spending: Spending, delta: float) -> dict[str, Any]:
+    cap = account.limit()
     figures = {
-        "epsilon": spending.epsilon(account.currency, delta),
+        "epsilon": cap.spent_epsilon(spending) if cap else spending.epsilon(account.currency, delta),
         "delta": delta,
         "squared_mu": spending.amount("gdp"),
         "pure_epsilon": spending.amount(PURE),
@@ -285,10 +289,10 @@ def _figures(account: Account, spending: Spending, delta: float) -> dict[str, An
 
 def _remaining(account: Account) -> float | None:
     """Return the unspent part of the cap in its currency; None without a cap or with one too large to compute with."""
-    cap = account.cap
+    cap = account.limit()
     if cap is None or cap.boundless:
         return None
-    if (left := delta_left(cap.delta, account.spent.delta)) < 0:
+    if (left := delta_left(cap.delta, max(account.spent.delta, Fraction(cap.reserved)))) < 0:
         return 0.0
     most = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, left) ** 2
     return max(0.0, most - account.spent.amount(cap.currency))

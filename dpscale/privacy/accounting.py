@@ -330,12 +330,13 @@ class Spending:
             min(self.delta + cost.delta, Fraction(1)),
         )
 
-    def epsilon(self, currency: str, delta: float) -> float:
+    def epsilon(self, currency: str, delta: float, reserved: float = 0.0) -> float:
         """Return the epsilon of the whole history in a currency; inf if that currency cannot express it.
 
-        The additive deltas are subtracted from `delta`. It is inf if they use it up.
+        The additive deltas, or the part of `delta` that is reserved for them if it is larger, are subtracted from
+        `delta`. It is inf if they use it up.
         """
-        left = delta_left(delta, self.delta)
+        left = delta_left(delta, max(self.delta, Fraction(reserved)))
         if self.public or left < 0 or (currency == PURE and self.approximate):
             return math.inf
         return float_above(self.pure) if currency == PURE else epsilon_of_squared_mu(self.squared_mu, left)

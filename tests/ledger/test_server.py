@@ -25,7 +25,7 @@ from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientEr
 from dpscale.ledger import Ledger, chain, location, postgres_schema, postgres_store as ledgerserver
 from dpscale.ledger.transfer import unreached
 from tests.audit.small import write
-from tests.ledger import test_book, test_protection
+from tests.ledger import test_additive_delta, test_book, test_protection
 from tests.ledger.conftest import Server, free_port
 from tests.ledger.test_book import (
     DELTA,
@@ -55,6 +55,12 @@ SHARED = {
         "unit_release_counts_twice_for_rows", "cap_fixes_the_protected_unit",
         "delta_zero_means_pure_cap", "currency_is_fixed_after_first_charge",
         "release_with_public_noise_is_marked_and_refused_under_cap",
+    ),
+    test_additive_delta: (
+        "row_carries_additive_delta_and_period", "stored_row_without_its_period_or_delta_is_detected",
+        "cap_counts_additive_deltas", "first_release_decides_whether_the_cap_reserves_delta",
+        "release_for_units_counts_for_rows_with_grown_delta", "periods_are_summed_and_all_count",
+        "ledger_without_both_shows_neither",
     ),
 }  # fmt: skip
 globals().update(
