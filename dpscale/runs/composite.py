@@ -259,7 +259,7 @@ class CompositeRun(Run):
             raise BudgetError("privacy", f"components that cost {float(cost.squared_mu):.6g} in total",
                               f"at most the budget of the job, {budget:.6g}", "lower their shares")  # fmt: skip
         epsilon, delta = self.job.privacy.epsilon, self.job.privacy.delta or 0.0
-        if cost.delta and (epsilon is None or cost.epsilon_or_inf(delta) > epsilon * ROUNDING):
+        if cost.delta and epsilon is not None and cost.epsilon_or_inf(delta) > epsilon * ROUNDING:
             raise BudgetError("privacy.delta", f"components with additive delta {float_above(cost.delta):.6g} in total",
                               "a total cost within the epsilon of the job at its delta",
                               "lower their additive delta or their shares")  # fmt: skip

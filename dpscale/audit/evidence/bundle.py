@@ -20,7 +20,7 @@ from dpscale.audit.evidence.draws import EventCounts, domain_file, draws_and_fac
 from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger.chain import Link
-from dpscale.privacy.accounting import PURE, Cost
+from dpscale.privacy.accounting import PURE, Cost, float_above
 from dpscale.runs.directory import Run, now
 from dpscale.runs.manifest import check_output, disk_errors, versions
 from dpscale.runs.stages import STAGES
@@ -48,7 +48,8 @@ SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 PUBLIC = ("plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
         "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
-TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes")
+TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes",
+          "periods")  # fmt: skip
 
 Fields = dict[str, Any]
 Signer = tuple[str, Callable[[bytes], str]]
@@ -140,25 +141,26 @@ def _events(run: Run, ledger: Fields, costs: EventCounts) -> Fields:
 
 
 def _claim(cost: Mapping[str, str], delta: float) -> Fields:
-    """Return the claim of a ledger's entry: ε at δ, where δ is 0 for pure costs."""
+    """Return the claim of a ledger's entry: ε at δ, where δ is the additive one, or 0, for pure costs."""
     whole = Cost.from_dict(cost)
-    delta = 0.0 if whole.is_pure else delta
-    epsilon = whole.epsilon(delta)
+    delta = float_above(whole.delta) if whole.is_pure else delta
+    epsilon = whole.epsilon_or_inf(delta)
     return {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": delta, "cost": dict(cost)}
 
 
 def _of_cost(cost: Mapping[str, str], currency: str) -> EventCounts:
-    """Return an entry as an event in the currency of its dataset."""
+    """Return an entry as an event in the currency of its dataset, and its additive δ as another one."""
     whole = Cost.from_dict(cost)
-    return Counter({("pure", whole.pure) if currency.startswith(PURE) else ("gaussian", whole.squared_mu): 1})
+    added = Counter({("delta", whole.delta): 1} if whole.delta else {})
+    return added + Counter({("pure", whole.pure) if currency.startswith(PURE) else ("gaussian", whole.squared_mu): 1})
 
 
 def _for_groups(charged: EventCounts, spent: Fields) -> EventCounts:
     """Return the cost beyond the entries, from group privacy of releases that protect less than the dataset."""
     more = EventCounts()
-    for kind, name in (("gaussian", "squared_mu"), ("pure", "pure_epsilon")):
+    for kind, name in (("gaussian", "squared_mu"), ("pure", "pure_epsilon"), ("delta", "additive_delta")):
         here = sum((cost * count for (own, cost), count in charged.items() if own == kind), Fraction(0))
-        beyond = Fraction(spent[name] or 0) - here
+        beyond = Fraction(spent.get(name) or 0) - here
         if here and beyond > here * Fraction(1e-9):
             more[kind, beyond] += 1
     return more

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,9 @@ def _found(folder: Path, expected: str | None, heads: Mapping[str, int] | None) 
         "own_scripts": _own_scripts(folder, hashes["files"]),
         "head": chain["head"] if chain else None,
         "later_entries": _later(folder, chain, heads),
-        "unverified": [] if expected else [*_unverified(heads, signed), *crosscheck.unverified(folder)],
+        "unverified": []
+        if expected
+        else [*_unverified(heads, signed), *_stated(components), *crosscheck.unverified(folder)],
     }
 
 
@@ -153,6 +155,12 @@ def _unverified(heads: Mapping[str, int] | None, signed: str | None) -> Iterator
                "units, domain and plan; the curator's key (--public-key) covers all files")  # fmt: skip
     if signed is not None:
         yield "whose key signed it: give the expected key with --public-key"
+
+
+def _stated(components: Sequence[Fields]) -> Iterator[str]:
+    """Yield a sentence for each component that states an additive δ."""
+    yield from (f"the additive δ of {sensitivities.label(one)}, which draws.json states" for one in components
+                if "delta" in one)  # fmt: skip
 
 
 def _own_scripts(folder: Path, hashes: Mapping[str, str]) -> bool:

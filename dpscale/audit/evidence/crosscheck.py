@@ -48,7 +48,7 @@ CONSTANTS = {
 VALUES = re.compile(
     r"(^|/)measurements/[^/]+\.parquet$|^links/[^/]+/(links|degrees|siblings|u|v|both|round-[0-9]+)\.npy$"
 )
-UNNAMED = ("auto",)  # settings that choose a mechanism
+UNNAMED, OTHER = ("auto",), ("selection", "delta")  # settings that choose a mechanism; kinds of events besides draws
 TABLE_BOUND = "largest column norms of integer matrices, exactly: strategies.json"
 LINK_BOUND = "exactly, from bounds of links and of the norms of features: draws.json"
 NEIGHBOURS = {
@@ -188,7 +188,7 @@ def _share(files: Fields) -> Fraction:
     kinds = {"gaussian": "gaussian", "laplace": "pure", "pure": "pure"}
     for kind in ("gaussian", "pure"):
         own = [one for one in events if kinds.get(one["kind"]) == kind]
-        if Fraction(cost.get(kind) or 0) and len(own) == len([one for one in events if one["kind"] != "selection"]):
+        if Fraction(cost.get(kind) or 0) and len(own) == len([one for one in events if one["kind"] not in OTHER]):
             return sum((Fraction(one["cost"]) * int(one["count"]) for one in own), Fraction(0)) / Fraction(cost[kind])
     return Fraction(1)
 

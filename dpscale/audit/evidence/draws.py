@@ -86,7 +86,10 @@ def _table(run: Run, name: str, decisions: Sequence[Decision], names: Names) -> 
         "draws": [one for decision in decisions for one in _drawn(table.measurements, decision, names)],
         "selections": [one for decision in decisions for one in _selections(decision)],
     }
-    costs = EventCounts()
+    costs, spent = EventCounts(), table.measurements.spent
+    if spent.delta:
+        component["delta"] = str(spent.delta)
+        costs["delta", spent.for_group(steps).delta] += 1
     for request in (request for decision in decisions for request in decision.requests):
         kind = _kind(request.draw)
         costs[kind, request.draw.cost * (steps if kind == "laplace" else steps**2)] += 1

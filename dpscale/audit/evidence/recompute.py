@@ -8,6 +8,7 @@ compares it with the claim.
 
 crosscheck.py compares the files with each other; sensitivities.py computes the cost of a draw from its integers. Events
 without Gaussian noise enter Gaussian DP by their μ: ε-DP with 2Φ⁻¹(e^ε/(1 + e^ε)), a selection of range ε with ε/2.
+Events of the kind "delta" are additive δ, which add and are subtracted from the δ of a claim.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -23,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from dpscale.audit.evidence.crosscheck import cross_faults, tomllib
-    from dpscale.audit.evidence.sensitivities import Events, Fields, check_draws, delta_of_mu, mu_of_pure
+    from dpscale.audit.evidence.sensitivities import Events, Fields, check_draws, delta_of_mu, grown_delta, mu_of_pure
 else:  # in a bundle, in which no files may be created
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(Path(__file__).parent))  # also where Python is isolated
     from crosscheck import cross_faults, tomllib
-    from sensitivities import Events, Fields, check_draws, delta_of_mu, mu_of_pure
+    from sensitivities import Events, Fields, check_draws, delta_of_mu, grown_delta, mu_of_pure
 
 ROUNDING = 1e-9  # relative tolerance of sums that contain floats
 SMALL = 1e-12  # δ for the accountants of dp-accounting in a pure release
@@ -61,11 +62,38 @@ def has_wrong_multiplier(listed: list[Fields]) -> bool:
 
 def ledger_events(ledger: Fields) -> Events:
     """Return the ledger's entries as events in its currency: each a Gaussian mechanism or an ε."""
+    added = sum((Events({("delta", additive_delta(row, ledger)): 1}) for row in ledger["releases"]), Events())
     if ledger["currency"].startswith("pure"):
         return sum((Events({("pure", steps(row, ledger) * Fraction(row["cost"]["pure"])): 1})
-                    for row in ledger["releases"]), Events())  # fmt: skip
+                    for row in ledger["releases"]), added)  # fmt: skip
     return sum((Events({("gaussian", squared_mu(scale_cost(row["cost"], steps(row, ledger)))): 1})
-                for row in ledger["releases"]), Events())  # fmt: skip
+                for row in ledger["releases"]), added)  # fmt: skip
+
+
+def additive_delta(row: Fields, ledger: Fields) -> Fraction:
+    """Return the additive δ of an entry over the steps of the dataset."""
+    cost = row["cost"]
+    is_pure = not any(Fraction(cost.get(name) or 0) for name in ("gaussian", "zcdp"))
+    pure = float(Fraction(cost.get("pure") or 0)) if is_pure else math.inf
+    return grown_delta(Fraction(cost.get("delta") or 0), math.sqrt(squared_mu(cost)), pure, steps(row, ledger))
+
+
+def period_faults(ledger: Fields) -> Iterator[str]:
+    """Yield a fault if the sums of the periods are not those of their entries; there are none without a period."""
+    rows, sums = ledger["releases"], ledger.get("periods", {})
+    names = {row["cost"].get("period", "") for row in rows}
+    if set(sums) != (names if any(names) else set()):
+        yield "ledger.json does not list the periods of its entries"
+        return
+    for name, figures in sums.items():
+        own = [row for row in rows if row["cost"].get("period", "") == name]
+        squared = sum(squared_mu(scale_cost(row["cost"], steps(row, ledger))) for row in own)
+        parts = (
+            (figures["squared_mu"], squared),
+            (figures.get("additive_delta", 0), sum(additive_delta(row, ledger) for row in own)),
+        )
+        if any(stated is not None and abs(stated - part) > ROUNDING * part for stated, part in parts):
+            yield f"ledger.json has sums of the period {name!r} that differ from its entries"
 
 
 def steps(row: Fields, ledger: Fields) -> int:
@@ -94,7 +122,15 @@ def squared_mu(cost: Fields) -> Fraction:
 
 def covers(one: Events, other: Events) -> bool:
     """Return whether events cost at least as much as others, kind by kind, up to rounding; group privacy adds some."""
-    return all(total(one, kind) >= total(other, kind) * Fraction(1 - ROUNDING) for kind in ("gaussian", "pure"))
+    kinds = ("gaussian", "pure", "delta")
+    return all(total(one, kind) >= total(other, kind) * Fraction(1 - ROUNDING) for kind in kinds)
+
+
+def are_listed(events: Events, listed: Events) -> bool:
+    """Return whether the events are listed; an additive δ may be listed as more, because it grows by the charged μ."""
+    same = Events({event: count for event, count in listed.items() if event[0] != "delta"})
+    own = Events({event: count for event, count in events.items() if event[0] != "delta"})
+    return same == own and total(events, "delta") <= total(listed, "delta") * Fraction(1 + ROUNDING)
 
 
 def total(events: Events, *kinds: str) -> Fraction:
@@ -122,7 +158,7 @@ def as_gaussian(events: Events) -> float:
 
 
 def as_zcdp(events: Events) -> Fraction:
-    return sum((count * AS_ZCDP[kind](cost) for (kind, cost), count in events.items()), Fraction(0))
+    return sum((count * AS_ZCDP[kind](cost) for (kind, cost), count in events.items() if kind in AS_ZCDP), Fraction(0))
 
 
 def charged_and_due(cost: Fields, events: Events) -> tuple[Fraction, Fraction]:
@@ -167,7 +203,10 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
 
 def bounds(events: Events, delta: float) -> dict[str, float]:
-    """Return valid bounds of ε for the composed events, by name."""
+    """Return valid bounds of ε for the composed events, by name; none if their additive δ exceeds δ."""
+    if (left := Fraction(delta) - total(events, "delta")) < 0:
+        return {}
+    delta = float(left)
     gaussian, pure, unknown = float(total(events, "gaussian")), float(total(events, *PURE)), total(events, "zcdp")
     found = {} if gaussian or unknown else {"the sum of pure ε": pure}
     if delta > 0:
@@ -180,11 +219,14 @@ def bounds(events: Events, delta: float) -> dict[str, float]:
 
 
 def dp_accounting_bounds(events: Events, delta: float) -> dict[str, float]:
-    """Return the bounds of Google's accountants; empty if they are not installed."""
+    """Return the bounds of Google's accountants; empty if they are not installed or the additive δ exceeds δ."""
     try:
         import dp_accounting as dp
     except ImportError:
         return {}
+    if (left := Fraction(delta) - total(events, "delta")) < 0:
+        return {}
+    delta, events = float(left) or SMALL, Events({one: count for one, count in events.items() if one[0] != "delta"})
     orders = [1 + math.exp(step / 50) for step in range(-300, 601)]
     accountants = {"dp-accounting, PLD": (dp.pld.PLDAccountant(), _as_losses(dp, events)),
                    "dp-accounting, RDP": (dp.rdp.RdpAccountant(orders), _one_by_one(dp, events))}  # fmt: skip
@@ -227,7 +269,7 @@ def faults(folder: str | Path) -> list[str]:
     """Return the claims that fail, without dp-accounting; none if all are correct."""
     draws, events, ledger = (read(folder, name) for name in ("draws.json", "events.json", "ledger.json"))
     recomputed, found = check_draws(draws, read(folder, "strategies.json")["factors"])
-    if recomputed != count_events(events["release"]["events"]):
+    if not are_listed(recomputed, count_events(events["release"]["events"])):
         found.append("events.json does not list the events of the draws")
     charges = {row["release"]: row["cost"] for row in ledger["releases"]}
     if draws["release"] != events["release"]["name"] or draws["release"] not in charges:
@@ -242,6 +284,10 @@ def faults(folder: str | Path) -> list[str]:
     paid, due = charged_and_due(charges[draws["release"]], recomputed)
     if due > paid:
         found.append(f"the draws cost {float(due):.9g}, but {float(paid):.9g} was charged")
+    added, most = total(recomputed, "delta"), Fraction(charges[draws["release"]].get("delta") or 0)
+    if added > most * Fraction(1 + ROUNDING):
+        found.append(f"the draws have an additive δ of {float(added):.9g}, but {float(most):.9g} was charged")
+    found += period_faults(ledger)
     found += [fault for name in ("release", "dataset") if (fault := _above(name, events[name]))]
     return found or cross_faults(folder)
 
@@ -263,7 +309,7 @@ def _explain_mismatch(name: str, claim: Fields, found: dict[str, float], most: f
 
 def account(name: str, claim: Fields) -> tuple[dict[str, float], str]:
     """Return the bounds of dp-accounting, and a message if they are above the claim."""
-    found = dp_accounting_bounds(count_events(claim["events"]), claim["delta"] or SMALL)
+    found = dp_accounting_bounds(count_events(claim["events"]), claim["delta"])
     return found, _explain_mismatch(name, claim, found, claim["epsilon"] * (1 + DISCRETE) + DISCRETE) if found else ""
 
 

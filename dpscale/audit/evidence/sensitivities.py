@@ -5,7 +5,8 @@ squared norm of a column of the integer matrix K. Gaussian noise of variance v i
 μ² = (m Δ k)²/(v − 8). Laplace noise of scale s costs ε = m Δ₁ k / s, with Δ₁ the largest L1 norm. Over several axes K
 is a product, and the norms multiply. A selection is an exponential mechanism whose loss lies in an interval of length
 `range`: as Gaussian DP it has μ = 2Φ⁻¹(e^{range/2}/(1 + e^{range/2})). If `steps` neighbours of a table connect two of
-the release, μ, ε and the range grow by that factor.
+the release, μ, ε and the range grow by that factor. A component may state an additive δ, the chance of an event that
+shows more than its noise allows. Over k steps it is δ_k = δ + Φ(Φ⁻¹(δ_(k−1)) + μ), or δ + e^ε δ_(k−1) for pure ε.
 
 Draws of a link measure sums over links, of which neighbours change `moved`. A unit changes their number by `moved`, and
 a histogram of degrees by at most 1 at each of `bound` thresholds for each role of its row, plus, for the rows at the
@@ -24,7 +25,7 @@ import sys
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from statistics import NormalDist
 from typing import Any
@@ -116,9 +117,39 @@ def check_draws(draws: Fields, factors: dict[str, Fields]) -> tuple[Events, list
     for component in components(draws):
         own, found = table_events(component, norm, known) if component["kind"] == "table" else link_events(component)
         selected, more = selection_events(component)
-        events += own + selected
+        events += own + selected + failure_events(component, own + selected)
         faults += found + more
     return events, faults
+
+
+def failure_events(component: Fields, own: Events) -> Events:
+    """Return the stated additive δ of a component as an event; `own` has its other events, over all its steps."""
+    delta, steps = Fraction(component.get("delta") or 0), int(component.get("steps", 1))
+    if not delta:
+        return Events()
+    mu = math.sqrt(sum(count * AS_GAUSSIAN[kind](float(cost)) for (kind, cost), count in own.items()))
+    laplace = sum(float(cost) * count for (kind, cost), count in own.items() if kind == "laplace")
+    pure = laplace / steps if all(kind == "laplace" for kind, _ in own) else math.inf
+    return Events({("delta", grown_delta(delta, mu / steps, pure, steps)): 1})
+
+
+AS_GAUSSIAN: dict[str, Callable[[float], float]] = {  # μ² of the events of draws
+    "gaussian": lambda squared: squared,
+    "laplace": lambda epsilon: mu_of_pure(epsilon) ** 2,
+    "selection": lambda epsilon: mu_of_pure(epsilon / 2) ** 2,
+}
+
+
+def grown_delta(delta: Fraction, mu: float, pure: float, steps: int) -> Fraction:
+    """Return an additive δ over `steps` neighbours, each at this μ and, if finite, at this pure ε."""
+    if not 0 <= delta <= 1:
+        raise ValueError("an additive δ is a probability")
+    grown = delta
+    for _ in range(steps - 1):
+        level = float(grown)
+        power = _tail(-NormalDist().inv_cdf(level) - mu) if 0 < level < 1 else level
+        grown = min(delta + Fraction(min(power, math.exp(min(pure, 700)) * level)), Fraction(1))
+    return grown
 
 
 def table_events(table: Fields, norm: dict[str, tuple[int, int]], known: dict[str, str]) -> tuple[Events, list[str]]:
