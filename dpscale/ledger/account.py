@@ -20,7 +20,7 @@ from dpscale.privacy.accounting import CURRENCIES, GDP, PURE, Cost, Spending, de
 from dpscale.privacy.protection import Protection, checked_steps
 
 MOST = 1e12  # largest epsilon of a cap or budget: a larger one overflows later and gives no privacy
-RESERVED = 0.5  # of the cap's delta, for additive deltas: it costs 2 % of the squared mu at epsilon 1 and delta 1e-9
+RESERVED = 0.5  # of the cap's delta, for additive deltas: it costs 4 % of the squared mu at epsilon 1 and delta 1e-9
 STEPS = 24  # bisections of the scale: finer than the displayed digits
 FINEST = Fraction(1, 2**60)  # a request that does not fit at this scale does not fit at all
 
@@ -287,10 +287,10 @@ class Account:
         """
         if self.cap is None or self.cap.currency == PURE:
             return self.cap
-        first = [cost_from_text(row["cost"]) for row in self.releases[: self.charged_before + 1]]
-        if cost is not None and len(self.releases) == self.charged_before:
-            first.append(cost)
-        return replace(self.cap, reserved=self.cap.delta * RESERVED if any(one.delta for one in first) else 0.0)
+        before = self.charged_before
+        has_delta = any('"delta"' in row["cost"] for row in self.releases[: before + 1])
+        has_delta |= cost is not None and bool(cost.delta) and len(self.releases) == before
+        return replace(self.cap, reserved=self.cap.delta * RESERVED if has_delta else 0.0)
 
     @cached_property
     def protects(self) -> Protection | None:
@@ -332,7 +332,8 @@ class Account:
 
         Releases without a period, which may concern every period, are under "".
         """
-        named = [(cost_from_text(row["cost"]).period, row) for row in self.releases]
+        named = [(cost_from_text(row["cost"]).period if '"period"' in row["cost"] else "", row)
+                 for row in self.releases]  # fmt: skip
         names = sorted({period for period, _ in named})
         return {name: self._sum(row for one, row in named if one == name) for name in names} if any(names) else {}
 

@@ -2,7 +2,7 @@
 
 Costs of releases that protect different units do not add. If neighbours under one relation can be connected by a fixed
 number of neighbour steps under another, the costs add after group privacy, which is exact in both currencies: g steps
-give g mu and g epsilon.
+give g mu and g epsilon. An additive delta grows with them (`Cost.for_group`).
 """
 
 from __future__ import annotations

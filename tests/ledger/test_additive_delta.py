@@ -273,6 +273,15 @@ def test_command_shows_both(ledger: Ledger, path: str) -> None:  # noqa: F811
     assert listed["datasets"]["adult"]["periods"]["2026-02"]["epsilon"] == pytest.approx(1, rel=1e-9)
 
 
+@pytest.mark.parametrize("period", ['"delta"', '\\"delta":', '{"period": "x"}', "Février 2026", '"'])
+def test_period_with_quotes_is_no_additive_delta(ledger: Ledger, period: str) -> None:  # noqa: F811
+    """The fields of a row are recognised in its text."""
+    ledger.set_cap("adult", 1.0, DELTA)
+    ledger.charge("adult", "r1", Cost(gaussian="1/1000000", period=period), DIGEST)
+    assert list(ledger.periods("adult")) == [period]
+    assert ledger._read(lambda db: rows.account(db, "adult")).limit() == Cap(1.0, DELTA)
+
+
 # Adaptive adversaries
 
 
