@@ -20,7 +20,8 @@ from dpscale.privacy.protection import Protection
 from tests.audit.test_bundle import GAUSSIAN, PURE, UNIT, run_command, run_job, write_run_bundle
 
 STORED = {
-    form: Path(__file__).parent / "stored" / f"{name}.tar.xz" for form, name in {1: "26445dd", 2: "a84d886"}.items()
+    form: Path(__file__).parent / "stored" / f"{name}.tar.xz"
+    for form, name in {1: "26445dd", 2: "a84d886", 3: "0dbc6a1"}.items()
 }
 FILES = ("draws", "strategies", "events", "ledger", "selftest", "checklist", "run-files", "versions")
 
@@ -387,6 +388,15 @@ def test_bundle_of_older_version_passes(older_bundles, kind):
     assert found["unverified"]
     with pytest.raises(JobError, match="has no hash chain"):
         check_bundle(older_bundles / kind, heads={"0" * 64: 0})
+
+
+@pytest.mark.parametrize("kind", ["plan", "adaptive", "laplace", "units", "rooted"])
+def test_bundle_of_format_3_without_additive_delta_passes(tmp_path, kind):
+    """The scripts are those from before costs had an additive delta and a period."""
+    found = check_bundle(unpack(3, tmp_path) / kind)
+    assert found["own_scripts"]
+    script = subprocess.run([sys.executable, "-I", "-S", tmp_path / kind / "recompute.py"], capture_output=True)
+    assert script.returncode == 0
 
 
 @pytest.mark.parametrize("kind", ["plan", "adaptive", "laplace", "units"])
