@@ -5,11 +5,13 @@ and its value is Zipf-like in either case. Chunk c of a seed always has the same
 in parts.
 
     python data/generate.py OUT --rows 1000000 --attributes 20 --sizes 2,4,10,50
+    python data/generate.py OUT --rows 50000 --domain data/schemas/adult.toml
 """
 
 from __future__ import annotations
 
 import argparse
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -31,19 +33,26 @@ def zipf(uniform: np.ndarray, size: int, exponent: float) -> np.ndarray:
     return np.minimum(np.searchsorted(edges, uniform, side="right"), size - 1)
 
 
-def chunk(number: int, rows: int, sizes: list[int], seed: int, exponent: float, follow: float) -> pa.Table:
+def read_schema(path: Path) -> dict[str, int]:
+    """Return the sizes of the attributes of a domain file, which are all coded."""
+    return {name: one["size"] for name, one in tomllib.loads(path.read_text())["attributes"].items()}
+
+
+def chunk(number: int, rows: int, sizes: dict[str, int], seed: int, exponent: float, follow: float) -> pa.Table:
     """Return chunk `number` of the table, of at most CHUNK rows."""
     random = np.random.default_rng([seed, number])
     hidden = random.random(CHUNK)
     columns = {}
-    for index, size in enumerate(sizes):
+    for name, size in sizes.items():
         own, follows = random.random(CHUNK), random.random(CHUNK) < follow
         values = zipf(np.where(follows, hidden, own), size, exponent)
-        columns[f"x{index:02d}"] = pa.array(values[:rows].astype(np.uint8 if size <= 256 else np.uint16))
+        columns[name] = pa.array(values[:rows].astype(np.uint8 if size <= 256 else np.uint16))
     return pa.table(columns)
 
 
-def generate(out: Path, rows: int, sizes: list[int], seed: int, files: int, exponent: float, follow: float) -> None:
+def generate(
+    out: Path, rows: int, sizes: dict[str, int], seed: int, files: int, exponent: float, follow: float
+) -> None:
     """Write the table into out/table, and its domain file."""
     (out / "table").mkdir(parents=True, exist_ok=True)
     chunks = [(c, min(CHUNK, rows - c * CHUNK)) for c in range(-(-rows // CHUNK))]
@@ -55,7 +64,7 @@ def generate(out: Path, rows: int, sizes: list[int], seed: int, files: int, expo
             writer.write_table(table)
         if writer:
             writer.close()
-    tables = (f'[attributes.x{i:02d}]\nkind = "coded"\nsize = {size}\n' for i, size in enumerate(sizes))
+    tables = (f'[attributes.{name}]\nkind = "coded"\nsize = {size}\n' for name, size in sizes.items())
     (out / "domain.toml").write_text("\n".join(tables))
 
 
@@ -65,12 +74,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--attributes", type=int, default=20)
     parser.add_argument("--sizes", default="2,4,10,50", help="sizes, repeated over the attributes")
+    parser.add_argument(
+        "--domain", type=Path, help="domain file of coded attributes, instead of --attributes and --sizes"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--files", type=int, default=16)
     parser.add_argument("--exponent", type=float, default=1.1)
     parser.add_argument("--follow", type=float, default=0.5)
     given = parser.parse_args()
-    sizes = repeat_sizes(given.attributes, [int(size) for size in given.sizes.split(",")])
+    listed = repeat_sizes(given.attributes, [int(size) for size in given.sizes.split(",")])
+    sizes = read_schema(given.domain) if given.domain else {f"x{i:02d}": size for i, size in enumerate(listed)}
     generate(given.out, given.rows, sizes, given.seed, given.files, given.exponent, given.follow)
 
 

@@ -43,7 +43,7 @@ def draw_fares(kind: str, rng: np.random.Generator) -> np.ndarray:
     return np.clip(drawn, 0, 49.999)
 
 
-@pytest.mark.parametrize("bins", [5, 20, 100])
+@pytest.mark.parametrize("bins", [5, 20, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["skewed", "even", "at edges"])
 def test_mean_interval_covers_true_mean(bins, kind):
     rng, domain, covered, widths = np.random.default_rng(bins), make_domain(bins), 0, []

@@ -112,11 +112,14 @@ WANTED = (
     "set nulls of these attributes, or widen their domains "
     "(`dpscale domain check FILE DATA` shows the values; its output is private)"
 )
+UNIT = {"privacy_unit": "person", "max_rows_per_unit": 3}
 ENGINES = [("threads", "1GiB"), ("synchronous", "1MiB"), ("processes", "1GiB")]
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("unit", [{}, {"privacy_unit": "person", "max_rows_per_unit": 3}])
+@pytest.mark.parametrize(("kind", "unit"), [
+    ("csv", {}), ("parquet", UNIT),
+    pytest.param("csv", UNIT, marks=pytest.mark.slow), pytest.param("parquet", {}, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_run_names_all_refused_columns_on_every_engine(place, kind, unit):
     messages = set()
     for number, (scheduler, memory) in enumerate(ENGINES):

@@ -16,6 +16,7 @@ from tests.cluster.conftest import ROOT
 from tests.cluster.released import assert_same_release, release_bytes
 from tests.cluster.troubles import ROUNDS, kill_at_stage
 from tests.cluster.waiting import eventually
+from tests.selection import mostly_slow
 
 JOB = {
     "mechanism": {"name": "aim-grem"},
@@ -53,7 +54,7 @@ def test_cluster_gives_bytes_of_threads(client, job, expected):
     assert_same_release(run(job, "cluster", client), expected)
 
 
-@pytest.mark.parametrize("place", ROUNDS)
+@pytest.mark.parametrize("place", mostly_slow(ROUNDS, ("first measuring", "scoring")))
 def test_killed_workers_in_round_do_not_change_release(cluster, client, job, expected, place):
     before = {worker.pid for worker in cluster.workers.values()}
     client.run(kill_at_stage, place)

@@ -19,6 +19,7 @@ from tests.cluster.conftest import ROOT
 from tests.cluster.machines import kill, machines
 from tests.cluster.troubles import PLACES, kill_at_stage
 from tests.cluster.waiting import eventually
+from tests.selection import mostly_slow
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_cluster_gives_bytes_of_one_process(client, job, expected):
     assert_same_release(job.parent / "cluster", expected)
 
 
-@pytest.mark.parametrize("stage", PLACES)
+@pytest.mark.parametrize("stage", mostly_slow(PLACES, ("measuring",)))
 def test_killed_workers_in_stage_do_not_change_release(cluster, client, job, expected, stage):
     before = {worker.pid for worker in cluster.workers.values()}
     client.run(kill_at_stage, stage)

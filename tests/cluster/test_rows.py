@@ -10,6 +10,7 @@ from dpscale.runs.stages.runner import run_stages
 from dpscale.runs.table import TableRun
 from tests.audit.small import write
 from tests.cluster.troubles import kill_at_stage
+from tests.selection import mostly_slow
 
 JOB = {
     "mechanism": {"name": "mst"},
@@ -20,7 +21,7 @@ REQUESTS = {way: SynthesizeTable(rows=160_000, parts=3, method=way) for way in (
 REQUESTS["polished"] = SynthesizeTable(rows=160_000, parts=3, method="sampler", polish=True)
 
 
-@pytest.fixture(scope="module", params=REQUESTS)
+@pytest.fixture(scope="module", params=mostly_slow(REQUESTS, ("polished",)))
 def expected(request, tmp_path_factory):
     """A threaded run whose rows are three tasks."""
     from dpscale.job import TableJob

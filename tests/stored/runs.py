@@ -6,7 +6,7 @@ archives/NAME.npz has the estimates of the release by table and attribute set.
 A job file has absolute paths, which the digest of a job covers, so each case has its own directory below `ROOT`.
 `python -m tests.stored.runs [CASE ...]` makes cases. The archives are never made again for a later version: a
 version that cannot read them breaks the promise that directories of released versions stay readable. A new
-mechanism or a new form of run directory adds a case.
+mechanism or a new form of run directory adds a case. A case NAME has manifest version 2, NAME@3 version 3.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ ARCHIVES = Path(__file__).parent / "archives"
 MECHANISMS = ("weighted-residuals", "query-smasher", "residual-planner", "residual-planner-plus", "weighted-fourier",
               "hdmm", "eigen-design", "identity", "baseline", "auto", "aim-grem", "aim-pgm", "mst")  # fmt: skip
 ROWS = {"rows": 500}
+VERSION_3 = "@3"
+PRODUCTS = [
+    {"family": "product", "label": "groups", "predicates": {"age": ["age < 2", "age in 2..7"], "sex": "identity"}},
+    {"family": "predicates", "conditions": ["age = 0 and code > 0", "age = 1 or sex = 0"]},
+]
 
 
 def _mechanism(name: str, **more: Any) -> dict[str, Any]:
@@ -55,9 +60,12 @@ TABLES: dict[str, dict[str, Any]] = {
     "interrupted-rounds": _mechanism("aim-grem"),
 }
 TABLES["published"]["mechanism"]["published"] = True
-DATABASES = ("database", "interrupted-database")
+TABLES |= {f"{name}{VERSION_3}": job for name, job in TABLES.items()}
+TABLES[f"product{VERSION_3}"] = {"workload": PRODUCTS}
+DATABASES = tuple(f"{name}{version}" for version in ("", VERSION_3) for name in ("database", "interrupted-database"))
 CASES = (*TABLES, *DATABASES)
 INTERRUPTED = {"interrupted": 1, "interrupted-rounds": 6, "interrupted-database": 2}  # files of values before the kill
+INTERRUPTED |= {f"{name}{VERSION_3}": files for name, files in INTERRUPTED.items()}
 KILL = """
 import os, signal, sys
 from dpscale.measurement import measurement

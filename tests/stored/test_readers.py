@@ -23,13 +23,14 @@ from dpscale.plans.plan_file import read_content
 from dpscale.privacy import conversion
 from dpscale.runs import manifest
 from dpscale.runs.table import TableRun
+from tests.selection import mostly_slow
 from tests.stored.runs import case_folder, estimates, run_case, write_case
 
 ADAPTIVE = ("aim-grem", "published", "aim-pgm", "mst")
 FIXED = ("weighted-residuals", "hdmm", "pure")
 
 
-@pytest.fixture(scope="module", params=(*ADAPTIVE, *FIXED))
+@pytest.fixture(scope="module", params=mostly_slow((*ADAPTIVE, *FIXED), ("aim-grem", "mst", "hdmm")))
 def finished(request):
     """Case, folder and estimates of a finished run."""
     with case_folder(request.param) as folder:

@@ -18,9 +18,18 @@ from dpscale.runs.composite import digest_of
 from dpscale.runs.table import job_digest
 from tests.audit.small import write_selftest
 from tests.golden.runs import draw_records
+from tests.selection import mostly_slow
 from tests.stored.runs import ARCHIVES, CASES, DATABASES, INTERRUPTED, estimates, releases, restore_case, run_case
 
 FINISHED = [case for case in CASES if case not in INTERRUPTED]
+QUICK = ("identity", "aim-grem", "units", "rows", *(f"{one}@3" for one in ("hdmm", "aim-grem", "product", "database",
+                                                                "interrupted-rounds")))  # fmt: skip
+
+
+def quickly(cases):
+    """Return the cases as parameters; those of version 3 outside QUICK are slow."""
+    listed = list(cases)
+    return mostly_slow(listed, [case for case in listed if "@3" not in case or case in QUICK])
 
 
 # The version that made the archives computed errors of joint strategies through (KᵀK)⁺, whose rounding is 5e-8 of them.
@@ -66,7 +75,7 @@ def values_without_links(run):
     return tables, {name: content for name, content in decisions.items() if not name.startswith("links/")}
 
 
-@pytest.mark.parametrize("case", FINISHED)
+@pytest.mark.parametrize("case", quickly(FINISHED))
 def test_finished_run_opens_unchanged(case):
     with restore_case(case) as folder:
         before = hashes(folder / "run")
@@ -76,7 +85,7 @@ def test_finished_run_opens_unchanged(case):
         assert hashes(folder / "run") == before
 
 
-@pytest.mark.parametrize("case", [case for case in FINISHED if case not in DATABASES])
+@pytest.mark.parametrize("case", quickly(case for case in FINISHED if case not in DATABASES))
 def test_answers_are_made_again_from_stored_measurements(case):
     """`reconstruct` runs without the answers and the model of the earlier version."""
     with restore_case(case) as folder:
@@ -89,17 +98,16 @@ def test_answers_are_made_again_from_stored_measurements(case):
         assert measurement_values(folder / "run") == before
 
 
-@pytest.mark.parametrize("case", ["rows", "adaptive-rows", "database"])
+@pytest.mark.parametrize("case", ["rows", "adaptive-rows", "database", "database@3"])
 def test_synthetic_rows_of_finished_run_are_read(case):
     with restore_case(case) as folder:
         found = dp.Release.open(folder / "run")
         rows = found.synthetic()
         tables = rows.values() if isinstance(rows, dict) else [rows]
         assert all(len(table.compute()) for table in tables)
-        assert case == "database" or len(rows) == 500
+        assert case in DATABASES or len(rows) == 500
 
 
-QUICK = ("identity", "aim-grem", "units", "rows")
 TABLES = [case for case in FINISHED if case not in DATABASES]
 OUTPUTS = (
     ["status", "run"],
@@ -111,9 +119,7 @@ OUTPUTS = (
 )
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in TABLES]
-)
+@pytest.mark.parametrize("case", mostly_slow(TABLES, QUICK))
 def test_commands_work_on_finished_run_and_spend_nothing(case, monkeypatch):
     with restore_case(case) as folder:
         monkeypatch.chdir(folder)
@@ -132,7 +138,7 @@ def ledger_entries(folder):
         return [one for dataset in ledger.summary()["datasets"].values() for one in dataset["releases"]]
 
 
-@pytest.mark.parametrize("case", INTERRUPTED)
+@pytest.mark.parametrize("case", quickly(INTERRUPTED))
 def test_interrupted_run_resumes_with_same_noise_and_one_charge(case):
     with restore_case(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:
         finished.extractall(folder / "finished", filter="data")
@@ -155,7 +161,7 @@ def test_comparison_detects_changed_value():
             assert_same_estimates(found, "identity")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", quickly(CASES))
 def test_job_digest_is_unchanged(case):
     """The digest names the default run directory and, with a seed, the release; it includes defaults of settings."""
     with restore_case(case) as folder:

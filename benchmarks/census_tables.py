@@ -5,6 +5,7 @@ combination of races whose bits are set in r; 0 is no race. The paper does not l
 the published tables.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -18,14 +19,15 @@ SINGLE = (*range(101), 105, 110, AGES)
 HISPANIC, OTHERS = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])
 
 
-def sf1_domain(states=0):
+def census_domain(states: int = 0) -> Domain:
+    """Return the domain of `data/schemas/sf1.toml`, with an attribute for the states if there are any."""
     state = {"state": states} if states else {}
     return Domain(state | {"hispanic": 2, "sex": 2, "race": RACES, "relationship": 17, "age": AGES})
 
 
-def sf1_workload(states=0):
+def census_workload(states: int = 0) -> Workload:
     """Return the workload; with `states` also every query for each state (SF1+)."""
-    workload = Workload(sf1_domain(states))
+    workload = Workload(census_domain(states))
     for queries in _tables():
         workload.add_product(queries or {"sex": "total"})
         if states:
@@ -33,7 +35,7 @@ def sf1_workload(states=0):
     return workload
 
 
-def _tables():
+def _tables() -> Iterator[dict[str, np.ndarray]]:
     number = np.array([bin(cell).count("1") for cell in range(RACES)])
     cells, every = np.eye(RACES), np.ones((1, RACES))
     alone = np.vstack([cells[[1 << bit for bit in range(6)]], number >= 2])

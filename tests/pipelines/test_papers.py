@@ -1,0 +1,65 @@
+"""The jobs in pipelines/papers, on generated tables of the papers' schemas: on threads, in steps, and submitted."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpscale as dp
+
+ROOT = Path(__file__).parents[2]
+JOBS = {"query-smasher": "cps", "hdmm": "sf1", "aim-grem": "adult", "eigen-design": "cps"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the jobs, the schemas and small tables, as in a clone."""
+    folder = tmp_path_factory.mktemp("clone")
+    shutil.copytree(ROOT / "pipelines", folder / "pipelines")
+    shutil.copytree(ROOT / "data", folder / "data")
+    for schema in dict.fromkeys(JOBS.values()):
+        made = ["data/generate.py", f"dpscale-papers/{schema}", "--domain", f"data/schemas/{schema}.toml"]
+        subprocess.run([sys.executable, *made, "--rows", "2000", "--files", "2"], cwd=folder, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("paper", JOBS)
+def test_job_runs_on_threads(place, paper):
+    release = dp.run(place / f"pipelines/papers/{paper}.toml", place / f"{paper}-threads")
+    assert abs(release.total().value - 2000) < 200
+    assert (release.path / "report.html").exists()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", JOBS)
+def test_submitted_job_has_the_result_of_threads(place, cluster, paper):
+    run = f"{paper}-submitted"
+    command = ["submit", f"pipelines/papers/{paper}.toml", "--run-dir", run, "--scheduler", cluster.scheduler_address]
+    subprocess.run([sys.executable, "-m", "dpscale", *command], cwd=place, check=True)
+    subprocess.run([sys.executable, "-m", "dpscale", "wait", run], cwd=place, check=True)
+    assert abs(dp.Release.open(place / run).total().value - 2000) < 200
+
+
+def test_every_job_is_listed():
+    assert {path.stem for path in (ROOT / "pipelines/papers").glob("*.toml")} == set(JOBS)
+    listed = (ROOT / "pipelines/papers/README.md").read_text()
+    assert all(f"`{name}.toml`" in listed for name in JOBS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", JOBS)
+def test_job_runs_in_steps(place, paper):
+    """Each stage is a process of its own, as the tasks of the Airflow DAG are."""
+    command = [sys.executable, "pipelines/steps.py", f"pipelines/papers/{paper}.toml", f"{paper}-steps"]
+    subprocess.run(command, cwd=place, check=True)
+    assert dp.Release.open(place / f"{paper}-steps").total().value > 0
