@@ -8,7 +8,7 @@ from typing import Any
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
-from dpscale.cli.job import options_table
+from dpscale.cli.schema import options_table
 from dpscale.job import TableJob
 from dpscale.job.tables import LinkSection, TableSection
 

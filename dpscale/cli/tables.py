@@ -51,13 +51,13 @@ def tables_check(job: str, scheduler: str | None, as_json: bool) -> None:
     from dpscale.base.error_redaction import discreetly
     from dpscale.engine import resolve
     from dpscale.job.tables import CompositeJob
-    from dpscale.runs.links.key_checks import WARNING, check
+    from dpscale.runs.links.link_data import WARNING, check_keys
 
     read = CompositeJob.read(job)
     click.echo(WARNING, err=True)
     engine = resolve(scheduler=scheduler or read.engine.scheduler)
     try:
-        summary = discreetly("tables check", check, read, engine)
+        summary = discreetly("tables check", check_keys, read, engine)
     finally:
         engine.close()
     click.echo(json.dumps(summary) if as_json else _text(summary))

@@ -18,7 +18,7 @@ SIZES = {"a0": 5, "a1": 3, "a2": 4}
 DEGREES = (1, 2, 3)
 PAIRS_ONLY = ("affine", "abs")
 ADAPTIVE = ("aim-grem", "aim-pgm", "mst")
-PRODUCTS = ("marginal", "prefix", "range", "circular", "hybrid")
+PRODUCTS = ("marginal", "prefix", "range", "circular", "hybrid", "product")
 ARRAYS = {  # of `predicates`: the attributes, and the queries
     "one row": (("a0",), [[0, 1, 1, 1, 0]]),
     "the total": (("a0",), [[1] * 5]),
@@ -54,6 +54,9 @@ def make_workload_part(family, degree):
     """Return the only part of a workload; `family` may be the name of a query array."""
     if family in ARRAYS:
         return {"family": "predicates", "attributes": [list(ARRAYS[family][0])], "file": f"{family}.npy"}
+    if family == "product":
+        queries = {"a0": ["a0 in 1..3", "a0 != 2", "total"], "a1": "identity", "a2": "prefix"}
+        return {"family": family, "predicates": dict(list(queries.items())[:degree])}
     return {"family": family, "degree": degree} | ({"numeric": ["a0", "a2"]} if family == "hybrid" else {})
 
 

@@ -207,13 +207,13 @@ def test_census_tables_have_4151_queries():
 def test_census_tables_are_planned_without_an_array_of_the_domain(name):
     """The process stays far below the 4 MB per query that one vector of the domain needs."""
     script = (
-        "import resource, census_tables, dpscale as dp;"
+        "import re, census_tables, dpscale as dp;"
         f"plan = dp.plan(census_tables.census_workload(), {name!r});"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, plan.rmse())"
+        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1], plan.rmse())"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=BENCHMARKS, capture_output=True, text=True, check=True)
     kibibytes, rmse = done.stdout.split()
-    assert int(kibibytes) < 400 * 1024
+    assert int(kibibytes) < 1 << 20  # of them about 0.3 GiB for compilation, if the kernels are new
     assert 4.224679 * float(rmse) < 11.5  # the paper states 9.80 for its product strategy
 
 
