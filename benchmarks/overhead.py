@@ -85,7 +85,7 @@ def measuring_tasks(job: Path) -> Callable[[int], int]:
 def record_stage(job: Path, client: Any) -> tuple[float, Stream]:
     found: list[float] = []
     _, stream = record_tasks(client, lambda: found.append(time_measure_stage(job, client)))
-    return found[0], [task for task in stream if task_kind(task) != "solve"]
+    return found[0], [task for task in stream if not task_kind(task).startswith("solve")]
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def measure_planning(clients: dict[int, Any], place: Path, given: argparse.Names
     workload = workload.add("range", degree=1).add("prefix", degree=2)
 
     def plan(client: Any) -> None:
-        dp.plan(workload, each=ClusterEngine(client).each("solve"), most_cells=1 << 40)
+        dp.plan(workload, each=ClusterEngine(client).each("solve-attribute"), most_cells=1 << 40)
 
     def solve_all(function: Callable[..., Any], items: Any) -> list[Any]:
         begin = time.perf_counter()

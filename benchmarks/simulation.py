@@ -16,7 +16,7 @@ from heapq import heapify, heapreplace
 from dpscale.engine.task_sizing import batch_size, useful_tasks
 
 FAN_IN = 8
-BY_ROWS, IN_ROUNDS = ("count", "snapshot"), ("pack", "score", "measure")
+BY_ROWS, IN_ROUNDS = ("count", "snapshot"), ("pack", "score-candidates", "measure-marginals")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Costs:
     @property
     def first(self) -> int:
         """The index of the batch that measures the sets of the plan."""
-        return next((number for number, one in enumerate(self.batches) if one.kind == "measure"), -1)
+        return next((number for number, one in enumerate(self.batches) if one.kind == "measure-marginals"), -1)
 
     def _map_batches(self, function: object) -> Costs:
         assert callable(function)

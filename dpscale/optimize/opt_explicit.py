@@ -8,6 +8,7 @@ under both.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,17 +62,30 @@ def optimise_p_identity(
     warm : ndarray, optional
         Parameters of an earlier strategy, used as an additional start.
     """
-    if _is_symmetric(gram):
+    if is_symmetric(gram):
         return _on_a_line(gram)
-    n, scaled = len(gram), gram / np.trace(gram)
+    first = [descend(gram, start, FIRST_STEPS) for start in starting_points(len(gram), p, starts, seed, warm)]
+    return best_end(gram, [descend(gram, start, STEPS) for start in promising(first)])
+
+
+def starting_points(n: int, p: int | None, starts: int | None, seed: int, warm: Floats | None) -> list[Floats]:
+    """Return the parameters from which the first descents start, the last those of an earlier strategy."""
     generator = np.random.default_rng(seed)
     rows = p or max(min(n, FEWEST_QUERIES), n // CELLS_PER_QUERY)
     count = starts if starts is not None else max(FEWEST_STARTS, min(MOST_STARTS, START_CELLS // n))
     begun = [generator.random((rows, n)) * SCALES[i % len(SCALES)] for i in range(count)]
-    first = [_descend(scaled, start, FIRST_STEPS) for start in [*begun, *([] if warm is None else [warm])]]
-    best_starts = sorted(first, key=lambda strategy: strategy.error)[: max(1, len(first) // FEWEST_STARTS)]
-    ends = [PIdentity(np.zeros((1, n)), 1.0), *(_descend(scaled, one.parameters, STEPS) for one in best_starts)]
-    best = min(ends, key=lambda strategy: strategy.error)
+    return [*begun, *([] if warm is None else [warm])]
+
+
+def promising(first: Sequence[PIdentity]) -> list[Floats]:
+    """Return the parameters of the best quarter of the first descents, which are continued."""
+    best = sorted(first, key=lambda strategy: strategy.error)
+    return [one.parameters for one in best[: max(1, len(first) // FEWEST_STARTS)]]
+
+
+def best_end(gram: Floats, ends: Sequence[PIdentity]) -> PIdentity:
+    """Return the best of the continued descents, or the identity, with its error to the last digit."""
+    best = min([PIdentity(np.zeros((1, len(gram))), 1.0), *ends], key=lambda strategy: strategy.error)
     return PIdentity(best.parameters, _to_the_last_digit(gram, best.matrix))
 
 
@@ -94,11 +108,12 @@ def _to_the_last_digit(gram: Floats, matrix: Floats) -> float:
     return float(np.trace(cho_solve(cho_factor(matrix.T @ matrix), gram)))
 
 
-def _descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
-    """Run L-BFGS-B from one start."""
+def descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
+    """Run L-BFGS-B from one start; the error is that of the Gram matrix scaled to trace 1."""
+    scaled = gram / np.trace(gram)
 
     def function(flat: Floats) -> tuple[float, Floats]:
-        value, gradient = p_identity_error(gram, flat.reshape(start.shape))
+        value, gradient = p_identity_error(scaled, flat.reshape(start.shape))
         return value, gradient.reshape(-1)
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": FLAT, "gtol": 0.0}
@@ -107,10 +122,10 @@ def _descend(gram: Floats, start: Floats, steps: int) -> PIdentity:
         function, start.reshape(-1), jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
     parameters = np.asarray(optimum.x.reshape(start.shape))
-    return PIdentity(parameters, p_identity_error(gram, parameters)[0])
+    return PIdentity(parameters, p_identity_error(scaled, parameters)[0])
 
 
-def _is_symmetric(gram: Floats) -> bool:
+def is_symmetric(gram: Floats) -> bool:
     """Return whether the Gram matrix is a·I + b·11ᵀ."""
     if len(gram) == 1:
         return True
@@ -194,11 +209,15 @@ def optimise_explicit(
         return Strategy(np.ones((1, len(gram))), value, value)
     scale = float(np.trace(gram))
     if noise == "laplace":
-        strategy = optimise_p_identity(gram, p=p, starts=starts, seed=seed, warm=warm)
-        roots = np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum()
-        return Strategy(strategy.matrix, strategy.error, float(roots**2 / len(gram)), strategy.parameters)
+        return with_bound(gram, optimise_p_identity(gram, p=p, starts=starts, seed=seed, warm=warm))
     optimum = optimise(root_of(gram / scale), (len(gram),), tolerance, seconds, warm)
     return Strategy(optimum.root, optimum.primal * scale, optimum.dual * scale, optimum.weights)
+
+
+def with_bound(gram: Floats, found: PIdentity) -> Strategy:
+    """Return a p-Identity strategy with the SVD bound of its Gram matrix."""
+    roots = np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)).sum()
+    return Strategy(found.matrix, found.error, float(roots**2 / len(gram)), found.parameters)
 
 
 def sensitivity(matrix: Floats, noise: Noise) -> float:

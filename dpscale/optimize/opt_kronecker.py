@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -23,13 +23,28 @@ from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.implicit_workload import Implicit, Product
 from dpscale.optimize.integer_strategies import bits_for, error_coefficient, round_strategy
 from dpscale.optimize.lower_bounds import svd_bound
-from dpscale.optimize.opt_explicit import Noise, Strategy, inverse_gram, optimise_explicit
+from dpscale.optimize.opt_explicit import (
+    FIRST_STEPS,
+    RANK,
+    STEPS,
+    Noise,
+    PIdentity,
+    Strategy,
+    best_end,
+    descend,
+    inverse_gram,
+    is_symmetric,
+    optimise_explicit,
+    promising,
+    starting_points,
+    with_bound,
+)
 from dpscale.privacy.draws import rooted, variance_factor
 from dpscale.workload import Subworkload, root_of
 
 SWEEPS = 15
 CONVERGED = 1e-5
-STARTS = 3
+STARTS = 6
 FIRST_STARTS, RESTARTED = 6, 3  # restarts of an attribute's search, and sweeps that have them
 Costs = list[dict[str, float]]
 
@@ -65,12 +80,29 @@ class AttributeProblem:
         digest.update(b"" if self.warm is None else np.ascontiguousarray(self.warm).tobytes())
         return digest.digest()
 
+    @property
+    def has_restarts(self) -> bool:
+        """Whether the solution is the best of several searches."""
+        total = np.ptp(self.gram) <= RANK * float(self.gram[0, 0])
+        return self.noise == "laplace" and not total and not is_symmetric(self.gram)
+
+    @property
+    def starting_points(self) -> list[Floats]:
+        return starting_points(len(self.gram), None, self.starts, self.seed, self.warm)
+
 
 @named_task("solve-attribute")
 def solve_attribute(problem: AttributeProblem) -> Strategy:
     """Return the strategy of one attribute."""
     with one_thread():
         return optimise_explicit(problem.gram, problem.noise, problem.seed, starts=problem.starts, warm=problem.warm)
+
+
+@named_task("solve-restart")
+def solve_restart(task: tuple[Floats, Floats, int]) -> PIdentity:
+    """Return the end of a p-Identity search of some steps from one start."""
+    with one_thread():
+        return descend(*task)
 
 
 class Descent(Protocol):
@@ -96,9 +128,31 @@ def run_descents(descents: Sequence[Descent], each: ParallelMap) -> None:
     while active := [one for one in descents if not one.done]:
         asked = [one.problems for one in active]
         new = {problem.key: problem for problems in asked for problem in problems if problem.key not in known}
-        known.update(zip(new, each(solve_attribute, list(new.values())), strict=True))
+        known.update(_solved(new, each))
         for one, problems in zip(active, asked, strict=True):
             one.advance([known[problem.key] for problem in problems])
+
+
+def _solved(new: Mapping[bytes, AttributeProblem], each: ParallelMap) -> dict[bytes, Strategy]:
+    """Return the solutions of distinct problems, the largest first; each restart of a p-Identity search is a task."""
+    order = sorted(new, key=lambda key: -len(new[key].gram))
+    whole = [key for key in order if not new[key].has_restarts]
+    found = dict(zip(whole, each(solve_attribute, [new[key] for key in whole]), strict=True)) if whole else {}
+    starts = {key: new[key].starting_points for key in order if new[key].has_restarts}
+    if starts:
+        first = _run_starts(new, starts, FIRST_STEPS, each)
+        ends = _run_starts(new, {key: promising(own) for key, own in first.items()}, STEPS, each)
+        found |= {key: with_bound(new[key].gram, best_end(new[key].gram, own)) for key, own in ends.items()}
+    return found
+
+
+def _run_starts(
+    new: Mapping[bytes, AttributeProblem], starts: Mapping[bytes, Sequence[Floats]], steps: int, each: ParallelMap
+) -> dict[bytes, list[PIdentity]]:
+    """Return the ends of the searches from all starts of all problems."""
+    tasks = [(new[key].gram, start, steps) for key, own in starts.items() for start in own]
+    ends = iter(each(solve_restart, tasks))
+    return {key: [next(ends) for _ in own] for key, own in starts.items()}
 
 
 def optimise_product(
