@@ -138,6 +138,8 @@ class Mechanism:
         follow from the job is not charged. Plans of solvers are not compared, because they depend on rounding.
     version : str
         Recorded with every run. It changes if the mechanism measures or decides differently for the same job.
+    resumes : frozenset of str
+        Earlier versions whose plan files are measured as they are: only planning differs.
     distribution : str
         Name and version of the distribution that registers the mechanism; "" for those of dpscale.
     data_independent : bool
@@ -155,6 +157,7 @@ class Mechanism:
     forms: Callable[[Any], Sequence[str]]
     follows: Callable[[Any, PlanningProblem, Any], bool] = lambda stored, problem, options: True
     version: str = "1"
+    resumes: frozenset[str] = frozenset()
     distribution: str = ""
     data_independent: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)

@@ -3,10 +3,15 @@
 If the attributes of the workload have few cells together, any family is one Gram with one strategy. Otherwise a set of
 products is measured by one design per attribute, for the sum of the queries on that attribute, since the eigenvectors
 of a Kronecker product are products; the marginals are weighted by `OPT_M`.
+
+Unless an option names the design, the best of the full, `separate` and `principal` designs is measured. Version 1
+measured the full design. A plan is read from its file, so charged runs of version 1 are measured by their own design.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, Self
 
@@ -14,16 +19,23 @@ import numpy as np
 from pydantic import model_validator
 
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.mechanisms.fixed_plan import check_cells, marginal_plan, matrix_mechanism
 from dpscale.optimize import baselines
-from dpscale.optimize.eigen_design import eigen_design, principal_design, separated_design
+from dpscale.optimize.eigen_design import (
+    FULL,
+    GAIN,
+    DesignChoice,
+    choose_design,
+    eigen_design,
+    principal_design,
+    separated_design,
+)
 from dpscale.optimize.implicit_workload import explicit_gram, implicit
 from dpscale.optimize.integer_strategies import joint_block, product_block
 from dpscale.optimize.lower_bounds import svd_bound, svd_of_gram
-from dpscale.optimize.opt_explicit import Strategy
 from dpscale.optimize.opt_marginals import optimise_marginals
 from dpscale.plans.blocks import Block
 from dpscale.plans.plan import Plan
@@ -46,7 +58,9 @@ class Options(Settings):
     """Design queries and their weighting."""
 
     design: Literal["eigen", "wavelet", "fourier", "hierarchical", "identity"] = setting(
-        "eigen", ", ".join(DESIGNS), "design queries to weight"
+        "eigen",
+        ", ".join(DESIGNS),
+        "design queries to weight; if no option is set, the best of eigen, separate and principal",
     )
     separate: int | None = setting(None, "a whole number above 0", "eigenvectors in a group (section 4.2)", ge=1)
     principal: int | None = setting(
@@ -54,9 +68,14 @@ class Options(Settings):
     )
     relative: bool = setting(False, "true or false", "true: errors relative to a query's length (section 3.4)")
 
+    @property
+    def named(self) -> frozenset[str]:
+        """Names of the options that fix the design."""
+        return frozenset(self.model_fields_set & {"design", "separate", "principal"})
+
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if len(self.model_fields_set & {"design", "separate", "principal"}) > 1 and self.design != "eigen":
+        if len(self.named) > 1 and self.design != "eigen":
             raise ValueError(JobError("mechanism.design", "given together with separate or principal", "one of them",
                                       "remove the others"))  # fmt: skip
         return self
@@ -72,38 +91,68 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     return (_explicit if small else _by_attribute)(problem, options, tools)
 
 
-def _solve(options: Options, gram: Floats) -> Strategy:
+def _solve(options: Options, gram: Floats) -> DesignChoice:
+    """Return the named design, or the best one if no option names it."""
     make = DESIGNS[options.design]
+    if not options.named:
+        return choose_design(gram)
     if make is not None:
-        return eigen_design(gram, make(len(gram)))
-    if options.separate is not None:
-        return separated_design(gram, options.separate)
-    return principal_design(gram, options.principal) if options.principal is not None else eigen_design(gram)
+        strategy = eigen_design(gram, make(len(gram)))
+    elif options.separate is not None:
+        strategy = separated_design(gram, options.separate)
+    else:
+        strategy = principal_design(gram, options.principal) if options.principal is not None else eigen_design(gram)
+    return DesignChoice(strategy, strategy, FULL, {})
 
 
 def _explicit(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     workload, relative = problem.workload, options.relative
     names, gram = explicit_gram(workload, EXPLICIT_CELLS, relative)
-    (strategy,) = tools.each(partial(_solve, options), [gram])
+    (choice,) = tools.each(partial(_solve, options), [gram])
+    strategy = choice.best
     if len(names) > 1:
         block = joint_block(names, workload.domain.shape(names), strategy.matrix, problem.noise)
     else:
         block = product_block(names, [strategy.matrix] * len(names), 1.0, problem.noise)
-    return _joint_plan(workload, [block], 0.0 if relative else svd_of_gram(gram))
+    return _joint_plan(workload, [block], 0.0 if relative else svd_of_gram(gram), _remarks([names], [choice]))
 
 
 def _by_attribute(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
+    """Plan marginals of one strategy per attribute; the designs chosen by attribute replace the full ones if better.
+
+    The sum of an attribute's Grams only approximates its share of the error, so whole plans are compared.
+    """
     workload, relative = problem.workload, options.relative
     union = implicit(workload, relative)
     axes = [union.distinct(i) for i in range(len(union.sizes))]
-    factors = [strategy.matrix for strategy in tools.each(partial(_solve, options), [_mixed(grams) for grams in axes])]
-    factor_of = dict(zip(union.names, factors, strict=True))
-    weights = optimise_marginals(union, "gaussian", factors=factors).weights
-    blocks = [
-        product_block(names, [factor_of[name] for name in names], w**2, problem.noise) for names, w in weights.items()
-    ]
-    check_cells(blocks, tools, NAME)
-    return _joint_plan(workload, blocks, 0.0 if relative else svd_bound(union).value)
+    choices = list(tools.each(partial(_solve, options), [_mixed(grams) for grams in axes]))
+
+    def weigh_marginals(factors: list[Floats], notes: tuple[str, ...] = ()) -> Plan:
+        factor_of = dict(zip(union.names, factors, strict=True))
+        weights = optimise_marginals(union, "gaussian", factors=factors).weights
+        blocks = [
+            product_block(names, [factor_of[name] for name in names], w**2, problem.noise)
+            for names, w in weights.items()
+        ]
+        check_cells(blocks, tools, NAME)
+        return _joint_plan(workload, blocks, 0.0 if relative else svd_bound(union).value, notes)
+
+    full = weigh_marginals([choice.full.matrix for choice in choices])
+    notes = _remarks([(name,) for name in union.names], choices)
+    if not notes:
+        return full
+    best = weigh_marginals([choice.best.matrix for choice in choices], notes)
+    return best if best.error < (1 - GAIN) * full.error else full
+
+
+def _remarks(sets: Sequence[AttributeSet], choices: Sequence[DesignChoice]) -> tuple[str, ...]:
+    """Return a note for every reduced design; none for full designs, whose plan files have none."""
+    return tuple(
+        f"{', '.join(names)}: {choice.name} is the best design (squared error over that of the full one): "
+        + "; ".join(f"{name} {ratio:.4g}" for name, ratio in choice.errors.items())
+        for names, choice in zip(sets, choices, strict=True)
+        if choice.name != FULL
+    )
 
 
 def _mixed(grams: dict[str, Floats]) -> Floats:
@@ -113,13 +162,13 @@ def _mixed(grams: dict[str, Floats]) -> Floats:
     return np.asarray(np.sum(scaled, axis=0) + OF_TOTAL * (np.full((size, size), 1 / size) + np.eye(size) / size))
 
 
-def _joint_plan(workload: Workload, blocks: list[Block], bound: float) -> Plan:
-    marginal = marginal_plan(workload, NAME, blocks, bound)
+def _joint_plan(workload: Workload, blocks: list[Block], bound: float, notes: tuple[str, ...]) -> Plan:
+    marginal = marginal_plan(workload, NAME, blocks, bound, notes)
     if marginal.bound == 0:
         return marginal
     ratio = (marginal.error / marginal.bound) ** 0.5
     note = f"root mean square error over the least that any strategy can have: {ratio:.6g}"
-    return Plan(workload, NAME, marginal.blocks, marginal.error, marginal.bound, (note,))
+    return Plan(workload, NAME, marginal.blocks, marginal.error, marginal.bound, (note, *notes))
 
 
-MECHANISM = matrix_mechanism(NAME, Options, plan)
+MECHANISM = replace(matrix_mechanism(NAME, Options, plan), version="2", resumes=frozenset({"1"}))

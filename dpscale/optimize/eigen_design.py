@@ -7,10 +7,13 @@ so max_j (uᵀa)_j / T − 1 is its certified gap. The iteration is log μ ← l
 If cells have weight 0 at the optimum, an interior-point method finishes: with y = Tμ unscaled, s_j = 1 − (uᵀa)_j ≥ 0,
 y_j s_j = 0, and −∂(uᵀa)/∂y = ½ aᵀ diag(√c (ay)^{−3/2}) a.
 Program 2 uses the eigenvectors of WᵀW as design queries and completes the columns that are shorter than the longest.
+Program 1 does not count the gain of completed columns, so fewer free weights (section 4.2) can give a smaller error:
+`choose_design` compares them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +31,9 @@ RANK = 1e-12
 TO_BOUNDARY = 0.95
 FLOOR = 1e-6
 SHORT = 1e-9
+GAIN = 1e-3  # a reduced design replaces the full one if its error is smaller by more than this share
+FULL = "full"
+COMPARED_CELLS = 1024  # larger problems compare one reduced design, since every design is a dense solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,26 +85,81 @@ def separated_design(gram: Floats, group: int | None = None, gap: float = GAP) -
     `group` is the number of eigenvectors per group, n^⅓ by default.
     """
     queries = eigen_queries(gram)
-    costs, squares = query_costs(gram, queries), queries**2
     step = group or max(1, round(len(gram) ** (1 / 3)))
-    cuts = [slice(start, start + step) for start in range(0, len(queries), step)]
-    inner = [weigh(costs[cut], squares[cut], gap) for cut in cuts]
-    loads = np.stack([solution.weights @ squares[cut] for solution, cut in zip(inner, cuts, strict=True)])
-    outer = weigh(np.array([solution.error for solution in inner]), loads, gap).weights
-    return _strategy(
-        gram, queries, np.concatenate([f * solution.weights for f, solution in zip(outer, inner, strict=True)])
-    )
+    return _strategy(gram, queries, _separated_weights(query_costs(gram, queries), queries**2, step, gap))
 
 
 def principal_design(gram: Floats, count: int, gap: float = GAP) -> Strategy:
     """Return principal vectors (section 4.2): weights for the `count` largest eigenvectors, one for all others."""
     queries = eigen_queries(gram)
-    costs, squares = query_costs(gram, queries), queries**2
     if count >= len(queries):
         return eigen_design(gram, gap=gap)
+    return _strategy(gram, queries, _principal_weights(query_costs(gram, queries), queries**2, count, gap))
+
+
+@dataclass(frozen=True, eq=False)
+class DesignChoice:
+    """Design with the least error among the full, separated and principal ones.
+
+    Attributes
+    ----------
+    full, best : Strategy
+        The full design, and the chosen one, which may be the same object.
+    name : str
+        Name of the chosen design: "full", "separate K" or "principal K".
+    errors : mapping of str to float
+        Squared error of every design by name, relative to the full design.
+    """
+
+    full: Strategy
+    best: Strategy
+    name: str
+    errors: Mapping[str, float]
+
+
+def choose_design(gram: Floats, gap: float = GAP) -> DesignChoice:
+    """Return the best of the full design and reduced designs of several sizes (section 4.2).
+
+    A reduced design is chosen if its error is smaller by more than `GAIN`, so that rounding does not decide.
+    """
+    queries = eigen_queries(gram)
+    costs, squares = query_costs(gram, queries), queries**2
+    full = _strategy(gram, queries, weigh(costs, squares, gap).weights)
+    count, large = len(queries), len(gram) > COMPARED_CELLS
+    groups = [] if large else [round(count ** (1 / 3)), round(count / 3), round(count / 2)]
+    numbers = [round(count / 3)] if large else [round(count / 4), round(count / 3), round(count / 2)]
+    reduced = {
+        **{f"separate {k}": _separated_weights(costs, squares, k, gap) for k in groups if 1 < k < count},
+        **{f"principal {k}": _principal_weights(costs, squares, k, gap) for k in numbers if 0 < k < count},
+    }
+    errors = {FULL: 1.0, **{name: _design_error(gram, queries, u) / full.error for name, u in reduced.items()}}
+    name = min(errors, key=errors.__getitem__)
+    if errors[name] >= 1 - GAIN:
+        return DesignChoice(full, full, FULL, errors)
+    return DesignChoice(full, _strategy(gram, queries, reduced[name]), name, errors)
+
+
+def _separated_weights(costs: Floats, squares: Floats, group: int, gap: float) -> Floats:
+    cuts = [slice(start, start + group) for start in range(0, len(costs), group)]
+    inner = [weigh(costs[cut], squares[cut], gap) for cut in cuts]
+    loads = np.stack([solution.weights @ squares[cut] for solution, cut in zip(inner, cuts, strict=True)])
+    outer = weigh(np.array([solution.error for solution in inner]), loads, gap).weights
+    return np.concatenate([f * solution.weights for f, solution in zip(outer, inner, strict=True)])
+
+
+def _principal_weights(costs: Floats, squares: Floats, count: int, gap: float) -> Floats:
     rest = (np.append(costs[:count], costs[count:].sum()), np.vstack([squares[:count], squares[count:].sum(axis=0)]))
     weights = weigh(*rest, gap).weights
-    return _strategy(gram, queries, np.append(weights[:count], np.full(len(queries) - count, weights[count])))
+    return np.append(weights[:count], np.full(len(costs) - count, weights[count]))
+
+
+def _design_error(gram: Floats, queries: Floats, weights: Floats) -> float:
+    """Return the error of weighted eigenvectors with completed columns: tr(G M⁻¹) max M_jj, M = QᵀUQ + completion."""
+    if len(queries) < len(gram) or weights.min() <= 0:
+        return _strategy(gram, queries, weights).error
+    square = (queries.T * weights) @ queries
+    np.fill_diagonal(square, square.diagonal().max())
+    return float(np.trace(np.linalg.solve(square, gram))) * float(square[0, 0])
 
 
 def eigen_queries(gram: Floats) -> Floats:
@@ -158,7 +219,10 @@ def _newton(costs: Floats, squares: Floats, start: _Point, gap: float) -> _Point
             break
         target = 0.2 * float(point.y @ slack) / len(slack)
         rows = np.sqrt(point.curves)[:, None] * squares
-        step = _solve(rows, slack / point.y, point.load - 1 + target / point.y)
+        try:
+            step = _solve(rows, slack / point.y, point.load - 1 + target / point.y)
+        except np.linalg.LinAlgError:  # the precision of floats is reached: the gap of the best point is certified
+            break
         slack_step = (target - slack * step) / point.y - slack
         length = min(_to_boundary(point.y, step), _to_boundary(slack, slack_step))
         slack = slack + length * slack_step

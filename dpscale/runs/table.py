@@ -142,15 +142,16 @@ class TableRun(Run):
         tables it knows the sum only: they are measured by their common run, with the plans that it charges.
         """
         part, recorded = self.manifest.get("within") is not None, self.manifest["mechanism"] or {}
-        if recorded.get("version", self.job.method.version) != self.job.method.version:
+        method = self.job.method
+        if recorded.get("version", method.version) not in {method.version, *method.resumes}:
             raise JobError("run directory", f"{self.path} was planned by version {recorded['version']} of "
-                           f"{self.job.method.name}", f"version {self.job.method.version}",
+                           f"{method.name}", f"version {method.version}",
                            "resume it with the version of dpscale that its manifest.json names")  # fmt: skip
         if part and not self.measured_together:
             raise JobError("run directory", f"{self.path} is one of several tables, which are charged together",
                            "the directory of the whole run", "run the stage there")  # fmt: skip
         charged = self.manifest["privacy"] is not None and not part
-        if not charged and not self.job.method.follows(self.measurement_plan, self.planning_problem, self.job.options):
+        if not charged and not method.follows(self.measurement_plan, self.planning_problem, self.job.options):
             raise JobError("run directory", f"the plan in {self.path / 'plan'} does not follow from the job",
                            "the plan as the run wrote it", "start a new run")  # fmt: skip
 

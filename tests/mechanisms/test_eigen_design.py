@@ -1,13 +1,19 @@
 """Eigen-Design against Clarabel, example 4 of the paper and the paper's ratios to the lower bound."""
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import dpscale as dp
 from dpscale import Domain, Workload
+from dpscale.mechanisms import eigen_design as planner
+from dpscale.mechanisms.contract import PlanningProblem, Tools
 from dpscale.optimize.baselines import fourier, wavelet
 from dpscale.optimize.eigen_design import (
+    choose_design,
     complete_columns,
     eigen_design,
     eigen_queries,
@@ -20,6 +26,8 @@ from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.lower_bounds import svd_of_gram
 from dpscale.optimize.opt_explicit import error_of
 from dpscale.workload import FAMILIES
+from tests.audit.small import frame, write
+from tests.oracles import explicit_strategy, explicit_workload, least_squares_variances
 
 FIGURE_1 = np.array(
     [
@@ -145,3 +153,107 @@ def test_weigh_with_fewer_queries_than_cells():
     found = weigh(costs, squares)
     assert found.gap < 1e-6
     assert found.error == pytest.approx(solve_with_clarabel(costs, squares), rel=2e-6)
+
+
+def plan_with(workload, **options):
+    return planner.MECHANISM.plan(PlanningProblem(workload), planner.Options(**options), Tools()).public_plan
+
+
+def explicit_error(gram, matrix):
+    """Return tr(G (AᵀA)⁺) times the largest squared column norm."""
+    return float(np.trace(gram @ np.linalg.pinv(matrix.T @ matrix)) * (matrix**2).sum(axis=0).max())
+
+
+@pytest.mark.parametrize(("family", "size"), [("prefix", 24), ("range", 24), ("circular", 17), ("prefix", 3)])
+def test_design_choice_equals_brute_force_over_designs(family, size):
+    gram = make_gram(family, size)
+    choice, full = choose_design(gram), eigen_design(gram)
+    assert np.array_equal(choice.full.matrix, full.matrix)
+    for name, ratio in choice.errors.items():
+        kind, _, number = name.partition(" ")
+        make = {"full": eigen_design, "separate": separated_design, "principal": principal_design}[kind]
+        matrix = make(gram, int(number)).matrix if number else full.matrix
+        assert ratio * full.error == pytest.approx(explicit_error(gram, matrix), rel=1e-7)
+    assert choice.best.error <= min(choice.errors.values()) * full.error * (1 + 2e-3)
+    assert (choice.best.matrix**2).sum(axis=0).max() == pytest.approx(1)
+
+
+def test_reduced_designs_of_prefix_24_have_smaller_error_by_7_and_9_percent():
+    errors = choose_design(make_gram("prefix", 24)).errors
+    assert errors["separate 8"] == pytest.approx(0.932, abs=1e-3)
+    assert errors["principal 8"] == pytest.approx(0.906, abs=1e-3)
+    assert min(errors, key=errors.get) == "principal 8"
+
+
+def test_principal_weights_equal_clarabel():
+    """The reduced program of section 4.2, solved by cvxpy, gives the same strategy error after completion."""
+    import cvxpy as cp
+
+    gram = make_gram("prefix", 12)
+    queries = eigen_queries(gram)
+    costs, squares, u = query_costs(gram, queries), queries**2, cp.Variable(5, nonneg=True)
+    spread = cp.hstack([u[:4], cp.multiply(np.ones(8), u[4])])
+    objective = cp.Minimize(cp.sum(cp.multiply(costs, cp.inv_pos(spread))))
+    cp.Problem(objective, [squares.T @ spread <= 1]).solve(solver=cp.CLARABEL)
+    rows = complete_columns(np.sqrt(spread.value)[:, None] * queries)
+    assert principal_design(gram, 4).error == pytest.approx(explicit_error(gram, rows), rel=1e-4)
+
+
+def test_circular_groups_at_float_precision_have_a_certified_weighting():
+    """A group of the circular design ends Newton's steps with a singular system, at the best point so far."""
+    gram = make_gram("circular", 100)
+    assert separated_design(gram, 3).error == pytest.approx(eigen_design(gram).error, rel=0.05)
+
+
+@pytest.mark.parametrize("sizes", [{"a": 24}, {"a": 24, "b": 9}, {"a": 60, "b": 50}])
+def test_mechanism_measures_the_best_design_and_respects_options(sizes):
+    workload = Workload(Domain(sizes)).add("prefix", degree=len(sizes))
+    best, full = plan_with(workload), plan_with(workload, design="eigen")
+    assert best.error < 0.96 * full.error
+    assert len(full.notes) == 1
+    notes = best.notes[1:]
+    assert notes
+    assert all("is the best design" in note and "full 1; separate" in note for note in notes)
+    for options in ({"separate": 5}, {"principal": 4}, {"design": "wavelet"}):
+        assert len(plan_with(workload, **options).notes) == 1
+    queries, weights = explicit_workload(workload) if math.prod(sizes.values()) < 300 else (None, None)
+    if queries is not None:
+        strategy = explicit_strategy(best, [block.unit_variance for block in best.blocks])
+        assert best.error == pytest.approx((weights * least_squares_variances(strategy, queries)).sum(), rel=1e-6)
+        assert (strategy**2).sum(axis=0).max() <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("family", ["marginal", "circular"])
+def test_plan_of_unchanged_design_has_the_same_blocks_and_notes(family):
+    workload = Workload(Domain({"a": 40, "b": 7})).add(family, degree=1).add(family, degree=2)
+    best, full = plan_with(workload), plan_with(workload, design="eigen")
+    assert (best.error, best.notes) == (full.error, full.notes)
+    assert [f.digest for b in best.blocks for f in b.factors] == [f.digest for b in full.blocks for f in b.factors]
+
+
+def test_charged_run_of_version_1_is_measured_by_its_own_plan(tmp_path, monkeypatch):
+    """The planted fault is the same run without `resumes`, which is refused."""
+    job = write(tmp_path, workload=[{"family": "prefix", "attributes": [["a", "c"]]}], mechanism={"name": planner.NAME})
+    current = planner.MECHANISM
+    full = planner.Options(design="eigen")
+    first = replace(current, version="1", plan=lambda problem, options, tools: current.plan(problem, full, tools))
+    run, manifest = tmp_path / "run", tmp_path / "run" / "manifest.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(planner, "MECHANISM", first)
+        patch.setattr(
+            "dpscale.measurement.measurement.write_values", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(job, run)
+    written, plan = json.loads(manifest.read_text()), (run / "plan" / "plan.json").read_bytes()
+    assert written["mechanism"]["version"] == "1"
+    assert written["privacy"]
+    with monkeypatch.context() as patch:
+        patch.setattr(planner, "MECHANISM", replace(planner.MECHANISM, resumes=frozenset()))
+        with pytest.raises(dp.JobError, match="version 1 of eigen-design"):
+            dp.run(job, run)
+    release = dp.run(job, run)
+    assert (run / "plan" / "plan.json").read_bytes() == plan
+    assert len(release.plan.notes) == 1
+    exact = np.histogram2d(frame()["a"], frame()["c"], bins=[range(5), range(6)])[0]
+    assert np.abs(release.table(("a", "c"), family="prefix")["estimate"].iloc[-1] - exact.sum()) < 60
