@@ -8,6 +8,7 @@ exact counts); counting is excluded. Real tables are in ../shared/data and are n
         --all                  every table of ../shared/data; those not in --tables with ours and the product only
         --tried                only the settings from which the defaults of `Options` were chosen
         --large                two generated tables: 12,341 marginals with 10⁹ cells; 45,760 marginals
+        --lnn                  only GReM-MLE against GReM-LNN on all pairs, with maxent and the product of 1-ways
         --errors               only the coverage of estimate ± 1.96 standard errors
         --peer-python PATH     also a plain AIM loop on `mbi` (peer_mbi.py), with a Python that has it, at ε = 1
         --save                 save the errors in results/
@@ -47,12 +48,13 @@ from dpscale.plans.requests import make_schedule
 from dpscale.privacy import gdp_mu, zcdp_rho
 from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.privacy.streams import seeded_secret
-from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.low_order import from_estimates
 from dpscale.reconstruction.maxent import LEARNING_BYTES, LEARNING_STEPS
 from dpscale.reconstruction.pairwise.learn import add_triples, complete_pairs, learn, learning_steps, missing_triples
 from dpscale.reconstruction.pairwise.pairs import pair_targets
 from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE
+from dpscale.workload.residual.grem import non_negative
 
 DELTA = 1e-9
 Answers = Callable[[Names], np.ndarray]
@@ -102,23 +104,46 @@ def released_answers(table: Table, epsilon: float, seed: int) -> Answers:
     return add_triples(complete_pairs(model, learnt), learnt, missing_triples(model, table.targets), str(seed)).marginal
 
 
-def measure_plan(table: Table, epsilon: float, seed: int) -> LeastSquaresEstimates:
-    """Return the estimates of ResidualPlanner on all targets at the same cost."""
+def measure_plan(table: Table, epsilon: float, seed: int) -> PlanEvidence:
+    """Return the measurements of ResidualPlanner on all targets at the same cost."""
     made = plan(Workload(Domain(table.sizes)).add("marginal", degree=len(table.targets[0])), "residual-planner")
     schedule, secret = make_schedule(made, cost_of(epsilon)), seeded_secret(seed)
     values = []
     for index, (block, draw) in enumerate(zip(made.blocks, schedule.draws, strict=True)):
         exact = ExactMarginal(block.attributes, np.asarray(table.counts(block.attributes), dtype=np.int64))
         values.append(measure_block(block, draw, exact, secret, {"block": index}) / draw.multiplier)
-    return LeastSquaresEstimates(made, [draw.lattice_variance for draw in schedule.draws], values.__getitem__)
+    return PlanEvidence(made, [draw.lattice_variance for draw in schedule.draws], values.__getitem__)
+
+
+def planned_answers(table: Table, epsilon: float, seed: int, method: str) -> Answers:
+    """Return the answers of ResidualPlanner by least squares (GReM-MLE), GReM-LNN or maxent."""
+    evidence = measure_plan(table, epsilon, seed)
+    if method == "maxent":
+        return from_estimates(evidence.least_squares()).marginal
+    if method == "LNN":
+        return non_negative(evidence.residuals(), table.targets).marginal
+    return evidence.least_squares().marginal
+
+
+def published_answers(table: Table, epsilon: float, seed: int, method: str) -> Answers:
+    """Return the answers of AIM+GReM as published, with GReM-MLE or GReM-LNN of the same measurements."""
+    state = run_adaptive(table, epsilon, seed, Options(published=True))
+    return non_negative(state.residuals, table.targets).marginal if method == "LNN" else state.marginal
 
 
 class Contenders:
     """The compared mechanisms, each a function from (table, ε, seed) to answers."""
 
-    def __init__(self, tried: bool, quick: bool = False) -> None:
-        """Register the mechanisms; with `quick`, ours and the product of the 1-way marginals only."""
+    def __init__(self, tried: bool, quick: bool = False, lnn: bool = False) -> None:
+        """Register the mechanisms; `quick`: ours and the product of the 1-ways; `lnn`: GReM by method."""
         self.made: dict[str, Callable[[Table, float, int], Answers]] = {}
+        if lnn:
+            self._add("product of 1-ways", Options(), alone=True)
+            for name, answers in (("AIM+GReM as published", published_answers), ("ResidualPlanner", planned_answers)):
+                for method in ("MLE", "LNN"):
+                    self.made[f"{name}, {method}"] = partial(answers, method=method)
+            self.made["ResidualPlanner, maxent"] = partial(planned_answers, method="maxent")
+            return
         if quick:
             self._add("product of 1-ways", Options(), alone=True)
             self.made["ours"] = released_answers
@@ -129,8 +154,8 @@ class Contenders:
             return
         self._add("AIM+GReM as published", Options(published=True))
         self._add("product of 1-ways", Options(), alone=True)
-        self.made["ResidualPlanner"] = lambda *arguments: measure_plan(*arguments).marginal
-        self.made["ResidualPlanner, maxent"] = lambda *arguments: from_estimates(measure_plan(*arguments)).marginal
+        self.made["ResidualPlanner"] = partial(planned_answers, method="MLE")
+        self.made["ResidualPlanner, maxent"] = partial(planned_answers, method="maxent")
         self.made["ours"] = released_answers
 
     def _add(self, name: str, options: Options, alone: bool = False) -> None:
@@ -251,7 +276,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-limit", type=float, default=600)
-    for flag in ("all", "tried", "large", "errors", "save"):
+    for flag in ("all", "tried", "large", "lnn", "errors", "save"):
         parser.add_argument(f"--{flag}", action="store_true")
     arguments = parser.parse_args()
     if arguments.large:
@@ -261,6 +286,7 @@ def main() -> None:
         print(SIMULATION_NOTE)
     found = {}
     for table in load_tables(KEPT if arguments.all else arguments.tables, arguments.data):
+        table.targets = tuple(combinations(table.names, 2)) if arguments.lnn else table.targets
         run_adaptive(table, 1.0, 0, Options())  # loads the compiled loops
         if arguments.errors:
             for epsilon in arguments.epsilons:
@@ -268,7 +294,7 @@ def main() -> None:
                 print_errors(table, run_adaptive(table, epsilon, arguments.first_seed, Options()), arguments.first_seed)
             continue
         seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-        rows = Contenders(arguments.tried, quick=table.name not in arguments.tables)
+        rows = Contenders(arguments.tried, table.name not in arguments.tables, arguments.lnn)
         found[table.name] = compare(table, arguments.epsilons, seeds, rows)
         if arguments.peer_python:
             compare_with_peer(table, arguments.peer_python, arguments.peer_limit, arguments.first_seed, arguments.data)

@@ -107,14 +107,25 @@ class TableJob(Settings):
         """Reconstruction of the job, or the mechanism's preferred one. Raises JobError if it is not supported."""
         forms = self.method.forms(self.options)
         has = reconstructions_for(forms)
-        name = self.method.aliases.get(self.reconstruct.method, self.reconstruct.method)
+        name = self._method_or_alias
         foreign = name not in ("auto", *RECONSTRUCTIONS) and name in reconstruction_names()
         if foreign and reconstruction(name).form in forms:
             has = [*has, name]
         if name != "auto" and name not in has:
+            names = dict.fromkeys(["auto", *has, *self.method.aliases])
             raise JobError("reconstruct.method", f"{name!r} for {self.method.name} with these options",
-                           " or ".join(["auto", *has, *self.method.aliases]), self._remedy(name))  # fmt: skip
+                           " or ".join(names), self._remedy(name))  # fmt: skip
         return reconstruction(has[0] if name == "auto" else name)
+
+    @property
+    def _method_or_alias(self) -> str:
+        """Name of the reconstruction, or of its equivalent for this mechanism if that has all options that are set."""
+        method, given = self.reconstruct.method, self.reconstruct.given
+        alias = self.method.aliases.get(method)
+        if alias is None:
+            return method
+        shared = reconstruction(alias).Options.model_fields
+        return method if any(value and option not in shared for option, value in given.items()) else alias
 
     @property
     def distributions(self) -> dict[str, str]:

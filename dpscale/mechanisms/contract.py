@@ -145,7 +145,8 @@ class Mechanism:
     data_independent : bool
         Whether all measurements are fixed before any data are read.
     aliases : mapping of str to str
-        Reconstruction names that are equivalent to another one for this mechanism.
+        Reconstruction names that are equivalent to another one for this mechanism, unless an option that the other one
+        does not have is set.
     requires : mapping of str to str
         Option that enables a reconstruction.
     """

@@ -30,7 +30,7 @@ from dpscale.reconstruction.low_order import fully_measured
 from dpscale.workload import Workload, WorkloadPart
 
 MEASURED = 64  # bytes per cell or strategy row: counts, their product, noise in words, floats
-FORMS = ("least_squares", "low_order", "measurements")
+FORMS = ("least_squares", "low_order", "measurements", "residuals")
 
 
 def matrix_mechanism(
@@ -43,7 +43,7 @@ def matrix_mechanism(
         lambda problem, given, tools: FixedPlan(plan(problem, given, tools), problem),
         lambda folder, problem, given: FixedPlan(read_plan(folder, problem.workload), problem),
         lambda given: FORMS,
-        aliases={"grem": "least-squares"},  # GReM-MLE of a plan is its least squares
+        aliases={"grem": "least-squares"},  # GReM-MLE of a plan; not GReM-LNN, its option
     )
 
 

@@ -21,7 +21,7 @@ from dpscale.domain import Domain
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.factor import Factor
 from dpscale.workload import Family, Workload, WorkloadPart
-from dpscale.workload.residual import Weights, piece, profile_of, subsets
+from dpscale.workload.residual import Weights, center, piece, profile_of, subsets
 
 Spread = Callable[[Block, AttributeSet], float]
 FactorsOf = Callable[[Block, AttributeSet], tuple[Factor, ...]]
@@ -75,6 +75,21 @@ class ResidualEstimator:
             turned = factor.apply_covariance(turned)
         flat = pieces.reshape(len(pieces), -1)
         return np.asarray(self.scale * np.einsum("ij,ij->i", flat, turned.reshape(flat.shape)))
+
+    @property
+    def mean_variance(self) -> float:
+        """Mean variance of the coordinates of the centred residual; 0 if an axis has a single cell."""
+        if self.joint:
+            rows = self.factors[0].inverse.reshape(*self.factors[0].shape, -1)
+            dimensions = math.prod(size - 1 for size in self.factors[0].shape)
+            spread = float((center(rows, range(rows.ndim - 1)) ** 2).sum())
+            return self.scale * spread / dimensions if dimensions else 0.0
+        value = self.scale
+        for factor in self.factors:
+            covariance = factor.apply_covariance(np.eye(factor.cells))
+            centred = float(np.trace(covariance)) - float(covariance.sum()) / factor.cells
+            value *= centred / (factor.cells - 1) if factor.cells > 1 else 0.0
+        return value
 
     def spans(self, query_piece: Floats) -> bool:
         """Return whether a query's piece lies in the row space of the sources."""

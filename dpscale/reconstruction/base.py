@@ -103,7 +103,23 @@ class PlanEvidence:
         return [_observed(block, variance, self.read(i)) for i, (block, variance) in enumerate(pairs)]
 
     def residuals(self) -> Residuals:
-        raise NotImplementedError("GReM of a plan is its least squares")
+        """Return the least squares estimate of every measured residual, with the inverse of its mean variance.
+
+        The noise of a residual from a strategy of marginals is the same in all directions, so this precision is exact;
+        of other strategies it is an average.
+        """
+        estimates, domain = self._estimates, self.plan.domain
+        variances = {
+            names: estimator.mean_variance
+            for names, estimator in estimates.accuracy.residuals.items()
+            if estimator.spans_all
+        }
+        known = {names: variance for names, variance in variances.items() if variance > 0}
+        return Residuals(
+            {name: domain[name].size for name in domain.names},
+            {names: estimates.residual(names) for names in known},
+            {names: 1 / variance for names, variance in known.items()},
+        )
 
     def simulate_errors(self, model: LowOrder, seed: int, each: ParallelMap = serial_map) -> SimulatedErrors:
         raise NotImplementedError("a plan's noise is not redrawn")

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from dpscale.base.display import format_bytes
+from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
 from dpscale.base.settings import setting
+from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
 from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, ModelEstimates, read_residuals, write_residuals
+from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import non_negative
+
+BYTES = 64  # per cell of a requested marginal: the cell, its bound, its multiplier and temporary arrays
+EVEN = 1e-9
+BIASED = "No standard errors are available: the constraint makes them depend on the true counts."
 
 
 class Options(BasicOptions):
@@ -21,6 +31,30 @@ class Options(BasicOptions):
     non_negative: bool = setting(
         False, "true or false", "true: no negative estimated cell in requested sets (GReM-LNN)"
     )
+
+
+def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> None:
+    """Raise PlanError if the requested marginals cannot be made non-negative, or not within the memory."""
+    if not options.non_negative:
+        return
+    plan, requested = measurement_plan, [names for names in measurement_plan.workload.sets if names]
+    needed = BYTES * sum(plan.domain.cells(names) for names in requested)
+    if needed > memory:
+        raise PlanError("reconstruct.non_negative", f"marginals that need {format_bytes(needed)} together",
+                        f"the {format_bytes(memory)} of engine.memory", "raise it, or use maxent")  # fmt: skip
+    if plan.candidates:  # an adaptive mechanism: residuals that are not measured are free
+        return
+    weighted = [name for name, profile in plan.profiles.items() if np.ptp(profile) > EVEN * profile.max()]
+    if weighted:
+        raise PlanError("reconstruct.non_negative", f"true for a plan of {plan.mechanism} with weighted means of "
+                        f"{', '.join(weighted[:3])}", "a plan of plain means",
+                        "use maxent, or mechanism residual-planner or query-smasher")  # fmt: skip
+    residuals = plan.public_plan.accuracy.residuals
+    for names in requested:
+        if any(subset not in residuals or not residuals[subset].spans_all for subset in subsets(names)):
+            raise PlanError("reconstruct.non_negative", f"true, but {', '.join(names)} is not measured completely",
+                            "a workload whose sets have every cell in the span of their queries",
+                            "add a marginal over these attributes, or use least-squares")  # fmt: skip
 
 
 def prepare(evidence: Evidence, options: Options, folder: Path, release: str, each: ParallelMap) -> None:
@@ -45,7 +79,9 @@ def _requested_sets(evidence: Evidence) -> list[AttributeSet]:
 
 def explain(options: Options) -> str:
     """Return the explanation of these estimates for readers."""
+    if options.non_negative:
+        return f"Estimates are from GReM with local non-negativity: no requested marginal has a negative cell. {BIASED}"
     return f"Estimates are from GReM: residuals that were not measured are uniform. {NO_ERRORS}"
 
 
-RECONSTRUCTION = Reconstruction("grem", Options, "residuals", explain, estimates, prepare=prepare)
+RECONSTRUCTION = Reconstruction("grem", Options, "residuals", explain, estimates, check, prepare)

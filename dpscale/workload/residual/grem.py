@@ -20,6 +20,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.workload.residual.axes import residual_of, smear, subsets
 
 ITERATIONS, TOLERANCE = 500, 1e-7
+MEASURED_ITERATIONS = 5000  # if all residuals were measured, so that the optimum is unique
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,20 +78,23 @@ def spread(value: Floats, kept: AttributeSet, names: AttributeSet, shape: Sequen
     return smear(value, [names.index(name) for name in kept], shape)
 
 
-def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations: int = ITERATIONS) -> Residuals:
+def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations: int | None = None) -> Residuals:
     """Return the residuals nearest to the measured ones whose marginals `sets` are non-negative (GReM-LNN).
 
-    The distance is weighted by precision, and residuals that were not measured are free. Iterates until the violation
-    is below TOLERANCE of the total, or for `iterations` steps.
+    The distance is weighted by precision, and residuals that were not measured are free. Measured residuals outside
+    `sets` do not change. Iterates until the violation is below TOLERANCE of the total, or for `iterations` steps, by
+    default ITERATIONS or MEASURED_ITERATIONS.
     """
-    spaces = sorted({kept for names in sets for kept in subsets(names)}, key=lambda kept: (len(kept), kept))
+    inside = {names: subsets(names) for names in sets}
+    spaces = sorted({kept for own in inside.values() for kept in own}, key=lambda kept: (len(kept), kept))
     step = float(np.median([p for p in residuals.precisions.values()] or [1.0]))
     solution = residuals
     lifted = {names: np.maximum(residuals.marginal(names), 0) for names in sets}
     duals = {names: np.zeros(residuals.shape(names)) for names in sets}
-    for _ in range(iterations):
+    unique = all(kept in residuals.precisions for kept in spaces)
+    for _ in range(iterations or (MEASURED_ITERATIONS if unique else ITERATIONS)):
         targets = {names: lifted[names] - duals[names] for names in sets}
-        solution = _nearest(residuals, spaces, targets, step)
+        solution = _nearest(residuals, spaces, inside, targets, step)
         gap = 0.0
         for names in sets:
             marginal = solution.marginal(names)
@@ -99,21 +103,25 @@ def non_negative(residuals: Residuals, sets: Sequence[AttributeSet], iterations:
             gap = max(gap, float(np.abs(marginal - lifted[names]).max()))
         if gap <= TOLERANCE * max(1.0, float(np.abs(solution.values[()]))):
             break
-    return solution
+    return Residuals(residuals.sizes, {**residuals.values, **solution.values}, residuals.precisions)
 
 
 def _nearest(
-    residuals: Residuals, spaces: Sequence[AttributeSet], targets: Mapping[AttributeSet, Floats], step: float
+    residuals: Residuals,
+    spaces: Sequence[AttributeSet],
+    inside: Mapping[AttributeSet, Sequence[AttributeSet]],
+    targets: Mapping[AttributeSet, Floats],
+    step: float,
 ) -> Residuals:
     """Return, per residual, the weighted average of the measurement and the targets, which have weight step/Πn."""
-    values = {}
-    for kept in spaces:
-        weight = residuals.precision(kept)
-        total = weight * residuals.values[kept] if weight else np.zeros(residuals.shape(kept))
-        for names, target in targets.items():
-            if set(kept) <= set(names):
-                share = step / math.prod(residuals.sizes[name] for name in names if name not in kept)
-                total = total + share * residual_of(target, [names.index(name) for name in kept])
-                weight += share
-        values[kept] = np.asarray(total / weight)
+    totals: dict[AttributeSet, Floats] = {}
+    weights = {kept: residuals.precision(kept) for kept in spaces}
+    for kept, weight in weights.items():
+        totals[kept] = weight * residuals.values[kept] if weight else np.zeros(residuals.shape(kept))
+    for names, target in targets.items():
+        for kept in inside[names]:
+            share = step / math.prod(residuals.sizes[name] for name in names if name not in kept)
+            totals[kept] = totals[kept] + share * residual_of(target, [names.index(name) for name in kept])
+            weights[kept] += share
+    values = {kept: np.asarray(total / weights[kept]) for kept, total in totals.items()}
     return Residuals(residuals.sizes, values, residuals.precisions)
