@@ -50,7 +50,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         return _plan_unweighted(problem, tools, solve, sets)
     searched = _search_weights(problem, demands, options.seconds, tools.store)
     weights = _weights(demands, searched)
-    made = _plan_weights(problem, tools, solve, weights, sets)
+    made = _plan_found_weights(problem, tools, solve, weights, sets)
     if weights and (problem.noise == LAPLACE or made.error > searched.plain**2 * SURELY):
         made = min(made, _plan_weights(problem, tools, solve, {}, sets), key=lambda one: one.error)
     made = min([made, *_whole_plans(problem, tools)], key=lambda one: one.error)
@@ -117,6 +117,18 @@ def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint) ->
     if demands.sizes != demands.cells:
         return whole_bound(problem.workload)
     return exact_floor(problem.workload, FEW_CELLS) if cells <= FEW_CELLS else floor(problem.workload, curve)
+
+
+def _plan_found_weights(
+    problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights], sets: Sequence[AttributeSet]
+) -> Plan:
+    """Return the plan for the weights of the search, or for plain means if integer strategies cannot have them."""
+    try:
+        return _plan_weights(problem, tools, solve, weights, sets)
+    except PlanError:
+        if not weights:
+            raise
+        return _plan_weights(problem, tools, solve, {}, sets)
 
 
 def _plan_weights(

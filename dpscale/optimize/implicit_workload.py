@@ -134,7 +134,7 @@ def explicit_gram(
 def _weighed(part: WorkloadPart) -> dict[AttributeSet, float]:
     """Return the sets of a part with positive weight."""
     weights: dict[AttributeSet, float] = {}
-    for attributes, weight in zip(part.sets, part.weights, strict=True):
+    for attributes, weight in zip(part.sets, part.weights, strict=True) if part.weighs else ():
         if weight > 0:
             weights[attributes] = weights.get(attributes, 0.0) + weight
     return weights

@@ -199,6 +199,11 @@ class Family(ProductFamily):
         return None
 
     @property
+    def vanishes(self) -> bool:
+        """Whether all entries are 0."""
+        return False
+
+    @property
     def is_integral(self) -> bool:
         """Whether all entries are integers below 1,024."""
         return True

@@ -55,6 +55,10 @@ class ListedQueries(Family):
         return {"sha256": self.digest}
 
     @property
+    def vanishes(self) -> bool:
+        return not self._array.any()
+
+    @property
     def is_integral(self) -> bool:
         return bool(np.array_equal(self._array, np.rint(self._array)) and np.abs(self._array).max(initial=0) < 1 << 10)
 

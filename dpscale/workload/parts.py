@@ -193,6 +193,13 @@ class ProductPart(_FamilyPart):
     factorizes, pooled, exchangeable = True, False, False
 
     @property
+    def weighs(self) -> bool:
+        if not any(family.vanishes for family in self.axis_families):
+            return super().weighs
+        pairs = zip(self.sets, self.weights, strict=True)
+        return any(weight > 0 and not any(one.vanishes for one in self.families(names)) for names, weight in pairs)
+
+    @property
     def axis_families(self) -> tuple[Family, ...]:
         return self.family.axes
 

@@ -14,7 +14,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.__main__ import main
-from dpscale.mechanisms import MECHANISMS, mechanism
+from dpscale.mechanisms import MECHANISMS, mechanism, weighted_residuals
 from dpscale.workload import Workload
 from dpscale.workload.listed import factored
 from tests.audit.small import frame, write
@@ -253,3 +253,31 @@ def test_census_tables_as_conditions_are_the_same_workload():
 
 def condition(name, row):
     return f"{name} in ({', '.join(map(str, np.flatnonzero(row)))})"
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_product_that_counts_nothing_is_ignored_in_planning(name):
+    """A factor without a nonzero entry has no queries to plan; alone it is refused."""
+    workload = Workload(DOMAIN).add_product({"a": np.zeros((2, 4)), "b": "identity"}).add_product({"b": "prefix"})
+    alone = Workload(DOMAIN).add_product({"b": "prefix"})
+    assert dp.plan(workload, name).error == pytest.approx(dp.plan(alone, name).error, rel=1e-4)
+    with pytest.raises(dp.JobError, match="0 for every query that is not all zeros"):
+        dp.plan(Workload(DOMAIN).add_product({"a": np.zeros((2, 4)), "b": "identity"}), name)
+
+
+def test_default_plans_products_whose_weights_have_no_integer_strategy(monkeypatch):
+    """Plain means replace the weights of the axes if no strategy of integers is near the optimum."""
+    workload = Workload(DOMAIN).add_product({"a": ["a < 3", "a > 1"], "b": "prefix"}).add_product({"b": "prefix"})
+    plan_weights, tried = weighted_residuals._plan_weights, []
+
+    def refuse(problem, tools, solve, weights, sets):
+        tried.append(bool(weights))
+        if weights:
+            raise dp.PlanError("workload", "queries with non-integer values", "integer values", "use query-smasher")
+        return plan_weights(problem, tools, solve, weights, sets)
+
+    monkeypatch.setattr(weighted_residuals, "FEW_CELLS", 1)
+    monkeypatch.setattr(weighted_residuals, "candidates", lambda workload, joint: [])
+    monkeypatch.setattr(weighted_residuals, "_plan_weights", refuse)
+    assert dp.plan(workload).error == pytest.approx(dp.plan(workload, "query-smasher").error, rel=1e-6)
+    assert tried[:2] == [True, False]
