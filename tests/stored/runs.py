@@ -61,7 +61,7 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 TABLES["published"]["mechanism"]["published"] = True
 TABLES |= {f"{name}{VERSION_3}": job for name, job in TABLES.items()}
-TABLES[f"product{VERSION_3}"] = {"workload": PRODUCTS}
+TABLES[f"product{VERSION_3}"] = {"workload": [*PRODUCTS, *PAIRS]}
 DATABASES = tuple(f"{name}{version}" for version in ("", VERSION_3) for name in ("database", "interrupted-database"))
 CASES = (*TABLES, *DATABASES)
 INTERRUPTED = {"interrupted": 1, "interrupted-rounds": 6, "interrupted-database": 2}  # files of values before the kill
