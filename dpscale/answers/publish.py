@@ -16,7 +16,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, vstack
 
 from dpscale.answers import statistics
-from dpscale.answers.tables import Answered, column, texts
+from dpscale.answers.tables import EXTRAPOLATED, FIGURES, Answered, column, texts
 from dpscale.base.arrow import arrow_csv, pa, pq, without_dictionaries
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
@@ -30,12 +30,17 @@ MOST_SETS = 2000
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """Integer tables by attribute set, standard errors (nan if unknown), and omitted sets with reasons."""
+    """Integer tables by attribute set, standard errors (nan if unknown), and omitted sets with reasons.
+
+    `listed` has the answers of queries that are listed by predicates, by label and attributes: values without a margin
+    in common, each rounded alone.
+    """
 
     total: int
     tables: Mapping[AttributeSet, Integers]
     errors: Mapping[AttributeSet, Floats]
     left_out: Mapping[AttributeSet, str]
+    listed: Sequence[tuple[str, pa.Table]] = ()
 
 
 def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
@@ -61,7 +66,21 @@ def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
         else:
             whole[names] = found
     tables = {names: whole[names] for names in requested if names in whole and names}
-    return Published(total, tables, errors, {names: why for names, why in left.items() if names in requested})
+    left = {names: why for names, why in left.items() if names in requested}
+    return Published(total, tables, errors, left, [*_listed(answered, requested)])
+
+
+def _listed(answered: Answered, requested: Sequence[AttributeSet]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the queries that are listed by predicates over the sets: counts as non-negative integers."""
+    for part, names, table in answered.listed(0.95):
+        if names and names not in requested:
+            continue
+        values = table["estimate"].to_numpy()
+        values = np.maximum(np.rint(values), 0).astype(np.int64) if part.are_counts else np.round(values, 2)
+        named = table.select([name for name in table.column_names if name not in (*FIGURES, EXTRAPOLATED)])
+        named = named.append_column("count" if part.are_counts else "value", pa.array(values))
+        errors = pa.array(np.round(table["std_error"].to_numpy(), 2), from_pandas=True)
+        yield "-".join([part.name, *names]), named.append_column("std_error", errors)
 
 
 def closed(requested: Iterable[AttributeSet]) -> list[AttributeSet]:
@@ -117,6 +136,7 @@ def write_published(
     """
     _emptied(folder)
     tables = {name: labelled(domain, published, names, limit) for name, names in _names(published.tables)}
+    tables |= {name: flagged(table, limit) for name, table in _listed_names(published)}
     for kind in formats:
         FORMATS[kind](folder, tables, release)
     _csv(folder / CODEBOOK, codebook(domain, published.tables))
@@ -133,10 +153,22 @@ def labelled(domain: Domain, published: Published, names: AttributeSet, limit: f
     errors = np.broadcast_to(published.errors[names], published.tables[names].shape).reshape(-1)
     cells = np.unravel_index(np.arange(counts.size), published.tables[names].shape)
     own = {name: column(domain[name], at) for name, at in zip(names, cells, strict=True)}
-    flags = np.where(errors > limit * np.maximum(counts, 1), UNRELIABLE, "")
-    return pa.table(
-        own | {"count": counts, "std_error": pa.array(np.round(errors, 2), from_pandas=True), "flag": flags.tolist()}
-    )
+    own |= {"count": counts, "std_error": pa.array(np.round(errors, 2), from_pandas=True)}
+    return flagged(pa.table(own), limit)
+
+
+def flagged(table: pa.Table, limit: float) -> pa.Table:
+    """Return a table of values and errors with the column `flag`."""
+    value = table["count" if "count" in table.column_names else "value"].to_numpy()
+    errors = table["std_error"].to_numpy()
+    flags = np.where(errors > limit * np.maximum(np.abs(value), 1), UNRELIABLE, "")
+    return table.append_column("flag", pa.array(flags.tolist(), pa.string()))
+
+
+def _listed_names(published: Published) -> Iterator[tuple[str, pa.Table]]:
+    """Yield file names and tables of listed queries, numbered after the other tables."""
+    for number, (name, table) in enumerate(published.listed, start=len(published.tables) + 1):
+        yield f"{number:03d}-" + re.sub(r"[^A-Za-z0-9]+", "-", name)[:MOST_NAME].strip("-"), table
 
 
 def codebook(domain: Domain, tables: Mapping[AttributeSet, Integers]) -> pa.Table:
@@ -149,6 +181,7 @@ def codebook(domain: Domain, tables: Mapping[AttributeSet, Integers]) -> pa.Tabl
 def readme(published: Published, release: str, limit: float, files: Mapping[str, AttributeSet]) -> str:
     """Return the text that describes the tables, their computation, and the omitted sets."""
     listed = [f"  {name}: {', '.join(names)}" for name, names in files.items()]
+    listed += [f"  {name}: listed queries, each rounded alone" for name, _ in _listed_names(published)]
     out = [f"  {', '.join(names)}: {why}" for names, why in published.left_out.items()] or ["  none"]
     return "\n".join([
         f"Tables of release {release}", "", DESCRIPTION, "",

@@ -24,7 +24,7 @@ from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import MOST_JOINT, half_width
 from dpscale.reconstruction.model_answers import has_simultaneous_intervals, simultaneous_widths
-from dpscale.workload import MARGINAL, ExplicitPart, Family, WorkloadPart, family_names, one_way_family, part_of
+from dpscale.workload import MARGINAL, TOTAL, ExplicitPart, Family, WorkloadPart, family_names, one_way_family, part_of
 
 MISSING = "(missing)"
 FIGURES = ("estimate", "std_error", "low", "high")
@@ -124,6 +124,14 @@ class Answered:
         others = [one for one in self.estimates.workload.parts if one.name == first.name and names in one.sets]
         alike = [one for one in others if one.factorizes == first.factorizes]
         return alike if labelled else [first]
+
+    def listed(self, level: float) -> Iterator[tuple[WorkloadPart, AttributeSet, pa.Table]]:
+        """Yield the tables of the queries that the workload lists by predicates, small ones only."""
+        for part in self.estimates.workload.parts:
+            if part.query_texts or any(end.is_text for end in part.ends):
+                for names in part.sets:
+                    if part.weighs and part.count(names) <= MOST_ROWS:
+                        yield part, names, self._part_table(part, names, names, level, False)
 
     def _part_table(
         self, part: WorkloadPart, ordered: AttributeSet, names: AttributeSet, level: float, joint: bool
@@ -261,6 +269,21 @@ class Shown:
     values: Floats
     half: Floats
     departure: float
+
+
+def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the first queries that the workload lists by predicates, with their estimates, and the number of all."""
+    rows, number = list[dict[str, Any]](), 0
+    for part, names, table in answered.listed(LEVEL):
+        number += len(table)
+        texts_of = [table[name].to_pylist() for name in (["query"] if part.query_texts else names)]
+        figures = [table[name].to_pylist() for name in FIGURES]
+        for at in range(min(len(table), most - len(rows))):
+            words = [own[at] for own in texts_of if own[at] != TOTAL] or [TOTAL]
+            estimate, _, _, high = (own[at] for own in figures)
+            half = high - estimate if np.isfinite(high) else None
+            rows.append({"family": part.name, "text": " and ".join(words), "estimate": estimate, "half": half})
+    return rows, number
 
 
 def singles(answered: Answered, most: int) -> list[Shown]:

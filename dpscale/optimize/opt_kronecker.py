@@ -20,7 +20,7 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, named_task, one_thread, serial_map
 from dpscale.optimize.convex import Solution, Solve
-from dpscale.optimize.implicit_workload import Implicit, Product
+from dpscale.optimize.implicit_workload import Groups, Implicit, Product, distinct_groupings
 from dpscale.optimize.integer_strategies import bits_for, error_coefficient, round_strategy
 from dpscale.optimize.lower_bounds import svd_bound
 from dpscale.optimize.opt_explicit import (
@@ -347,9 +347,6 @@ def _rounded_product(
     return Solution(factors, coefficient, min(bound, coefficient))
 
 
-Groups = list[tuple[Product, ...]]
-
-
 @dataclass(frozen=True, eq=False)
 class UnionStrategy:
     """Product strategies, the products of the workload that each answers, and their shares of the budget.
@@ -385,31 +382,6 @@ def divide(errors: Sequence[float], noise: Noise) -> tuple[list[float], float]:
     roots = [value**power for value in errors]
     total = math.fsum(roots)
     return [root / total for root in roots], total ** (1 / power)
-
-
-def distinct_groupings(union: Implicit) -> list[Groups]:
-    """Return two groupings: single products (the paper's choice), and products grouped by `gather` if that differs."""
-    alone: Groups = [(product,) for product in union.products]
-    gathered = gather(union)
-    return [alone] if len(gathered) == len(alone) else [alone, gathered]
-
-
-def gather(union: Implicit) -> Groups:
-    """Group products under the smallest of the maximal products that name all their attributes."""
-    by_size = sorted(union.products, key=lambda product: -len(union.named(product)))
-    heads: dict[frozenset[str], list[Product]] = {}
-    for product in by_size:
-        named = frozenset(union.named(product))
-        above = [head for head in heads if named <= head]
-        if above:
-            heads[min(above, key=lambda head: _cells(union, head))].append(product)
-        else:
-            heads[named] = [product]
-    return [tuple(group) for group in heads.values()]
-
-
-def _cells(union: Implicit, names: frozenset[str]) -> int:
-    return math.prod(size for name, size in zip(union.names, union.sizes, strict=True) if name in names)
 
 
 def _of_groups(union: Implicit, noise: Noise, groups: Groups, solved: tuple[ProductStrategy, ...]) -> UnionStrategy:

@@ -18,7 +18,7 @@ from dpscale.workload.families import (
     one_way_family,
 )
 from dpscale.workload.family import End, Family, JointFamily, QueryFamily
-from dpscale.workload.listed import ExplicitPart
+from dpscale.workload.listed import TOTAL, ExplicitPart
 from dpscale.workload.parts import JointPart, ProductPart, WorkloadPart, part_of
 from dpscale.workload.subworkloads import Subworkload, Subworkloads, decompose
 from dpscale.workload.workload import Workload
@@ -29,6 +29,7 @@ __all__ = [
     "MARGINAL",
     "PREFIX",
     "RANGE",
+    "TOTAL",
     "End",
     "ExplicitPart",
     "Family",

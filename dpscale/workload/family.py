@@ -199,6 +199,11 @@ class Family(ProductFamily):
         return None
 
     @property
+    def are_counts(self) -> bool:
+        """Whether all entries are 0 or 1."""
+        return True
+
+    @property
     def vanishes(self) -> bool:
         """Whether all entries are 0."""
         return False

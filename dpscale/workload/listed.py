@@ -55,6 +55,10 @@ class ListedQueries(Family):
         return {"sha256": self.digest}
 
     @property
+    def are_counts(self) -> bool:
+        return bool(np.isin(self._array, (0, 1)).all())
+
+    @property
     def vanishes(self) -> bool:
         return not self._array.any()
 
@@ -261,6 +265,10 @@ class ExplicitPart(ArrayQueries):
     @property
     def ends(self) -> tuple[End, ...]:
         return () if self.origin is None else self.origin.ends
+
+    @property
+    def are_counts(self) -> bool:
+        return bool(np.isin(self.array, (0, 1)).all())
 
     @property
     def cumulative(self) -> bool:

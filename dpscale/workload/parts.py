@@ -64,6 +64,10 @@ class WorkloadPart(Protocol):
         """The cells of an attribute that name a query; empty if queries are numbered."""
 
     @property
+    def are_counts(self) -> bool:
+        """Whether every answer is a number of records."""
+
+    @property
     def query_texts(self) -> Sequence[str]:
         """Texts of the queries; empty if `ends` names them, or if they are numbered."""
 
@@ -143,6 +147,10 @@ class _FamilyPart:
     by_shape, query_texts = True, ()
 
     @property
+    def are_counts(self) -> bool:
+        return True
+
+    @property
     def name(self) -> str:
         return self.family.title
 
@@ -198,6 +206,10 @@ class ProductPart(_FamilyPart):
             return super().weighs
         pairs = zip(self.sets, self.weights, strict=True)
         return any(weight > 0 and not any(one.vanishes for one in self.families(names)) for names, weight in pairs)
+
+    @property
+    def are_counts(self) -> bool:
+        return all(family.are_counts for family in self.axis_families)
 
     @property
     def axis_families(self) -> tuple[Family, ...]:

@@ -5,9 +5,9 @@ import pytest
 from scipy.optimize import minimize
 
 from dpscale import Domain, Workload
-from dpscale.optimize.implicit_workload import implicit
+from dpscale.optimize.implicit_workload import distinct_groupings, gather, implicit
 from dpscale.optimize.opt_explicit import error_of, sensitivity
-from dpscale.optimize.opt_kronecker import distinct_groupings, divide, gather, optimise_union
+from dpscale.optimize.opt_kronecker import divide, optimise_union
 from dpscale.workload.residual import kron
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
@@ -124,12 +125,19 @@ def test_release_answers_products_with_their_predicates(tmp_path, name):
     np.testing.assert_allclose(stored.estimate, release.table(("a", "c"), family="product").estimate)
     (file,) = (release.path / "answers/conditions-joint-2").glob("*.parquet")
     assert pd.read_parquet(file)["query"].tolist() == ["a = 0 or c = 1"]
-    assert "scores" in (release.path / "report.html").read_text()
+    page = (release.path / "report.html").read_text()
+    assert "a in 0..1 and c in 0..2" in page
+    assert "a = 0 or c = 1" in page
+    done = CliRunner().invoke(main, ["publish", str(release.path), "--out", str(tmp_path / "tables")])
+    assert done.exit_code == 0, done.output
+    made = {path.stem[4:]: pd.read_csv(path) for path in (tmp_path / "tables/csv").glob("*.csv")}
+    assert made["product-a-c"][["a", "c"]].to_numpy().tolist() == table[["a", "c"]].to_numpy().tolist()
+    np.testing.assert_allclose(made["product-a-c"]["count"], expected, atol=near)
+    np.testing.assert_allclose(made["scores-a"]["value"], scores.estimate, atol=0.01)
+    assert made["conditions-joint-a-c"]["query"].tolist() == ["a = 0 or c = 1"]
 
 
 def test_command_plans_and_compares_products(tmp_path):
-    from click.testing import CliRunner
-
     path = tmp_path / "job.toml"
     path.write_text(
         '[data]\npath = "t"\ndomain = "d.toml"\n[privacy]\nprivacy_cost = 1\n[[workload]]\nfamily = "product"\n'

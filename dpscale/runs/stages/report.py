@@ -46,6 +46,7 @@ from dpscale.storage.files import read_text, write_whole
 Value = TypeVar("Value")
 SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})
 SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 4, 3, 4, 64
+LISTED = 60  # queries that are listed by predicates
 
 
 def headline_tables(run: TableRun) -> dict[str, Any]:
@@ -147,6 +148,7 @@ SHOWN = 25  # number of worst and of best sets in the report
 TABLE = (
     Section("summary", "Summary", listed=False),
     Section("says", "Key results"),
+    Section("listed", "Listed queries"),
     Section("sure", "Accuracy"),
     Section("cost", "Privacy cost"),
     Section("rounds", "Selections by round"),
@@ -197,6 +199,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "pairs": lambda: results()["pairs"],
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
+        "listed": lambda: tables.listed_counts(Answered(estimates_of(run), str(run.manifest["release"])), LISTED),
         "sure": sure,
         "errors": lambda: overall_errors(sure()),
         "workload": lambda: _words(sure()),
