@@ -9,6 +9,7 @@ Values outside the domain and missing ones, where they have cells of their own, 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -253,3 +254,11 @@ def cramers_v(counts: Integers) -> float:
     squared = max(squared - (rows - 1) * (columns - 1) / (total - 1), 0.0)
     least = min(size - (size - 1) ** 2 / (total - 1) for size in (rows, columns)) - 1
     return min(math.sqrt(squared / least), 1.0) if least > 0 else math.nan
+
+
+def or_reason(statistic: Callable[[], Estimate]) -> tuple[Estimate, str | None]:
+    """Return the statistic of one group; missing values and the reason if the group is too small."""
+    try:
+        return statistic(), None
+    except TooFewRecords as error:
+        return Estimate.around(float("nan"), float("nan")), str(error)

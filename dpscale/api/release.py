@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
 from dpscale.runs.directory import Run
-from dpscale.runs.estimates import estimates_of
+from dpscale.runs.estimates import estimates_of, graphical_model_of
 from dpscale.runs.opening import open_run
 from dpscale.workload import MARGINAL, PREFIX
 
@@ -304,13 +304,38 @@ class Release:
         table = self.answered.table(attributes, MARGINAL.name, level, joint)
         return table_figure(table, self._run.table.domain, tuple(attributes))
 
+    def graphical_model(self, kind: Literal["bayesian", "markov"] = "bayesian") -> Any:
+        """Return the fitted graphical model as a network of pgmpy (pip install 'dpscale[graphical]').
+
+        The states of a variable are the labels of its cells, in the order of the domain, and "null" for missing values.
+        The network is the distribution of one record; it is post-processing and costs no budget.
+
+        Parameters
+        ----------
+        kind : {"bayesian", "markov"}
+            A Bayesian network with edges directed along the junction tree, or a Markov network of its cliques.
+
+        Returns
+        -------
+        pgmpy.models.DiscreteBayesianNetwork or pgmpy.models.DiscreteMarkovNetwork
+
+        Raises
+        ------
+        PlanError
+            If the estimates of the release are not those of a graphical model, or pgmpy is missing.
+        JobError
+            If `kind` is another one.
+        """
+        model, labels = graphical_model_of(self._run.table)
+        return model.to_pgmpy(kind, labels)
+
     def _each(self, statistic: Callable[..., Estimate], by: str | None) -> Estimate | DataFrame:
         if by is None:
             return statistic()
         import pandas as pd
 
         cells = range(self.domain[by].size)
-        rows, reasons = zip(*(_row(partial(statistic, by=(by, cell))) for cell in cells), strict=True)
+        rows, reasons = zip(*(statistics.or_reason(partial(statistic, by=(by, cell))) for cell in cells), strict=True)
         found = pd.DataFrame(rows, columns=list(Estimate._fields))
         found.insert(0, by, column(self.domain[by], np.arange(len(cells))).to_pandas())
         return found.assign(reason=reasons) if any(reasons) else found
@@ -371,11 +396,3 @@ def _read_rows(files: list[str]) -> Any:
     import dask.dataframe as dd
 
     return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)
-
-
-def _row(statistic: Callable[[], Estimate]) -> tuple[Estimate, str | None]:
-    """Return the statistic of one group; missing values and the reason if the group is too small."""
-    try:
-        return statistic(), None
-    except statistics.TooFewRecords as error:
-        return Estimate.around(float("nan"), float("nan")), str(error)

@@ -1,8 +1,9 @@
-"""Commands on the results of a run: `end`, `evidence`, `publish` and `compare`."""
+"""Commands on the results of a run: `end`, `evidence`, `publish`, `model` and `compare`."""
 
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,13 +14,13 @@ import click
 from dpscale.base import LazyModule
 from dpscale.base.errors import JobError, TransientError
 from dpscale.cli.group import Bars, json_option, main, quiet_option, scheduler_option
-from dpscale.storage.files import read_text
+from dpscale.storage.files import read_text, write_whole
 
 if TYPE_CHECKING:
     from dpscale.api.release import Release
     from dpscale.runs.directory import Run
 
-opening = LazyModule("dpscale.runs.opening")
+opening, estimates = LazyModule("dpscale.runs.opening"), LazyModule("dpscale.runs.estimates")
 
 
 @main.command()
@@ -208,6 +209,27 @@ def _one(
         "left_out": len(published.left_out),
         "files": files,
     }
+
+
+@main.command()
+@click.argument("run_dir")
+@click.option("--format", "form", type=click.Choice(["bif", "pgmpy"]), default="bif", show_default=True,
+              help="A text file of the Bayesian Interchange Format, or a pickled network of pgmpy.")  # fmt: skip
+@click.option("--out", metavar="FILE", help="The output file (default: RUN_DIR/model.bif or .pickle).")
+@click.option("--table", metavar="NAME", help="The table of a run of several tables.")
+@json_option
+def model(run_dir: str, form: str, out: str | None, table: str | None, as_json: bool) -> None:
+    """Write the fitted graphical model of a run as a Bayesian network, at no cost."""
+    tables = opening.open_run(run_dir).tables
+    if table not in tables and (table is not None or len(tables) > 1):
+        given = "not given" if table is None else f"{table!r}"
+        raise JobError("--table", given, ", ".join(tables), "name one of the run's tables")
+    own = tables[table or next(iter(tables))]
+    fitted, labels = estimates.graphical_model_of(own)
+    path = Path(out) if out else own.path / ("model.bif" if form == "bif" else "model.pickle")
+    content = fitted.to_bif(labels).encode() if form == "bif" else pickle.dumps(fitted.to_pgmpy("bayesian", labels))
+    write_whole(path, content)
+    click.echo(json.dumps({"model": str(path), "format": form}) if as_json else f"model: {path}")
 
 
 @main.command()

@@ -13,7 +13,6 @@ Program 1 does not count the gain of completed columns, so fewer free weights (s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,7 +113,7 @@ class DesignChoice:
     full: Strategy
     best: Strategy
     name: str
-    errors: Mapping[str, float]
+    errors: dict[str, float]
 
 
 def choose_design(gram: Floats, gap: float = GAP) -> DesignChoice:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from dpscale.base.display import format_bytes
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
@@ -44,7 +42,7 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
                         f"the {format_bytes(memory)} of engine.memory", "raise it, or use maxent")  # fmt: skip
     if plan.candidates:  # an adaptive mechanism: residuals that are not measured are free
         return
-    weighted = [name for name, profile in plan.profiles.items() if np.ptp(profile) > EVEN * profile.max()]
+    weighted = [name for name, profile in plan.profiles.items() if profile.max() - profile.min() > EVEN * profile.max()]
     if weighted:
         raise PlanError("reconstruct.non_negative", f"true for a plan of {plan.mechanism} with weighted means of "
                         f"{', '.join(weighted[:3])}", "a plan of plain means",

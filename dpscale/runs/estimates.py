@@ -6,7 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from dpscale.base.numerics import ParallelMap
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import ParallelMap, serial_map
 from dpscale.job.sections import SynthesizeTable
 from dpscale.reconstruction.base import Estimates
 from dpscale.reconstruction.entropy import LowOrder
@@ -36,13 +37,30 @@ def prepare_model(run: TableRun, each: ParallelMap) -> None:
     run.job.reconstruction.prepare(evidence, run.job.estimating, model_folder(run), release, each)
 
 
-def joint_distribution(run: TableRun, each: ParallelMap) -> GraphicalModel | None:
+def joint_distribution(run: TableRun, each: ParallelMap = serial_map) -> GraphicalModel | None:
     """Return the joint distribution of the run's estimates; None if its reconstruction has none."""
     joint = run.job.reconstruction.joint
     if joint is None:
         return None
     prepare_model(run, each)
     return joint(model_folder(run))
+
+
+def graphical_model_of(run: TableRun) -> tuple[GraphicalModel, dict[str, list[object]]]:
+    """Return the fitted graphical model of a run and the labels of its cells by attribute, "null" for missing values.
+
+    Raises
+    ------
+    PlanError
+        If the estimates are not those of a graphical model.
+    """
+    found = joint_distribution(run)
+    if found is None:
+        raise PlanError("reconstruct.method", f"{run.job.reconstruction.name} estimates of {run.path}, which are not "
+                        "one distribution", "a graphical model",
+                        'run a job with reconstruct.method = "graphical" or mechanism aim-pgm or mst')  # fmt: skip
+    labels = {name: run.domain[name].labels for name in run.domain.names}
+    return found, {name: ["null" if one is None else one for one in own] for name, own in labels.items()}
 
 
 def low_order_tables(run: TableRun) -> LowOrder:

@@ -104,6 +104,33 @@ def test_publish_writes_each_table(finished, tmp_path):
     assert all(one["sets"] for one in summary["tables"].values())
 
 
+def test_model_writes_graphical_model_of_a_table(tmp_path):
+    for form, tables in FORMS.items():
+        folder = tmp_path / form.replace(" ", "-")
+        folder.mkdir()
+        if form == "one table":
+            write_table(folder / "data", table())
+            job = write_job(folder, **SEEDED | {"mechanism": {"name": "mst"}})
+        else:
+            content = shop.make_job()
+            content["tables"]["persons"]["mechanism"] = "mst"
+            job = shop.write_job(folder, content)
+        run_command("run", job, "--run-dir", folder / "run", "--quiet")
+        release = dp.Release.open(folder / "run")
+        written = run_json("model", folder / "run", "--table", tables[0])
+        assert Path(written["model"]) == release.tables[tables[0]].path / "model.bif"
+        text = Path(written["model"]).read_text()
+        assert all(f"variable {name} {{" in text for name in release.tables[tables[0]].domain.names)
+        assert set(run_json("status", folder / "run")["states"].values()) == {"done"}
+        refused = run_command("model", folder / "run", "--table", "other", code=2).stderr
+        assert f"--table: 'other'; expected {', '.join(tables)}" in refused
+        if len(tables) > 1:
+            assert "--table: not given; expected persons, orders" in run_command("model", folder / "run", code=2).stderr
+            refused = run_command("model", folder / "run", "--table", "orders", code=2).stderr
+            assert "maxent estimates" in refused
+            assert "expected a graphical model" in refused
+
+
 def test_report_is_written_again(copy):
     (copy / "report.html").unlink()
     run_command("report", copy, "--quiet")

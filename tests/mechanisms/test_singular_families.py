@@ -124,6 +124,6 @@ def test_many_random_singular_families(**case):
 
 @pytest.mark.parametrize("mechanism", ["weighted-residuals", "query-smasher", "hdmm", "auto"])
 def test_two_conditions_are_planned_near_the_optimum(mechanism):
-    """Newton's system of the pair becomes singular; an optimal strategy measures both disjoint counts: RMSE 1."""
+    """Newton's system of the pair becomes singular in floats. An optimal strategy measures both disjoint counts."""
     workload = dp.Workload(dp.Domain({"a": 4, "b": 3, "c": 5})).add_conditions(["a = 0 and b = 0", "a = 1 and b = 2"])
     assert dp.plan(workload, mechanism).rmse() == pytest.approx(1.0, abs=1e-4)

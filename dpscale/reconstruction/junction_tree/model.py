@@ -7,11 +7,12 @@ tree is over groups: the share of a cell in its group depends on θ_i alone, exa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
-from typing import Any
+from importlib import import_module
+from itertools import combinations, product
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from dpscale.reconstruction.junction_tree.tree import (
 from dpscale.workload.residual.in_axis import Groups, coarsened, expanded
 
 MOST_PGMPY_CELLS = 1 << 26
+MOST_BIF_CELLS = 1 << 22  # probabilities in a text file, about 20 bytes each
+Labels = Mapping[str, Sequence[Any]]
 IMPOSSIBLE = -1e4  # log-potential of impossible cells; finite, so that differences are defined
 
 
@@ -49,6 +52,33 @@ class Calibrated:
     cliques: tuple[Floats, ...]
     within: Mapping[str, Floats]
     log_total: float
+
+
+@dataclass(frozen=True, eq=False)
+class Conditional:
+    """Probabilities of an attribute given its parents.
+
+    Attributes
+    ----------
+    name : str
+    parents : AttributeSet
+    values : ndarray
+        Shape (cells of the attribute, cells of each parent…); sums to 1 over the first axis. Uniform where the parents
+        have probability 0.
+    """
+
+    name: str
+    parents: AttributeSet
+    values: Floats
+
+    def bif_lines(self, names: Mapping[str, str], states: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return the block of this table in the Bayesian Interchange Format: a row for each combination of parents."""
+        given = f" | {', '.join(names[parent] for parent in self.parents)}" if self.parents else ""
+        rows = np.moveaxis(self.values, 0, -1).reshape(-1, len(self.values))
+        keys = [f"({', '.join(key)})" for key in product(*(states[parent] for parent in self.parents))]
+        heads = keys if self.parents else ["table"]
+        lines = [f"  {head} {', '.join(map(repr, row))};" for head, row in zip(heads, rows.tolist(), strict=True)]
+        return [f"probability ( {names[self.name]}{given} ) {{", *lines, "}"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +175,71 @@ class GraphicalModel:
             found += table[codes[name]]
         return found
 
-    def to_pgmpy(self) -> Any:
-        """Return the model as a Markov network of pgmpy, over cells."""
-        sizes = {name: len(table) for name, table in self.cells.items()}
-        return to_pgmpy(self.tree, sizes, lambda clique: self.marginal(clique) / self.total)
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of cells of each attribute."""
+        return {name: len(table) for name, table in self.cells.items()}
+
+    def to_pgmpy(self, kind: Literal["bayesian", "markov"] = "markov", labels: Labels | None = None) -> Any:
+        """Return the model as a network of pgmpy over cells; state names are labels, or cell numbers without them."""
+        if kind not in ("bayesian", "markov"):
+            raise JobError("kind", f"{kind!r}", "bayesian or markov", "leave it out")
+        states = {name: list((labels or {}).get(name, range(size))) for name, size in self.sizes.items()}
+        if kind == "bayesian":
+            return _bayesian_network(self.conditionals(MOST_PGMPY_CELLS), states)
+        return to_pgmpy(self.tree, self.sizes, lambda clique: self.marginal(clique) / self.total, states)
+
+    def conditionals(self, most_cells: int) -> list[Conditional]:
+        """Return the model as a Bayesian network: every attribute given attributes before it.
+
+        Edges are directed along the junction tree: the attributes of a clique that are not in its separator follow each
+        other, given the separator. The product of all tables is the joint distribution. Attributes are in the order of
+        the cliques, after their parents.
+
+        Raises
+        ------
+        PlanError
+            If the cliques have more than `most_cells` cells together.
+        """
+        cells = sum(math.prod(self.sizes[name] for name in clique) for clique in self.tree.cliques)
+        if cells > most_cells:
+            raise PlanError("graphical", f"cliques with {cells:,} cells together", f"at most {most_cells:,} cells",
+                            "query the release itself, whose model has groups of cells")  # fmt: skip
+        found = []
+        for clique, shared in zip(self.tree.cliques, self.tree.separators, strict=True):
+            table, known = self.marginal(clique) / self.total, shared
+            for name in clique:
+                if name in shared:
+                    continue
+                family = tuple(one for one in clique if one == name or one in known)
+                own = np.moveaxis(table.sum(axis=others(clique, family)), family.index(name), 0)
+                below = own.sum(axis=0, keepdims=True)
+                values = np.divide(own, below, out=np.full(own.shape, 1 / len(own)), where=below > 0)
+                parents = tuple(one for one in family if one != name)
+                found.append(Conditional(name, parents, values))
+                known = (*known, name)
+        return found
+
+    def to_bif(self, labels: Labels | None = None) -> str:
+        """Return the Bayesian network in the Bayesian Interchange Format.
+
+        States are in the order of the cells. Characters of names other than letters, digits, `_`, `-` and `.` are
+        replaced by `_`, and names that become equal have a number.
+
+        Raises
+        ------
+        PlanError
+            If the cliques have too many cells for a text file.
+        """
+        tables = self.conditionals(MOST_BIF_CELLS)
+        names = dict(zip(self.sizes, identifiers(self.sizes), strict=True))
+        states = {name: identifiers((labels or {}).get(name, range(size))) for name, size in self.sizes.items()}
+        lines = ["network dpscale {", "}"]
+        for name, own in states.items():
+            lines += [f"variable {names[name]} {{", f"  type discrete [ {len(own)} ] {{ {', '.join(own)} }};", "}"]
+        for table in tables:
+            lines += table.bif_lines(names, states)
+        return "\n".join([*lines, ""])
 
     def _ordered(self, names: Sequence[str]) -> AttributeSet:
         for name in names:
@@ -178,13 +269,63 @@ def calibrate(
     return Calibrated(tuple(cliques), within, log_total)
 
 
-def to_pgmpy(tree: JunctionTree, sizes: Mapping[str, int], law: Callable[[AttributeSet], Floats]) -> Any:
+def identifiers(names: Iterable[Any]) -> list[str]:
+    """Return names without special characters, all different, also without regard to case."""
+    found: dict[str, str] = {}
+    for name in names:
+        text = "null" if name is None else str(name)
+        words = "".join(letter if letter.isalnum() or letter in "_-." else " " for letter in text).split()
+        clean = "_".join(words) or "empty"
+        unique, number = clean, 1
+        while unique.casefold() in found:
+            number += 1
+            unique = f"{clean}_{number}"
+        found[unique.casefold()] = unique
+    return list(found.values())
+
+
+def _import_pgmpy() -> Any:
+    """Return pgmpy with its discrete factors and models; raise PlanError if it is missing.
+
+    It is imported only here, because it imports scikit-learn, statsmodels and more.
+    """
+    try:
+        return import_module("pgmpy.factors.discrete"), import_module("pgmpy.models")
+    except ImportError:
+        raise PlanError("graphical", "pgmpy is not installed", "pgmpy 1.0 or later",
+                        "pip install 'dpscale[graphical]'") from None  # fmt: skip
+
+
+def _bayesian_network(tables: Sequence[Conditional], states: Mapping[str, list[Any]]) -> Any:
+    """Return a `pgmpy.models.DiscreteBayesianNetwork` of some tables."""
+    factors, models = _import_pgmpy()
+    network = models.DiscreteBayesianNetwork()
+    network.add_nodes_from(list(states))
+    for table in tables:
+        family = (table.name, *table.parents)
+        network.add_edges_from([(parent, table.name) for parent in table.parents])
+        values, sizes = table.values.reshape(len(table.values), -1), list(table.values.shape[1:])
+        own = {name: states[name] for name in family}
+        network.add_cpds(
+            factors.TabularCPD(
+                table.name, len(values), values, list(table.parents) or None, sizes or None, state_names=own
+            )
+        )
+    return network
+
+
+def to_pgmpy(
+    tree: JunctionTree,
+    sizes: Mapping[str, int],
+    law: Callable[[AttributeSet], Floats],
+    states: Mapping[str, list[Any]] | None = None,
+) -> Any:
     """Return a `pgmpy.models.DiscreteMarkovNetwork` over all cells (pip install 'dpscale[graphical]').
 
     The network has one factor per clique, the clique's probabilities given its separator, so the product of all factors
-    is the joint distribution. Its graph is triangulated, so pgmpy's own junction tree has the same cliques. pgmpy is
-    imported only here, because it imports scikit-learn, statsmodels and more. Fits use neither its triangulation, whose
-    ties depend on the iteration order of sets, nor its messages, which are not in logarithms.
+    is the joint distribution. Its graph is triangulated, so pgmpy's own junction tree has the same cliques. Fits use
+    neither its triangulation, whose ties depend on the iteration order of sets, nor its messages, which are not in
+    logarithms.
 
     Parameters
     ----------
@@ -193,19 +334,16 @@ def to_pgmpy(tree: JunctionTree, sizes: Mapping[str, int], law: Callable[[Attrib
         Number of cells of each attribute.
     law : callable
         Returns the probabilities of a clique's cells.
+    states : mapping of str to list, optional
+        Names of the cells.
 
     Raises
     ------
     PlanError
         If pgmpy is missing, or a clique has too many cells.
     """
-    try:
-        from pgmpy.factors.discrete import DiscreteFactor
-        from pgmpy.models import DiscreteMarkovNetwork
-    except ImportError:
-        raise PlanError("graphical", "pgmpy is not installed", "pgmpy 1.0 or later",
-                        "pip install 'dpscale[graphical]'") from None  # fmt: skip
-    network = DiscreteMarkovNetwork()
+    factors, models = _import_pgmpy()
+    network = models.DiscreteMarkovNetwork()
     network.add_nodes_from(list(sizes))
     for index, clique in enumerate(tree.cliques):
         cells = int(np.prod([float(sizes[name]) for name in clique]))
@@ -217,5 +355,6 @@ def to_pgmpy(tree: JunctionTree, sizes: Mapping[str, int], law: Callable[[Attrib
         below = table.sum(axis=others(clique, tree.separators[index]), keepdims=True)
         values = np.divide(table, below, out=np.zeros_like(table), where=below > 0)
         network.add_edges_from(combinations(clique, 2))
-        network.add_factors(DiscreteFactor(list(clique), [sizes[name] for name in clique], values))
+        own = {} if states is None else {"state_names": {name: states[name] for name in clique}}
+        network.add_factors(factors.DiscreteFactor(list(clique), [sizes[name] for name in clique], values, **own))
     return network
