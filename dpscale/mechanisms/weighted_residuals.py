@@ -28,6 +28,7 @@ from dpscale.optimize.integer_strategies import bits_of_weights
 from dpscale.optimize.joint_residuals import candidates, joint_spaces
 from dpscale.optimize.lower_bounds import exact_floor, floor, whole_bound
 from dpscale.optimize.residual_grams import Demands, demands_of
+from dpscale.optimize.residual_problems import JOINT_CELLS
 from dpscale.optimize.weight_objective import ObjectivePoint
 from dpscale.plans.plan import Plan
 from dpscale.privacy.draws import LAPLACE, rooted
@@ -51,7 +52,8 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     searched = _search_weights(problem, demands, options.seconds, tools.store)
     weights = _weights(demands, searched)
     made = _plan_found_weights(problem, tools, solve, weights, sets)
-    if weights and (problem.noise == LAPLACE or made.error > searched.plain**2 * SURELY):
+    doubtful = made.error > searched.plain**2 * SURELY or _has_large_sum(demands)
+    if weights and (problem.noise == LAPLACE or doubtful):
         made = min(made, _plan_weights(problem, tools, solve, {}, sets), key=lambda one: one.error)
     made = min([made, *_whole_plans(problem, tools)], key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
@@ -117,6 +119,11 @@ def _floor(problem: PlanningProblem, demands: Demands, curve: ObjectivePoint) ->
     if demands.sizes != demands.cells:
         return whole_bound(problem.workload)
     return exact_floor(problem.workload, FEW_CELLS) if cells <= FEW_CELLS else floor(problem.workload, curve)
+
+
+def _has_large_sum(demands: Demands) -> bool:
+    """Return whether a space with several terms is too large to be one problem, so that the search only bounds it."""
+    return any(math.prod(demands.shape(demand)) > JOINT_CELLS for demand in sums(demands))
 
 
 def _plan_found_weights(

@@ -248,7 +248,9 @@ def test_spellings_have_at_least_sixty_pairs():
     assert len(PAIRS) >= 60
 
 
-@pytest.mark.parametrize(("name", "pair"), PAIRS)
+@pytest.mark.parametrize(("name", "pair"), [
+    pytest.param(*one, marks=pytest.mark.slow if number % 3 else ()) for number, one in enumerate(PAIRS)
+])  # fmt: skip
 def test_unit_in_two_files_keeps_one_row(tmp_path, name, pair):
     write_files(tmp_path, [SPELLINGS[name][number] for number in pair])
     table = dp.Table.open(tmp_path, dp.Domain({"a": 2}))

@@ -79,7 +79,10 @@ def test_contribution_bound_is_independent_of_pieces(tmp_path, scheduler, monkey
     assert abs(release.marginal(("a", "b")).sum() - frame().unit.nunique()) < 0.1
 
 
-@pytest.mark.parametrize("given", [frame(), dd.from_pandas(frame(), npartitions=3)], ids=["pandas", "dask"])
+@pytest.mark.parametrize("given", [
+    pytest.param(frame(), id="pandas", marks=pytest.mark.slow),
+    pytest.param(dd.from_pandas(frame(), npartitions=3), id="dask"),
+])  # fmt: skip
 def test_frame_on_cluster_matches_counts(tmp_path, given):
     from distributed import Client, LocalCluster
 
