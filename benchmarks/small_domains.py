@@ -1,5 +1,7 @@
 """Small domains: RMSE of weighted-residuals and query-smasher over the optimum of all matrix mechanisms, and over hdmm.
 
+Also the designs of eigen-design for one attribute.
+
 The optimum is solved explicitly; hdmm is compared under both kinds of noise. docs/mechanisms.md quotes the output.
 
     python benchmarks/small_domains.py
@@ -8,7 +10,9 @@ The optimum is solved explicitly; hdmm is compared under both kinds of noise. do
 import os
 
 import dpscale as dp
+from dpscale.optimize.eigen_design import choose_design
 from dpscale.optimize.lower_bounds import exact_floor
+from dpscale.workload import PREFIX, RANGE
 
 
 def make_workload(sizes: tuple[int, ...], *parts: tuple[str, int]) -> dp.Workload:
@@ -44,6 +48,11 @@ def main() -> None:
         found = [errors(workload, noise) for noise in ("gaussian", "laplace")]
         cells = [found[0][0] / least, found[0][1] / least, *(own / hdmm for *both, hdmm in found for own in both)]
         print(f"{name:<20} " + " ".join(f"{cell:16.5f}" for cell in cells), flush=True)
+    print("\nsquared error of the designs of eigen-design over that of the full one")
+    for family, size in ((PREFIX, 24), (PREFIX, 512), (RANGE, 24), (RANGE, 100)):
+        choice = choose_design(family.gram(size))
+        listed = "; ".join(f"{name} {ratio:.3f}" for name, ratio in choice.errors.items())
+        print(f"{family.name} of {size}: {choice.name} is chosen: {listed}")
 
 
 def errors(workload: dp.Workload, noise: str) -> list[float]:

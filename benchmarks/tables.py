@@ -82,6 +82,8 @@ def hdmm(found: Figures) -> str:
         "the same sets, prefix on four attributes": "Loans W2",
         "CPS, all marginals": "CPS W1",
         "CPS, all sets of three, prefixes on two attributes": "CPS W2",
+        "Census, 4,151 queries of ten tables of SF1": "SF1 W1",
+        "the same for each of 51 states too (SF1+)": "SF1+ W1",
     }
     head = (
         "`benchmarks/hdmm.py`: expected RMSE, HDMM's paper over dpscale",

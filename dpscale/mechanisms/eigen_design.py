@@ -11,7 +11,6 @@ measured the full design. A plan is read from its file, so charged runs of versi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal, Self
 
@@ -171,4 +170,4 @@ def _joint_plan(workload: Workload, blocks: list[Block], bound: float, notes: tu
     return Plan(workload, NAME, marginal.blocks, marginal.error, marginal.bound, (note, *notes))
 
 
-MECHANISM = replace(matrix_mechanism(NAME, Options, plan), version="2", resumes=frozenset({"1"}))
+MECHANISM = matrix_mechanism(NAME, Options, plan, "2", frozenset({"1"}))

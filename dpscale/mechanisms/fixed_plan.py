@@ -34,15 +34,21 @@ FORMS = ("least_squares", "low_order", "measurements", "residuals")
 
 
 def matrix_mechanism(
-    name: str, options: type[Settings], plan: Callable[[PlanningProblem, Any, Tools], Plan]
+    name: str,
+    options: type[Settings],
+    plan: Callable[[PlanningProblem, Any, Tools], Plan],
+    version: str = "1",
+    resumes: frozenset[str] = frozenset(),
 ) -> Mechanism:
-    """Return the mechanism of a function that plans blocks."""
+    """Return the mechanism of a function that plans blocks; see `Mechanism` for version and resumes."""
     return Mechanism(
         name,
         options,
         lambda problem, given, tools: FixedPlan(plan(problem, given, tools), problem),
         lambda folder, problem, given: FixedPlan(read_plan(folder, problem.workload), problem),
         lambda given: FORMS,
+        version=version,
+        resumes=resumes,
         aliases={"grem": "least-squares"},  # GReM-MLE of a plan; not GReM-LNN, its option
     )
 

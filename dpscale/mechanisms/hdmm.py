@@ -5,6 +5,9 @@
 any data are read; a search whose strategy needs too many cells is skipped. A product or an explicit strategy has its
 own least squares; estimates from several blocks are averaged residual by residual (`plans.coupled`), which makes them
 consistent, and the error of the plan is that of these estimates.
+
+Version 1 searched products one attribute after the other, from fewer starts. A plan is read from its file, so charged
+runs of version 1 are measured by their own plan.
 """
 
 from __future__ import annotations
@@ -141,4 +144,4 @@ _TRIES: dict[str, Callable[[PlanningProblem, Options, Tools], Tried]] = {
     "marginals": _marginals,
 }
 
-MECHANISM = matrix_mechanism(NAME, Options, plan)
+MECHANISM = matrix_mechanism(NAME, Options, plan, "2", frozenset({"1"}))

@@ -51,11 +51,13 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         return _plan_unweighted(problem, tools, solve, sets)
     searched = _search_weights(problem, demands, options.seconds, tools.store)
     weights = _weights(demands, searched)
-    made = _plan_found_weights(problem, tools, solve, weights, sets)
-    doubtful = made.error > searched.plain**2 * SURELY or _has_large_sum(demands)
-    if weights and (problem.noise == LAPLACE or doubtful):
-        made = min(made, _plan_weights(problem, tools, solve, {}, sets), key=lambda one: one.error)
-    made = min([made, *_whole_plans(problem, tools)], key=lambda one: one.error)
+    plans, large = list[Plan](), _has_large_sum(demands)
+    if weights:
+        with suppress(PlanError):  # strategies of integers may not have these weights
+            plans.append(_plan_weights(problem, tools, solve, weights, sets))
+    if not plans or problem.noise == LAPLACE or large or plans[0].error > searched.plain**2 * SURELY:
+        plans.append(_plan_weights(problem, tools, solve, {}, sets))
+    made = min([*plans, *_whole_plans(problem, tools)], key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
 
@@ -126,18 +128,6 @@ def _has_large_sum(demands: Demands) -> bool:
     return any(math.prod(demands.shape(demand)) > JOINT_CELLS for demand in sums(demands))
 
 
-def _plan_found_weights(
-    problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights], sets: Sequence[AttributeSet]
-) -> Plan:
-    """Return the plan for the weights of the search, or for plain means if integer strategies cannot have them."""
-    try:
-        return _plan_weights(problem, tools, solve, weights, sets)
-    except PlanError:
-        if not weights:
-            raise
-        return _plan_weights(problem, tools, solve, {}, sets)
-
-
 def _plan_weights(
     problem: PlanningProblem, tools: Tools, solve: Solve, weights: Mapping[str, Weights], sets: Sequence[AttributeSet]
 ) -> Plan:
@@ -185,4 +175,4 @@ def _remarks(searched: WeightSearch) -> tuple[str, ...]:
     return (f"weights of the axes: root mean square error {gain:.3g} % below that of the plain mean{starts}",)
 
 
-MECHANISM = matrix_mechanism(NAME, Options, plan)
+MECHANISM = matrix_mechanism(NAME, Options, plan, "2", frozenset({"1"}))

@@ -126,10 +126,10 @@ def run_descents(descents: Sequence[Descent], each: ParallelMap) -> None:
     """
     known: dict[bytes, Strategy] = {}
     while active := [one for one in descents if not one.done]:
-        asked = [one.problems for one in active]
-        new = {problem.key: problem for problems in asked for problem in problems if problem.key not in known}
+        sweeps = [one.problems for one in active]
+        new = {problem.key: problem for problems in sweeps for problem in problems if problem.key not in known}
         known.update(_solved(new, each))
-        for one, problems in zip(active, asked, strict=True):
+        for one, problems in zip(active, sweeps, strict=True):
             one.advance([known[problem.key] for problem in problems])
 
 

@@ -175,14 +175,11 @@ class ProductQueries(ProductFamily):
         return self.model_copy(update={"label": label})
 
     def own_sets(self, domain: Domain) -> tuple[AttributeSet, ...]:
-        given = self._given()
-        return (
-            domain.ordered(
-                [name for name, queries in given.items() if not (isinstance(queries, str) and queries == TOTAL)]
-            ),
-        )
+        total = {name for name, queries in self._given().items() if isinstance(queries, str) and queries == TOTAL}
+        return (domain.ordered([name for name in self._given() if name not in total]),)
 
     def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> ProductQueries:
+        check_label(self.title)
         given, made = self._given(), ProductQueries(predicates=self.predicates, label=self.label)
         for name in dict.fromkeys(name for names in sets for name in names):
             if name not in given:
@@ -197,6 +194,13 @@ class ProductQueries(ProductFamily):
         return self.predicates
 
 
+def check_label(label: str) -> None:
+    """Raise JobError for a label that answers of other columns have: a family's name, or one that ends in JOINT."""
+    if label.endswith(JOINT) or label in set(family_names()) - {ProductQueries.name}:
+        raise JobError("workload.label", f"{label!r}", f"a name that is no family and does not end in {JOINT}",
+                       "choose another one")  # fmt: skip
+
+
 def _named_family(name: str) -> Family | None:
     return MARGINAL if name == CELLS else one_way_family(name)
 
@@ -205,6 +209,7 @@ FAMILIES: dict[str, QueryFamily] = {
     one.name: one for one in (MARGINAL, PREFIX, RANGE, CIRCULAR, Affine(), Abs(), Random(), Hybrid(), ProductQueries())
 }
 GROUP = "dpscale.families"
+JOINT = "-joint"  # ends the label of conditions that are no conjunctions
 CELLS = "identity"  # another name of the cells, for the queries of an attribute
 
 

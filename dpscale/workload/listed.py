@@ -38,15 +38,13 @@ class ListedQueries(Family):
 
     name = "listed"
     digest: str
-    size: int
     _array: Floats = PrivateAttr()
 
     @classmethod
     def of(cls, array: Floats) -> ListedQueries:
         """Return the family of a matrix, shape (m, n)."""
         content = np.ascontiguousarray(array, np.float64) + 0.0  # no negative zeros
-        made = cls(digest=hashlib.sha256(repr(content.shape).encode() + content.tobytes()).hexdigest(),
-                   size=content.shape[1])  # fmt: skip
+        made = cls(digest=hashlib.sha256(repr(content.shape).encode() + content.tobytes()).hexdigest())
         made._array = content
         return made
 

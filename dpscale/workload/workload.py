@@ -15,12 +15,12 @@ from dpscale.base.display import glance, safe_repr
 from dpscale.base.errors import DomainError, JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.workload.families import ProductQueries, family_named
+from dpscale.workload.families import JOINT, ProductQueries, check_label, family_named
 from dpscale.workload.listed import TOTAL, ExplicitPart, factored, weighted
 from dpscale.workload.parts import WorkloadPart, part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
 
-CONDITIONS, JOINT = "conditions", "-joint"
+CONDITIONS = "conditions"
 
 
 class Workload:
@@ -176,6 +176,7 @@ class Workload:
         """
         if isinstance(conditions, str) or not conditions:
             raise JobError("workload.conditions", safe_repr(conditions), "a list of predicates", "write a list")
+        check_label(label or CONDITIONS)
         label, others, single = label or CONDITIONS, dict[AttributeSet, list[tuple[str, Floats]]](), []
         for text in conditions:
             if (parts := read_conjunction(text, self.domain)) is not None:

@@ -193,6 +193,9 @@ def test_wrong_product_gets_one_sentence(queries, message):
 @pytest.mark.parametrize(("part", "message"), [
     ({"family": "product"}, "workload.predicates: missing"),
     ({"family": "product", "predicates": {"a": "identity"}, "label": "../x"}, "label"),
+    ({"family": "product", "predicates": {"a": "identity"}, "label": "marginal"}, "workload.label: 'marginal'"),
+    ({"family": "product", "predicates": {"a": "identity"}, "label": "x-joint"}, "does not end in -joint"),
+    ({"family": "predicates", "conditions": ["a = 1"], "label": "prefix"}, "a name that is no family"),
     ({"family": "product", "predicates": {"a": "identity"}, "conditions": ["a = 1"]}, "family predicates only"),
     ({"family": "predicates", "conditions": []}, "a list of predicates"),
     ({"family": "predicates", "conditions": ["a = 1"], "degree": 1}, "given together with conditions"),
