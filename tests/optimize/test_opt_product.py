@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from dpscale import Domain, Workload
+from dpscale.base.numerics import serial_map
+from dpscale.optimize import opt_kronecker
 from dpscale.optimize.convex import optimise
 from dpscale.optimize.implicit_workload import implicit
 from dpscale.optimize.opt_explicit import error_of, optimise_explicit, sensitivity
@@ -147,3 +149,15 @@ def test_table_3_and_cps_error_are_reproduced():
         workload.add("marginal", degree=degree)
     rmse = 4.224679 * np.sqrt(optimise_product(implicit(workload), "gaussian").error / workload.query_count)
     assert rmse == pytest.approx(7.8517, abs=1e-3)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_sweep_refuses_worse_strategies(noise):
+    """Solutions of other costs are taken only if they decrease the error at the present ones."""
+    union = implicit(UNION)
+    descent = opt_kronecker._SweepDescent(union, noise, 0)
+    opt_kronecker.run_descents([descent], serial_map)
+    before = descent.strategy.error
+    bad = [optimise_explicit(np.diag(10.0 ** np.arange(size)), noise) for size in union.sizes]
+    descent.advance(bad)
+    assert descent.strategy.error <= before

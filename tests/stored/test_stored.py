@@ -15,6 +15,7 @@ from dpscale.job import TableJob
 from dpscale.job.tables import CompositeJob
 from dpscale.ledger import Ledger
 from dpscale.runs.composite import digest_of
+from dpscale.runs.opening import open_run
 from dpscale.runs.table import job_digest
 from tests.audit.small import write_selftest
 from tests.golden.runs import draw_records
@@ -191,3 +192,13 @@ def test_repeated_seeded_job_has_same_directory_and_release(case, monkeypatch):
             assert values_without_links(again) == values_without_links(folder / "run")
             assert_same_estimates(estimates(again), case)
         assert releases(again).keys() == releases(folder / "run").keys()
+
+
+@pytest.mark.parametrize("case", [case for case in TABLES if case.endswith("@3")])
+def test_plan_of_a_stored_run_can_still_be_measured(case):
+    """A mechanism that plans differently today names the versions whose plans it measures as they are."""
+    with restore_case(case) as folder:
+        run = open_run(folder / "run")
+        run.check_plan()
+        version = json.loads((folder / "run" / "manifest.json").read_text())["mechanism"]["version"]
+        assert version in {run.job.method.version, *run.job.method.resumes}
