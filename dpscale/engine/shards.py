@@ -22,6 +22,7 @@ from dpscale.measurement import Measurements, measure_all
 from dpscale.measurement.adaptive import Distances, MarginalShard, build_shard, shard_bytes
 from dpscale.plans.measurement_plan import CurrentEstimates
 from dpscale.privacy.secret import SecretFile
+from dpscale.workload.query_classes import CellClasses
 from dpscale.workload.residual.in_axis import Groups
 
 Handle = Any
@@ -69,11 +70,15 @@ class Shards:
             self._store_pass(one, self.count(one), sets)
 
     def distances(
-        self, estimates_of: Callable[[list[AttributeSet]], CurrentEstimates], sets: Sequence[AttributeSet]
+        self,
+        estimates_of: Callable[[list[AttributeSet]], CurrentEstimates],
+        sets: Sequence[AttributeSet],
+        classes: Mapping[AttributeSet, CellClasses],
     ) -> Iterator[Distances]:
-        """Yield the distances of sets from their current estimates."""
+        """Yield the distances of sets from their current estimates; those in `classes` on sums over classes."""
         for shards in self._shards_with(sets):
-            items = [(handle, estimates_of(mine), mine) for handle, mine in shards]
+            items = [(handle, estimates_of(mine), mine, {names: classes[names] for names in mine if names in classes})
+                     for handle, mine in shards]  # fmt: skip
             yield from self.engine.map(score_shard, items, "score-candidates")
 
     def measure(self, wanted: Sequence[Measurements], place: SecretFile) -> None:
@@ -150,8 +155,13 @@ def pack(
     )
 
 
-def score_shard(shard: MarginalShard, estimates: CurrentEstimates, sets: list[AttributeSet]) -> Distances:
-    return shard.distances(estimates, sets)
+def score_shard(
+    shard: MarginalShard,
+    estimates: CurrentEstimates,
+    sets: list[AttributeSet],
+    classes: Mapping[AttributeSet, CellClasses],
+) -> Distances:
+    return shard.distances(estimates, sets, classes)
 
 
 def measure_shard(shard: MarginalShard, wanted: list[Measurements], place: SecretFile) -> int:

@@ -20,6 +20,7 @@ from dpscale.plans.measurement_plan import SCALE, CurrentEstimates, Decision, Me
 from dpscale.privacy.selection import Urn, scale_for
 from dpscale.privacy.staircase import Words
 from dpscale.privacy.streams import open_stream
+from dpscale.workload.query_classes import CellClasses
 from dpscale.workload.residual.in_axis import Groups, coarsened
 
 
@@ -92,9 +93,10 @@ def select_candidates(
 CELL_BYTES, SPARSE_BYTES = 8, 16
 
 
-def distance(counts: Integers, estimate: Floats) -> int:
-    """Return ‖μ − μ̂‖₁ in units of 1/SCALE; exact and therefore private."""
-    return total(np.abs(counts * SCALE - to_lattice(estimate)))
+def distance(counts: Integers, estimate: Floats, classes: CellClasses | None = None) -> int:
+    """Return ‖μ − μ̂‖₁, or that of the sums over classes of cells, in units of 1/SCALE; exact and therefore private."""
+    differences = counts * SCALE - to_lattice(estimate)
+    return total(np.abs(differences)) if classes is None else classes.distance(differences)
 
 
 def total(values: Integers) -> int:
@@ -161,14 +163,18 @@ class MarginalShard:
 
     tables: Mapping[AttributeSet, Integers | SparseMarginal] = field(repr=False)
 
-    def distances(self, believed: CurrentEstimates, sets: Iterable[AttributeSet]) -> Distances:
-        """Return the distances of some sets from their estimates."""
+    def distances(
+        self, believed: CurrentEstimates, sets: Iterable[AttributeSet], classes: Mapping[AttributeSet, CellClasses]
+    ) -> Distances:
+        """Return the distances of some sets from their estimates; those in `classes` on sums over classes."""
         distances = {}
         for names in sets:
             counts, estimate = self.tables[names], believed.marginal(names)
-            distances[names] = (
-                counts.distance(estimate) if isinstance(counts, SparseMarginal) else distance(counts, estimate)
-            )
+            if isinstance(counts, SparseMarginal) and names not in classes:
+                distances[names] = counts.distance(estimate)
+            else:
+                dense = counts.dense() if isinstance(counts, SparseMarginal) else counts
+                distances[names] = distance(dense, estimate, classes.get(names))
         return Distances(distances)
 
     def marginal(self, names: AttributeSet) -> ExactMarginal:
@@ -262,7 +268,7 @@ def run(
     )
     while (selection := measurement_plan.next_selection(state)) is not None:
         missing = scores.missing(selection.candidates)
-        scores.learn(shard.distances(state.estimates(missing), missing))
+        scores.learn(shard.distances(state.estimates(missing), missing, selection.classes))
         chosen = select_candidates(selection, scores.of(selection), rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip
         decision = measurement_plan.make_decision(state, selection, chosen)

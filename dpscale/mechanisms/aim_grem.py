@@ -117,4 +117,7 @@ def forms(options: Options) -> tuple[str, ...]:
 
 
 REQUIRES = {"grem": "mechanism.published = true"}
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, follows, data_independent=False, requires=REQUIRES)
+RESUMES = frozenset({"1"})  # it scored listed queries on single cells
+MECHANISM = Mechanism(
+    NAME, Options, plan, read, forms, follows, "2", RESUMES, data_independent=False, requires=REQUIRES
+)

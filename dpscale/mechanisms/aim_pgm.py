@@ -96,7 +96,7 @@ class AimSchedule(EvenSchedule):
         return 4 * step if 2 * count_uninformative(moved, noise, 1.0) >= len(moved) else step
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ModelSelection(AimSelection):
     """Selection among candidates whose model, with all sets selected so far, is small enough.
 
@@ -187,4 +187,5 @@ def forms(options: Options) -> tuple[str, ...]:
     return ("measurements", "low_order")
 
 
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, follows, data_independent=False)
+RESUMES = frozenset({"1"})  # it scored listed queries on single cells
+MECHANISM = Mechanism(NAME, Options, plan, read, forms, follows, "2", RESUMES, data_independent=False)

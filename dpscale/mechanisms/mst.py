@@ -130,4 +130,5 @@ def forms(options: Options) -> tuple[str, ...]:
     return ("measurements", "low_order")
 
 
-MECHANISM = Mechanism(NAME, Options, plan, read, forms, follows, data_independent=False)
+RESUMES = frozenset({"1"})  # it scored listed queries on single cells
+MECHANISM = Mechanism(NAME, Options, plan, read, forms, follows, "2", RESUMES, data_independent=False)

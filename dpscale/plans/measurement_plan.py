@@ -22,6 +22,7 @@ from dpscale.plans.blocks import Block
 from dpscale.privacy.accounting import Budget, Cost
 from dpscale.privacy.draws import Draw
 from dpscale.workload import Workload
+from dpscale.workload.query_classes import CellClasses
 from dpscale.workload.residual.in_axis import Groups
 
 
@@ -80,7 +81,8 @@ class Selection(Protocol):
     """Candidates of one round, from which the exponential mechanism selects `count`, one after the other.
 
     The score of a candidate is weight · (distance − offset), in units of 1/SCALE. The mechanism provides weights and
-    offsets, both public, and never receives a distance.
+    offsets, both public, and never receives a distance. The distance is that of all cells over groups, or that of the
+    sums over `classes` of them; one record changes both by at most SCALE.
 
     Attributes
     ----------
@@ -91,6 +93,8 @@ class Selection(Protocol):
         Squared μ of selecting one candidate.
     candidates : sequence of AttributeSet
     weights : mapping of AttributeSet to int
+    classes : mapping of AttributeSet to CellClasses
+        Classes of cells that no query distinguishes, of the candidates that have such cells.
     """
 
     @property
@@ -103,6 +107,8 @@ class Selection(Protocol):
     def candidates(self) -> Sequence[AttributeSet]: ...
     @property
     def weights(self) -> Mapping[AttributeSet, int]: ...
+    @property
+    def classes(self) -> Mapping[AttributeSet, CellClasses]: ...
     def excluded(self, chosen: Sequence[AttributeSet], /) -> Iterable[int]:
         """Return the positions of candidates that can no longer be selected after `chosen`, besides those in `chosen`.
 

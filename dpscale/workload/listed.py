@@ -292,6 +292,10 @@ class ExplicitPart(ArrayQueries):
     def weighs(self) -> bool:
         return bool(((self.each > 0) & self.array.reshape(len(self.array), -1).any(axis=1)).any())
 
+    @property
+    def lists_queries(self) -> bool:
+        return self.origin is None
+
     def label_families(self, attributes: AttributeSet) -> tuple[Family, ...]:
         return () if self.origin is None else self.origin.label_families(attributes)
 

@@ -91,6 +91,10 @@ class WorkloadPart(Protocol):
     def exchangeable(self) -> bool:
         """Whether every query over two attributes of equal size is invariant under their exchange."""
 
+    @property
+    def lists_queries(self) -> bool:
+        """Whether the job lists each query, so that cells may remain that no query distinguishes."""
+
     def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
         """Return the one-way family of each attribute, whose products are the queries; () if there are none."""
 
@@ -144,7 +148,7 @@ class _FamilyPart:
     sets: tuple[AttributeSet, ...]
     weights: tuple[float, ...]
 
-    by_shape, query_texts = True, ()
+    by_shape, query_texts, lists_queries = True, (), False
 
     @property
     def are_counts(self) -> bool:
@@ -199,6 +203,10 @@ class ProductPart(_FamilyPart):
     family: ProductFamily
 
     factorizes, pooled, exchangeable = True, False, False
+
+    @property
+    def lists_queries(self) -> bool:  # type: ignore[override]
+        return any(end.is_text for end in self.ends)
 
     @property
     def weighs(self) -> bool:

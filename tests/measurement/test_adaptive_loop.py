@@ -67,7 +67,7 @@ def score_candidates(state, counts_of):
     selection, scores = next_selection(state), Scores()
     sets = scores.missing(selection.candidates)
     shard = build_shard([ExactMarginal(names, counts_of(names)) for names in sets], sets, state.groups, state.rows)
-    scores.learn(shard.distances(state.estimates(sets), sets))
+    scores.learn(shard.distances(state.estimates(sets), sets, {}))
     return scores.of(selection)
 
 
@@ -223,8 +223,8 @@ def test_sparse_marginal_has_same_distance_as_dense():
     assert isinstance(few.tables["c", "e"], SparseMarginal)
     np.testing.assert_array_equal(few.marginal(("c", "e")).counts, many.marginal(("c", "e")).counts)
     believed = TableEstimates({("c", "e"): rng.normal(0.2, 1, (30, 40))})
-    assert few.distances(believed, [("c", "e")]).found == many.distances(believed, [("c", "e")]).found
-    assert "0" not in repr(few.distances(believed, [("c", "e")]))
+    assert few.distances(believed, [("c", "e")], {}).found == many.distances(believed, [("c", "e")], {}).found
+    assert "0" not in repr(few.distances(believed, [("c", "e")], {}))
 
 
 @pytest.mark.parametrize("cells", [8, 64, 1000])

@@ -120,7 +120,7 @@ def test_total_cost_equals_budget(name, rows_per_unit):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_selection_scale_follows_score_sensitivity(name):
+def test_selection_scale_follows_sensitivity(name):
     """The sensitivity is the largest weight times the records of a unit."""
     plan = make_plan(name, rows_per_unit=4)
     state = plan.initial_state(

@@ -16,7 +16,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.base.settings import Settings, setting
 from dpscale.domain import Domain
 from dpscale.mechanisms.aim import state as states
-from dpscale.mechanisms.aim.decision import BY_STRATEGY, VERSION, AimDecision, AimSelection, strategies
+from dpscale.mechanisms.aim.decision import BY_QUERIES, BY_STRATEGY, VERSION, AimDecision, AimSelection, strategies
 from dpscale.mechanisms.aim.estimators import Estimator
 from dpscale.mechanisms.aim.evidence import AdaptiveEvidence
 from dpscale.mechanisms.aim.schedule import RoundSchedule
@@ -26,6 +26,7 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.plan_file import digest_of, read_content, write_content
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
 from dpscale.workload import Workload
+from dpscale.workload.query_classes import QueryCandidates
 from dpscale.workload.workload import targets_of, whole_weights
 
 
@@ -128,6 +129,7 @@ class AdaptivePlan:
         if self.stored is not None:
             return dict(self.stored)
         version = BY_STRATEGY if self.setting.strategies else VERSION
+        version = version if self.setting.queries is None else BY_QUERIES
         first = {key: value for key, value in self.first_decision().to_dict().items() if key in FIRST}
         return {"mechanism": self.mechanism, "version": version, "workload": self.workload.digest,
                 "beta": str(self.setting.beta), "rows_per_unit": self.setting.rows_per_unit,
@@ -201,7 +203,7 @@ class AdaptivePlan:
 
 FINEST = 1 << 20
 FIRST = ("step", "orders")  # fields of the first decision in plan.json; the others follow from the domain
-VERSIONS = (VERSION, BY_STRATEGY)
+VERSIONS = (VERSION, BY_STRATEGY, BY_QUERIES)
 AnyAdaptivePlan = TypeVar("AnyAdaptivePlan", bound=AdaptivePlan)
 AnyOptions = TypeVar("AnyOptions", bound="AdaptiveOptions")
 
@@ -274,7 +276,8 @@ def make_setting(
     weights: Iterable[int] = whole_weights(targets) if weighted else ()
     named: tuple[AttributeSet, ...] = tuple(targets)
     return Setting(sizes, named, Fraction(problem.budget.amount), problem.rows_per_unit, schedule, estimator,
-                   tuple(weights), strategies(problem.workload) if cumulated else {})  # fmt: skip
+                   tuple(weights), strategies(problem.workload) if cumulated else {},
+                   QueryCandidates.of(problem.workload.domain, problem.workload.parts))  # fmt: skip
 
 
 def read_adaptive_plan(
@@ -309,8 +312,9 @@ def read_adaptive_plan(
         made = plan(replace(problem, budget=budget), options.from_exact(content["options"]))
         if made.mechanism != content["mechanism"]:
             raise ValueError("the plan of another mechanism")
-        by_strategy = made.setting.strategies if content["version"] == BY_STRATEGY else {}
-        made = replace(made, stored=content, setting=replace(made.setting, strategies=by_strategy))
+        by_strategy = {} if content["version"] == VERSION else made.setting.strategies
+        by_queries = made.setting.queries if content["version"] == BY_QUERIES else None
+        made = replace(made, stored=content, setting=replace(made.setting, strategies=by_strategy, queries=by_queries))
         made.first_decision()
         return made
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise, repeat
@@ -22,12 +22,14 @@ from dpscale.plans.measurement_plan import SCALE
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw, restored_gaussian
 from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts, least_squares
 from dpscale.workload import Family, Workload
+from dpscale.workload.query_classes import CellClasses
 from dpscale.workload.residual import center, subsets
 from dpscale.workload.residual.in_axis import Groups, every_cell, shares
 
 SHARE_UNIT = 1 << 40
 VERSION = "aim-grem/6"  # part of every noise record, so another version draws other noise
 BY_STRATEGY = "aim-grem/7"  # runs with 1-ways measured by strategies, and the records of these 1-ways
+BY_QUERIES = "aim-grem/8"  # runs with candidates that are scored on classes of cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,6 +316,8 @@ class AimSelection:
     penalty : float
         Multiple of the expected noise that is subtracted from a distance.
     rows_per_unit : int
+    classes : mapping of AttributeSet to CellClasses
+        Classes of cells that no query distinguishes, of the candidates that have such cells.
     """
 
     round: int
@@ -325,6 +329,7 @@ class AimSelection:
     step: Fraction
     penalty: float
     rows_per_unit: int
+    classes: Mapping[AttributeSet, CellClasses] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -342,6 +347,8 @@ class AimSelection:
 
     def offset(self, names: AttributeSet) -> int:
         """Return the penalty in units of 1/SCALE."""
+        if names in self.classes:
+            return round(self._cell_penalty * self.classes[names].noise_factor)
         return round(self._cell_penalty * math.prod(self.groups[name].count for name in names))
 
     @cached_property

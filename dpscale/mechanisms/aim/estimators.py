@@ -51,8 +51,11 @@ class Estimator(Protocol):
     def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups], /) -> bool:
         """Return whether smaller sets determine a set over groups."""
 
-    def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
-        """Return the groups of every attribute, chosen once; `deviation` is the noise of a first measurement."""
+    def groups(self, counts: Counts, deviation: float, runs: Mapping[str, Groups]) -> dict[str, Groups]:
+        """Return the groups of every attribute, chosen once; `deviation` is the noise of a first measurement.
+
+        Groups may consist of whole `runs`, in which no query distinguishes two cells.
+        """
 
     def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:
         """Return the residuals that follow from the 1-ways, as arguments of `Residuals.updated`."""
@@ -102,11 +105,11 @@ class EntropyEstimator:
     def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
         return determined_over_groups(self.rules, names, groups)
 
-    def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
+    def groups(self, counts: Counts, deviation: float, runs: Mapping[str, Groups]) -> dict[str, Groups]:
         """Return groups so large that a typical cell of a pair exceeds the noise of measuring every pair once."""
         total = total_of(counts)
         least = max(float(np.sqrt(self.grain * deviation * total)), ABOVE_NOISE * deviation)
-        return {name: by_mass(noisy.non_negative(total), least, edges(self.rules, name))
+        return {name: by_mass(noisy.non_negative(total), least, edges(self.rules, name), runs.get(name))
                 for name, noisy in counts.items()}  # fmt: skip
 
     def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:
@@ -174,7 +177,7 @@ class GremEstimator:
     def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
         return False
 
-    def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
+    def groups(self, counts: Counts, deviation: float, runs: Mapping[str, Groups]) -> dict[str, Groups]:
         return {name: every_cell(len(noisy.values)) for name, noisy in counts.items()}
 
     def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:

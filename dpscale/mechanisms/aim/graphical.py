@@ -42,8 +42,8 @@ class GraphicalEstimator:
     def determined_over_groups(self, names: AttributeSet, groups: Mapping[str, Groups]) -> bool:
         return False
 
-    def groups(self, counts: Counts, deviation: float) -> dict[str, Groups]:
-        return EntropyEstimator(self.grain).groups(counts, deviation)
+    def groups(self, counts: Counts, deviation: float, runs: Mapping[str, Groups]) -> dict[str, Groups]:
+        return EntropyEstimator(self.grain).groups(counts, deviation, runs)
 
     def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:
         return []

@@ -14,6 +14,8 @@ from dpscale.base.numerics import AttributeSet
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, RoundSchedule
 from dpscale.plans.factor import Factor
+from dpscale.workload.query_classes import CellClasses, QueryCandidates
+from dpscale.workload.residual.in_axis import Groups
 
 MOST_CANDIDATES = 4 * 10**6  # about 2 GB in the driver; all pairs of 2,828 attributes
 MOST_LARGER, MOST_LARGER_CELLS = 1 << 12, 1 << 25  # all are compared with the estimates in every round
@@ -41,6 +43,8 @@ class Setting:
         Positive integers, one for each target; () for 1 each.
     strategies : mapping of str to Factor
         Strategies of the 1-ways that are not measured cell by cell.
+    queries : QueryCandidates or None
+        Listed queries of the workload; None if there are none.
     """
 
     sizes: Mapping[str, int]
@@ -51,6 +55,7 @@ class Setting:
     estimator: Estimator = OWN_BELIEFS
     target_weights: tuple[int, ...] = ()
     strategies: Mapping[str, Factor] = field(default_factory=dict)
+    queries: QueryCandidates | None = None
 
     def __post_init__(self) -> None:
         small = next((name for name in self.names if self.sizes[name] < 2), None)
@@ -132,6 +137,14 @@ class Setting:
         each = self.target_weights or (1,) * len(self.targets)
         targets = dict(zip(self.targets, each, strict=True))
         return self.schedule.weights(self.candidates, targets, self.inside)
+
+    def classes(self, groups: Mapping[str, Groups]) -> dict[AttributeSet, CellClasses]:
+        """Return the classes of cells over groups that no query distinguishes, of the candidates that have such."""
+        return {} if self.queries is None else self.queries.over(self.candidates, groups)
+
+    def runs(self, name: str) -> Groups | None:
+        """Return the runs of cells that no query distinguishes; None if all cells are."""
+        return None if self.queries is None else self.queries.runs(name)
 
     @cached_property
     def one_way_cost(self) -> Fraction:

@@ -189,7 +189,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _choose_groups(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
-    return setting.estimator.groups(counts, deviation(setting.first_step, setting.rows_per_unit))
+    runs = {name: one for name in counts if (one := setting.runs(name)) is not None}
+    return setting.estimator.groups(counts, deviation(setting.first_step, setting.rows_per_unit), runs)
 
 
 def next_selection(state: AimState) -> AimSelection | None:
@@ -201,7 +202,7 @@ def next_selection(state: AimState) -> AimSelection | None:
     candidates: tuple[AttributeSet, ...] = () if back else _choices(state)
     cost = Fraction(0) if back else schedule.selecting * step
     return AimSelection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
-                     schedule.penalty, setting.rows_per_unit)  # fmt: skip
+                     schedule.penalty, setting.rows_per_unit, setting.classes(state.groups))  # fmt: skip
 
 
 def _choices(state: AimState) -> tuple[AttributeSet, ...]:

@@ -314,7 +314,8 @@ class MeasurementLoop:
         measurement_plan = self.measurements.measurement_plan
         selection = measurement_plan.next_selection(state)
         assert selection is not None
-        for distances in shards.distances(state.estimates, self.scores.missing(selection.candidates)):
+        missing = self.scores.missing(selection.candidates)
+        for distances in shards.distances(state.estimates, missing, selection.classes):
             self.scores.learn(distances)
         self.reader.check_unchanged()
         secret, head = self.run.secret.read(), self.measurements.head

@@ -130,11 +130,15 @@ def every_cell(size: int) -> Groups:
     return Groups(size, tuple(range(size)))
 
 
-def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset()) -> Groups:
-    """Return groups of neighbouring cells with about `least` counts or more.
+def by_mass(counts: Floats, least: float, edges: Set[int] = frozenset(), runs: Groups | None = None) -> Groups:
+    """Return groups of neighbouring cells with about `least` counts or more, or of whole runs of cells.
 
     A group with at least three tenths of `least` also ends at an edge or before a cell with `least` counts.
     """
+    if runs is not None:
+        inside = frozenset(np.searchsorted(runs.starts, sorted(edges)).tolist())
+        grouped = by_mass(coarsened(counts, [runs]), least, inside)
+        return Groups(runs.size, tuple(runs.starts[run] for run in grouped.starts))
     starts, held = [0], 0.0
     for cell, count in enumerate(counts.tolist()):
         if cell and (held >= least or ((count >= least or cell in edges) and held >= 0.3 * least)):
