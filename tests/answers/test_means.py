@@ -13,6 +13,7 @@ from dpscale.answers.tables import Answered
 from dpscale.domain import Domain
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.workload import Workload
+from tests.selection import mostly_slow
 
 RECORDS, SIGMA = 20_000, 60.0
 LEVEL = 0.95
@@ -43,7 +44,7 @@ def draw_fares(kind: str, rng: np.random.Generator) -> np.ndarray:
     return np.clip(drawn, 0, 49.999)
 
 
-@pytest.mark.parametrize("bins", [5, 20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("bins", mostly_slow([5, 20, 100], {20}))
 @pytest.mark.parametrize("kind", ["skewed", "even", "at edges"])
 def test_mean_interval_covers_true_mean(bins, kind):
     rng, domain, covered, widths = np.random.default_rng(bins), make_domain(bins), 0, []

@@ -294,6 +294,7 @@ def test_default_plans_products_whose_weights_have_no_integer_strategy(monkeypat
     assert tried[:2] == [True, False]
 
 
+@pytest.mark.slow
 def test_default_is_not_above_query_smasher_on_the_census_tables_of_states():
     """Spaces too large for the search of weights have another optimum; plain means are then compared."""
     workload = census.census_workload(states=51)

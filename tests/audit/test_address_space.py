@@ -72,7 +72,8 @@ def run_under_limits(limits, runs, planted=""):
     return [[(code, KIND_ALONE.sub("", text)) for code, text in both] for both in json.loads(done.stdout)]
 
 
-@pytest.mark.parametrize("limits", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", [10, 100])
 def test_out_of_memory_texts_equal_on_neighbouring_tables(runs, limits):
     found = run_under_limits(limits, runs)
     outcomes = [outcome for both in found for outcome in both]
@@ -82,6 +83,7 @@ def test_out_of_memory_texts_equal_on_neighbouring_tables(runs, limits):
     assert {text for code, text in outcomes if code == 0} == {""}
 
 
+@pytest.mark.slow
 def test_planted_error_text_is_detected(runs):
     texts = [text for both in run_under_limits(20, runs, "planted") for _, text in both]
     assert any(not ALLOWED.fullmatch(text) for text in texts)

@@ -84,7 +84,7 @@ def keys(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("mechanism", "privacy"), KINDS, ids=lambda one: one if isinstance(one, str) else "")
-@pytest.mark.parametrize("data", [ROW, UNIT], ids=["rows", "units"])
+@pytest.mark.parametrize("data", [ROW, pytest.param(UNIT, marks=pytest.mark.slow)], ids=["rows", "units"])
 def test_bundle_draws_cost_nearly_the_whole_charge(tmp_path, mechanism, privacy, data):
     folder = write_run_bundle(run_job(tmp_path, mechanism, privacy, data))
     found = check_bundle(folder)

@@ -15,6 +15,7 @@ from dpscale.base.errors import Unreadable
 from dpscale.engine import resolve
 from dpscale.engine.watch import RedactedCall
 from tests.audit.leaks import leaks_in
+from tests.selection import mostly_slow
 
 ERRORS = {
     "numpy": MemoryError("Unable to allocate 60.5 KiB for an array with shape (2, 31337) and data type uint8"),
@@ -58,7 +59,7 @@ def refuse_some(number):
     return [np.full(2, number), np.full(3, number)]
 
 
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
+@pytest.mark.parametrize("scheduler", mostly_slow(["synchronous", "threads", "processes"], {"processes"}))
 @pytest.mark.parametrize("numbers", [[1, 4, 0, 2], [2, 4, 0, 1], [0] * 20 + [4] + [3] * 20 + [1]])
 @pytest.mark.parametrize("way", ["map", *WAYS])
 def test_first_refusal_in_order_is_reported_on_every_scheduler(scheduler, numbers, way):

@@ -100,7 +100,7 @@ def test_whole_run_leaks_nothing(tmp_path, data, mechanism):
 
 @pytest.mark.parametrize(
     ("table", "scheduler"),
-    [("number", "threads"), ("text.csv", "threads"), ("text", "processes"), slow_case("number", "processes"),
+    [slow_case("number", "threads"), ("text.csv", "threads"), ("text", "processes"), slow_case("number", "processes"),
      slow_case("text", "threads"), slow_case("number.csv", "threads"), slow_case("number.csv", "processes")],
 )  # fmt: skip
 def test_bad_value_leaks_nothing(tmp_path, data, table, scheduler):
@@ -147,7 +147,7 @@ def test_refused_budget_leaks_nothing(tmp_path, data):
 @pytest.mark.parametrize(
     ("mechanism", "how"),
     [slow_case("query-smasher", "done"), slow_case("query-smasher", "disk"), slow_case("query-smasher", "killed"),
-     ("query-smasher", "memory"), ("aim-grem", "done"), slow_case("aim-grem", "disk")],
+     slow_case("query-smasher", "memory"), ("aim-grem", "done"), slow_case("aim-grem", "disk")],
 )  # fmt: skip
 def test_cluster_run_leaks_nothing(tmp_path, data, mechanism, how):
     job = write_job(tmp_path, data / "good", mechanism)

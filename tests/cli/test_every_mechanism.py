@@ -13,6 +13,7 @@ from dpscale.ledger import Ledger
 from dpscale.mechanisms import MECHANISMS
 from dpscale.workload import FAMILIES
 from tests.audit.small import write_selftest
+from tests.selection import mostly_slow
 
 SIZES = {"a0": 5, "a1": 3, "a2": 4}
 DEGREES = (1, 2, 3)
@@ -117,7 +118,7 @@ def degree_of(family, mechanism):
     return DEGREES[(list(FAMILIES).index(family) + list(MECHANISMS).index(mechanism)) % len(DEGREES)]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", mostly_slow(MECHANISMS, {"auto", "hdmm", "aim-grem", "mst"}))
 def test_families_pass_all_commands(folder, mechanism):
     """Each mechanism runs a third of the families, so each family meets four mechanisms; `test_all_combinations` has
     all.
@@ -127,7 +128,7 @@ def test_families_pass_all_commands(folder, mechanism):
         check_combination(folder, family, degree_of(family, mechanism), mechanism)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", mostly_slow(MECHANISMS, {"auto", "eigen-design", "aim-pgm"}))
 def test_query_arrays_pass_all_commands(folder, mechanism):
     number = list(MECHANISMS).index(mechanism)
     for family in ["the total", *list(ARRAYS)[number % 3 :: 3]]:

@@ -20,6 +20,7 @@ from dpscale.engine.contribution_bounds import rows_beyond, send_dropped_rows
 from dpscale.engine.counting import partition_groups, plan_passes, run_pass
 from tests.cluster.troubles import UNITS, kill_at_stage
 from tests.engine import old_units
+from tests.selection import mostly_slow
 
 DOMAIN = dp.Domain({"a": 3, "b": 3})
 ROWS, MEMORY = 120_000, 1 << 22
@@ -59,7 +60,7 @@ def equal_rows(found, expected_rows):
     }
 
 
-@pytest.mark.parametrize("lost", [None, *UNITS])
+@pytest.mark.parametrize("lost", mostly_slow([None, *UNITS], {None, list(UNITS)[-1]}))
 def test_dropped_rows_do_not_depend_on_lost_worker(cluster, client, groups, expected_rows, lost):
     if lost:
         client.run(kill_at_stage, lost, workers=list(client.nthreads())[:1])

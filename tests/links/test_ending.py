@@ -20,6 +20,7 @@ from dpscale.runs import components, composite
 from dpscale.runs.links import component
 from dpscale.runs.table import TableRun
 from tests.links.small import make_job, write_job
+from tests.selection import mostly_slow
 
 
 def stop(*_: Any, **__: Any) -> Any:
@@ -150,7 +151,7 @@ def test_edited_table_draws_no_more_than_is_charged(tmp_path: Path, edited: str)
         assert float(TableRun(run / "tables" / name).measurements.spent.gaussian) <= 1.6 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("mechanism", ["maxent", "published"])
+@pytest.mark.parametrize("mechanism", mostly_slow(["maxent", "published"], {"maxent"}))
 @pytest.mark.parametrize("killed", ["before commit", "before publication", "in a link"])
 def test_end_finishes_run_whose_noise_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str, mechanism: str

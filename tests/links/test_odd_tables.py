@@ -48,12 +48,13 @@ def test_invalid_tables_are_refused_in_one_sentence(tmp_path: Path, given: dict[
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"orders": SHOP["orders"].head(0)}, id="no children"),
-        pytest.param({"ratings": SHOP["ratings"].head(0)}, id="no pairs"),
+        pytest.param({"orders": SHOP["orders"].head(0)}, id="no children", marks=pytest.mark.slow),
+        pytest.param({"ratings": SHOP["ratings"].head(0)}, id="no pairs", marks=pytest.mark.slow),
         pytest.param({name: SHOP[name].head(0) for name in ("persons", "orders", "ratings")}, id="nobody"),
         pytest.param({"countries": SHOP["countries"].assign(country=DAYS),
                       "persons": SHOP["persons"].assign(country=DAYS[SHOP["persons"].country])}, id="keys are days"),
-        pytest.param({"persons": SHOP["persons"].assign(country=SHOP["persons"].country.astype(float))}, id="floats"),
+        pytest.param({"persons": SHOP["persons"].assign(country=SHOP["persons"].country.astype(float))}, id="floats",
+                     marks=pytest.mark.slow),
         pytest.param({"persons": SHOP["persons"].assign(country=SHOP["persons"].country.astype(str))}, id="texts"),
     ],
 )  # fmt: skip

@@ -109,7 +109,7 @@ def check_random_family(seed, rows, density, sizes, planner, companion, noise):
     )
 
 
-@settings(max_examples=25, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(**CASES)
 def test_random_singular_families(**case):
     check_random_family(**case)

@@ -12,6 +12,7 @@ from dpscale.optimize.opt_explicit import error_of, optimise_explicit, sensitivi
 from dpscale.optimize.opt_kronecker import optimise_product, optimise_union
 from dpscale.workload import FAMILIES, root_of
 from dpscale.workload.residual import kron
+from tests.selection import mostly_slow
 
 DOMAIN = Domain({"a": 3, "b": 4, "c": 2})
 NOISES = ("gaussian", "laplace")
@@ -98,7 +99,7 @@ def counting(seen):
     return each
 
 
-@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("noise", mostly_slow(NOISES, {"gaussian"}))
 def test_attributes_and_starts_of_a_sweep_are_independent_tasks(noise):
     """Ten products over eight attributes keep sixteen workers busy in every sweep, with the result of a serial run."""
     rng, seen = np.random.default_rng(0), []

@@ -53,7 +53,9 @@ def assert_foreign_key(child: pd.DataFrame, column: str, parent: pd.DataFrame, k
     assert child[column].value_counts().max() <= most
 
 
-@pytest.mark.parametrize("release", [("movielens", "both"), ("movielens", "catalogue")], indirect=True)
+@pytest.mark.parametrize(
+    "release", [("movielens", "both"), pytest.param(("movielens", "catalogue"), marks=pytest.mark.slow)], indirect=True
+)
 def test_movielens_pipeline(release: dp.Release, shared: Any) -> None:
     found = read_frames(release)
     assert_foreign_key(found["ratings"], "user_id", found["users"], "user_id", 50)

@@ -19,6 +19,7 @@ from hypothesis import example, given, settings, strategies as st
 import dpscale as dp
 from dpscale.domain.attribute import PERIODS, first_day, name_of, number_of, read_period
 from dpscale.records.encode import encode
+from tests.selection import mostly_slow
 
 PANDAS = {"day": "D", "week": "W-SUN", "month": "M", "quarter": "Q", "year": "Y"}
 DAYS = st.dates(datetime.date(1700, 1, 1), datetime.date(2250, 12, 31))
@@ -207,7 +208,7 @@ def test_domain_of_all_kinds_round_trip():
     assert [rule.names for rule in domain.rules] == [("town", "region"), ("income", "size")]
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes"], {"processes"}))
 def test_run_and_synthetic_rows_of_all_kinds(table, scheduler, tmp_path):
     folder, frame = table
     (tmp_path / "d.toml").write_text("reviewed = true\n" + TOWNS)

@@ -16,6 +16,7 @@ from dpscale.records import ndjson, table as tables
 from dpscale.records.formats import PLAIN, Dialect, format_of
 from dpscale.records.ndjson import LINE_BYTES, NDJSON
 from tests.records.test_formats import DOMAIN, ROWS, count_sets, expected_counts, make_table  # noqa: F401 (a fixture)
+from tests.selection import mostly_slow
 
 COLUMNS = ("a", "ä", "b c")
 LETTERS = st.characters(exclude_categories=("Cs",))
@@ -166,7 +167,7 @@ def test_counts_equal_those_of_parquet(tmp_path, name, mark, expected_counts):  
     assert dp.Table.open(tmp_path, DOMAIN).partitions[0].row_bound() >= ROWS
 
 
-@pytest.mark.parametrize("size", [1, 7, 100, 4096])
+@pytest.mark.parametrize("size", mostly_slow([1, 7, 100, 4096], {7}))
 @pytest.mark.parametrize("order", ["as is", "reversed"])
 def test_counts_do_not_depend_on_blocks_batches_and_order(tmp_path, monkeypatch, size, order, expected_counts):  # noqa: F811
     lines = lines_of(make_table()).splitlines(keepends=True)

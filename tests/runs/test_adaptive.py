@@ -291,7 +291,7 @@ def test_first_decision_of_round_wins(tmp_path, monkeypatch):
 def replace_value_groups(patch):
     """Replace the grouping of values, as on a machine with other floating-point results."""
     for estimator in (EntropyEstimator, GremEstimator):
-        patch.setattr(estimator, "groups", lambda own, counts, deviation: {
+        patch.setattr(estimator, "groups", lambda own, counts, deviation, runs: {
             name: by_mass(np.arange(1.0, 1 + len(record.values)), 4.0) for name, record in counts.items()
         })  # fmt: skip
 

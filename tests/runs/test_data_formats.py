@@ -24,6 +24,7 @@ from dpscale.runs.links.link_data import read_links
 from dpscale.runs.stages import measure
 from tests.links.small import make_frames, make_job, write_job as write_link_job
 from tests.runs.small import DOMAIN, table, write_job
+from tests.selection import mostly_slow
 
 FORMATS = ("parquet", "csv", "jsonl")
 COMPLETE = {
@@ -74,7 +75,7 @@ UNITS = {
 
 
 @pytest.mark.usefixtures("equal_keys")
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", mostly_slow(UNITS, {"filter", "units of units"}))
 def test_releases_of_equal_keys_are_equal(tmp_path, monkeypatch, unit):
     """Also from parts of split files and small blocks, read by threads."""
     homes = pd.DataFrame({"person": np.arange(1500), "home": [f"h{n % 500}" for n in range(1500)],

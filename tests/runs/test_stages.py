@@ -20,6 +20,7 @@ from dpscale.runs.stages import STAGES, measure
 from dpscale.runs.stages.runner import run_stage
 from dpscale.runs.table import TableRun
 from tests.runs.small import table, write_job, write_table
+from tests.selection import mostly_slow
 
 SEEDED = {"seed": 11, "memory": "1GiB"}
 
@@ -37,6 +38,7 @@ def ledger_releases(place) -> list[dict]:
         return ledger.summary()["datasets"]["small"]["releases"]
 
 
+@pytest.mark.slow
 def test_stages_in_separate_processes_equal_one_run(place):
     """As in a DAG, each command is a new process that receives only the run directory."""
     path = write_job(place, engine=SEEDED)
@@ -64,7 +66,7 @@ def seeded_run(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes", "synchronous"])
+@pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes", "synchronous"], {"processes"}))
 def test_schedulers_give_same_bytes(seeded_run, scheduler):
     dp.run(seeded_run / "job.toml", seeded_run / scheduler, scheduler=scheduler)
     assert measurement_bytes(seeded_run / "one") == measurement_bytes(seeded_run / scheduler)

@@ -66,6 +66,7 @@ def test_answers_have_reported_errors(release):
         assert np.abs(found).max() < 8
 
 
+@pytest.mark.slow
 def test_plan_file_round_trip(release, tmp_path):
     plan = release.plan
     write_plan(tmp_path, plan)

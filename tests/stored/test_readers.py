@@ -30,7 +30,7 @@ ADAPTIVE = ("aim-grem", "published", "aim-pgm", "mst")
 FIXED = ("weighted-residuals", "hdmm", "pure")
 
 
-@pytest.fixture(scope="module", params=mostly_slow((*ADAPTIVE, *FIXED), ("aim-grem", "mst", "hdmm")))
+@pytest.fixture(scope="module", params=mostly_slow((*ADAPTIVE, *FIXED), ("aim-grem", "hdmm")))
 def finished(request):
     """Case, folder and estimates of a finished run."""
     with case_folder(request.param) as folder:

@@ -112,6 +112,7 @@ def test_foreign_family_is_in_schema_workload_and_errors(site, tmp_path):
         assert message in error
 
 
+@pytest.mark.slow
 def test_run_of_foreign_family_records_its_version(site, tmp_path):
     job = write(tmp_path, workload=[{"family": "toy-window", "degree": 1, "width": 2}])
     run = tmp_path / "run"
