@@ -7,10 +7,9 @@ local maximum entropy, which is much more accurate (docs/mechanisms.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -34,7 +33,7 @@ NAME = "aim-grem"
 class Options(AdaptiveOptions):
     """Options of the adaptive loop; defaults chosen by benchmarks (benchmarks/adaptive.py)."""
 
-    published: bool = setting(False, "true or false", "true: AIM+GReM as in the paper, without other options")
+    published: bool = setting(False, "true or false", "true: AIM+GReM as in the paper, with the option allocation only")
     penalty: float = setting(
         0.375, "a number from 0 to 100", "multiple of the noise that is subtracted from a set's score", ge=0, le=100
     )
@@ -61,24 +60,26 @@ class Options(AdaptiveOptions):
     chains: int = setting(
         1, "a whole number from 0 to 10", "passes in which pairs are compared with chains", ge=0, le=10
     )
+    allocation: Literal["conditional", "iid"] = setting(
+        "conditional",
+        "conditional, iid",
+        "of the published mechanism: divide a round by conditional ResidualPlanner, or equal noise in every cell",
+    )
+    with_published: ClassVar[tuple[str, ...]] = ("published", "allocation")
+    omitted: ClassVar[tuple[str, ...]] = ("allocation",)
 
     @model_validator(mode="after")
-    def _alone(self) -> Self:
-        others = sorted(self.model_fields_set - {"published"})
-        if self.published and others:
-            raise ValueError(JobError(f"mechanism.{others[0]}", "given together with published = true",
-                                      "the paper's own settings", "leave it out"))  # fmt: skip
+    def _published_only(self) -> Self:
+        if "allocation" in self.model_fields_set and not self.published:
+            raise ValueError(JobError("mechanism.allocation", "given without published = true",
+                                      "an option of the published mechanism",
+                                      "set published = true, or leave it out"))  # fmt: skip
         return self
-
-    @classmethod
-    def from_exact(cls, options: Mapping[str, str]) -> Self:
-        """Return the options that were written to plan.json; the published mechanism uses none of the others."""
-        return cls(published=True) if options["published"] == "True" else super().from_exact(options)
 
     def schedule(self) -> RoundSchedule:
         """Return the schedule of the options."""
         if self.published:
-            return PublishedSchedule()
+            return PublishedSchedule(isotropic=self.allocation == "iid")
         return BatchedSchedule(
             self.share_of_ones,
             self.share_of_choices,

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import model_validator
 
 from dpscale.base.display import figure
 from dpscale.base.errors import JobError
@@ -209,7 +211,18 @@ AnyOptions = TypeVar("AnyOptions", bound="AdaptiveOptions")
 
 
 class AdaptiveOptions(Settings):
-    """Options of the division of the budget and of the grouping of cells."""
+    """Options of the division of the budget and of the grouping of cells.
+
+    Attributes
+    ----------
+    with_published : tuple of str
+        Options that may be given together with `published = true`, including `published`.
+    omitted : tuple of str
+        Options that plan.json contains only if they differ from their defaults, since older plans lack them.
+    """
+
+    with_published: ClassVar[tuple[str, ...]] = ("published",)
+    omitted: ClassVar[tuple[str, ...]] = ()
 
     ones: float = setting(0.3, "a share from 0.01 to 0.99", "share of β for the 1-ways", ge=0.01, le=0.99)
     selecting: float = setting(
@@ -227,16 +240,29 @@ class AdaptiveOptions(Settings):
 
     def exact(self) -> dict[str, str]:
         """Return the options as written to plan.json, with exact shares."""
-        shares = {"ones": self.share_of_ones, "selecting": self.share_of_choices}
-        return {name: str(value) for name, value in (self.model_dump() | shares).items()}
+        content = self.model_dump() | {"ones": self.share_of_ones, "selecting": self.share_of_choices}
+        return {name: str(value) for name, value in content.items()
+                if name not in self.omitted or value != type(self).model_fields[name].default}  # fmt: skip
 
     @classmethod
     def from_exact(cls, options: Mapping[str, str]) -> Self:
         """Return the options that were written to plan.json; options that did not exist then have their defaults."""
-        return cls.model_validate({name: _parse_exact(text) for name, text in options.items()})
+        published = options.get("published") == str(True)
+        return cls.model_validate({name: _parse_exact(text) for name, text in options.items()
+                                   if name in cls.with_published or not published})  # fmt: skip
+
+    @model_validator(mode="after")
+    def _alone(self) -> Self:
+        others = sorted(self.model_fields_set - set(self.with_published))
+        if getattr(self, "published", False) and others:
+            raise ValueError(JobError(f"mechanism.{others[0]}", "given together with published = true",
+                                      "the paper's own settings", "leave it out"))  # fmt: skip
+        return self
 
 
-def _parse_exact(text: str) -> float | bool:
+def _parse_exact(text: str) -> float | bool | str:
+    if text.isalpha() and text not in ("True", "False"):
+        return text
     return float(Fraction(text)) if "/" in text else json.loads(text.lower())
 
 

@@ -24,7 +24,7 @@ from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts, least_sq
 from dpscale.workload import Family, Workload
 from dpscale.workload.query_classes import CellClasses
 from dpscale.workload.residual import center, subsets
-from dpscale.workload.residual.in_axis import Groups, every_cell, shares
+from dpscale.workload.residual.in_axis import Groups, every_cell, isotropic_parts, shares
 
 SHARE_UNIT = 1 << 40
 VERSION = "aim-grem/6"  # part of every noise record, so another version draws other noise
@@ -130,6 +130,7 @@ def residual_requests(
     beta: Fraction,
     rows_per_unit: int,
     round_and_rank: tuple[int, int],
+    isotropic: bool = False,
 ) -> list[ResidualRequest]:
     """Return requests for the residuals inside `names`, which divide β by conditional ResidualPlanner.
 
@@ -142,9 +143,15 @@ def residual_requests(
     beta : Fraction
     rows_per_unit : int
     round_and_rank : tuple of int
+    isotropic : bool
+        Whether the residuals have the noise of the marginal measured with equal independent noise in every cell:
+        1/β in each cell. `precisions` then has no effect.
     """
     sizes = [grouping.count for grouping in groups]
-    parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, precisions, float(beta))]
+    if isotropic:
+        parts = isotropic_parts(sizes)
+    else:
+        parts = [int(share * SHARE_UNIT) for share in shares(names, sizes, precisions, float(beta))]
     requests = []
     for residual_set, part in zip(subsets(names), parts, strict=True):
         if part:

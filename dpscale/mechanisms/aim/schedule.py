@@ -43,8 +43,12 @@ class RoundSchedule(Protocol):
         Share of a round that pays for its selections.
     penalty : float
         Multiple of the expected noise that is subtracted from a distance.
+    isotropic : bool
+        Whether a set is measured with equal noise in every cell, not by conditional ResidualPlanner.
     """
 
+    @property
+    def isotropic(self) -> bool: ...
     @property
     def selecting(self) -> Fraction: ...
     @property
@@ -95,6 +99,7 @@ class EvenSchedule:
     """Schedule with even steps and shares that offers all candidates and does not repeat 1-ways."""
 
     largest = 0
+    isotropic = False
 
     def shares(self, cells: Sequence[int]) -> list[Fraction]:
         return [Fraction(1, len(cells))] * len(cells)
@@ -118,6 +123,7 @@ class PublishedSchedule(EvenSchedule):
 
     selecting: Fraction = Fraction(1, 10)
     penalty: float = 1.0
+    isotropic: bool = False
     fewer_candidates: str = "use smaller marginals, or set mechanism.published = false"
 
     def sizes(self, attributes: int) -> tuple[int, int]:
@@ -167,6 +173,7 @@ class BatchedSchedule:
     rounds: int = 9
     degree: int = DEGREE
     fewer_candidates: str = FEWER
+    isotropic: bool = False
 
     @property
     def largest(self) -> int:

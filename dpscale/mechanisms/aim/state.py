@@ -266,7 +266,9 @@ def make_decision(state: AimState, selection: AimSelection, chosen: Sequence[Att
             continue
         beta = costs[names]
         groups, where = [state.groups[name] for name in names], (selection.round, rank)
-        added = residual_requests(names, groups, precisions, beta, setting.rows_per_unit, where)
+        added = residual_requests(
+            names, groups, precisions, beta, setting.rows_per_unit, where, setting.schedule.isotropic
+        )
         requests += added
         for request in added:
             precisions[request.names] = precisions.get(request.names, 0.0) + 1 / request.variance
