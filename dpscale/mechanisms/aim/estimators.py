@@ -21,7 +21,7 @@ from dpscale.reconstruction.constraints import determined_by_one, determined_ove
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.low_order import model_of
 from dpscale.reconstruction.one_way import NoisyCounts, total_of
-from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual.grem import LazyMarginals, Residuals
 from dpscale.workload.residual.in_axis import Groups, by_mass, every_cell
 
 Counts = Mapping[str, NoisyCounts]
@@ -169,7 +169,16 @@ class EntropyEstimates:
 
 @dataclass(frozen=True)
 class GremEstimator:
-    """Estimator of AIM+GReM as published: every cell is a group."""
+    """Estimator of AIM+GReM as published: every cell is a group.
+
+    Attributes
+    ----------
+    lazy : bool
+        Whether marginals are retained and updated by changes (proposition 4.2), which takes the memory of all
+        candidates; otherwise each marginal with a changed residual is the sum of its residuals again.
+    """
+
+    lazy: bool = False
 
     def is_determined(self, names: AttributeSet) -> bool:
         return False
@@ -196,7 +205,12 @@ class GremEstimator:
         candidates: Sequence[AttributeSet],
         previous: FittedEstimates | None = None,
     ) -> GremEstimates:
-        return GremEstimates(residuals)
+        before = previous if isinstance(previous, GremEstimates) else None
+        if not self.lazy:
+            return GremEstimates(residuals)
+        if before is None or before.marginals is None:
+            return GremEstimates(residuals, LazyMarginals(residuals))
+        return GremEstimates(residuals, before.marginals.updated(before.residuals, residuals))
 
     def precisions(
         self, counts: Counts, groups: Mapping[str, Groups], residuals: Residuals
@@ -216,15 +230,21 @@ class GremEstimator:
 
 @dataclass(frozen=True, eq=False)
 class GremEstimates:
-    """Sums of residuals. Axes are in the order of the attributes' sizes, or transposed to it."""
+    """Sums of residuals. Axes are in the order of the attributes' sizes, or transposed to it.
+
+    With lazy marginals, tables of candidates are computed here; otherwise by the tasks that compare them with counts.
+    """
 
     residuals: Residuals
+    marginals: LazyMarginals | None = None
 
     def table(self, names: AttributeSet) -> Floats:
-        return self.residuals.marginal(names)
+        return (self.residuals if self.marginals is None else self.marginals).marginal(names)
 
     def of(self, sets: Sequence[AttributeSet]) -> CurrentEstimates:
-        return self.residuals.within(sets)
+        if self.marginals is None:
+            return self.residuals.within(sets)
+        return TableEstimates({names: self.marginals.marginal(names) for names in sets})
 
     def marginal(self, names: Sequence[str]) -> Floats:
         ordered = tuple(name for name in self.residuals.sizes if name in names)

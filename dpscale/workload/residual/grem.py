@@ -73,6 +73,49 @@ class Residuals:
         return tuple(self.sizes[name] for name in names)
 
 
+@dataclass(frozen=True, eq=False)
+class LazyMarginals:
+    """Marginals that are updated by the changes of their residuals (AIM+GReM, proposition 4.2).
+
+    The marginal of γ after a round is that before it, plus Recon(z' − z, α, γ) for every α ⊆ γ whose estimate z the
+    round changed, in the order of `subsets(γ)`; before the first round it is the sum of its residuals. It is therefore
+    a function of the sequence of estimates, regardless of when and in which order marginals are requested.
+
+    Attributes
+    ----------
+    first : Residuals
+        Estimates before the first round.
+    changes : tuple of mapping of AttributeSet to ndarray
+        Change of each residual that a round changed.
+    known : dict of AttributeSet to (int, ndarray)
+        Latest requested marginals with their number of rounds; a cache that all rounds share.
+    """
+
+    first: Residuals
+    changes: tuple[Mapping[AttributeSet, Floats], ...] = ()
+    known: dict[AttributeSet, tuple[int, Floats]] = field(default_factory=dict, repr=False)
+
+    def updated(self, before: Residuals, after: Residuals) -> LazyMarginals:
+        """Return the marginals after a round that changed the estimates from `before` to `after`."""
+        changed = {names: np.asarray(value - before.values.get(names, 0.0))
+                   for names, value in after.values.items() if value is not before.values.get(names)}  # fmt: skip
+        return LazyMarginals(self.first, (*self.changes, changed), self.known)
+
+    def marginal(self, names: AttributeSet) -> Floats:
+        """Return the estimated marginal. The array must not be changed."""
+        rounds, total = self.known.get(names, (0, None))
+        if total is None or rounds > len(self.changes):
+            rounds, total = 0, self.first.marginal(names)
+        inside = subsets(names)
+        for changed in self.changes[rounds:]:
+            parts = [spread(changed[kept], kept, names, total.shape) for kept in inside if kept in changed]
+            total = total + parts[0] if parts else total
+            for part in parts[1:]:
+                total += part
+        self.known[names] = len(self.changes), total
+        return total
+
+
 def spread(value: Floats, kept: AttributeSet, names: AttributeSet, shape: Sequence[int]) -> Floats:
     """Spread a centred residual over the marginal of `names` (Recon)."""
     return smear(value, [names.index(name) for name in kept], shape)

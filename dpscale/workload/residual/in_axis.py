@@ -106,8 +106,8 @@ def shares(names: Sequence[str], sizes: Sequence[int], had: Mapping[tuple[str, .
 def isotropic_parts(sizes: Sequence[int]) -> list[int]:
     """Return each residual's part of β, in the order of `subsets`, for equal independent noise in every cell.
 
-    With noise σ² in every cell the τ-marginal has the noise σ² Π_{i∉τ} n_i, so its residual costs p_τ / (σ² Π_{i∉τ} n_i)
-    = Π_{i∈τ} (n_i − 1) / (σ² Π n_i). The parts are Π_{i∈τ} (n_i − 1), which sum to Π n_i.
+    With noise σ² in every cell the τ-marginal has the noise σ² Π_{i∉τ} n_i, and its residual costs
+    p_τ / (σ² Π_{i∉τ} n_i) = Π_{i∈τ} (n_i − 1) / (σ² Π n_i). The parts are Π_{i∈τ} (n_i − 1), which sum to Π n_i.
     """
     return [math.prod(size - 1 for size in kept) for kept in subsets(sizes)]
 
