@@ -6,8 +6,10 @@ noise, the next measurements have four times the budget. A set is offered only i
 at most `most_cells` cells times the share of the budget spent by then. These are public numbers, so the restriction
 costs nothing.
 
-Two parts differ from the paper: a set is measured by its residuals over groups of cells, given the precision of each
-(same cost, less noise), and a round may measure several sets (`batch`).
+By default two parts differ from the paper: a set is measured by its residuals over groups of cells, given the precision
+of each (same cost, less noise), and a round may measure several sets (`batch`). With `published = true` a round
+measures one set with equal noise in every cell, and the budget is divided as in the paper. Its residuals have the
+same cost and information as its cells: together they have the same covariance, which is all that the fit uses.
 
 Costs, in squared μ of Gaussian DP, add up. The selections of every round are part of its decision and charged before
 the draw: a share `selecting` of each measurement's β pays for its selection. Two errors of public AIM code are avoided:
@@ -22,6 +24,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import model_validator
 
 from dpscale.base.numerics import AttributeSet
 from dpscale.base.settings import setting
@@ -35,12 +40,22 @@ from dpscale.mechanisms.aim.adaptive_plan import (
 from dpscale.mechanisms.aim.decision import AimSelection
 from dpscale.mechanisms.aim.estimators import EntropyEstimator
 from dpscale.mechanisms.aim.graphical import GraphicalEstimator
-from dpscale.mechanisms.aim.schedule import FEWER, EvenSchedule, Inside, Targets, by_overlap, count_uninformative
+from dpscale.mechanisms.aim.schedule import (
+    FEWER,
+    EvenSchedule,
+    Inside,
+    PublishedSchedule,
+    RoundSchedule,
+    Targets,
+    by_overlap,
+    count_uninformative,
+)
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 from dpscale.reconstruction.junction_tree.tree import model_cells
 
 NAME = "aim-pgm"
+PUBLISHED_ROUNDS, PUBLISHED_CELLS = 16, 6_553_600  # rounds per attribute; 50 MB of 8-byte cells
 
 
 class Options(AdaptiveOptions):
@@ -56,12 +71,27 @@ class Options(AdaptiveOptions):
     )
     batch: int = setting(2, "a whole number from 1 to 1000", "sets selected per round", ge=1, le=1000)
     most_cells: int = setting(1 << 16, "a whole number from 1 to 10^9", "how many cells the model's cliques may have "
-                              "together, once all is spent", ge=1, le=10**9)  # fmt: skip
+                              "together, once all is spent; 6553600 (50 MB) with published = true",
+                              ge=1, le=10**9)  # fmt: skip
+    published: bool = setting(False, "true or false", "true: AIM+PGM as in the paper, with the option most_cells only")
+    with_published: ClassVar[tuple[str, ...]] = ("published", "most_cells")
+    omitted: ClassVar[tuple[str, ...]] = ("published",)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _published_size(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {"most_cells": PUBLISHED_CELLS, **given} if given.get("published") is True else given
+
+    def schedule(self) -> RoundSchedule:
+        """Return the schedule of the options."""
+        if self.published:
+            return PublishedSchedule(isotropic=True, rounds_per_attribute=PUBLISHED_ROUNDS, fewer_candidates=FEWER)
+        return AimSchedule(self.share_of_ones, self.share_of_choices, self.degree, self.measured, self.batch)
 
 
 @dataclass(frozen=True)
 class AimSchedule(EvenSchedule):
-    """Schedule of AIM as in the paper, except for the share of the 1-ways and several sets per round."""
+    """Schedule of the default: a share for the 1-ways, an even one for `measured` sets, several sets per round."""
 
     ones: Fraction
     selecting: Fraction
@@ -166,12 +196,10 @@ class GraphicalPlan(AdaptivePlan):
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> GraphicalPlan:
     """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
-    schedule = AimSchedule(
-        options.share_of_ones, options.share_of_choices, options.degree, options.measured, options.batch
-    )
-    own = make_setting(problem, schedule, GraphicalEstimator(options.grain))
+    own = make_setting(problem, options.schedule(), GraphicalEstimator(options.grain, by_cell=options.published))
     estimating = replace(own, estimator=EntropyEstimator(options.grain, rules=problem.workload.domain.rules))
-    return GraphicalPlan(problem.workload, NAME, own, estimating, "graphical models", options.exact(),
+    kind = "AIM+PGM as published" if options.published else "graphical models"
+    return GraphicalPlan(problem.workload, NAME, own, estimating, kind, options.exact(),
                    most_cells=options.most_cells)  # fmt: skip
 
 

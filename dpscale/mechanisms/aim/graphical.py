@@ -31,10 +31,13 @@ class GraphicalEstimator:
         Size of groups, as in `EntropyEstimator`.
     close : float
         Tolerance of a round's fit, in nats of the log-likelihood of the noise (`junction_tree.fit`).
+    by_cell : bool
+        Whether every cell is a group.
     """
 
     grain: float = 0.45
     close: float = 20.0
+    by_cell: bool = False
 
     def is_determined(self, names: AttributeSet) -> bool:
         return False
@@ -43,6 +46,8 @@ class GraphicalEstimator:
         return False
 
     def groups(self, counts: Counts, deviation: float, runs: Mapping[str, Groups]) -> dict[str, Groups]:
+        if self.by_cell:
+            return {name: every_cell(len(noisy.values)) for name, noisy in counts.items()}
         return EntropyEstimator(self.grain).groups(counts, deviation, runs)
 
     def one_way_residuals(self, counts: Counts) -> list[ResidualMeasurement]:

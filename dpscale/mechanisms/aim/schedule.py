@@ -1,9 +1,9 @@
 """Schedules of AIM runs: the candidates, the cost of the 1-ways and of each step, and the sets per round.
 
-`PublishedSchedule` is that of the AIM+GReM paper (algorithm 7). `BatchedSchedule` is our own: pairs in batches, so that
-about nine rounds measure every pair once, at a budget that would be even if all pairs were measured. Sets measured in
-one round divide its budget by cells: n cells with noise σ have an L1 error of n σ, and Σ n σ is minimal for a given
-Σ 1/σ² if 1/σ² ∝ n^⅔. Four rules, functions of released numbers, change this default:
+`PublishedSchedule` is that of the papers of AIM and AIM+GReM (algorithm 7). `BatchedSchedule` is our own: pairs in
+batches, so that about nine rounds measure every pair once, at a budget that would be even if all pairs were measured.
+Sets measured in one round divide its budget by cells: n cells with noise σ have an L1 error of n σ, and Σ n σ is least
+for a given Σ 1/σ² if 1/σ² ∝ n^⅔. Four rules, functions of released numbers, change this default:
 
 - *Larger sets.* The noise of a pair is √(2/π) σ · groups over the records. If it is low, larger sets can be estimated:
   steps are cheaper, down to a quarter, and a round measures up to three times as many sets. A larger set is offered if
@@ -119,19 +119,35 @@ class EvenSchedule:
 
 @dataclass(frozen=True)
 class PublishedSchedule(EvenSchedule):
-    """Schedule of AIM+GReM: one set per round; any subset of a target is a candidate; weights Σ_π w_π |γ ∩ π|."""
+    """Schedule of AIM and AIM+GReM: one set per round; any subset of a target is a candidate.
+
+    The weights are Σ_π w_π |γ ∩ π|. The 1-ways and every round have an even part of the budget for T rounds, which
+    grows after an uninformative round: T = 16 d for d attributes in AIM, T = 2 |W↓| in AIM+GReM, where |W↓| is the
+    number of candidates and the empty set.
+
+    Attributes
+    ----------
+    selecting : Fraction
+    penalty : float
+    isotropic : bool
+    rounds_per_attribute : int
+        T divided by the number of attributes; 0 for 2 |W↓| rounds.
+    fewer_candidates : str
+    """
 
     selecting: Fraction = Fraction(1, 10)
     penalty: float = 1.0
     isotropic: bool = False
+    rounds_per_attribute: int = 0
     fewer_candidates: str = "use smaller marginals, or set mechanism.published = false"
 
     def sizes(self, attributes: int) -> tuple[int, int]:
         return 1, attributes
 
     def one_way_cost(self, beta: Fraction, attributes: int, candidates: int) -> Fraction:
-        """Return 1/σ0² with σ0² = |W↓|/(0.9 ρ), ρ = β/2."""
-        return Fraction(9, 20) * beta / (candidates + 1)
+        """Return 1/σ0² with σ0² = T/(1.8 ρ), ρ = β/2."""
+        rounds = self.rounds_per_attribute * attributes or 2 * (candidates + 1)
+        return (1 - self.selecting) * beta / rounds
 
     def first_step(self, beta: Fraction, attributes: int, candidates: Sequence[AttributeSet]) -> Fraction:
         return self.one_way_cost(beta, attributes, len(candidates)) / (1 - self.selecting)
