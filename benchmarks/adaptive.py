@@ -27,6 +27,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -41,6 +42,7 @@ from dpscale import Domain, Workload, plan
 from dpscale.counting import ExactMarginal
 from dpscale.measurement.adaptive import run
 from dpscale.measurement.measurement import measure_block
+from dpscale.mechanisms.aim.estimators import GremEstimator
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.aim_grem import Options, plan as plan_adaptively
 from dpscale.mechanisms.contract import PlanningProblem
@@ -85,12 +87,20 @@ def cost_of(epsilon: float) -> float:
     return float(gdp_mu(epsilon, DELTA)) ** 2
 
 
-def run_adaptive(table: Table, epsilon: float, seed: int, options: Options, alone: bool = False) -> AimState:
-    """Run the selection loop and return its last state; `alone` measures the 1-way marginals only."""
+def run_adaptive(
+    table: Table, epsilon: float, seed: int, options: Options, alone: bool = False, lazy: bool = False
+) -> AimState:
+    """Run the selection loop and return its last state.
+
+    `alone` measures the 1-way marginals only; `lazy` updates the marginals of the published mechanism by changes.
+    """
     targets = tuple((name,) for name in table.names) if alone else table.targets
     workload = Workload(Domain(dict(table.sizes))).add("marginal", attributes=targets)
     problem = PlanningProblem(workload, Budget(GAUSSIAN, cost_of(epsilon)))
-    state: AimState = run(plan_adaptively(problem, options), table.counts, seeded_secret(seed))
+    made = plan_adaptively(problem, options)
+    if lazy:
+        made = replace(made, setting=replace(made.setting, estimator=GremEstimator(lazy=True)))
+    state: AimState = run(made, table.counts, seeded_secret(seed))
     return state
 
 

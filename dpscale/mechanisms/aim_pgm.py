@@ -79,8 +79,9 @@ class Options(AdaptiveOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _published_size(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return {"most_cells": PUBLISHED_CELLS, **given} if given.get("published") is True else given
+    def _published_size(cls, given: Any) -> Any:
+        published = isinstance(given, Mapping) and given.get("published") is True
+        return {"most_cells": PUBLISHED_CELLS, **given} if published else given
 
     def schedule(self) -> RoundSchedule:
         """Return the schedule of the options."""
