@@ -1,0 +1,151 @@
+"""The tables and figures of the five papers: ours beside the printed figures, one command per paper.
+
+    python benchmarks/papers.py hdmm | query-smasher | aim-grem | eigen-design | relational | all
+        --quick     smaller domains and fewer seeds: under two minutes for all papers on two idle cores
+        --only      some tables and figures of a paper, such as "table 3"
+        --save      save the figures in results/; python benchmarks/tables.py puts them into docs/benchmarks.md
+
+`COVERAGE` lists every table and figure with the module that prints it, and what differs from the paper or cannot be
+reproduced. Printed figures that are pictures only are those of the text around them. Strategies are real-valued, before
+rounding to a lattice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from unittest import mock
+
+import results
+
+from dpscale.base.numerics import one_thread
+
+
+@dataclass(frozen=True)
+class Item:
+    """One table or figure.
+
+    Attributes
+    ----------
+    paper, what : str
+        Such as "hdmm" and "table 3".
+    module : str
+        Module of this folder that prints it; empty if it cannot be reproduced.
+    note : str
+        What differs from the paper, or the reason why it cannot be reproduced.
+    """
+
+    paper: str
+    what: str
+    module: str = ""
+    note: str = ""
+
+
+HDMM, QUERY, EIGEN, RELATIONAL = "hdmm_paper", "query_smasher_paper", "eigen_design", "relational_paper"
+COVERAGE = (
+    Item("hdmm", "table 3", HDMM),
+    Item("hdmm", "table 4", HDMM, "4,096 cells: not run; LRM: its code is not ours, its printed figures are shown"),
+    Item("hdmm", "table 5", HDMM, "4,096 cells: not run; COA: its code is not ours, its printed figures are shown"),
+    Item("hdmm", "table 6", HDMM, "SF1: the paper does not list its predicates; 4,151 queries of the published tables"),
+    Item("hdmm", "table 7", HDMM, "SF1: as in table 6"),
+    Item("hdmm", "figure 2", HDMM, "a picture; its text has the times of 1,024 cells for 100 iterations"),
+    Item("hdmm", "figure 3", HDMM, "a picture without printed figures: our times only; reconstruction up to 10⁶ cells"),
+    Item("query-smasher", "table 2", QUERY),
+    Item("query-smasher", "table 3", QUERY),
+    Item("query-smasher", "table 4", QUERY, "NI: not implemented by the paper's competitor"),
+    Item("query-smasher", "table 5", QUERY),
+    Item("query-smasher", "table 6", QUERY, "planning time; the paper's times are from a 128-core server"),
+    Item("query-smasher", "table 7", QUERY, "planning time; the paper's times are from a 128-core server"),
+    Item("query-smasher", "table 8", QUERY, "the paper's random row for 30 cells did not finish"),
+    Item("aim-grem", "table 2", "aim_grem"),
+    *(Item("aim-grem", f"figure {number}", "aim_grem") for number in range(3, 12)),
+    Item("eigen-design", "example 4", EIGEN, "the printed figures use log₂(2/δ)/ε²"),
+    Item("eigen-design", "figure 3", EIGEN, "a picture; the factors are those of the text, the domains are our choice"),
+    Item("eigen-design", "table 2", EIGEN, "the domains of the range marginals are not printed: ours are shown"),
+    Item("eigen-design", "figure 4", EIGEN, "1,024 cells instead of 8,192, since every design is dense"),
+    Item("eigen-design", "figure 5", EIGEN),
+    Item("eigen-design", "relative error on data", EIGEN, "Adult; the census extract is not public"),
+    Item("relational", "figure 3", RELATIONAL, "a picture; MovieLens 100K for 1M, generated persons for IPUMS"),
+    *(
+        Item("relational", f"figure {number}", RELATIONAL, "a picture without printed figures; MovieLens 100K")
+        for number in range(4, 8)
+    ),
+)
+PAPERS = tuple(dict.fromkeys(item.paper for item in COVERAGE))
+
+
+def run_main(module: str, quick: bool, save: bool) -> None:
+    """Call `main` of a module that prints a whole paper."""
+    options = ["--quick"] * quick + ["--save"] * save
+    with mock.patch.object(sys, "argv", [f"{module}.py", *options]):
+        import_module(module).main()
+
+
+def run_paper(paper: str, quick: bool, only: list[str], save: bool) -> None:
+    """Print the tables and figures of a paper, and save the figures of its module."""
+    found: dict[str, dict[str, float]] = {}
+    whole = set()
+    for item in (item for item in COVERAGE if item.paper == paper and (not only or item.what in only)):
+        start = time.perf_counter()
+        print(f"\n## {paper}, {item.what}" + (f" ({item.note})" if item.note else ""), flush=True)
+        if not item.module:
+            print(f"not reproduced: {item.note}")
+            continue
+        if find_spec(item.module) is None:
+            print(f"not reproduced: benchmarks/{item.module}.py is not in this version")
+            continue
+        module = import_module(item.module)
+        if not hasattr(module, "print_item"):
+            if item.module not in whole:
+                run_main(item.module, quick, save)
+            whole.add(item.module)
+            continue
+        figures: Mapping[str, float] = module.print_item(item.what, quick)
+        found.setdefault(item.module, {}).update(figures)
+        print(f"({time.perf_counter() - start:.0f} s)", flush=True)
+    if save and not quick:
+        for module_name, figures in found.items():
+            results.save(module_name, figures)
+
+
+def run_all(quick: bool, save: bool) -> None:
+    """Run the papers in processes of their own, two at a time, and print their outputs in order."""
+    options = ["--quick"] * quick + ["--save"] * save
+    commands = [[sys.executable, __file__, paper, *options] for paper in PAPERS]
+    failed = []
+    with ThreadPoolExecutor(2) as pool:
+        runs = pool.map(lambda command: subprocess.run(command, stdout=subprocess.PIPE, text=True), commands)
+        for paper, run in zip(PAPERS, runs, strict=True):
+            print(run.stdout, end="", flush=True)
+            failed += [paper] * (run.returncode != 0)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paper", choices=[*PAPERS, "all"])
+    parser.add_argument("--quick", action="store_true", help="smaller domains and fewer seeds")
+    parser.add_argument("--only", nargs="*", default=[], metavar="ITEM", help='such as "table 3"')
+    parser.add_argument("--save", action="store_true", help="save the figures in results/")
+    given = parser.parse_args()
+    if (given.save and given.quick) or (given.only and (given.save or given.paper == "all")):
+        parser.error("--save needs all figures of a paper, and --only names those of one: remove an option")
+    os.environ["DPSCALE_STORE"] = "off"  # nothing solved before
+    if given.paper == "all":
+        run_all(given.quick, given.save)
+        return
+    with one_thread():
+        run_paper(given.paper, given.quick, given.only, given.save)
+
+
+if __name__ == "__main__":
+    main()
