@@ -54,12 +54,26 @@ DATA_SETS, EPSILONS = ("100K", "1M", "order", "trans"), (0.25, 0.5, 1.0, 2.0, 4.
 
 
 class Trial:
-    """One release of the links of `data`, with noise keyed by the seed."""
+    """One release of the links of `data`, with noise keyed by the seed, between its tables or between synthetic ones.
 
-    def __init__(self, data: Linked, relation: str, epsilon: float, seed: int, folder: Path) -> None:
+    `roles`: 2 for links within one table, whose rows have links as parents and as children.
+    """
+
+    def __init__(
+        self,
+        data: Linked,
+        relation: str,
+        epsilon: float,
+        seed: int,
+        folder: Path,
+        tables: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
         self.data, self.relation, self.amount = data, relation, Fraction(gdp_mu(epsilon, DELTA)) ** 2
         self.exact = ExactLinks(data.links, data.one.astype(np.int32), data.two.astype(np.int32))
-        self.u, self.v = (Side.made(rows, size) for rows, size in zip((data.one, data.two), data.sizes, strict=True))
+        ends = tables or (data.one, data.two)
+        self.u, self.v = (Side.made(rows, size) for rows, size in zip(ends, data.sizes, strict=True))
+        self.roles = 2 if data.one is data.two else 1
+        self.moved = self.roles * data.bound
         self.chance, self.secret = PublicStream(f"seed {seed}", "links"), seeded_secret(seed)
         self.records = LinkRecords(folder / str(seed), f"{data.name} {relation} {epsilon:g} {seed}", "", data.name)
 
@@ -69,7 +83,7 @@ class Trial:
     def count_links(self, cost: Fraction) -> float:
         if self.data.known:
             return float(self.v.rows)
-        draw = gaussian_draw(1, cost, self.data.bound, "")
+        draw = gaussian_draw(1, cost, self.moved, "")
         found = self.measure("links", np.array([len(self.data.links)]), draw)[0]
         return float(np.clip(round(found), 2, self.data.bound * min(self.u.rows, self.v.rows)))
 
@@ -77,7 +91,7 @@ class Trial:
         data, u, v, chance = self.data, self.u, self.v, self.chance
         parts = split(self.amount, not data.known, True, siblings)
         links = self.count_links(parts.links)
-        amount = float(parts.sums) / data.bound**2
+        amount = float(parts.sums) / self.moved**2
         shares = plan_shares(LinkProblem(u, v, links, self.relation, amount, data.known))
         expected = expected_links(u, v, shares, self.measure_sums(shares, parts.sums), links, data.known)
         if data.known:
@@ -99,14 +113,14 @@ class Trial:
     def measure_sums(self, shares: Shares, amount: Fraction) -> Sums:
         draws = [draw_of_precision(one, "") if one else None for one in precisions_in_steps(shares)]
         costs = tuple(draw.cost if draw else Fraction(0) for draw in draws)
-        assert sums_cost(self.relation, shares, costs, self.data.bound) <= amount
+        assert sums_cost(self.relation, shares, costs, self.moved) <= amount
         exact, units, names = self.exact.sums(shares.u, shares.v), (STEP, STEP, STEP**2), ("u", "v", "both")
         return Sums(*(None if draw is None else unit * self.measure(name, one, draw)
                       for name, one, draw, unit in zip(names, exact, draws, units, strict=True)))  # fmt: skip
 
     def sample_degrees(self, whole: np.ndarray, cost: Fraction) -> Iterator[list[np.ndarray]]:
         bound, sides = self.data.bound, (self.u,) if self.data.known else (self.u, self.v)
-        draw = gaussian_draw(degrees_squared(self.relation, bound, 1, len(sides)), cost, 1, "")
+        draw = gaussian_draw(degrees_squared(self.relation, bound, self.roles, len(sides)), cost, 1, "")
         counts = np.stack([self.exact.by_degree(i, np.arange(bound)) for i in range(len(sides))])
         for i, (side, own) in enumerate(zip(sides, self.measure("degrees", counts, draw), strict=True)):
             yield degrees(whole.sum(axis=1 - i), side, distribution(own, side.rows), self.chance)
@@ -119,7 +133,7 @@ class Trial:
         parts = split(self.amount, not data.known, False)
         fit = Fit(u, v, self.count_links(parts.links), data.known)
         exact = self.exact.entries(data.sizes)[1]
-        loop = PublishedLoop(self.records, Rounds(), parts.sums, self.relation, data.bound, lambda: exact,
+        loop = PublishedLoop(self.records, Rounds(), parts.sums, self.relation, self.moved, lambda: exact,
                              lambda *_: None, lambda: self.secret)  # fmt: skip
         return self.draw_links(loop.run_rounds(fit), int(fit.links))
 
