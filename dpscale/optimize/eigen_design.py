@@ -185,11 +185,17 @@ def complete_columns(matrix: Floats) -> Floats:
 
 
 def _strategy(gram: Floats, queries: Floats, weights: Floats) -> Strategy:
-    """Return the weighted queries with completed columns, at sensitivity 1."""
+    """Return the weighted queries with completed columns, at sensitivity 1.
+
+    If a completion is so small that the pseudo-inverse loses it, the error is that of the weighted queries alone.
+    """
     positive = weights > 0
-    matrix = complete_columns(np.sqrt(weights[positive])[:, None] * queries[positive])
+    rows = np.sqrt(weights[positive])[:, None] * queries[positive]
+    matrix = complete_columns(rows)
     matrix = matrix / np.sqrt((matrix**2).sum(axis=0).max())
     error = error_of(gram, matrix, "gaussian")
+    if not np.isfinite(error):
+        error = error_of(gram, rows, "gaussian")
     return Strategy(matrix, error, min(svd_of_gram(gram), error))
 
 

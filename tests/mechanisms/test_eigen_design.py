@@ -223,6 +223,18 @@ def test_mechanism_measures_the_best_design_and_respects_options(sizes):
         assert (strategy**2).sum(axis=0).max() <= 1 + 1e-9
 
 
+def test_designs_of_low_rank_workload_have_finite_errors():
+    """Some columns need completions of 1e-5 only, whose pseudo-inverse is imprecise: errors were infinite."""
+    workload = Workload(Domain({"a": 4, "b": 4, "c": 8, "d": 2})).add("range", degree=1)
+    gram = implicit(workload).gram()
+    choice = choose_design(gram)
+    rows = np.sqrt(weigh(query_costs(gram, queries := eigen_queries(gram)), queries**2).weights)[:, None] * queries
+    assert choice.full.error == pytest.approx(explicit_error(gram, rows), rel=1e-6)
+    assert np.isfinite(list(choice.errors.values())).all()
+    assert min(choice.errors.values()) > 0.9
+    assert plan_with(workload).error <= plan_with(workload, design="eigen").error * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("family", ["marginal", "circular"])
 def test_plan_of_unchanged_design_has_the_same_blocks_and_notes(family):
     workload = Workload(Domain({"a": 40, "b": 7})).add(family, degree=1).add(family, degree=2)
