@@ -104,6 +104,12 @@ def tables_of(name: str, mechanism: str, seed: int) -> tuple[np.ndarray, np.ndar
     return one, one if data.one is data.two else synthesise(data.two, data.sizes[1], mechanism, 1000 + seed)
 
 
+def entries(cross: Cross, sides: tuple[Side, Side], links: np.ndarray) -> np.ndarray:
+    """Return the entries of all cross marginals of links."""
+    places = cross.first[sides[0].of[links[:, 0]]] + cross.second[sides[1].of[links[:, 1]]]
+    return np.bincount(places.ravel(), minlength=cross.size).astype(float)
+
+
 class PublishedRun:
     """The paper's algorithm 4 between synthetic tables, with the noise of numpy."""
 
@@ -118,19 +124,13 @@ class PublishedRun:
             for one in options.rounds.costs(gdp_mu(epsilon, DELTA) ** 2)  # type: ignore[arg-type]
         )
         real = self._sides((data.one, data.two))
-        self.exact = self._entries(real, data.links)
+        self.exact = entries(Cross.of(*real), real, data.links)
         self.sides = self._sides(tables)
         self.cross = Cross.of(*self.sides)
 
     def _sides(self, tables: tuple[np.ndarray, np.ndarray]) -> tuple[Side, Side]:
         one, two = (Side.made(rows, size) for rows, size in zip(tables, self.data.sizes, strict=True))
         return one, two
-
-    def _entries(self, sides: tuple[Side, Side], links: np.ndarray) -> np.ndarray:
-        """Return the entries of all cross marginals of links."""
-        cells = np.zeros((len(sides[0].counts), len(sides[1].counts)))
-        np.add.at(cells, (sides[0].of[links[:, 0]], sides[1].of[links[:, 1]]), 1.0)
-        return Cross.of(*sides).marginals(cells)
 
     def distances(self, one: np.ndarray, two: np.ndarray) -> np.ndarray:
         """Return half the L1 distance of every marginal."""
@@ -160,11 +160,11 @@ class PublishedRun:
         links = random_links(self.data, *sizes, self.rng)
         taken, noisy = list[int](), np.zeros(self.cross.size)
         for _ in range(self.options.rounds.rounds):
-            chosen = self.select(self._entries(self.sides, links), taken)
+            chosen = self.select(entries(self.cross, self.sides, links), taken)
             self.measure(noisy, chosen)
             taken += chosen
             for _ in range(max(self.options.slices, 1)):
-                errors = self.distances(noisy, self._entries(self.sides, links))
+                errors = self.distances(noisy, entries(self.cross, self.sides, links))
                 most = sorted(taken, key=lambda k: -errors[k])[: self.options.optimised or len(taken)]
                 links = self.redraw(links, noisy / count, most)
         return links
