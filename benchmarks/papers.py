@@ -17,11 +17,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import groupby
+from typing import Any
 from unittest import mock
 
 import results
@@ -89,31 +91,34 @@ def run_main(module: str, quick: bool, save: bool) -> None:
         import_module(module).main()
 
 
-def run_paper(paper: str, quick: bool, only: list[str], save: bool) -> None:
-    """Print the tables and figures of a paper, and save the figures of its module."""
-    found: dict[str, dict[str, float]] = {}
-    whole = set()
-    for item in (item for item in COVERAGE if item.paper == paper and (not only or item.what in only)):
+def run_items(module: Any, items: Sequence[Item], quick: bool) -> dict[str, float]:
+    """Print tables and figures one after the other and return their figures."""
+    found: dict[str, float] = {}
+    for item in items:
         start = time.perf_counter()
-        print(f"\n## {paper}, {item.what}" + (f" ({item.note})" if item.note else ""), flush=True)
-        if not item.module:
-            print(f"not reproduced: {item.note}")
-            continue
-        if find_spec(item.module) is None:
-            print(f"not reproduced: benchmarks/{item.module}.py is not in this version")
-            continue
-        module = import_module(item.module)
-        if not hasattr(module, "print_item"):
-            if item.module not in whole:
-                run_main(item.module, quick, save)
-            whole.add(item.module)
-            continue
-        figures: Mapping[str, float] = module.print_item(item.what, quick)
-        found.setdefault(item.module, {}).update(figures)
+        print(f"\n## {item.paper}, {item.what}" + (f" ({item.note})" if item.note else ""), flush=True)
+        found.update(module.print_item(item.what, quick))
         print(f"({time.perf_counter() - start:.0f} s)", flush=True)
-    if save and not quick:
-        for module_name, figures in found.items():
-            results.save(module_name, figures)
+    return found
+
+
+def run_paper(paper: str, quick: bool, only: Sequence[str], save: bool) -> None:
+    """Print the tables and figures of a paper, and save the figures of its modules."""
+    items = [item for item in COVERAGE if item.paper == paper and (not only or item.what in only)]
+    for name, group in groupby(items, lambda item: item.module):
+        own = list(group)
+        if name and find_spec(name) and hasattr(import_module(name), "print_item"):
+            found = run_items(import_module(name), own, quick)
+            if save:
+                results.save(name, found)
+            continue
+        print(f"\n## {paper}, {', '.join(item.what for item in own)}", flush=True)
+        if not name:
+            print("\n".join(f"{item.what} is not reproduced: {item.note}" for item in own))
+        elif not find_spec(name):
+            print(f"not reproduced: benchmarks/{name}.py is not in this version")
+        else:
+            run_main(name, quick, save)
 
 
 def run_all(quick: bool, save: bool) -> None:
