@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs audit airflow nightly bench clean
+.PHONY: demo test check docs audit airflow nightly papers bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/dpscale demo
@@ -28,6 +28,9 @@ airflow: $(VENV)/.test
 
 nightly: $(VENV)/.test
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "slow or airflow or not slow"
+
+papers: $(VENV)/.test
+	$(BIN)/python benchmarks/papers.py all
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet ".[bench]"

@@ -2,6 +2,7 @@
 
 Table 3: total squared error of strategies of sensitivity 1 under Laplace noise, without the factor 2/ε². Tables 4 to 7:
 RMSE at ε = 1, under Laplace noise or analytic Gaussian noise at δ = 1e-6. `-`: the paper or dpscale has no figure.
+`HDMM` is the best search; ours has OPT_M with a strategy per attribute too.
 
     python benchmarks/papers.py hdmm [--quick] [--save]
 """

@@ -56,11 +56,13 @@ def test_module_has_a_function_for_each_of_its_items(papers):
 def test_modules_are_called_by_name_and_others_have_their_reason(papers, monkeypatch, capsys, tmp_path):
     (tmp_path / "paper_with_main.py").write_text("import sys\ndef main(): print('called', *sys.argv)\n")
     (tmp_path / "paper_with_items.py").write_text(
-        "def print_item(what, quick):\n    print('printed', what, quick)\n    return {what: 1.0}\n"
+        "def print_item(what, quick):\n    print('printed', what, quick)\n"
+        "    return {what: 1.0} if what != 'figure 4' else open('absent.csv')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     rows = [("one", "table 1", "paper_with_main"), ("one", "table 2", "paper_with_main"),
-            ("one", "figure 1", "paper_with_items", "coarser"), ("one", "figure 2", "absent_module"),
+            ("one", "figure 1", "paper_with_items", "coarser"), ("one", "figure 4", "paper_with_items"),
+            ("one", "figure 2", "absent_module"),
             ("one", "figure 3", "", "its data are secret"), ("two", "figure 9", "paper_with_items")]  # fmt: skip
     monkeypatch.setattr(papers, "COVERAGE", [papers.Item(*row) for row in rows])
     saved = {}
@@ -69,6 +71,7 @@ def test_modules_are_called_by_name_and_others_have_their_reason(papers, monkeyp
     shown = capsys.readouterr().out
     assert shown.count("called paper_with_main.py --save") == 1
     assert "figure 1 (coarser)\nprinted figure 1 False" in shown
+    assert "not reproduced: absent.csv is not there" in shown
     assert "absent_module.py is not in this version" in shown
     assert "figure 3 is not reproduced: its data are secret" in shown
     assert "figure 9" not in shown
