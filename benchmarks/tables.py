@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from linked_blocks import relational
+from paper_blocks import eigen_design, hdmm_paper, query_smasher_paper, relational_paper
 from release_blocks import adaptive, ahead, aim_grem, graphical, hierarchy, rows, usefulness
 from results import load
 from rounding import ratio, significant, table, times
@@ -116,7 +117,8 @@ def wide(found: Figures) -> str:
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     make.__name__: make
     for make in (main_job, counting, noise, query_smasher, hdmm, adaptive, ahead, hierarchy, rows, graphical,
-                 aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide, growth, reading)
+                 aim_grem, usefulness, relational, scaling, shares, large_job, many_sets, wide, growth, reading, hdmm_paper,
+                 query_smasher_paper, eigen_design, relational_paper)
 }  # fmt: skip
 
 

@@ -40,9 +40,10 @@ def test_benchmarks_results_and_blocks_correspond(tables):
     assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in results)
 
 
-def test_measured_section_has_no_handwritten_figure(tables):
-    section = PAGE.read_text().split("\n## Measured\n")[1].split("\n## ")[0]
-    assert not re.search(r"\d", tables.BLOCK.sub("", section))
+def test_sections_have_no_handwritten_figure(tables):
+    for title in ("Measured", "The papers"):
+        section = PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+        assert not re.search(r"\d", tables.BLOCK.sub("", section))
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "benchmarks/results").glob("*.json"))])
