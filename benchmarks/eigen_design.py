@@ -146,14 +146,14 @@ def pairs(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     return list(combinations(range(len(sizes)), min(2, len(sizes))))
 
 
-def design(gram: np.ndarray, gap: float | None = None) -> np.ndarray:
+def design(gram: np.ndarray) -> np.ndarray:
     """Return the inverse Gram matrix of Eigen-Design's strategy, at sensitivity 1.
 
     Columns are completed unless the workload has a lower rank: the result is then that of program 1.
     """
     queries = eigen_queries(gram)
     costs = np.maximum(((queries @ gram) * queries).sum(axis=1), 0)
-    weights = weigh(costs, queries**2, gap or (GAP if len(gram) <= LARGE else GAP_OF_LARGE)).weights
+    weights = weigh(costs, queries**2, GAP if len(gram) <= LARGE else GAP_OF_LARGE).weights
     square = (queries.T * weights) @ queries
     most, short = square.diagonal().max(), np.ptp(square.diagonal())
     if len(queries) < len(gram) or short < 1e-9 * most:
@@ -244,11 +244,12 @@ def adult_cells(sizes: Sequence[int] = ADULT) -> np.ndarray:
     return np.histogramdd(np.stack(coarse, axis=1), [np.arange(size + 1) for size in sizes])[0].ravel()
 
 
-def compare(label: str, queries: Queries, rivals: Strategies, more: Strategies, cells: np.ndarray | None = None,
-            gap: float | None = None) -> tuple[float, float, float]:  # fmt: skip
+def compare(
+    label: str, queries: Queries, rivals: Strategies, more: Strategies, cells: np.ndarray | None = None
+) -> tuple[float, float, float]:
     """Print errors and return the best and the worst competitor's factor, and the bound's."""
     if cells is None:
-        own, errors = workload_error(queries, design(queries.gram, gap)), {
+        own, errors = workload_error(queries, design(queries.gram)), {
             name: workload_error(queries, m) for name, m in (rivals | more).items()
         }  # fmt: skip
         bound = lower_bound(queries)
@@ -348,7 +349,7 @@ def print_table_2(quick: bool) -> dict[str, float]:
     }  # fmt: skip
     for label, (queries, rivals) in rows.items():
         (best, worst, floor), (rel_best, rel_worst) = EIGEN_TABLE_2[label]
-        own = compare(label, queries, rivals, {}, gap=GAP if label == "1D CDF" else None)  # 1 % of the gap is visible
+        own = compare(label, queries, rivals, {})
         relative = compare(f"{label}, relative", queries, rivals, {}, data)
         print(f"  {label}: best/worst competitor {own[0]:.2f}/{own[1]:.2f} (paper {best}/{worst}), bound "
               f"{1 / own[2]:.2f} ({floor}), relative "
