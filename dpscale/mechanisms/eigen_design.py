@@ -170,4 +170,4 @@ def _joint_plan(workload: Workload, blocks: list[Block], bound: float, notes: tu
     return Plan(workload, NAME, marginal.blocks, marginal.error, marginal.bound, (note, *notes))
 
 
-MECHANISM = matrix_mechanism(NAME, Options, plan, "2", frozenset({"1"}))
+MECHANISM = matrix_mechanism(NAME, Options, plan, "3", frozenset({"1", "2"}))

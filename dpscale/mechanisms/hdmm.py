@@ -144,4 +144,4 @@ _TRIES: dict[str, Callable[[PlanningProblem, Options, Tools], Tried]] = {
     "marginals": _marginals,
 }
 
-MECHANISM = matrix_mechanism(NAME, Options, plan, "2", frozenset({"1"}))
+MECHANISM = matrix_mechanism(NAME, Options, plan, "3", frozenset({"1", "2"}))

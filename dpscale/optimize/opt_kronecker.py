@@ -46,6 +46,7 @@ SWEEPS = 15
 CONVERGED = 1e-5
 STARTS = 6
 FIRST_STARTS, RESTARTED = 6, 3  # restarts of an attribute's search, and sweeps that have them
+ROUGH_STEPS = 160  # of a search whose solution the next sweep replaces
 Costs = list[dict[str, float]]
 
 
@@ -53,8 +54,8 @@ Costs = list[dict[str, float]]
 class ProductStrategy:
     """Strategy ⊗ factors on the attributes `names`; every factor (rows × size), hence the product, has sensitivity 1.
 
-    Attributes that only Total uses are measured by their total: a factor of one row of ones. `error` is the coefficient
-    tr(G (AᵀA)⁺); `bound` is a lower bound over all strategies (0 if unknown).
+    Attributes that only Total uses have a factor of one row of ones. `error` is the coefficient tr(G (AᵀA)⁺); `bound`
+    is a lower bound over all strategies (0 if unknown).
     """
 
     names: AttributeSet
@@ -65,18 +66,23 @@ class ProductStrategy:
 
 @dataclass(frozen=True, eq=False)
 class AttributeProblem:
-    """OPT0 on one attribute: a task. Equal keys mean equal solutions."""
+    """OPT0 on one attribute: a task. Equal keys mean equal solutions.
+
+    With `is_rough` the searches from all starts end after ROUGH_STEPS; otherwise the best of them are continued.
+    """
 
     gram: Floats
     noise: Noise
     seed: int
     starts: int | None = None
     warm: Floats | None = None
+    is_rough: bool = False
 
     @cached_property
     def key(self) -> bytes:
-        own = (self.noise, len(self.gram), *((self.seed, self.starts) if self.noise == "laplace" else ()))
-        digest = hashlib.sha256(repr(own).encode() + np.ascontiguousarray(self.gram).tobytes())
+        searched = [self.seed, self.starts, self.is_rough] * (self.noise == "laplace")
+        own = repr((self.noise, len(self.gram), searched)).encode()
+        digest = hashlib.sha256(own + np.ascontiguousarray(self.gram).tobytes())
         digest.update(b"" if self.warm is None else np.ascontiguousarray(self.warm).tobytes())
         return digest.digest()
 
@@ -141,7 +147,8 @@ def _solved(new: Mapping[bytes, AttributeProblem], each: ParallelMap) -> dict[by
     starts = {key: new[key].starting_points for key in order if new[key].has_restarts}
     if starts:
         first = _run_starts(new, starts, FIRST_STEPS, each)
-        ends = _run_starts(new, {key: promising(own) for key, own in first.items()}, STEPS, each)
+        continued = {key: promising(own) for key, own in first.items() if not new[key].is_rough}
+        ends = first | (_run_starts(new, continued, STEPS, each) if continued else {})
         found |= {key: with_bound(new[key].gram, best_end(new[key].gram, own)) for key, own in ends.items()}
     return found
 
@@ -150,7 +157,8 @@ def _run_starts(
     new: Mapping[bytes, AttributeProblem], starts: Mapping[bytes, Sequence[Floats]], steps: int, each: ParallelMap
 ) -> dict[bytes, list[PIdentity]]:
     """Return the ends of the searches from all starts of all problems."""
-    tasks = [(new[key].gram, start, steps) for key, own in starts.items() for start in own]
+    most = {key: ROUGH_STEPS if new[key].is_rough else steps for key in starts}
+    tasks = [(new[key].gram, start, most[key]) for key, own in starts.items() for start in own]
     ends = iter(each(solve_restart, tasks))
     return {key: [next(ends) for _ in own] for key, own in starts.items()}
 
@@ -203,22 +211,24 @@ class _SweepDescent:
     A sweep solves the surrogates of all attributes at the same costs, as independent tasks. It then visits the
     attributes, another one first in every sweep, and takes each solution that decreases the error at the costs of those
     taken before. The first one visited always does, so a sweep is at least a step of block coordinate descent, and a
-    sweep without gain is a coordinate-wise optimum.
+    sweep without gain is a coordinate-wise optimum. Searches under Laplace noise are rough until a sweep has no gain:
+    their tasks take about equal times, so few workers wait. The sweep after that has restarts.
     """
 
     def __init__(self, union: Implicit, noise: Noise, seed: int) -> None:
         self.union, self.noise, self.seed, self.sweep = union, noise, seed, 0
         self.costs = _begin(union, seed)
         self.strategies: list[Strategy | None] = [None] * len(union.sizes)
-        self.best, self.done = math.inf, not union.sizes
+        self.best, self.done, self.is_rough = math.inf, not union.sizes, noise == "laplace"
+        self.restarted = RESTARTED
 
     @property
     def problems(self) -> list[AttributeProblem]:
-        """Surrogates of all attributes; Laplace: with restarts at first, later from the strategy before."""
+        """Surrogates of all attributes; Laplace: some sweeps with restarts, all from the strategy before."""
         grams = [_surrogate(self.union, self.costs, axis) for axis in range(len(self.union.sizes))]
-        starts = FIRST_STARTS if self.sweep < RESTARTED else 0
         warm = [None if before is None else before.warm for before in self.strategies]
-        return [AttributeProblem(gram / np.trace(gram), self.noise, self.seed, starts, own)
+        search = self.noise, self.seed, FIRST_STARTS if self.sweep < self.restarted else 0
+        return [AttributeProblem(gram / np.trace(gram), *search, own, self.is_rough)
                 for gram, own in zip(grams, warm, strict=True)]  # fmt: skip
 
     def advance(self, solved: Sequence[Strategy]) -> None:
@@ -227,9 +237,9 @@ class _SweepDescent:
             prices = _price(self.union.distinct(axis), solved[axis].matrix)
             if self.strategies[axis] is None or self._value(axis, prices) <= self._value(axis, self.costs[axis]):
                 self.strategies[axis], self.costs[axis] = solved[axis], prices
-        before, self.best = self.best, _total(self.union, self.costs)
-        self.sweep += 1
-        self.done = self.sweep >= SWEEPS or self.best > before * (1 - CONVERGED)
+        before, self.best, self.sweep = self.best, _total(self.union, self.costs), self.sweep + 1
+        if self.sweep >= SWEEPS or self.best > before * (1 - CONVERGED):
+            self.done, self.is_rough, self.restarted = not self.is_rough, False, self.sweep + 1
 
     def _value(self, axis: int, prices: dict[str, float]) -> float:
         return _dot(self.union, self.costs, axis, prices)
