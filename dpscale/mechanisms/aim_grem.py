@@ -13,7 +13,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from dpscale.base.errors import JobError
+from dpscale.base.display import format_bytes
+from dpscale.base.errors import JobError, PlanError
 from dpscale.base.settings import setting
 from dpscale.domain.structural_zeros import DomainConstraint
 from dpscale.mechanisms.aim.adaptive_plan import (
@@ -25,15 +26,19 @@ from dpscale.mechanisms.aim.adaptive_plan import (
 )
 from dpscale.mechanisms.aim.estimators import EntropyEstimator, Estimator, GremEstimator
 from dpscale.mechanisms.aim.schedule import BatchedSchedule, PublishedSchedule, RoundSchedule
+from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools
 
 NAME = "aim-grem"
+BYTES, LAZY_BYTES = 8, 1 << 30
 
 
 class Options(AdaptiveOptions):
     """Options of the adaptive loop; defaults chosen by benchmarks (benchmarks/adaptive.py)."""
 
-    published: bool = setting(False, "true or false", "true: AIM+GReM as in the paper, with the option allocation only")
+    published: bool = setting(
+        False, "true or false", "true: AIM+GReM as in the paper, with the options allocation and updates only"
+    )
     penalty: float = setting(
         0.375, "a number from 0 to 100", "multiple of the noise that is subtracted from a set's score", ge=0, le=100
     )
@@ -65,15 +70,21 @@ class Options(AdaptiveOptions):
         "conditional, iid",
         "of the published mechanism: divide a round by conditional ResidualPlanner, or equal noise in every cell",
     )
-    with_published: ClassVar[tuple[str, ...]] = ("published", "allocation")
-    omitted: ClassVar[tuple[str, ...]] = ("allocation",)
+    updates: Literal["touched", "lazy"] = setting(
+        "touched",
+        "touched, lazy",
+        "of the published mechanism: compute marginals with a changed residual again, or retain all and add changes",
+    )
+    with_published: ClassVar[tuple[str, ...]] = ("published", "allocation", "updates")
+    omitted: ClassVar[tuple[str, ...]] = ("allocation", "updates")
 
     @model_validator(mode="after")
     def _published_only(self) -> Self:
-        if "allocation" in self.model_fields_set and not self.published:
-            raise ValueError(JobError("mechanism.allocation", "given without published = true",
-                                      "an option of the published mechanism",
-                                      "set published = true, or leave it out"))  # fmt: skip
+        for name in sorted(self.model_fields_set & {"allocation", "updates"}):
+            if not self.published:
+                raise ValueError(JobError(f"mechanism.{name}", "given without published = true",
+                                          "an option of the published mechanism",
+                                          "set published = true, or leave it out"))  # fmt: skip
         return self
 
     def schedule(self) -> RoundSchedule:
@@ -92,17 +103,29 @@ class Options(AdaptiveOptions):
 
     def estimator(self, rules: tuple[DomainConstraint, ...]) -> Estimator:
         """Return the estimator of the options, for a domain with such constraints."""
-        return GremEstimator() if self.published else EntropyEstimator(self.grain, self.chains, rules)
+        if self.published:
+            return GremEstimator(lazy=self.updates == "lazy")
+        return EntropyEstimator(self.grain, self.chains, rules)
 
 
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
     rules = problem.workload.domain.rules
     setting_of = make_setting(problem, options.schedule(), options.estimator(rules), cumulated=not options.published)
+    if options.updates == "lazy":
+        _check_memory(problem, setting_of)
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
     own = EntropyEstimator(rules=rules)
     entropy = replace(setting_of, schedule=BatchedSchedule(), estimator=own) if options.published else setting_of
     return AdaptivePlan(problem.workload, NAME, setting_of, entropy, kind, options.exact())
+
+
+def _check_memory(problem: PlanningProblem, setting_of: Setting) -> None:
+    """Raise PlanError if the marginals of all candidates take more than LAZY_BYTES in the driver."""
+    needed = BYTES * sum(problem.workload.domain.cells_each(setting_of.candidates))
+    if needed > LAZY_BYTES:
+        raise PlanError("mechanism.updates", f'"lazy" for candidates of {format_bytes(needed)}',
+                        f"at most {format_bytes(LAZY_BYTES)}", 'use updates = "touched"')  # fmt: skip
 
 
 def read(folder: Path, problem: PlanningProblem, options: Options) -> AdaptivePlan:

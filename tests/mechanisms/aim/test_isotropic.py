@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from dpscale import Domain, JobError, Workload
+from dpscale import Domain, JobError, PlanError, Workload
 from dpscale.base.settings import checked
 from dpscale.measurement.adaptive import run
 from dpscale.mechanisms import aim_grem
@@ -109,8 +109,10 @@ def test_plan_file_states_allocation_only_if_it_is_not_the_default(tmp_path):
     assert not aim_grem.follows(read, problem, aim_grem.Options(published=True))
 
 
-def test_read_plan_repeats_its_run(tmp_path):
-    problem, made = make_plan(published=True, allocation="iid")
+@pytest.mark.parametrize("changed", [{"allocation": "iid"}, {"updates": "lazy"}], ids=str)
+def test_read_plan_repeats_its_run(tmp_path, changed):
+    problem, made = make_plan(published=True, **changed)
+    assert made.to_dict()["options"].items() >= changed.items()
     made.write(tmp_path)
     read = aim_grem.read(tmp_path, problem, aim_grem.Options())
     one, other = (run(each, COUNTS, seeded_secret(1)) for each in (made, read))
@@ -123,3 +125,15 @@ def test_allocation_of_default_mechanism_is_refused():
         checked(aim_grem.Options, {"allocation": "iid"}, "mechanism", "aim-grem")
     with pytest.raises(JobError, match=r"mechanism\.allocation: .*expected conditional, iid"):
         checked(aim_grem.Options, {"published": True, "allocation": "even"}, "mechanism", "aim-grem")
+
+
+def test_lazy_updates_of_large_candidates_are_refused():
+    """The driver would retain 5 GiB of marginals; the sums of residuals are planned."""
+    wide = Workload(Domain({name: 200 for name in "abcdefghi"})).add("marginal", degree=3)
+    problem = PlanningProblem(wide, Budget(GAUSSIAN, 0.1))
+    message = r'^mechanism\.updates: "lazy" for candidates of .*; expected at most 1 GiB; use updates = "touched"'
+    with pytest.raises(PlanError, match=message):
+        aim_grem.plan(problem, aim_grem.Options(published=True, updates="lazy"))
+    assert aim_grem.plan(problem, aim_grem.Options(published=True)).candidates
+    with pytest.raises(JobError, match=r"^mechanism\.updates: given without published = true"):
+        checked(aim_grem.Options, {"updates": "lazy"}, "mechanism", "aim-grem")
