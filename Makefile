@@ -24,7 +24,7 @@ audit: $(VENV)/.test
 	$(BIN)/python -m pytest tests/audit -m "slow or not slow"
 
 airflow: $(VENV)/.test
-	$(BIN)/python -m pytest tests/pipelines -m airflow
+	$(BIN)/python -m pytest tests/pipelines -m "airflow and not slow"
 
 nightly: $(VENV)/.test
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "slow or airflow or not slow"

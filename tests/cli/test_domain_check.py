@@ -117,7 +117,7 @@ ENGINES = [("threads", "1GiB"), ("synchronous", "1MiB"), ("processes", "1GiB")]
 
 
 @pytest.mark.parametrize(("kind", "unit"), [
-    ("csv", {}), ("parquet", UNIT),
+    ("parquet", UNIT), pytest.param("csv", {}, marks=pytest.mark.slow),
     pytest.param("csv", UNIT, marks=pytest.mark.slow), pytest.param("parquet", {}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_run_names_all_refused_columns_on_every_engine(place, kind, unit):

@@ -9,7 +9,8 @@ import dpscale as dp
 from tests.audit.small import answers, measurements, write
 
 
-@pytest.mark.parametrize("mechanism", [pytest.param("residual-planner", marks=pytest.mark.slow), "aim-grem"])
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", ["residual-planner", "aim-grem"])
 def test_four_workers_give_bytes_of_threads(secured, tmp_path, mechanism):
     """One worker is killed before the run starts."""
     from distributed import Client, LocalCluster, Security

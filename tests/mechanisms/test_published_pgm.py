@@ -121,6 +121,7 @@ def test_model_stays_within_growing_limit():
         assert state.fit.model.tree.cells <= max(most, sum(SIZES.values()))
 
 
+@pytest.mark.slow
 def test_error_decreases_with_budget():
     errors = [mean_error(run_decisions(make_plan(beta=beta))[1], COUNTS) for beta in (0.01, 1.0, 100.0)]
     assert errors[0] > errors[1] > errors[2]

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import dpscale as dp
 from dpscale.ledger import Ledger
 from tests.links import small as shop
+from tests.pipelines.paper_jobs import JOBS, write_paper_jobs
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).parents[2]
@@ -101,6 +103,7 @@ with open({str(run_dir / ".lock")!r}, "w") as file:
     return command
 
 
+@pytest.mark.slow
 def test_killed_command_is_retried(airflow, sample, tmp_path):
     """The first measure command ends by signal 9, as from the out-of-memory killer."""
     command, job, run_dir = tmp_path / "dpscale", sample / "pipelines/main.toml", sample / "killed"
@@ -116,6 +119,7 @@ exec {Path(sys.executable).with_name("dpscale")} "$@"
     assert json.loads((run_dir / "manifest.json").read_text())["stages"]["report"]["state"] == "done"
 
 
+@pytest.mark.slow
 def test_job_of_several_tables_runs(airflow, tmp_path):
     job, run_dir = shop.write_job(tmp_path), tmp_path / "run"
     code, output = airflow("dags", "test", "dpscale", "-c", json.dumps({"job": str(job), "run_dir": str(run_dir)}))
@@ -129,6 +133,7 @@ def test_job_of_several_tables_runs(airflow, tmp_path):
     assert row["state"] == "released"
 
 
+@pytest.mark.slow
 def test_refused_budget_is_not_retried(airflow, sample):
     job, run_dir = sample / "pipelines/adaptive.toml", sample / "refused"
     with Ledger.open(sample / "dpscale-demo/ledger.sqlite") as ledger:
@@ -138,3 +143,18 @@ def test_refused_budget_is_not_retried(airflow, sample):
     assert "rand-hie" in output
     assert not list((run_dir / "measurements").glob("*.parquet"))
     assert output.count("[DAG TEST] starting task_id=measure") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", JOBS)
+def test_job_of_a_paper_runs(airflow, papers, paper):
+    """The relational paper's job is that of several tables."""
+    job, run_dir = papers / f"pipelines/papers/{paper}.toml", papers / paper
+    code, output = airflow("dags", "test", "dpscale", "-c", json.dumps({"job": str(job), "run_dir": str(run_dir)}))
+    assert code == 0, output[-4000:]
+    assert abs(dp.Release.open(run_dir).total().estimate - 2000) < 200
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory):
+    return write_paper_jobs(tmp_path_factory.mktemp("papers"))

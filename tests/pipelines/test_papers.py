@@ -1,29 +1,18 @@
 """The jobs in pipelines/papers, on generated tables of the papers' schemas: on threads, in steps, and submitted."""
 
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import dpscale as dp
+from tests.pipelines.paper_jobs import JOBS, ROOT, write_paper_jobs
 from tests.selection import mostly_slow
-
-ROOT = Path(__file__).parents[2]
-JOBS = {"query-smasher": "cps", "hdmm": "sf1", "aim-grem": "adult", "eigen-design": "cps"}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with the jobs, the schemas and small tables, as in a clone."""
-    folder = tmp_path_factory.mktemp("clone")
-    shutil.copytree(ROOT / "pipelines", folder / "pipelines")
-    shutil.copytree(ROOT / "data", folder / "data")
-    for schema in dict.fromkeys(JOBS.values()):
-        made = ["data/generate.py", f"dpscale-papers/{schema}", "--domain", f"data/schemas/{schema}.toml"]
-        subprocess.run([sys.executable, *made, "--rows", "2000", "--files", "2"], cwd=folder, check=True)
-    return folder
+    return write_paper_jobs(tmp_path_factory.mktemp("clone"))
 
 
 @pytest.mark.parametrize("paper", mostly_slow(JOBS, ("hdmm",)))

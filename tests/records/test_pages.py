@@ -126,7 +126,9 @@ def read_codes(path: Path, domain: dp.Domain, ours: bool) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("nulls", "runs"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("nulls", "runs"), [
+    (True, True), pytest.param(False, False, marks=pytest.mark.slow), pytest.param(True, False, marks=pytest.mark.slow),
+])  # fmt: skip
 @pytest.mark.parametrize("narrow", [True, False])
 def test_page_codes_equal_value_codes(way: str, nulls: bool, runs: bool, narrow: bool, tmp_path: Path) -> None:
     """With `narrow` all codes have one byte, and several are looked up at a time."""

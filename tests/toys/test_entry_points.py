@@ -124,6 +124,7 @@ def test_run_of_foreign_family_records_its_version(site, tmp_path):
     run_dpscale(site, "evidence", "--check", run / "evidence")
 
 
+@pytest.mark.slow
 def test_run_of_foreign_format_records_its_version(site, tmp_path):
     data = json.loads(run_dpscale(site, "job", "schema")[0])["$defs"]["Data"]
     assert {"csv", "delta", "toy-lines"} <= set(data["properties"]["format"]["anyOf"][0]["enum"])

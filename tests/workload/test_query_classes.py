@@ -136,10 +136,10 @@ def test_candidates_of_other_parts_are_scored_on_cells():
 
 
 def test_wide_families_are_assumed_to_distinguish_all_cells():
-    wide = Domain({"a": 2000, "b": 60})
-    workload = Workload(wide).add_product({"a": "range", "b": ["b in 0..9"]})
+    wide = Domain({"a": 4200, "b": 60})
+    workload = Workload(wide).add_product({"a": "prefix", "b": ["b in 0..9"]})
     classes = classes_of(workload, ("a", "b"), {name: every_cell(wide[name].size) for name in wide.names})
-    assert [len(set(labels.tolist())) for labels in classes.labels] == [2000, 2]
+    assert [len(set(labels.tolist())) for labels in classes.labels] == [4200, 2]
 
 
 def test_runs_are_cells_that_no_query_distinguishes():
