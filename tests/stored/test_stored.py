@@ -36,17 +36,20 @@ def quickly(cases):
 # The version that made the archives computed errors of joint strategies through (KᵀK)⁺, whose rounding is 5e-8 of them.
 # `tests/plans/test_coupled.py` compares today's errors with exact ones.
 ROUNDED_ERRORS = {"hdmm": 1e-7, "eigen-design": 1e-7}
+# Fitted models end at a tolerance, from where a processor with other vector instructions may take one step more.
+FITTED = {"aim-pgm": 1e-5, "mst": 1e-5}
 
 
 def assert_same_estimates(found, case):
-    """Compare estimates with the archive to 1e-9, and standard errors and intervals to the precision of the archive."""
+    """Compare exact estimates with the archive to 1e-9, fitted ones to `FITTED`, and standard errors and intervals to the precision of the archive."""
     stored = np.load(ARCHIVES / f"{case}.npz")
     assert set(found) == set(stored.files)
     for name, values in found.items():
         scale = np.abs(stored[name][np.isfinite(stored[name])]).max(initial=1)
         answers = name.count(":") == 2  # columns: estimate, std_error, low, high
         for own, columns in (("estimates", np.s_[:, :1]), ("errors", np.s_[:, 1:])) if answers else (("", np.s_[:]),):
-            near = ROUNDED_ERRORS.get(case, 1e-9) if own == "errors" else 1e-9
+            exact = FITTED.get(case.partition("@")[0], 1e-9)
+            near = ROUNDED_ERRORS.get(case, exact) if own == "errors" else exact
             np.testing.assert_allclose(
                 values[columns], stored[name][columns], rtol=near, atol=near * scale, err_msg=f"{name} {own}"
             )
