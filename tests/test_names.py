@@ -49,6 +49,10 @@ HOMONYMS = {
     "arrow": ("answers/tables.py",),  # a kind of frame
     # formats of published tables and of synthetic rows; an old module
     "csv": ("answers/publish.py", "cli/outputs.py", "job/sections.py"),
+    # a statistic of an attribute, of degrees and of errors; a summed quantity; a parameter of noise
+    "mean": ("answers/statistics.py", "cli/tables.py", "evaluation/", "runs/links/"),
+    "sum": ("engine/graphs.py", "measurement/measurement.py", "mechanisms/residual_planner.py"),
+    "variance": ("audit/", "privacy/"),
     "parquet": ("answers/publish.py", "cli/outputs.py", "job/sections.py", "base/old_modules.py"),
 }  # fmt: skip
 

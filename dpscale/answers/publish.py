@@ -108,7 +108,9 @@ def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None
     """
     domain = answered.estimates.workload.domain
     named = [domain.ordered(names) for names in sets] or [
-        names for names in answered.estimates.workload.sets if names and degree in (None, len(names))
+        names
+        for names in answered.estimates.workload.sets
+        if names and degree in (None, len(names)) and domain.number_names.isdisjoint(names)
     ]
     named = list(dict.fromkeys(named))
     fit = sum(domain.cells(names) <= MOST_CELLS for names in named)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpscale.answers.ratios import fieller
 from dpscale.answers.tables import Answered, check_level
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import JobError, PlanError
@@ -148,11 +149,9 @@ def _fieller(estimates: tuple[float, float], errors: tuple[float, float, float],
     """Return the interval of S/N from estimates of N and S and the standard errors of N, S and S + N."""
     (records, summed), (first, second, both) = estimates, errors
     covariance = (both**2 - first**2 - second**2) / 2
-    square = records**2 - (width * first) ** 2
-    linear = records * summed - width**2 * covariance
-    constant = summed**2 - (width * second) ** 2
-    root = math.sqrt(max(linear**2 - square * constant, 0.0))
-    return (linear - root) / square, (linear + root) / square
+    moments = (np.array(second**2), np.array(first**2), np.array(covariance))
+    low, high = fieller((np.array(summed), np.array(records)), moments, width)
+    return float(low), float(high)
 
 
 def ordered(answered: Answered, name: str) -> Attribute:

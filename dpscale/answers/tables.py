@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.answers.ratios import Figures, figures_of
 from dpscale.base.arrow import pa
 from dpscale.base.display import nearest, percent, safe_repr, whole
 from dpscale.base.errors import JobError, PlanError
@@ -60,7 +61,8 @@ def named(domain: Domain, part: WorkloadPart, attributes: Sequence[str]) -> Iter
         numbers = np.arange(part.count(part.domain.ordered(attributes)))
         yield "query", _texts(part.query_texts, numbers) if part.query_texts else _arrow(numbers)
         return
-    families = part.label_families(tuple(attributes))
+    attributes = part.shown(tuple(attributes))
+    families = part.label_families(attributes)
     counts = [family.count(domain[name].size) for family, name in zip(families, attributes, strict=True)]
     for axis, (name, family) in enumerate(zip(attributes, families, strict=True)):
         before, after = int(np.prod(counts[:axis], dtype=int)), int(np.prod(counts[axis + 1 :], dtype=int))
@@ -121,7 +123,7 @@ class Answered:
         """Return the part of a family over a set, with other parts of the same label."""
         first = self.part(names, family)
         labelled = first.query_texts or any(end.is_text for end in first.ends)
-        others = [one for one in self.estimates.workload.parts if one.name == first.name and names in one.sets]
+        others = [one for one in self._over(names) if one.name == first.name]
         alike = [one for one in others if one.factorizes == first.factorizes]
         return alike if labelled else [first]
 
@@ -136,12 +138,29 @@ class Answered:
     def _part_table(
         self, part: WorkloadPart, ordered: AttributeSet, names: AttributeSet, level: float, joint: bool
     ) -> pa.Table:
-        answers, errors = self._along(part, ordered, names)
-        half = self.half(part, ordered, errors, level, joint)
+        figures = self._figures(part, ordered, level, joint)
+        if part.factorizes:
+            order = [ordered.index(name) for name in names]
+            figures = Figures(*(one.reshape(one.shape[: len(order)]).transpose(order) for one in figures))
         columns = dict(named(self.estimates.workload.domain, part, names))
-        columns |= dict(zip(FIGURES, (answers, errors, answers - half, answers + half), strict=True))
-        extrapolated = self.estimates.extrapolates(ordered)
-        return pa.table(columns if extrapolated is None else columns | {EXTRAPOLATED: [extrapolated] * len(answers)})
+        columns |= {name: one.reshape(-1) for name, one in zip(FIGURES, figures, strict=True)}
+        extrapolated, rows = self.estimates.extrapolates(part.extended(ordered)), figures.estimates.size
+        return pa.table(columns if extrapolated is None else columns | {EXTRAPOLATED: [extrapolated] * rows})
+
+    def _figures(self, part: WorkloadPart, ordered: AttributeSet, level: float, joint: bool) -> Figures:
+        """Return the figures of a part over a set, with one axis per attribute for products."""
+        answers, errors = self.estimates.part_answers(part.linear, part.extended(ordered))
+        if joint and part.statistic is None:
+            half = self.half(part, part.extended(ordered), errors.reshape(-1), level, joint).reshape(errors.shape)
+            return Figures(answers, errors, answers - half, answers + half)
+        if joint:
+            raise JobError("joint", part.name, "linear queries", "leave it out")
+        check_level(level)
+        return figures_of(part, answers, errors, half_width(level, self.estimates.noise))
+
+    def _over(self, names: AttributeSet) -> list[WorkloadPart]:
+        """Return the parts of the workload with queries over a set of attributes, and over a number for sums."""
+        return [part for part in self.estimates.workload.parts if part.extended(names) in part.sets]
 
     def part(self, names: AttributeSet, family: str | None) -> WorkloadPart:
         """Return the queries of a family over an attribute set.
@@ -149,7 +168,7 @@ class Answered:
         These are the queries of the workload, or any product family if the estimates answer all cells of the set.
         Without `family`, the cells are used if they are estimated, otherwise the workload's first family over the set.
         """
-        mine = [part for part in self.estimates.workload.parts if names in part.sets]
+        mine = self._over(names)
         found = [part for part in mine if part.name == (family or MARGINAL.name)]
         if not found and (other := one_way_family(family)) is not None:
             found = self._cells(names, other, mine if family is None else [])
@@ -157,8 +176,8 @@ class Answered:
             known = sorted({part.name for part in mine} | set(family_names()))
             raise JobError("family", f"{safe_repr(family)} over {', '.join(names)}", "a family of the workload",
                            nearest(str(family), known))  # fmt: skip
-        if found[0].count(names) > MOST_ROWS:
-            raise JobError("family", f"{found[0].count(names):,} queries", f"at most {MOST_ROWS:,} rows of a table",
+        if (count := found[0].count(found[0].extended(names))) > MOST_ROWS:
+            raise JobError("family", f"{count:,} queries", f"at most {MOST_ROWS:,} rows of a table",
                            "use Release.answer for single queries")  # fmt: skip
         return found[0]
 
@@ -209,14 +228,6 @@ class Answered:
             return pairs[:, 0], pairs[:, 1]
         turned = np.ascontiguousarray(queries.transpose([0, *(1 + list(names).index(name) for name in ordered)]))
         return self.estimates.part_answers(ExplicitPart(domain, ordered, turned, np.ones(len(turned))), ordered)
-
-    def _along(self, part: WorkloadPart, ordered: AttributeSet, names: AttributeSet) -> tuple[Floats, Floats]:
-        """Return flat answers and errors; product queries are in row-major order of `names`."""
-        answers, errors = self.estimates.part_answers(part, ordered)
-        if part.factorizes:
-            order = [ordered.index(name) for name in names]
-            answers, errors = answers.transpose(order), errors.transpose(order)
-        return answers.reshape(-1), errors.reshape(-1)
 
 
 def checked_names(attributes: Sequence[str]) -> AttributeSet:
@@ -322,7 +333,7 @@ def _best(answered: Answered, sets: Sequence[AttributeSet], most: int) -> list[S
 def _requested_sets(answered: Answered, longest: int) -> list[str]:
     domain = answered.estimates.workload.domain
     requested = dict.fromkeys(name for names in answered.estimates.workload.sets for name in names)
-    return [name for name in requested if domain[name].size <= longest]
+    return [name for name in requested if name not in domain.number_names and domain[name].size <= longest]
 
 
 def _pairs(answered: Answered) -> list[AttributeSet]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpscale.answers import statistics
-from dpscale.answers.report.figures import table_figure
-from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import Answered, column, framed
+from dpscale.answers.tables import Answered, framed
+from dpscale.api.statistics import ReleaseStatistics
 from dpscale.base.display import glance
 from dpscale.base.errors import JobError
 from dpscale.domain import Domain
@@ -22,14 +20,9 @@ from dpscale.reconstruction.base import Estimates
 from dpscale.runs.directory import Run
 from dpscale.runs.estimates import estimates_of, graphical_model_of
 from dpscale.runs.opening import open_run
-from dpscale.workload import MARGINAL, PREFIX
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 
-class Release:
+class Release(ReleaseStatistics):
     """Private answers of a run. Reading it costs no budget: everything is post-processing.
 
     Parameters
@@ -203,107 +196,6 @@ class Release:
         """
         return framed(self.answered.table(attributes, family, level, joint), frame)
 
-    def total(self, level: float = 0.95) -> Estimate:
-        """Return the estimated number of records.
-
-        Parameters
-        ----------
-        level : float
-            Probability that the interval covers the true value.
-
-        Returns
-        -------
-        Estimate
-        """
-        return statistics.total(self.answered, level)
-
-    def quantile(self, attribute: str, q: float, by: str | None = None, level: float = 0.95) -> Estimate | DataFrame:
-        """Return the q-quantile of a numeric attribute, with a test-inversion confidence interval.
-
-        Parameters
-        ----------
-        attribute : str
-            An attribute of kind integer, coded or bins.
-        q : float
-            Between 0 and 1.
-        by : str, optional
-            Another attribute; the result then has a row for each of its values.
-        level : float
-            Probability that the interval covers the true value.
-
-        Returns
-        -------
-        Estimate, or pandas.DataFrame with `by`
-        """
-        return self._each(partial(statistics.quantile, self.answered, attribute, q, level), by)
-
-    def mean(self, attribute: str, by: str | None = None, level: float = 0.95) -> Estimate | DataFrame:
-        """Return the mean of an attribute of numbers.
-
-        The estimate uses the midpoints of bins. The interval covers the noise and any position of records inside their
-        bins (`answers.statistics.mean`).
-
-        Parameters
-        ----------
-        attribute : str
-            An attribute of kind integer, coded or bins.
-        by : str, optional
-            Another attribute; the result then has a row for each of its values. A group without a mean has missing
-            values and a reason in the column `reason`.
-        level : float
-            Probability that the interval covers the true mean.
-
-        Returns
-        -------
-        Estimate, or pandas.DataFrame with `by`
-
-        Raises
-        ------
-        PlanError
-            If the number of records is not distinguishable from zero.
-        """
-        return self._each(partial(statistics.mean, self.answered, attribute, level), by)
-
-    def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas") -> Any:
-        """Return the number of records with at most each value of an attribute of numbers.
-
-        Missing values and values outside the domain are not counted.
-
-        Parameters
-        ----------
-        attribute : str
-        level : float
-            Probability that an interval covers the true value.
-        joint : bool
-            Make all intervals cover simultaneously.
-        frame : {"pandas", "arrow", "polars"}
-
-        Returns
-        -------
-        DataFrame or pyarrow Table
-        """
-        listed = statistics.ordered(self.answered, attribute).listed
-        return framed(self.answered.table([attribute], PREFIX.name, level, joint).slice(0, listed), frame)
-
-    def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
-        """Plot the cells of one attribute as bars with intervals, or of two as a heat map.
-
-        Parameters
-        ----------
-        attributes : sequence of str
-            One or two.
-        level : float
-            Probability that an interval covers the true value.
-        joint : bool
-            Make all intervals cover simultaneously.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-        """
-        table = self.answered.table(attributes, MARGINAL.name, level, joint)
-        return table_figure(table, self._run.table.domain, tuple(attributes))
-
     def graphical_model(self, kind: Literal["bayesian", "markov"] = "bayesian") -> Any:
         """Return the fitted graphical model as a network of pgmpy (pip install 'dpscale[graphical]').
 
@@ -328,17 +220,6 @@ class Release:
         """
         model, labels = graphical_model_of(self._run.table)
         return model.to_pgmpy(kind, labels)
-
-    def _each(self, statistic: Callable[..., Estimate], by: str | None) -> Estimate | DataFrame:
-        if by is None:
-            return statistic()
-        import pandas as pd
-
-        cells = range(self.domain[by].size)
-        rows, reasons = zip(*(statistics.or_reason(partial(statistic, by=(by, cell))) for cell in cells), strict=True)
-        found = pd.DataFrame(rows, columns=list(Estimate._fields))
-        found.insert(0, by, column(self.domain[by], np.arange(len(cells))).to_pandas())
-        return found.assign(reason=reasons) if any(reasons) else found
 
     def __repr__(self) -> str:
         queries = sum(one.workload.query_count for one in self._run.tables.values())

@@ -261,7 +261,10 @@ def _text(summary: dict[str, Any]) -> str:
     lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in summary.items()
              if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
     if summary["families"]:
-        lines += ["", "expected error of an answer (root mean square, in records), and the worst set"]
+        lines += [
+            "",
+            "expected error of an answer (root mean square, in records if no unit is named), and the worst set",
+        ]
         lines += [_family(one) for one in summary["families"]]
         at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
         lines += ["", f"error by epsilon  {at}"]
@@ -286,8 +289,9 @@ def _figure(key: str, value: Any) -> str:
 def _family(one: dict[str, Any]) -> str:
     worst = one["worst"][0]
     sets = f"{one['sets']:,} sets, {one['queries']:,} queries"
-    return (
-        f"{one['error']:>10.4g}  {one['family']:<14} {sets:<28} {worst['error']:.4g}: {', '.join(worst['attributes'])}"
+    attributes, unit = ", ".join(worst["attributes"]) or "the total", one["unit"]
+    return f"{one['error']:>10.4g}  {one['family']:<14} {sets:<28} {worst['error']:.4g}: {attributes}" + (
+        "" if unit == "records" else f"  (in units of {unit})"
     )
 
 

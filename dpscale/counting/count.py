@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import AttributeSet, Flags, Integers, LazyModule, NDArray
 from dpscale.counting.cover import guess_rows, plan_cover
-from dpscale.counting.program import Program, Steps
+from dpscale.counting.program import Folds, Program, Steps, Sums
 from dpscale.domain import Domain
 from dpscale.records.encode import Codes, code_type, encode
 from dpscale.records.judging import refused_of, worst_of
@@ -26,6 +27,7 @@ FLUSH_ROWS = 1 << 31
 GATHER_ROWS = 1 << 18
 GATHER_CODES = 1 << 25
 ROWS = 64  # per word of a bit plane
+PARTS_BLOCK = 1 << 14  # rows whose codes, parts and counters stay in the cache
 
 
 class Counter:
@@ -35,6 +37,7 @@ class Counter:
         self._program = program
         self._flat = np.zeros(program.cells, dtype=np.int64)
         self._joint = np.zeros(program.joint_cells, dtype=np.uint32)
+        self._sums = [np.zeros(own.joint_cells, dtype=np.int64) for own in program.sums]
         planes = program.planes
         self._planes = np.zeros(planes.offsets[-1] if planes else 0, dtype=np.int64)
         self._waiting: list[Codes] = []
@@ -65,7 +68,9 @@ class Counter:
         if planes:
             kernels.assemble(self._rows, self._planes, planes.offsets, planes.sizes, planes.set_starts, planes.set_axes,
                      planes.set_nodes, planes.node_starts, planes.places, flat)  # fmt: skip
-        del self._joint, self._planes
+        for own, joint in zip(self._program.sums, self._sums, strict=True):
+            _fold(own.folds, joint, flat) if own.folds else None
+        del self._joint, self._planes, self._sums
         return flat
 
     def _count_waiting(self) -> None:
@@ -81,6 +86,8 @@ class Counter:
             _increment(steps, codes, self._joint)
         for steps in self._program.direct:
             _increment(steps, codes, self._flat)
+        for own, joint in zip(self._program.sums, self._sums, strict=True):
+            _add_sums(own, codes, joint, self._flat)
         self._count_planes(codes)
 
     def _count_planes(self, codes: Codes) -> None:
@@ -93,12 +100,15 @@ class Counter:
 
     def _fold(self) -> None:
         """Sum the joint marginals into the requested marginals and reset them."""
-        f = self._program.folds
-        if f and self._narrow_rows:
-            kernels.fold(self._joint, f.offsets, f.cells, f.sizes, f.starts, f.owners, f.strides, f.stride_starts,
-                         f.places, self._flat)  # fmt: skip
+        if self._program.folds and self._narrow_rows:
+            _fold(self._program.folds, self._joint, self._flat)
             self._joint[:] = 0
         self._narrow_rows = 0
+
+
+def _fold(f: Folds, joint: NDArray[Any], flat: Integers) -> None:
+    """Add the sums of joints over the axes that each set lacks."""
+    kernels.fold(joint, f.offsets, f.cells, f.sizes, f.starts, f.owners, f.strides, f.stride_starts, f.places, flat)
 
 
 def _increment(steps: Steps, codes: Codes, counters: NDArray[Any]) -> None:
@@ -109,15 +119,52 @@ def _increment(steps: Steps, codes: Codes, counters: NDArray[Any]) -> None:
                     steps.offsets, steps.cells, counters, levels)  # fmt: skip
 
 
+def _add_sums(sums: Sums, codes: NDArray[Any], joint: Integers, flat: Integers) -> None:
+    """Add each row's parts of the cells of numbers to the joints and to the sets that are counted separately.
+
+    With several numbers these are the products of the parts (`dpscale.domain.number`).
+    """
+    for first in range(0, codes.shape[1], PARTS_BLOCK):
+        own = codes[:, first : first + PARTS_BLOCK]
+        numbers = zip(sums.columns, sums.numbers, strict=True)
+        parts = reduce(_multiply, [number.parts(own[column]) for column, number in numbers])
+        for groups, counters in ((sums.joints, joint), (sums.direct, flat)):
+            for one in groups:
+                kernels.add_parts(own, parts, one.columns, one.sizes, one.starts, one.shared, one.offsets, counters,
+                                  one.levels(PARTS_BLOCK))  # fmt: skip
+        total = parts.sum(axis=0)
+        for place in sums.alone.tolist():
+            flat[place : place + len(total)] += total
+
+
+def _multiply(left: Integers, right: Integers) -> Integers:
+    """Return the parts of each row on the cells of two sets of numbers."""
+    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
+
+
 Dropped = Mapping[Partition, RowMask]
 
 
 @dataclass(frozen=True)
 class ExactMarginal:
-    """Exact counts over an attribute set; private, so its repr hides them."""
+    """Exact counts over an attribute set; private, so its repr hides them.
+
+    Attributes
+    ----------
+    attributes : AttributeSet
+    counts : ndarray of int64
+        Counts in units of 1/`denominator` records.
+    denominators : tuple of int
+        Denominator of each attribute; empty if all are 1.
+    """
 
     attributes: AttributeSet
     counts: Integers = field(repr=False)
+    denominators: tuple[int, ...] = ()
+
+    @property
+    def denominator(self) -> int:
+        return math.prod(self.denominators)
 
 
 @dataclass(frozen=True)
@@ -131,7 +178,7 @@ class Layout:
     def names(self) -> tuple[str, ...]:
         """Attributes used by any set, in domain order; the first attribute if none is used (to count rows)."""
         used = {name for attributes in self.sets for name in attributes} or {self.domain.names[0]}
-        return tuple(name for name in self.domain.names if name in used)
+        return tuple(name for name in self.domain.axis_names if name in used)
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
@@ -141,7 +188,11 @@ class Layout:
     def marginal(self, flat: Integers, attributes: AttributeSet) -> ExactMarginal:
         """Return the marginal of one set as a view of a flat array."""
         start, end = self.offsets[(place := self._places[attributes])], self.offsets[place + 1]
-        return ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
+        counts = flat[start:end].reshape(self.domain.shape(attributes))
+        return ExactMarginal(attributes, counts, self._denominators(attributes))
+
+    def _denominators(self, attributes: AttributeSet) -> tuple[int, ...]:
+        return tuple(self.domain[name].denominator for name in attributes) if self.domain.numbers else ()
 
     @cached_property
     def _places(self) -> dict[AttributeSet, int]:
@@ -150,7 +201,8 @@ class Layout:
     def marginals(self, flat: Integers) -> Iterator[ExactMarginal]:
         """Yield the marginals in a flat array as views."""
         for attributes, start, end in zip(self.sets, self.offsets, self.offsets[1:], strict=False):
-            yield ExactMarginal(attributes, flat[start:end].reshape(self.domain.shape(attributes)))
+            counts = flat[start:end].reshape(self.domain.shape(attributes))
+            yield ExactMarginal(attributes, counts, self._denominators(attributes))
 
 
 def count(
@@ -220,7 +272,7 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
     if the domain file drops nothing.
     """
     attributes = [domain[name] for name in names]
-    width, rows = code_type(max(one.size for one in attributes)), len(batch[attributes[0].column])
+    width, rows = code_type(max(one.code_count for one in attributes)), len(batch[attributes[0].column])
     codes = np.empty((len(names), rows), dtype=width)
     gone = np.zeros(rows, dtype=bool) if any(one.drops for one in attributes) else None
     for index, one in enumerate(attributes):

@@ -83,6 +83,7 @@ BITS_CELLS = 1 << 10  # largest set counted by bit planes
 # nanoseconds on one core of an EPYC (Zen 4) per row of a joint with 2^i cells: code and increment
 SCATTER = np.array([0.5] * 15 + [0.6, 0.65, 1.2, 1.7, 1.9, 2.6, 3.0] + [5.0] * 50)
 PLANE = 0.0017  # per row and cell, by bit planes
+SUM = 3.0  # a record's parts of the cells of a number, relative to one increment
 FOLD = 0.8  # per cell of a joint, summed to one set
 ASSEMBLE = 3.0  # per cell of a set assembled from bit planes
 
@@ -99,9 +100,34 @@ def plan_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int = ROWS, s
     spare_cells : int, optional
         Maximum total number of cells of all joints. Default: the total cells of the sets, at least SPARE_CELLS.
     """
-    rows, asked = max(rows, 1), _RequestedSets.of(domain, sets)
-    spare = max(int(asked.cells.sum()), SPARE_CELLS) if spare_cells is None else spare_cells
-    bits, alone = asked.by_planes(rows), _alone(asked.cells, rows)
+    spare = max(sum(domain.cells_each(sets)), SPARE_CELLS) if spare_cells is None else spare_cells
+    owners, joints, savings = np.empty(len(sets), np.int64), list[AttributeSet](), list[Saving]()
+    for numbers, places in _by_numbers(domain, sets).items():
+        own = _part_of_cover(domain, [sets[place] for place in places], max(rows, 1), spare, numbers)
+        owners[places] = np.where(own.owners >= 0, own.owners + len(joints), own.owners)
+        joints += own.joints
+        savings.append(own.saving)
+    return Cover(domain, tuple(sets), tuple(joints), owners, max(rows, 1), total(savings))
+
+
+def numbers_of(domain: Domain, attributes: AttributeSet) -> AttributeSet:
+    """Return the numbers of a set, which are its last names."""
+    return tuple(name for name in attributes if name in domain.number_names) if domain.numbers else ()
+
+
+def _by_numbers(domain: Domain, sets: Sequence[AttributeSet]) -> dict[AttributeSet, list[int]]:
+    """Return the positions of the sets with the same numbers, those without first: they share no joint with others."""
+    found: dict[AttributeSet, list[int]] = {(): []}
+    for place, names in enumerate(sets):
+        found.setdefault(numbers_of(domain, names), []).append(place)
+    return {numbers: places for numbers, places in found.items() if places or len(found) == 1}
+
+
+def _part_of_cover(domain: Domain, sets: Sequence[AttributeSet], rows: int, spare: int, numbers: AttributeSet) -> Cover:
+    """Return the cover of sets that all have the same numbers."""
+    asked = _RequestedSets.of(domain, sets)
+    bits = np.full(len(sets), np.inf) if numbers else asked.by_planes(rows)
+    alone = _alone(asked.cells, rows) * (SUM if numbers else 1.0)
     owners, joints = _joints(domain, asked, np.minimum(bits, alone), rows, spare)
     owners = np.where(owners >= 0, owners, np.where(bits <= alone, PLANES, DIRECT))
     cells = np.array([domain.cells(names) for names in joints], dtype=float)
@@ -121,8 +147,8 @@ class _RequestedSets:
 
     @classmethod
     def of(cls, domain: Domain, sets: Sequence[AttributeSet]) -> _RequestedSets:
-        place = {name: index for index, name in enumerate(domain.names)}
-        sizes = np.array([attribute.size for attribute in domain.attributes], dtype=np.int64)
+        place = {name: index for index, name in enumerate(domain.axis_names)}
+        sizes = np.array([attribute.size for attribute in domain.axes], dtype=np.int64)
         attrs = np.array([place[name] for names in sets for name in names], dtype=np.int64)
         return cls(sizes, attrs, np.cumsum([0, *map(len, sets)], dtype=np.int64))
 
@@ -148,7 +174,7 @@ class _RequestedSets:
 
 def guess_rows(domain: Domain, size: int) -> int:
     """Estimate the number of rows in a number of bytes of Parquet, from the maximum bits per record of the domain."""
-    bits = sum(math.log2(attribute.size) for attribute in domain.attributes)
+    bits = sum(math.log2(attribute.code_count) for attribute in domain.axes)
     return int(8 * size / max(bits, 1.0)) + 1
 
 
@@ -161,7 +187,7 @@ def _joints(
     seeds = np.argsort(-worth, kind="stable")
     owners, members = grow(requested.sizes, requested.attrs, requested.starts, holders[order], inverse_starts, worth,
                          seeds, float(rows), SCATTER, FOLD, min(MOST_CELLS, spare), spare)  # fmt: skip
-    return owners, [tuple(domain.names[x] for x in sorted(row[row >= 0])) for row in members]
+    return owners, [tuple(domain.axis_names[x] for x in sorted(row[row >= 0])) for row in members]
 
 
 def _joint_cost(cells: Floats, owners: Integers, rows: int) -> float:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Integers, NDArray
-from dpscale.counting.cover import DIRECT, PLANES, Cover
-from dpscale.domain import Domain
+from dpscale.counting.cover import DIRECT, PLANES, Cover, numbers_of
+from dpscale.domain import Domain, Number
 
 NARROW_CELLS = 1 << 12
 NARROW_BLOCK = 1 << 16
@@ -89,28 +89,34 @@ class Program:
     direct: tuple[Steps, ...]
     folds: Folds | None
     planes: Planes | None
+    sums: tuple[Sums, ...] = ()
 
     @classmethod
     def of(cls, cover: Cover) -> Program:
         """Compile a cover."""
         domain, sets, owners = cover.domain, cover.sets, cover.owners
         used = {name for names in sets for name in names} or {domain.names[0]}
-        names = tuple(name for name in domain.names if name in used)
+        names = tuple(name for name in domain.axis_names if name in used)
         offsets = _ends(domain.cells_each(sets))
-        sizes = [domain.cells(joint) for joint in cover.joints]
-        starts = _ends(sizes)
+        of_numbers: dict[AttributeSet, list[int]] = {}
+        for s, own in enumerate(sets):
+            of_numbers.setdefault(numbers_of(domain, own), []).append(s)
+        plain = np.isin(np.arange(len(sets)), of_numbers.pop((), []))
+        joints = [own for own in cover.joints if not numbers_of(domain, own)]  # they come first
+        starts = _ends([domain.cells(joint) for joint in joints])
         empty = np.array([offsets[s] for s in np.flatnonzero(owners < 0) if not sets[s]], dtype=np.int64)
-        direct = [s for s in np.flatnonzero(owners == DIRECT) if sets[s]]
+        direct = [s for s in np.flatnonzero((owners == DIRECT) & plain) if sets[s]]
         planes = np.flatnonzero(owners == PLANES)
         return cls(
             names,
             int(offsets[-1]),
             int(starts[-1]),
             empty,
-            _steps(domain, names, cover.joints, starts[:-1]),
+            _steps(domain, names, joints, starts[:-1]),
             _steps(domain, names, [sets[s] for s in direct], offsets[direct]),
-            _folds(cover, starts[:-1], offsets) if cover.joints else None,
+            _folds(cover, np.flatnonzero((owners >= 0) & plain), starts[:-1], offsets) if joints else None,
             _planes(domain, names, [sets[s] for s in planes], offsets[planes]) if len(planes) else None,
+            tuple(_sums(cover, names, numbers, own, offsets) for numbers, own in of_numbers.items()),
         )
 
 
@@ -167,9 +173,54 @@ def _shared(before: list[int], after: list[int]) -> int:
     return count
 
 
-def _folds(cover: Cover, starts: Integers, offsets: Integers) -> Folds:
-    domain = cover.domain
-    covered = np.flatnonzero(cover.owners >= 0)
+@dataclass(frozen=True)
+class Sums:
+    """Work on the sets with the same numbers, to whose cells a record belongs in parts.
+
+    Attributes
+    ----------
+    numbers : tuple of Number
+    columns : tuple of int
+        Row of the codes of each number.
+    joints, direct : tuple of Steps
+        Other attributes of the joints and of the sets that are summed separately.
+    joint_cells : int
+        Counters of the joints.
+    folds : Folds or None
+    alone : ndarray of int64
+        Places of the sets without other attributes.
+    """
+
+    numbers: tuple[Number, ...]
+    columns: tuple[int, ...]
+    joints: tuple[Steps, ...]
+    direct: tuple[Steps, ...]
+    joint_cells: int
+    folds: Folds | None
+    alone: Integers
+
+
+def _sums(cover: Cover, names: tuple[str, ...], numbers: AttributeSet, mine: Sequence[int], offsets: Integers) -> Sums:
+    domain, sets, width = cover.domain, cover.sets, len(numbers)
+    own = [place for place, joint in enumerate(cover.joints) if numbers_of(domain, joint) == numbers]
+    joints = [cover.joints[place] for place in own]
+    starts = _ends([domain.cells(joint) for joint in joints])
+    covered = [s for s in mine if cover.owners[s] >= 0]
+    direct = _array(s for s in mine if cover.owners[s] < 0 and len(sets[s]) > width)
+    return Sums(
+        tuple(one for one in domain.numbers if one.name in numbers),
+        tuple(names.index(name) for name in numbers),
+        _steps(domain, names, [joint[:-width] for joint in joints], starts[:-1]),
+        _steps(domain, names, [sets[s][:-width] for s in direct], offsets[direct]),
+        int(starts[-1]),
+        _folds(cover, _array(covered), starts[:-1], offsets, own[0]) if own else None,
+        _array(offsets[s] for s in mine if len(sets[s]) == width),
+    )
+
+
+def _folds(cover: Cover, covered: Integers, starts: Integers, offsets: Integers, first: int = 0) -> Folds:
+    """Return the sums of covered sets from joints, of which `first` is the first one in `starts`."""
+    domain, joints = cover.domain, cover.joints[first : first + len(starts)]
     strides = []
     for s in covered:
         shape, steps, step = domain.shape(cover.sets[s]), {}, 1
@@ -179,10 +230,10 @@ def _folds(cover: Cover, starts: Integers, offsets: Integers) -> Folds:
         strides.append([steps.get(name, 0) for name in cover.joints[cover.owners[s]]])
     return Folds(
         starts,
-        _array(domain.cells(joint) for joint in cover.joints),
-        _array(domain[name].size for joint in cover.joints for name in joint),
-        _ends([len(joint) for joint in cover.joints]),
-        cover.owners[covered],
+        _array(domain.cells(joint) for joint in joints),
+        _array(domain[name].size for joint in joints for name in joint),
+        _ends([len(joint) for joint in joints]),
+        cover.owners[covered] - first,
         _array(step for one in strides for step in one),
         _ends([len(one) for one in strides])[:-1],
         offsets[covered],

@@ -1,5 +1,6 @@
 """Public description of a table: attributes, their cells, hierarchies and structural zeros."""
 
 from dpscale.domain.domain import Attribute, Domain
+from dpscale.domain.number import Number
 
-__all__ = ["Attribute", "Domain"]
+__all__ = ["Attribute", "Domain", "Number"]

@@ -84,7 +84,7 @@ def _begins(by: str, parts: list[int]) -> date:
     return date(*[*parts, 1, 1][:3])
 
 
-KINDS = ("integer", "categories", "bins", "coded", "boolean", "date", "text-prefix")
+KINDS = ("integer", "categories", "bins", "coded", "boolean", "date", "text-prefix", "number")
 OUTSIDE_LABEL, NULL_LABEL = "(outside)", "(null)"
 EXACT = 1 << 53  # smaller integers are exact as floats, to which texts and decimals are parsed
 LARGEST = sys.float_info.max
@@ -198,11 +198,26 @@ class Attribute:
         """Cell of nulls; −1 if nulls have none."""
         return self.size - 1 if self.nulls == "category" else -1
 
+    @property
+    def null_code(self) -> int:
+        """Code of nulls; −1 if nulls have none."""
+        return self.null_cell
+
+    @property
+    def code_count(self) -> int:
+        """Number of codes of a value; a code is a cell, except for numbers."""
+        return self.size
+
+    @property
+    def denominator(self) -> int:
+        """Number of parts of a record that its cells share; 1 except for numbers."""
+        return 1
+
     @cached_property
     def labels(self) -> list[Any]:
         """Label of each cell: integers, category values, intervals, periods; None for nulls."""
         extra: list[Any] = [OUTSIDE_LABEL] if self.outside_cell >= 0 else []
-        return self._listed_labels + extra + ([None] if self.nulls == "category" else [])
+        return self._listed_labels + extra + ([None] if self.null_cell >= 0 else [])
 
     @cached_property
     def cell_of(self) -> dict[Any, int]:

@@ -11,6 +11,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from dpscale.base.display import display_path, glance, nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import Attribute, check_size
 from dpscale.domain.domain_schema import EXAMPLE, check_keys, coded, from_tables
+from dpscale.domain.number import Number, checked_number, read_numbers
 from dpscale.domain.structural_zeros import check_rules, closed, follows, listed, read_rules
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
@@ -52,28 +54,31 @@ class Domain:
                               'write {"a": 10}, or read a file: Domain.read(path)')  # fmt: skip
         if isinstance(attributes, Mapping):
             attributes = [coded(name, size) for name, size in attributes.items()]
-        self.attributes = tuple(attributes)
-        if strange := [one for one in self.attributes if not isinstance(one, Attribute)]:
+        self.axes = tuple(attributes)
+        if strange := [one for one in self.axes if not isinstance(one, Attribute)]:
             raise DomainError(
                 "attributes",
                 f"an item of type {type(strange[0]).__name__}",
                 "sizes by name, or attributes",
                 'write them as {"a": 10}',
             )
+        self.attributes = tuple(one for one in self.axes if not isinstance(one, Number))
+        self.numbers = tuple(one for one in self.axes if isinstance(one, Number))
+        self.axes = self.attributes + self.numbers
         if not self.attributes:
             raise DomainError("attributes", "none given", "at least one attribute", "add an [attributes.NAME] table")
-        self._by_name = {a.name: a for a in self.attributes}
-        self._sizes = {a.name: a.size for a in self.attributes}
-        self._position = {a.name: i for i, a in enumerate(self.attributes)}
+        self._by_name = {a.name: a for a in self.axes}
+        self._sizes = {a.name: a.size for a in self.axes}
+        self._position = {a.name: i for i, a in enumerate(self.axes)}
         for attribute in self.attributes:
             check_size(attribute)
-        _check_names([a.name for a in self.attributes])
+        _check_names([a.name for a in self.axes])
         self._told = {name: rules[name] for name in (*RULES, REVIEWED) if name in rules}
-        told = read_rules(self._told, self.__getitem__) + follows(self.attributes)
+        told = read_rules(self._told, self.attribute) + follows(self.attributes)
         check_rules(told, self._sizes)
         self.rules = closed(told)
         if "impossible" in self._told:
-            self._told["impossible"] = [listed(table, self.__getitem__) for table in self._told["impossible"]]
+            self._told["impossible"] = [listed(table, self.attribute) for table in self._told["impossible"]]
 
     @classmethod
     def read(cls, path: str | Path) -> Domain:
@@ -123,7 +128,7 @@ class Domain:
         DomainError
             If the content is not a valid domain, or is a draft that has not been reviewed.
         """
-        check_keys(content, {"attributes", REVIEWED, *RULES}, "domain file")
+        check_keys(content, {"attributes", "numbers", REVIEWED, *RULES}, "domain file")
         if content.get(REVIEWED, True) is not True:
             raise DomainError(
                 REVIEWED,
@@ -136,7 +141,7 @@ class Domain:
             raise DomainError(
                 "attributes", "not a table", "tables [attributes.NAME]", f"such as [attributes.age] with {EXAMPLE}"
             )
-        return cls(from_tables(tables), content)
+        return cls([*from_tables(tables), *read_numbers(content.get("numbers", {}))], content)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of a domain file that defines this domain.
@@ -145,7 +150,8 @@ class Domain:
         -------
         dict
         """
-        return {"attributes": {a.name: a.describe() for a in self.attributes}, **self._told}
+        numbers = {"numbers": {one.name: one.describe() for one in self.numbers}} if self.numbers else {}
+        return {"attributes": {a.name: a.describe() for a in self.attributes}, **numbers, **self._told}
 
     @property
     def reviewed(self) -> bool:
@@ -169,12 +175,78 @@ class Domain:
     @cached_property
     def alone(self) -> frozenset[str]:
         """Attributes read from the column of the same name, which no other attribute uses."""
-        read = [one.column for one in self.attributes]
-        return frozenset(one.name for one in self.attributes if one.column == one.name and read.count(one.name) == 1)
+        read = [one.column for one in self.axes]
+        return frozenset(one.name for one in self.axes if one.column == one.name and read.count(one.name) == 1)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
+        """Names of the attributes, without numbers."""
         return tuple(a.name for a in self.attributes)
+
+    @cached_property
+    def axis_names(self) -> tuple[str, ...]:
+        """Names of the attributes, then of the numbers: everything that a marginal can have an axis of."""
+        return tuple(one.name for one in self.axes)
+
+    @cached_property
+    def number_names(self) -> frozenset[str]:
+        return frozenset(one.name for one in self.numbers)
+
+    def denominator(self, names: Iterable[str]) -> int:
+        """Return the number of parts into which the cells of a marginal divide a record; 1 without numbers.
+
+        Parameters
+        ----------
+        names : iterable of str
+
+        Returns
+        -------
+        int
+        """
+        return math.prod(self._by_name[name].denominator for name in names)
+
+    def with_squares(self, names: Iterable[str]) -> Domain:
+        """Return the domain with the squares of the named numbers, which variances need.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Other names are ignored.
+
+        Returns
+        -------
+        Domain
+
+        Raises
+        ------
+        DomainError
+            If a number has too many steps for exact sums of squares.
+        """
+        chosen = {one.name for one in self.numbers if not one.squares} & set(names)
+        if not chosen:
+            return self
+        raised = [checked_number(replace(one, squares=True)) if one.name in chosen else one for one in self.numbers]
+        return Domain([*self.attributes, *raised], self._told)
+
+    def attribute(self, name: str) -> Attribute:
+        """Return an attribute.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        Attribute
+
+        Raises
+        ------
+        DomainError
+            If the name is unknown or that of a number.
+        """
+        if name not in self.names:
+            raise DomainError("attributes", f"no attribute {name!r}", "a name of the domain", nearest(name, self.names))
+        return self._by_name[name]
 
     @cached_property
     def digest(self) -> str:
@@ -187,17 +259,17 @@ class Domain:
             return self._by_name[name]
         except KeyError:
             raise DomainError(
-                "attributes", f"no attribute {name!r}", "a name of the domain", nearest(name, self.names)
+                "attributes", f"no attribute {name!r}", "a name of the domain", nearest(name, self.axis_names)
             ) from None
 
     def __len__(self) -> int:
         return len(self.attributes)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Domain) and (self.attributes, self.rules) == (other.attributes, other.rules)
+        return isinstance(other, Domain) and (self.axes, self.rules) == (other.axes, other.rules)
 
     def __hash__(self) -> int:
-        return hash(self.attributes)
+        return hash(self.axes)
 
     def __repr__(self) -> str:
         return f"Domain({{{', '.join(f'{a.name!r}: {a.size}' for a in self.attributes)}}})"

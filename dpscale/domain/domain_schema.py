@@ -7,7 +7,7 @@ An attribute may be derived from another column (`from`), by grouping its values
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
@@ -90,12 +90,15 @@ def from_table(name: str, table: object) -> Attribute:
     if not isinstance(table, Mapping):
         raise DomainError(f"attributes.{name}", "not a table", "a table with a kind", f"such as {EXAMPLE}")
     kind = _kind(name, table)
-    policies: dict[str, Any] = {key: _policy(name, key, table[key]) for key in POLICIES if key in table}
+    field = f"attributes.{name}"
+    policies: dict[str, Any] = {
+        key: read_policy(field, key, table[key], POLICIES[key]) for key in POLICIES if key in table
+    }
     read = _READ[kind](name, table)
     if read.get("values") and policies.get("outside") == "clip":
         raise DomainError(f"attributes.{name}.outside", "'clip'", f"reject, category or drop, for {kind}",
                           "listed values have no nearest value")  # fmt: skip
-    attribute = replace(Attribute(name, kind, **read, **policies), source=_source(name, table))
+    attribute = replace(Attribute(name, kind, **read, **policies), source=read_source(field, name, table))
     if attribute.unparsable and attribute.of_texts:
         raise DomainError(f"attributes.{name}.unparsable", "given for texts", "kinds of numbers", "use outside instead")
     return attribute
@@ -120,19 +123,19 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
     return kind
 
 
-def _source(name: str, table: Mapping[str, Any]) -> str:
+def read_source(field: str, name: str, table: Mapping[str, Any]) -> str:
+    """Return the column that a table names with `from`; empty if it is `name`."""
     told = table.get("from", "")
     if not isinstance(told, str) or ("from" in table and not told):
-        raise DomainError(
-            f"attributes.{name}.from", safe_repr(told), "the name of a column", "name a column, or leave it out"
-        )
+        raise DomainError(f"{field}.from", safe_repr(told), "the name of a column", "name a column, or leave it out")
     return "" if told == name else told
 
 
-def _policy(name: str, key: str, value: object) -> str:
-    if not isinstance(value, str) or value not in POLICIES[key]:
-        told, takes = value if isinstance(value, str) else "", ", ".join(POLICIES[key])
-        raise DomainError(f"attributes.{name}.{key}", safe_repr(value), takes, nearest(told, POLICIES[key]))
+def read_policy(field: str, key: str, value: object, known: Sequence[str]) -> str:
+    """Return the value of a policy; raise DomainError unless it is known."""
+    if not isinstance(value, str) or value not in known:
+        told = value if isinstance(value, str) else ""
+        raise DomainError(f"{field}.{key}", safe_repr(value), ", ".join(known), nearest(told, known))
     return value
 
 

@@ -93,7 +93,7 @@ def rows_beyond(
     each = max(together(rows, count, share, BATCHES_A_WORKER * engine.workers), -(-count * len(pieces) // MOST_PARTS))
     salt = secrets.randbits(64)
     lookup_chunks = engine.scatter(through.cut(KEYS_SENT), "units") if through is not None else []
-    dealing = Dealing(domain, unit, tuple(names or domain.names), drop, None, count, each, salt, segment)
+    dealing = Dealing(domain, unit, tuple(names or domain.axis_names), drop, None, count, each, salt, segment)
     segment_bytes = engine.workers * segment * SEGMENT_BYTES
     in_memory = engine.shares_memory and rows * ROW_BYTES + segment_bytes <= memory * 3 // 4
     with engine.scratch() as use:
@@ -183,13 +183,13 @@ def find_faults(engine: Engine, table: Table) -> dict[str, Any]:
 
     The result is private.
     """
-    columns = table.domain.columns(table.domain.names)
+    columns = table.domain.columns(table.domain.axis_names)
     if not any(map(table.partitions[0].has, columns)):
         table.require(columns)  # raises an error that explains why none exists
     domain, whole = engine.broadcast(table.domain, "check"), Faults()
     for one in engine.map(faults_of, [(partition, domain) for partition in table.partitions], "check"):
         whole.join(one)
-    places = {name: place for place, name in enumerate(table.domain.names)}
+    places = {name: place for place, name in enumerate(table.domain.axis_names)}
     ordered = sorted(whole.tallies.items(), key=lambda item: (places[item[0][0]], item[0][1]))
     faults = [_fault_record(table, key, tally) for key, tally in ordered]
     affected = len({one["column"] for one in faults})

@@ -41,7 +41,8 @@ from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
-from dpscale.workload import Workload, WorkloadPart, family_distribution, family_names
+from dpscale.workload import Workload, WorkloadPart, family_distribution, family_named, family_names
+from dpscale.workload.sums import SUM
 
 
 class TableJob(Settings):
@@ -172,7 +173,11 @@ class TableJob(Settings):
         return PlanningProblem(workload, self.privacy.budget, self.data.max_rows_per_unit or 1)
 
     def read_domain(self) -> Domain:
-        return Domain.read(self.data.domain)
+        domain = Domain.read(self.data.domain)
+        known = [part for part in self.workload if part.family in family_names()]
+        return domain.with_squares(
+            [str(one.given.get("of")) for one in known if family_named(one.family).needs_squares]
+        )
 
     def build_workload(self, domain: Domain) -> Workload:
         """Return the workload over a domain."""
@@ -182,6 +187,9 @@ class TableJob(Settings):
         if self.output.joint:
             for built in workload.parts:
                 _check_joint(built, self.output.max_rows)
+        if workload.numbers and self.method.data_independent and self.reconstruction.form != "least_squares":
+            raise JobError("reconstruct.method", f"{self.reconstruction.name!r} with sums or means of"
+                           f" {', '.join(workload.numbers)}", "auto", "leave it out")  # fmt: skip
         return workload
 
     def to_dict(self) -> dict[str, Any]:
@@ -197,7 +205,9 @@ class TableJob(Settings):
 
 
 def _check_joint(part: WorkloadPart, most: int) -> None:
-    """Raise JobError for a set with too many queries to simulate their noise."""
+    """Raise JobError for means, and for a set with too many queries to simulate their noise."""
+    if part.statistic is not None:
+        raise JobError("output.joint", f"given with {part.name}", "linear queries", "leave it out")
     for names, count in zip(part.sets, part.counts, strict=True):
         if MOST_JOINT < count <= most:
             raise JobError("output.joint", f"{count:,} queries of family {part.name} over {', '.join(names)}",
@@ -241,6 +251,11 @@ def _add(workload: Workload, part: Part) -> None:
         raise JobError("workload.conditions", f"given for family {part.family!r}", f"family {PREDICATES} only",
                        "remove it")  # fmt: skip
     given = part.given if part.label is None else part.given | {"label": part.label}
+    if part.record_weight is not None:  # the sum of the number over the records that each query counts
+        workload.add(
+            SUM, part.degree, part.attributes, part.weight, of=part.record_weight, queries=part.family, **given
+        )
+        return
     workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric, **given)
 
 

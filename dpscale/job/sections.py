@@ -191,6 +191,7 @@ class Part(Settings):
     seed: int | None = None
     numeric: list[str] | None = None
     conditions: list[str] | None = None
+    record_weight: str | None = None
     label: str | None = Field(None, pattern=LABEL)
 
     @model_validator(mode="after")

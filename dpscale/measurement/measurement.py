@@ -53,39 +53,43 @@ def measure_block(
     record : mapping
         Canonical record of the measurement; with the secret it determines the noise.
     """
-    counts, stream = project(marginal, block), open_stream(secret, "noise", record)
-    total = draw.multiplier * int(counts.sum() + 1)
+    exact, stream = project(marginal, block), open_stream(secret, "noise", record)
+    counts, (multiplier, left) = exact.counts, divmod(draw.multiplier, exact.denominator)
+    if left:  # the counts would be rounded
+        raise JobError("run directory", f"noise of {', '.join(block.attributes)} that is not for its numbers",
+                       "the original plan", "start a new run")  # fmt: skip
+    total = multiplier * int(counts.sum() + 1)
     largest = math.prod(factor.largest for factor in block.factors) * total
     if largest < SAFE and draw.fits_words and _multiplications(block) < LARGE:
-        return _in_words(block, draw, counts, stream)
+        return _in_words(block, draw, counts, multiplier, stream)
     if largest < MOST_WIDE and total < MOST_COUNTS:
-        return _in_limbs(block, draw, counts, stream)
-    return _unbounded(block, draw, counts, stream)
+        return _in_limbs(block, draw, counts, multiplier, stream)
+    return _unbounded(block, draw, counts, multiplier, stream)
 
 
-def _in_words(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
+def _in_words(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
     noise, values = draw.words(stream, math.prod(block.rows)).reshape(block.rows), _product(block, counts)
-    values *= draw.multiplier
+    values *= multiplier
     values += noise
     floats = noise.view(np.float64)  # reuse the memory: new pages of a large array cost more than writing to them
     floats[...] = values
     return floats
 
 
-def _in_limbs(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
+def _in_limbs(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
     from dpscale.measurement import wide  # imports numba
 
-    limbs, bits = wide.limb_product(block.factors, counts * draw.multiplier)
+    limbs, bits = wide.limb_product(block.factors, counts * multiplier)
     high, low = draw.halves(stream, math.prod(block.rows))
     out = np.empty(block.rows)
     wide.noisy_floats(limbs, np.uint64(bits), high, low, out.reshape(-1))
     return out
 
 
-def _unbounded(block: Block, draw: Draw, counts: Integers, stream: KeyedStream) -> NDArray[np.float64]:
+def _unbounded(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
     high, low = draw.halves(stream, math.prod(block.rows))
     noise = (high.astype(object) * 2**64 + low.astype(object)).reshape(block.rows)
-    return np.asarray(_product(block, counts.astype(object)) * draw.multiplier + noise, dtype=np.float64)
+    return np.asarray(_product(block, counts.astype(object)) * multiplier + noise, dtype=np.float64)
 
 
 def _multiplications(block: Block) -> int:
@@ -97,15 +101,20 @@ def _multiplications(block: Block) -> int:
     return number
 
 
-def project(marginal: ExactMarginal, block: Block) -> Integers:
-    """Return the exact marginal on the attributes of a block, as a new array."""
+def project(marginal: ExactMarginal, block: Block) -> ExactMarginal:
+    """Return the exact marginal on the attributes of a block, with a new array."""
     others = tuple(i for i, name in enumerate(marginal.attributes) if name not in block.attributes)
     if len(marginal.attributes) - len(others) != len(block.attributes):
         got = f"{', '.join(block.attributes)} cannot be measured from {', '.join(marginal.attributes)}"
         raise JobError("run directory", got, "the original plan", "start a new run")
     if not others:
-        return np.array(marginal.counts, dtype=np.int64)
-    return np.asarray(marginal.counts.sum(axis=others, dtype=np.int64))
+        return ExactMarginal(block.attributes, np.array(marginal.counts, dtype=np.int64), marginal.denominators)
+    counts = np.asarray(marginal.counts.sum(axis=others, dtype=np.int64))
+    if not marginal.denominators:
+        return ExactMarginal(block.attributes, counts)
+    whole = math.prod(marginal.denominators[axis] for axis in others)  # all parts of a record: divides exactly
+    left = tuple(one for axis, one in enumerate(marginal.denominators) if axis not in others)
+    return ExactMarginal(block.attributes, counts // whole, left)
 
 
 def _product(block: Block, counts: Integers) -> Integers:

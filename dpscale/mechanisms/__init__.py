@@ -133,6 +133,10 @@ def plan_problem(named: Mechanism, problem: PlanningProblem, options: Settings, 
     if not problem.workload.weighs:
         raise JobError("workload.weight", "0 for every query that is not all zeros", "a weight above 0",
                        "give a weight above 0 to the queries to answer")  # fmt: skip
+    if problem.workload.numbers and not named.data_independent:
+        numbers = ", ".join(problem.workload.numbers)
+        raise PlanError("workload.of", f"sums or means of {numbers} by {named.name}",
+                        "a mechanism with a fixed plan", f"use {DEFAULT}, or ask for counts only")  # fmt: skip
     try:
         with one_thread():
             return named.plan(problem, options, tools)

@@ -30,6 +30,7 @@ from dpscale.reconstruction.low_order import fully_measured
 from dpscale.workload import Workload, WorkloadPart
 
 MEASURED = 64  # bytes per cell or strategy row: counts, their product, noise in words, floats
+GROUP = 1000  # records of a group whose mean's error is stated
 FORMS = ("least_squares", "low_order", "measurements", "residuals")
 
 
@@ -165,10 +166,14 @@ class FixedPlan:
         ]
 
     def _expected(self, part: WorkloadPart, attributes: AttributeSet, scale: float) -> Mapping[str, Any]:
-        accuracy, queries = self.plan.accuracy, part.count(attributes)
-        total = accuracy.summed_variance(part, attributes)
-        error, name = scale * math.sqrt(total / queries), f"{part.name}-{len(attributes)}"
-        return {"name": name, "attributes": attributes, "queries": queries, "error": error}
+        accuracy, queries, shown = self.plan.accuracy, part.count(attributes), part.shown(attributes)
+        error, unit = scale * math.sqrt(accuracy.summed_variance(part, attributes) / queries), part.unit(attributes)
+        if part.statistic is not None:
+            power = part.statistic.power
+            error = part.statistic.half_range**power * error / GROUP
+            unit = f"{unit}{'²' * (power > 1)}, of {GROUP:,} records"
+        return {"name": f"{part.name}-{len(shown)}", "attributes": shown, "queries": queries, "error": error,
+                "unit": unit}  # fmt: skip
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
         cost = (("Laplace", "noise: discrete, exact; pure differential privacy, δ = 0") if self.noise == LAPLACE
@@ -268,7 +273,7 @@ def marginal_plan(
     notes : tuple of str
         Remarks for the user.
     """
-    given = Blocks.of(workload.domain.names, blocks)
+    given = Blocks.of(workload.domain.axis_names, blocks)
     error = accuracy_of(workload.domain, given).total_error(workload)
     return Plan(workload, name, given, error, min(bound * variance_factor(given[0].noise), error), notes)
 

@@ -64,7 +64,7 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
         Block(sub.attributes, tuple(factors[name] for name in sub.attributes), share, noise=noise)
         for sub, share in zip(subs, shares, strict=True)
     )
-    blocks = Blocks.of(workload.domain.names, made)
+    blocks = Blocks.of(workload.domain.axis_names, made)
     return Plan(workload, NAME, blocks, error, uniform_bound(subs, noise))
 
 

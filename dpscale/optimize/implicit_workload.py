@@ -98,7 +98,7 @@ def implicit(workload: Workload, relative: bool = False) -> Implicit:
         If a joint family or array covers several attributes.
     """
     used = {name for part in workload.parts for names in _weighed(part) for name in names}
-    names = tuple(name for name in workload.domain.names if name in used)
+    names = tuple(name for name in workload.domain.axis_names if name in used)
     merged: dict[tuple[str, ...], Product] = {}
     for part in workload.parts:
         for attributes, weight in _weighed(part).items():
@@ -118,7 +118,7 @@ def explicit_gram(
     Raises PlanError if there are more than `limit` cells.
     """
     used = {name for part in workload.parts for names in _weighed(part) for name in names}
-    names = tuple(name for name in workload.domain.names if name in used)
+    names = tuple(name for name in workload.domain.axis_names if name in used)
     sizes, cells = workload.domain.shape(names), workload.domain.cells(names)
     if cells > limit:
         raise PlanError("workload", f"{cells} cells over {', '.join(names)}", f"at most {limit} cells as one matrix",

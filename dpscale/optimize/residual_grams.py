@@ -45,7 +45,7 @@ def _weights_by_family(workload: Workload) -> dict[str, dict[tuple[str, ...], fl
 
     Weights are summed by columns in the order of the sets.
     """
-    names = workload.domain.names
+    names = workload.domain.axis_names
     place, seen = {name: i for i, name in enumerate(names)}, dict[str, None]()
     columns: dict[tuple[str, ...], list[tuple[Integers, Floats]]] = defaultdict(list)
     for part in workload.parts:
@@ -77,7 +77,7 @@ def _families(
 ) -> Iterator[tuple[str, Flags | slice]]:
     """Yield the families of sets of one degree with a mask of the attributes that they use, one set after the other."""
     if part.factorizes:
-        keys = [family.key for family in part.families(part.domain.names)]
+        keys = [family.key for family in part.families(part.domain.axis_names)]
         families = list(dict.fromkeys(keys))
         of = np.array([families.index(key) for key in keys])
         yield from ((family, of[places] == number) for number, family in enumerate(families))
@@ -281,7 +281,7 @@ class _Spaces:
 
     def counts(self) -> Counter[Demand]:
         """Return the multiplicity of each demand, in order of first occurrence."""
-        residuals = RequestedResiduals(self.workload.domain.names)
+        residuals = RequestedResiduals(self.workload.domain.axis_names)
         for part in self.workload.parts:
             residuals.add(part.sets, part.weights, self._kinds(part), partial(self._leaves, part))
         classes = [one for degree in residuals.degrees() for one in self._classes(residuals, degree)]
@@ -300,7 +300,7 @@ class _Spaces:
 
     def _kinds(self, part: WorkloadPart) -> Integers:
         """Return a number for each attribute that encodes its kind and its role in the part."""
-        names, roles = self.workload.domain.names, max(2, len(part.axis_families))
+        names, roles = self.workload.domain.axis_names, max(2, len(part.axis_families))
         return np.array([roles * self.kind_of.get(name, -1) + part.role(name) for name in names], np.int64)
 
     def _leaves(self, part: WorkloadPart, names: AttributeSet) -> list[Left]:

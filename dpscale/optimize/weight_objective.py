@@ -190,16 +190,16 @@ class ObjectivePoint:
         return self.tokens[token].slope
 
     def _count(self, value: float, number: int) -> float:
-        """Add n φ(L) and return n φ'(L)."""
+        """Add n φ(L) and return n φ'(L); 0 instead of infinity at L = 0, where queries vanish on a space."""
         power = rooted(self.weighed.noise)
         self.value += number * value**power
-        return number * power * value ** (power - 1)
+        return number * power * value ** (power - 1) if value > 0 else 0.0
 
     def _add_total(self, terms: Mapping[Term, float], number: int) -> None:
         pieces = {term: self._reduced(term) for term in terms if isinstance(term, Joint)}
         value = sum(weight * (float((pieces[term] ** 2).sum()) if isinstance(term, Joint) else self._outside(term))
                     for term, weight in terms.items())  # fmt: skip
-        rate = self._count(value, number) if value > 0 else 0.0
+        rate = self._count(value, number)
         for term, weight in terms.items():
             if isinstance(term, Joint):
                 self._by_queries(term, 2 * rate * weight * pieces[term])

@@ -168,7 +168,7 @@ def accuracy_of(domain: Domain, blocks: Sequence[Block], variances: Sequence[flo
     variances : sequence of float, optional
         Noise variance of each block in lattice units; by default that of the plan at privacy cost 1.
     """
-    columns = Blocks.of(domain.names, blocks)
+    columns = Blocks.of(domain.axis_names, blocks)
     drawn = columns.unit_variances.tolist() if variances is None else variances
     kind = IndependentResiduals if columns.commutes else CoupledResiduals
     return kind(domain, columns, drawn)

@@ -201,7 +201,7 @@ def _order(sets: AttributeSets) -> Integers:
 
 def _ranks(domain: Domain, sets: AttributeSets, order: Integers) -> Integers:
     """Return the rank of each set as a source: fewer cells first, ties in reverse domain order."""
-    logs = np.log2(np.array(domain.shape(domain.names), np.float64))
+    logs = np.log2(np.array(domain.shape(domain.axis_names), np.float64))
     cells = np.round(sets.sums(logs), DIGITS)
     ranks = np.empty(len(order), np.int64)
     ranks[order[np.lexsort((-np.arange(len(order)), cells[order]))]] = np.arange(len(order))

@@ -64,7 +64,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Convert the blocks to columns."""
-        object.__setattr__(self, "blocks", Blocks.of(self.workload.domain.names, self.blocks))
+        object.__setattr__(self, "blocks", Blocks.of(self.workload.domain.axis_names, self.blocks))
 
     def __repr__(self) -> str:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"

@@ -69,7 +69,7 @@ def _known(blocks: Blocks) -> bool:
 
 def _shapes(blocks: Blocks, domain: Domain) -> bool:
     """Return whether the axes of every block's strategy have the sizes of its attributes."""
-    sizes = np.array(domain.shape(domain.names), np.int64)
+    sizes = np.array(domain.shape(domain.axis_names), np.int64)
     axes = [_axes(strategy) for strategy in blocks.strategies]
     degrees = np.array([len(one) for one in axes], np.int64)[blocks.which]
     if not (degrees == blocks.sets.degrees).all():
@@ -196,17 +196,17 @@ def read_plan(folder: Path, workload: Workload) -> Plan:
 def _blocks(
     domain: Domain, strategies: Sequence[Sequence[str]], factors: Mapping[str, Factor], columns: Arrays
 ) -> tuple[Blocks, CountSources]:
-    sets = AttributeSets(domain.names, columns["members"], columns["ends"])
+    sets = AttributeSets(domain.axis_names, columns["members"], columns["ends"])
     made = tuple(tuple(factors[key] for key in keys) for keys in strategies)
     blocks = Blocks(sets, made, *(columns[name] for name in ("strategy", "share", "whole", "noise")))
-    counted = AttributeSets(domain.names, columns["counted"], columns["counted_ends"])
+    counted = AttributeSets(domain.axis_names, columns["counted"], columns["counted_ends"])
     return blocks, CountSources(counted, columns["source"])
 
 
 def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: CountSources, domain: Domain) -> None:
     """Raise JobError unless the blocks are those of plan.json and can be measured."""
-    same = record == {"count": len(blocks), "sha256": blocks.digest}
-    if not same or not is_consistent(blocks.sets, len(domain)) or not has_sources(sources, len(blocks), len(domain)):
+    same, axes = record == {"count": len(blocks), "sha256": blocks.digest}, len(domain.axes)
+    if not same or not is_consistent(blocks.sets, axes) or not has_sources(sources, len(blocks), axes):
         raise JobError("run directory", f"the plan in {folder} has other blocks than its plan.json says",
                        "the original plan", "start a new run")  # fmt: skip
     if not fits_domain(blocks, domain):

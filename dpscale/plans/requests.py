@@ -19,6 +19,7 @@ import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
+from dpscale.domain import Domain
 from dpscale.plans.attribute_sets import CountSources
 from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.measurement_plan import MeasurementRequest
@@ -103,20 +104,24 @@ def make_schedule(plan: Plan, budget: float, rows_per_unit: int = 1) -> Schedule
     """
     if len(np.unique(plan.blocks.noise)) != 1:  # no mechanism makes such a plan; β and ε do not add
         raise PlanError("plan", "blocks of both kinds of noise", "one kind", "plan again, in a new run")
-    first, which = _block_classes(plan.blocks)
-    kinds = tuple(draw_of(plan.blocks[index], Fraction(budget), rows_per_unit) for index in first)
+    first, which = _block_classes(plan.blocks, plan.domain)
+    domain, amount = plan.domain, Fraction(budget)
+    some = (plan.blocks[index] for index in first)
+    kinds = tuple(draw_of(one, amount, rows_per_unit, domain.denominator(one.attributes)) for one in some)
     schedule = Schedule(Draws(kinds, which))
     if schedule.cost > Fraction(budget):
         raise PlanError("privacy", f"a budget of {budget:g}, too small to divide", "a larger budget", "increase it")
     return schedule
 
 
-def _block_classes(blocks: Blocks) -> tuple[list[int], NDArray[np.int32]]:
-    """Return the first block of every pair of strategy and share, in block order, and the class of each block."""
-    keys = np.stack([blocks.which.astype(np.int64), blocks.share.view(np.int64)])
+def _block_classes(blocks: Blocks, domain: Domain) -> tuple[list[int], NDArray[np.int32]]:
+    """Return the first block of every triple of strategy, share and denominator, in block order, and each block's."""
+    keys = [blocks.which.astype(np.int64), blocks.share.view(np.int64)]
+    if domain.numbers:
+        keys.append(np.array([domain.denominator(names) for names in blocks.sets], np.int64))
     order = np.lexsort(keys)
     new = np.ones(len(order), np.bool_)
-    new[1:] = (np.diff(keys[:, order]) != 0).any(axis=0)
+    new[1:] = (np.diff(np.stack(keys)[:, order]) != 0).any(axis=0)
     group = np.empty(len(order), np.int64)
     group[order] = np.cumsum(new) - 1
     first = order[new]  # the sort is stable, so this is the first of its kind
@@ -125,12 +130,12 @@ def _block_classes(blocks: Blocks) -> tuple[list[int], NDArray[np.int32]]:
     return np.sort(first).tolist(), rank[group]
 
 
-def draw_of(block: Block, budget: Fraction, rows_per_unit: int) -> Draw:
-    """Return the draw of one block, which uses its share of the budget."""
+def draw_of(block: Block, budget: Fraction, rows_per_unit: int, denominator: int = 1) -> Draw:
+    """Return the draw of one block, which uses its share of the budget; see `gaussian_draw` for the denominator."""
     amount, what = Fraction(block.share) * budget, ", ".join(block.attributes) or "the total"
     if block.noise == LAPLACE:
-        return laplace_draw(block.l1_sensitivity, amount, rows_per_unit, what)
-    return gaussian_draw(block.squared_l2_sensitivity, amount, rows_per_unit, what)
+        return laplace_draw(block.l1_sensitivity, amount, rows_per_unit, what, denominator)
+    return gaussian_draw(block.squared_l2_sensitivity, amount, rows_per_unit, what, denominator)
 
 
 RECORD_VERSION = 1

@@ -117,7 +117,7 @@ Draw = GaussianDraw | LaplaceDraw
 Costs = tuple[Fraction, int]  # (cost of one, number of them)
 
 
-def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str) -> GaussianDraw:
+def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str, denominator: int = 1) -> GaussianDraw:
     """Return the noise with which a strategy costs `cost` (β) or slightly less, never more.
 
     The last argument names the measurement in the PlanError for a budget that is too small.
@@ -129,9 +129,11 @@ def gaussian_draw(squared_l2: int, cost: Fraction, rows_per_unit: int, what: str
     cost : Fraction
     rows_per_unit : int
         Contribution bound.
+    denominator : int
+        Number that divides the multiplier, so that counts in units of 1/denominator records are measured exactly.
     """
     exact = Fraction(squared_l2 * rows_per_unit**2) / cost
-    multiplier = 1
+    multiplier = denominator
     while multiplier**2 * exact < FINE:
         multiplier *= 2
     variance = math.ceil(multiplier**2 * exact) + SMOOTHING
@@ -148,10 +150,10 @@ def restored_gaussian(multiplier: int, variance: int, squared_l2: int, rows_per_
     return GaussianDraw(multiplier, variance, Fraction(moved, variance - SMOOTHING))
 
 
-def laplace_draw(l1: int, epsilon: Fraction, rows_per_unit: int, what: str) -> LaplaceDraw:
+def laplace_draw(l1: int, epsilon: Fraction, rows_per_unit: int, what: str, denominator: int = 1) -> LaplaceDraw:
     """Return the noise with which a strategy of L1 sensitivity `l1` costs `epsilon` or slightly less, never more."""
     exact = Fraction(l1 * rows_per_unit) / epsilon
-    multiplier = 1
+    multiplier = denominator
     while multiplier * exact < FINE:
         multiplier *= 2
     scale = math.ceil(multiplier * exact)

@@ -227,8 +227,10 @@ def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
 
     Raises PlanError unless all 1-way marginals are among them.
     """
-    sets = [subset for subset, estimator in plan.accuracy.residuals.items() if estimator.spans_all]
-    requested = {name for part in plan.workload.parts for subset in part.sets for name in subset}
+    numbers = plan.domain.number_names
+    residuals = ((subset, one) for subset, one in plan.accuracy.residuals.items() if numbers.isdisjoint(subset))
+    sets = [subset for subset, estimator in residuals if estimator.spans_all]
+    requested = {name for part in plan.workload.parts for subset in part.sets for name in subset} - numbers
     names = [name for name in plan.domain.names if name in requested or any(name in subset for subset in sets)]
     if () not in sets or any((name,) not in sets for name in names):
         raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way marginal completely",

@@ -18,6 +18,7 @@ from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import Flags, Integers, NDArray
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, numbered
+from dpscale.domain.number import Number
 from dpscale.records.column_values import Numbers, days, numbers
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -81,7 +82,7 @@ def _encode_plain(attribute: Attribute, column: pa.Array) -> Codes | None:
     values = column.to_numpy(zero_copy_only=False)
     if not len(values) or int(values.min()) < attribute.low or int(values.max()) > attribute.high:
         return None
-    width = code_type(attribute.size)
+    width = code_type(attribute.code_count)
     codes = values.astype(width)
     return codes - width.type(attribute.low % (1 << 8 * width.itemsize)) if attribute.low else codes
 
@@ -91,7 +92,7 @@ def _encode_dictionary(attribute: Attribute, column: pa.DictionaryArray, dropped
     cells, rows = _entries(attribute, column)
     if cells.min() < 0:
         return _codes(attribute, cells[rows], dropped)
-    return cells.astype(code_type(attribute.size))[rows]
+    return cells.astype(code_type(attribute.code_count))[rows]
 
 
 def _entries(attribute: Attribute, column: pa.DictionaryArray) -> tuple[Integers, NDArray[np.int64]]:
@@ -112,7 +113,7 @@ def _codes(attribute: Attribute, cells: NDArray[np.signedinteger[Any]], dropped:
         assert dropped is not None
         dropped |= cells == DROPPED
         cells = np.maximum(cells, 0)
-    return cells.astype(code_type(attribute.size))
+    return cells.astype(code_type(attribute.code_count))
 
 
 def _refused(attribute: Attribute, worst: int) -> RefusedValue:
@@ -122,20 +123,28 @@ def _refused(attribute: Attribute, worst: int) -> RefusedValue:
     return error
 
 
+def field_of(attribute: Attribute) -> str:
+    """Return the table of the domain file that defines an attribute."""
+    return f"{'numbers' if attribute.kind == 'number' else 'attributes'}.{attribute.name}"
+
+
 def _null(attribute: Attribute) -> tuple[str, str, str]:
-    remedy = f'set nulls = "category" or "drop" for attributes.{attribute.name}'
+    choices = '"skip", "zero" or "drop"' if attribute.kind == "number" else '"category" or "drop"'
+    remedy = f"set nulls = {choices} for {field_of(attribute)}"
     return "a null", "no nulls, as the domain file says", remedy
 
 
 def _unparsable(attribute: Attribute) -> tuple[str, str, str]:
     what = "date" if attribute.kind == "date" else "number"
-    remedy = f'set unparsable = "category" or "drop" for attributes.{attribute.name}'
+    choices = '"drop"' if attribute.kind == "number" else '"category" or "drop"'
+    remedy = f"set unparsable = {choices} for {field_of(attribute)}"
     return f"a text that is no {what}", f"{what}s", remedy
 
 
 def _beyond(attribute: Attribute) -> tuple[str, str, str]:
     choices = '"category" or "drop"' if attribute.values else '"clip", "category" or "drop"'
-    remedy = f"set outside = {choices} for attributes.{attribute.name}, or widen its domain"
+    choices = '"clip" or "drop"' if attribute.kind == "number" else choices
+    remedy = f"set outside = {choices} for {field_of(attribute)}, or widen its domain"
     return "a value outside the domain", "only values of the domain file", remedy
 
 
@@ -172,8 +181,10 @@ def judged(attribute: Attribute, column: pa.Array) -> Integers:
 
 
 def null_cell(attribute: Attribute) -> int:
-    """Return the cell of a null; negative if nulls are dropped or refused."""
-    return {"category": attribute.null_cell, "drop": DROPPED}.get(attribute.nulls, NULL)
+    """Return the code of a null; negative if nulls are dropped or refused."""
+    if attribute.null_code >= 0:
+        return attribute.null_code
+    return DROPPED if attribute.nulls == "drop" else NULL
 
 
 def _outside_cell(attribute: Attribute) -> int:
@@ -216,7 +227,7 @@ def _answers(column: pa.Array) -> pa.Array:
 
 
 def _wrong_type(attribute: Attribute, kind: pa.DataType, takes: str) -> DataError:
-    remedy = f"change the kind of attributes.{attribute.name}, or convert the column"
+    remedy = f"change the kind of {field_of(attribute)}, or convert the column"
     return DataError(f"data column {attribute.name!r}", f"type {kind}", takes, remedy)
 
 
@@ -226,6 +237,8 @@ def _cells_of(attribute: Attribute, values: NDArray[Any]) -> Integers:
         return _number_category_cells(attribute, values)
     if attribute.kind == "bins":
         return _bin_cells(attribute, values)
+    if isinstance(attribute, Number):
+        return _steps(attribute, values)
     if attribute.kind == "date":
         values = numbered(attribute.by, values)
     return _integer_cells(attribute, values) if attribute.step == 1 else _rounded_cells(attribute, values)
@@ -243,6 +256,16 @@ def _rounded_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
     steps = np.floor((np.asarray(values, np.float64) - attribute.low) / attribute.step + 0.5)
     nearest = np.clip(steps, 0, attribute.listed - 1)
     return _outside(attribute, nearest.astype(np.int64), nearest == steps)
+
+
+def _steps(number: Number, values: NDArray[Any]) -> Integers:
+    """Return the number of steps from the low end to each clipped value, rounded; ties are rounded up."""
+    low, high = number.ends
+    clipped = np.clip(np.asarray(values, np.float64), low, high)
+    per_unit, step = float(1 / number.unit), float(number.unit)
+    steps = clipped * per_unit if per_unit >= 1 else clipped / step
+    nearest = np.clip(np.floor(steps + 0.5).astype(np.int64) - number.low, 0, number.steps)
+    return _outside(number, nearest, clipped == values)
 
 
 def _bin_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:

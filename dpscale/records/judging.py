@@ -58,7 +58,7 @@ def _worst(attribute: Attribute, column: pa.Array) -> int:
 def refused_of(domain: Domain, names: Sequence[str], found: Sequence[Worst]) -> RefusedValue | None:
     """Return one error for all attributes with refused values, in domain order; None if there are none."""
     codes = dict(zip(names, np.minimum.reduce([one.codes for one in found]).tolist(), strict=True))
-    worst = {name: codes[name] for name in domain.names if codes.get(name, 0) < 0}
+    worst = {name: codes[name] for name in domain.axis_names if codes.get(name, 0) < 0}
     return refusal(domain, worst) if worst else None
 
 
@@ -98,9 +98,9 @@ class Faults:
 def faults_of(partition: Partition, domain: Domain) -> Faults:
     """Return all faults in a partition: missing columns, wrong types and refused values."""
     found, sound = Faults(), list[Attribute]()
-    columns = [one.column for one in domain.attributes]
+    columns = [one.column for one in domain.axes]
     present = set(partition.columns() if partition.format.lists_columns else columns)
-    for one in domain.attributes:
+    for one in domain.axes:
         fault = _column_fault(partition, one) if one.column in present else ABSENT
         if fault:
             found.add((one.name, fault), Tally(files={partition.path}))

@@ -85,7 +85,7 @@ def columns_of(schema: pa.Schema, names: Sequence[str], domain: Domain) -> Colum
 def _columns_of(asked: _PageRequest) -> Columns:
     schema, domain = asked.schema, asked.domain
     places = {name: place for place, name in enumerate(schema.names)}
-    known = [name for name in asked.names if name in domain.alone and domain[name].size <= MOST_CELLS]
+    known = [name for name in asked.names if name in domain.alone and domain[name].code_count <= MOST_CELLS]
     names = tuple(name for name in known if plain_type(schema.field(places[name]).type) is not None)
     fields, attributes = [schema.field(places[name]) for name in names], [domain[name] for name in names]
     kinds = tuple(plain_type(field.type) for field in fields)
@@ -99,7 +99,7 @@ def _columns_of(asked: _PageRequest) -> Columns:
         kinds,
         np.array([places[name] for name in names], np.int64),
         np.array([field.nullable for field in fields], bool),
-        np.array([one.size for one in attributes], np.int64),
+        np.array([one.code_count for one in attributes], np.int64),
         np.array([null_cell(one) for one in attributes], np.int64),
         np.array(whole, bool),
         np.array(numbers, np.int64).reshape(-1, 4),

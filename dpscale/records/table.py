@@ -259,7 +259,7 @@ class Table:
                 FIELD, f"{where}, which no folder name or partition matches", "a filter that matches a file", "fix it"
             )
         first = parts[0]
-        known = [*self.domain.names, *dict(first.fixed)]
+        known = [*self.domain.axis_names, *dict(first.fixed)]
         for one in first.where.conditions:
             check_column(one, [one.column] if first.has(one.column) else (), known)
             check_type(one, first.kind(one.column))
@@ -288,7 +288,7 @@ class Table:
         present = first.columns() if first.format.lists_columns else columns
         for name in columns:
             if name not in present:
-                known = self.domain.columns(self.domain.names)
+                known = self.domain.columns(self.domain.axis_names)
                 there = [one for one in known if one in present]
                 raise missing_column(name, first.path, there, first.dialect.format)
 

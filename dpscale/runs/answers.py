@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.answers.ratios import Figures
 from dpscale.base.arrow import pa, pq
 from dpscale.base.numerics import AttributeSet, Floats, Integers32
 from dpscale.domain import Domain
@@ -47,7 +48,7 @@ DESCRIPTIONS = {
     "std_error": "standard error in records; not a number: none is told",
 }
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}
-SetAnswers = tuple[AttributeSet, Floats, Floats]  # a set's estimates and standard errors, flat
+SetAnswers = tuple[AttributeSet, Figures]  # a set's estimates, standard errors and intervals, flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class AnswerColumns:
     domain : Domain
     part : WorkloadPart
     degree : int
-        Number of attributes of each set.
+        Number of names that identify a query of each set.
     intervals : str
         Description of `low` and `high`; "" for separate 95 % intervals.
     """
@@ -110,19 +111,17 @@ class AnswerColumns:
     def axes(self) -> range:
         return range(1, self.degree + 1)
 
-    def table(self, answers: Sequence[SetAnswers], half_widths: Sequence[Floats]) -> pa.Table:
-        """Return the rows of some sets as an Arrow table; `half_widths` are those of the intervals of each set."""
-        sets, counts = [names for names, *_ in answers], [len(values) for _, values, _ in answers]
-        estimate, error = (np.concatenate([one[k] for one in answers]) for k in (1, 2))
-        half = np.concatenate(half_widths)
+    def table(self, answers: Sequence[SetAnswers]) -> pa.Table:
+        """Return the rows of some sets as an Arrow table."""
+        sets, counts = [names for names, _ in answers], [len(own.estimates) for _, own in answers]
+        figures = (np.concatenate([own[k] for _, own in answers]) for k in range(len(FIGURES)))
         named = [self._name_column([names[axis - 1] for names in sets], counts) for axis in self.axes]
         selection = [column for axis in self.axes for column in self._selection_columns(axis - 1, sets)]
         which = [np.arange(count, dtype=np.int32) for count in counts]
         numbers = [] if self.part.ends else [np.concatenate(which).astype(np.int64)]
         if self.part.query_texts:
             numbers = [_texts_column([self.part.query_texts], which)]
-        return pa.table([*named, *selection, *numbers, estimate, error, estimate - half, estimate + half],
-                        schema=self.schema)  # fmt: skip
+        return pa.table([*named, *selection, *numbers, *figures], schema=self.schema)
 
     def _name_column(self, names: Sequence[str], counts: Sequence[int]) -> pa.DictionaryArray:
         known: dict[str, int] = {}
@@ -177,7 +176,7 @@ class Labels:
     @cached_property
     def numeric(self) -> bool:
         """Whether all labels are integers or null."""
-        return all(isinstance(label, int | None) for one in self.domain.attributes for label in one.labels)
+        return all(isinstance(label, int | None) for one in self.domain.axes for label in one.labels)
 
     def column(self, names: Sequence[str], cells: Sequence[Integers32]) -> pa.Array:
         """Return the labels of cells of several attributes as one column.
@@ -217,7 +216,7 @@ def write_index(folder: Path, parts: Sequence[WorkloadPart], rows: Mapping[str, 
         is the list of file names.
     """
     families = pa.array([part.name for part in parts], pa.string())
-    sets = [list(names) for part in parts for names in part.sets]
+    sets = [list(part.shown(names)) for part in parts for names in part.sets]
     text, errors = pa.dictionary(pa.int32(), pa.string()), rows["rms_error"]
     columns = {
         "part": pa.array(rows["part"], pa.int32()),

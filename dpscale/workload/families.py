@@ -17,10 +17,12 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.base.plugins import all_names, distribution_of, load
 from dpscale.base.settings import checked, setting
 from dpscale.domain import Domain
-from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily, Shape
+from dpscale.workload.family import Family, ProductFamily
 from dpscale.workload.listed import LABEL, PREDICATE, TOTAL, QueryTexts, axis_queries
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.predicates import FIELD
+from dpscale.workload.query_family import End, JointFamily, QueryFamily, Shape
+from dpscale.workload.sums import Means, Sums, Variances, number_queries
 
 
 class Affine(JointFamily):
@@ -184,7 +186,8 @@ class ProductQueries(ProductFamily):
         for name in dict.fromkeys(name for names in sets for name in names):
             if name not in given:
                 raise JobError(FIELD, f"none for attribute {name!r}", "queries for every attribute", "add them")
-            made._by[name], made._named[name] = axis_queries(given[name], domain, name, _named_family)
+            own = number_queries(given[name], domain, name) or axis_queries(given[name], domain, name, _named_family)
+            made._by[name], made._named[name] = own
         return made
 
     def _given(self) -> Mapping[str, Any]:
@@ -206,7 +209,21 @@ def _named_family(name: str) -> Family | None:
 
 
 FAMILIES: dict[str, QueryFamily] = {
-    one.name: one for one in (MARGINAL, PREFIX, RANGE, CIRCULAR, Affine(), Abs(), Random(), Hybrid(), ProductQueries())
+    one.name: one
+    for one in (
+        MARGINAL,
+        PREFIX,
+        RANGE,
+        CIRCULAR,
+        Affine(),
+        Abs(),
+        Random(),
+        Hybrid(),
+        ProductQueries(),
+        Sums(),
+        Means(),
+        Variances(),
+    )
 }
 GROUP = "dpscale.families"
 JOINT = "-joint"  # ends the label of conditions that are no conjunctions

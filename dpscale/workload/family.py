@@ -1,99 +1,28 @@
-"""Query families: the interface of a family of queries, and default forms that need its matrix or its intervals alone.
+"""One-way families: their interface, and default forms that need only the matrix or the intervals of the queries.
 
 A one-way family is a 0/1 matrix W of m queries on n cells that is never built for large n. `gram` is WᵀW and `trace`
 its trace; `answers` applies W along an axis; `quadratic` is the diagonal of W S Wᵀ for a symmetric S (the variance of
 each query for covariance S); `means` is W1/n (the part of a query that remains when its axis is averaged). `matrix`
-builds W for tests and small cases. k-way queries are all products of one-way queries. A joint family has queries over
-whole attribute sets.
+builds W for tests and small cases. k-way queries are all products of one-way queries.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
-from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import AttributeSet, Floats, Integers
-from dpscale.base.settings import Settings
-from dpscale.domain import Domain
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats, Integers
+from dpscale.workload.query_family import VALUE, End, QueryFamily, Statistic
 from dpscale.workload.wide import BlockRun, Cut, check_wide, is_wide, weighted_piece
 
-MOST_ENTRIES, MOST_LISTED, CHUNK = 1 << 28, 1 << 22, 1 << 12
-Shape = tuple[int, ...]
+MOST_LISTED, CHUNK = 1 << 22, 1 << 12
 NEGLIGIBLE = 1e-12  # of the largest eigenvalue
 STRETCH = 1024  # cells of a stretch of a long axis in a lower bound
-
-
-class End(NamedTuple):
-    """A cell that names a query: its column in files, the end of its column's name in tables, and a description."""
-
-    column: str
-    suffix: str
-    description: str
-    is_text: bool = False  # a text of the query, not the label of a cell
-
-
-VALUE = End("value", "", "label that the query asks for; null: missing values")
-FIRST = End("low", "from", "label of the first value that the query counts, or lower end of the 95 % interval")
-LAST = End("high", "to", "label of the last value that the query counts, or upper end of the 95 % interval")
-
-
-class QueryFamily(Settings):
-    """Family of queries. Its parameters are fields, which a job and `Workload.add` set by their names.
-
-    Attributes
-    ----------
-    name : str
-        Name in job files, tables and stored results.
-    cumulative : bool
-        Whether the queries are running sums over the cells of an axis, or differences of two.
-    """
-
-    name: ClassVar[str]
-    cumulative: ClassVar[bool] = False
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Parameters by name, as in a job file."""
-        return self.model_dump(mode="json")
-
-    @property
-    def Options(self) -> type[QueryFamily]:  # noqa: N802
-        """Model of the parameters."""
-        return type(self)
-
-    @cached_property
-    def key(self) -> str:
-        """Text that identifies the queries: the name with the values of the parameters."""
-        return "/".join([self.name, *map(repr, self.parameters.values())])
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (type(self) is type(other) and self.key == other.key)  # type: ignore[attr-defined]
-
-    @property
-    def title(self) -> str:
-        """Name of the queries in tables and stored results."""
-        return self.name
-
-    def distinct(self, names: Collection[str]) -> Self:
-        """Return the family with a title that is not among `names`, if it has a choice."""
-        return self
-
-    def own_sets(self, domain: Domain) -> tuple[AttributeSet, ...] | None:
-        """Return the attribute sets that the parameters determine; None if they are given with the family."""
-        return None
-
-    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
-        """Return the family with checked parameters; raise JobError for unsuitable attribute sets."""
-        return self
 
 
 class ProductFamily(QueryFamily):
@@ -116,6 +45,21 @@ class ProductFamily(QueryFamily):
     @abstractmethod
     def ends(self) -> tuple[End, ...]:
         """The cells of an attribute that name a query in files."""
+
+    @property
+    def statistic(self) -> Statistic | None:
+        """Statistic of the answers of `linear` that the family asks for; None for linear queries."""
+        return None
+
+    @property
+    def planned_per_answer(self) -> int:
+        """Number of planned queries for each answer."""
+        return 1
+
+    @property
+    def linear(self) -> ProductFamily:
+        """Family of the linear queries from which answers follow."""
+        return self
 
 
 class Family(ProductFamily):
@@ -145,6 +89,11 @@ class Family(ProductFamily):
     invariant: ClassVar[bool] = False
     two_sided: ClassVar[bool] = False
     has_intervals: ClassVar[bool] = False
+
+    @property
+    def unit_weight(self) -> float:
+        """Weight in plans of a query that has the weight 1 in a job."""
+        return 1.0
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -337,54 +286,6 @@ class Family(ProductFamily):
     def inner_search_gram(self, size: int, cells: int) -> Floats | None:
         """Return a Gram matrix whose best weights are those within a block of a wide axis; None for equal weights."""
         return None
-
-
-class JointFamily(QueryFamily):
-    """Family over whole attribute sets.
-
-    Attributes
-    ----------
-    degree : int or None
-        Required number of attributes; None for any.
-    invariant : bool
-        Whether the plain mean is the best average of every axis, at least in distribution.
-    exchangeable : bool
-        Whether every query over two attributes of equal size is invariant under their exchange.
-    """
-
-    degree: ClassVar[int | None] = None
-    invariant: ClassVar[bool] = False
-    exchangeable: ClassVar[bool] = False
-
-    @abstractmethod
-    def count(self, shape: Shape) -> int:
-        """Return the number m of queries on a shape."""
-
-    @abstractmethod
-    def queries(self, shape: Shape) -> Floats:
-        """Return all queries on a shape, shape (m, *shape)."""
-
-    def levels(self, shape: Shape) -> Floats | None:
-        """Return the level sets whose running sums are the queries: 0/1, shape (m, *shape); None if it has none."""
-        return None
-
-    def pools(self, sets: int) -> bool:
-        """Return whether the attributes of this number of sets are of one kind in the search of axis weights."""
-        return True
-
-    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
-        for attributes in sets:
-            if self.degree is not None and len(attributes) != self.degree:
-                got = f"{len(attributes)} attributes for family {self.name!r}"
-                raise JobError("workload.degree", got, f"{self.degree} attributes", f"write degree = {self.degree}")
-        return self
-
-    def check_size(self, shape: Shape) -> None:
-        """Raise PlanError if the queries are too many for an array, before it is built."""
-        if math.prod(shape) * self.count(shape) > MOST_ENTRIES:
-            takes = f"queries of at most {MOST_ENTRIES} entries in total"
-            raise PlanError("workload", f"family {self.name} on {math.prod(shape)} cells", takes,
-                            "coarsen the attributes")  # fmt: skip
 
 
 def _root_sum(gram: Floats) -> float:

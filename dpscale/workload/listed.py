@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,9 +22,11 @@ from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
-from dpscale.workload.family import End, Family
-from dpscale.workload.parts import ArrayQueries, WorkloadPart
+from dpscale.workload.family import Family
+from dpscale.workload.part import WorkloadPart, unit_of
+from dpscale.workload.parts import ArrayQueries
 from dpscale.workload.predicates import FIELD, cell_predicate, query_matrix, range_predicate
+from dpscale.workload.query_family import End
 
 PREDICATE = End("predicate", "", "predicate that the query counts on this attribute", True)
 TOTAL = "total"
@@ -250,7 +252,7 @@ class ExplicitPart(ArrayQueries):
     title: str = "array"
     query_texts: tuple[str, ...] = ()
 
-    weights, by_shape = (1.0,), False
+    weights, by_shape, statistic = (1.0,), False, None
 
     @property
     def name(self) -> str:
@@ -259,6 +261,25 @@ class ExplicitPart(ArrayQueries):
     @property
     def sets(self) -> tuple[AttributeSet, ...]:
         return (self.attributes,)
+
+    @property
+    def linear(self) -> WorkloadPart:
+        return self
+
+    def extended(self, attributes: AttributeSet) -> AttributeSet:
+        return attributes if self.origin is None else self.origin.extended(attributes)
+
+    def on(self, domain: Domain) -> WorkloadPart:
+        if self.origin is None:
+            return replace(self, domain=domain)
+        origin = self.origin.on(domain)
+        return replace(self, domain=domain, array=origin.queries(self.attributes), origin=origin)
+
+    def unit(self, attributes: AttributeSet) -> str:
+        return unit_of(self.domain, attributes)
+
+    def shown(self, attributes: AttributeSet) -> AttributeSet:
+        return attributes if self.origin is None else self.origin.shown(attributes)
 
     @property
     def ends(self) -> tuple[End, ...]:

@@ -9,8 +9,7 @@ other modes are those of the plain mean:
         e_k = sin(kπ(i + 1)/(n + 1)), and F = G^½(I − u1ᵀ) is σ_k(δ_kl − (e_k·u)(e_l·1)) between them;
     circular: the Gram is invariant under rotation, so its root has the plain mean's modes: σ_k = √(n/2)/sin(kπ/n)
         for k = 1 … n − 1, the same at any u, and √(n(n + 1)(2n + 1)/6) of the mean;
-    single cells: the singular values of I − u1ᵀ are 1, n − 2 times, and √n |u|.
-The optimum is superadditive in the Gram matrix, so bounds of families add.
+    single cells: the singular values of I − u1ᵀ are 1, n − 2 times, and √n |u|. Bounds of families add.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from functools import lru_cache
 import numpy as np
 
 from dpscale.base.numerics import Floats, Integers
-from dpscale.workload.family import FIRST, LAST, End, Family, sum_of_intervals
+from dpscale.workload.family import Family, sum_of_intervals
+from dpscale.workload.query_family import FIRST, LAST, End
 from dpscale.workload.wide import Cut
 
 MODES = 256

@@ -1,7 +1,4 @@
-"""Parts of a workload over attribute sets: their interface, and those of product families and joint families.
-
-`WorkloadPart` lists what other packages use. They do not ask which class a part has.
-"""
+"""Parts of a workload over attribute sets: those of product families and joint families."""
 
 from __future__ import annotations
 
@@ -9,134 +6,21 @@ import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
-from dpscale.workload.family import End, Family, JointFamily, ProductFamily, QueryFamily
+from dpscale.workload.family import Family, ProductFamily
+from dpscale.workload.part import WorkloadPart, unit_of
+from dpscale.workload.query_family import End, JointFamily, QueryFamily, Statistic
 from dpscale.workload.residual import kron
 
 LEAST_ENTRY = 1e-9
-
-
-class WorkloadPart(Protocol):
-    """Queries over attribute sets, with a weight for each set."""
-
-    @property
-    def domain(self) -> Domain: ...
-    @property
-    def name(self) -> str:
-        """Name of the family, in tables and stored results."""
-
-    @property
-    def sets(self) -> tuple[AttributeSet, ...]: ...
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """One weight per set, in addition to `query_weights`."""
-
-    @property
-    def counts(self) -> list[int]:
-        """Number of queries of each set."""
-
-    @property
-    def set_weights(self) -> tuple[float, ...]:
-        """Largest weight of a query, for each set."""
-
-    @property
-    def weighs(self) -> bool:
-        """Whether any query has a positive weight and a nonzero entry."""
-
-    @property
-    def factorizes(self) -> bool:
-        """Whether every query is a product of one-way queries; `answers` then has one axis per attribute."""
-
-    @property
-    def axis_families(self) -> tuple[Family, ...]:
-        """Distinct one-way families of the attributes; empty unless the queries are products."""
-
-    @property
-    def ends(self) -> tuple[End, ...]:
-        """The cells of an attribute that name a query; empty if queries are numbered."""
-
-    @property
-    def are_counts(self) -> bool:
-        """Whether every answer is a number of records."""
-
-    @property
-    def query_texts(self) -> Sequence[str]:
-        """Texts of the queries; empty if `ends` names them, or if they are numbered."""
-
-    @property
-    def cumulative(self) -> bool:
-        """Whether the queries are running sums over the cells, or differences of two."""
-
-    @property
-    def by_shape(self) -> bool:
-        """Whether the queries follow from the sizes of the attributes, so that sets of equal shape have equal ones."""
-
-    @property
-    def pooled(self) -> bool:
-        """Whether the attributes of queries that are not products are of one kind in the search of axis weights."""
-
-    @property
-    def invariant(self) -> bool:
-        """Whether the plain mean is the best average of every axis."""
-
-    @property
-    def exchangeable(self) -> bool:
-        """Whether every query over two attributes of equal size is invariant under their exchange."""
-
-    @property
-    def lists_queries(self) -> bool:
-        """Whether the job lists each query, so that cells may remain that no query distinguishes."""
-
-    def families(self, attributes: AttributeSet) -> tuple[Family, ...]:
-        """Return the one-way family of each attribute, whose products are the queries; () if there are none."""
-
-    def label_families(self, attributes: AttributeSet) -> tuple[Family, ...]:
-        """Return the one-way families whose products are the queries, which may have individual weights."""
-
-    def role(self, attribute: str) -> int:
-        """Return a number that is equal for attributes of equal size with equal queries."""
-
-    def count(self, attributes: AttributeSet) -> int: ...
-    def key(self, attributes: AttributeSet) -> str:
-        """Return a key that is equal for sets with equal queries."""
-
-    def queries(self, attributes: AttributeSet) -> Floats:
-        """Return all queries over a set, shape (m, sizes…)."""
-
-    def query_weights(self, attributes: AttributeSet) -> Floats:
-        """Return the weights of the queries, shape (m,)."""
-
-    def basis(self, attributes: AttributeSet) -> Floats | None:
-        """Return integer arrays that span the queries and are fewer than the cells; None if there are none."""
-
-    def answers(self, attributes: AttributeSet, marginal: Floats) -> Floats:
-        """Return the answers of all queries over a set from its (estimated) marginal."""
-
-    def batch_answers(self, attributes: AttributeSet, marginals: Floats) -> Floats:
-        """Return the answers from a batch of marginals, shape (batch, …)."""
-
-    def mask(self, values: Floats) -> Floats:
-        """Return values of the queries with nan for queries that are not planned because their weight is 0."""
-
-    def squared_norm(self, attributes: AttributeSet) -> float:
-        """Return Σ weight · |query|² over the queries of a set."""
-
-    def mean_entry(self, attributes: AttributeSet) -> float:
-        """Return the mean over the queries of |sum of the entries| per cell: their share of evenly spread records."""
-
-    def largest_entries(self, attributes: AttributeSet) -> Floats:
-        """Return the largest absolute entry of every query; a scalar if it is the same for all."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the content of the workload's digest."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +32,27 @@ class _FamilyPart:
     sets: tuple[AttributeSet, ...]
     weights: tuple[float, ...]
 
-    by_shape, query_texts, lists_queries = True, (), False
+    by_shape, query_texts, lists_queries, statistic = True, (), False, None
 
     @property
     def are_counts(self) -> bool:
         return True
+
+    @property
+    def linear(self) -> Self:
+        return self
+
+    def extended(self, attributes: AttributeSet) -> AttributeSet:
+        return self.family.extended(self.domain, attributes)
+
+    def on(self, domain: Domain) -> Self:
+        return replace(self, domain=domain, family=self.family.checked_for(domain, self.sets))
+
+    def shown(self, attributes: AttributeSet) -> AttributeSet:
+        return self.family.shown(attributes)
+
+    def unit(self, attributes: AttributeSet) -> str:
+        return unit_of(self.domain, attributes)
 
     @property
     def name(self) -> str:
@@ -178,7 +78,7 @@ class _FamilyPart:
     @cached_property
     def counts(self) -> list[int]:
         """Number of queries of each set, computed once for sets with equal kinds of attributes."""
-        kinds = {one.name: (one.size, self.role(one.name)) for one in self.domain.attributes}
+        kinds = {one.name: (one.size, self.role(one.name)) for one in self.domain.axes}
         known: dict[Hashable, int] = {}
         alike = [tuple(map(kinds.__getitem__, names)) for names in self.sets]
         for kind, names in zip(alike, self.sets, strict=True):
@@ -203,6 +103,14 @@ class ProductPart(_FamilyPart):
     family: ProductFamily
 
     factorizes, pooled, exchangeable = True, False, False
+
+    @property
+    def statistic(self) -> Statistic | None:  # type: ignore[override]
+        return self.family.statistic
+
+    @property
+    def linear(self) -> Self:
+        return self if self.statistic is None else replace(self, family=self.family.linear)
 
     @property
     def lists_queries(self) -> bool:  # type: ignore[override]
@@ -241,6 +149,12 @@ class ProductPart(_FamilyPart):
         return self.family.axes.index(self.family.axis(attribute))
 
     def count(self, attributes: AttributeSet) -> int:
+        return self._planned(attributes) // self.family.planned_per_answer
+
+    def query_weights(self, attributes: AttributeSet) -> Floats:
+        return np.full(self._planned(attributes), 1.0)
+
+    def _planned(self, attributes: AttributeSet) -> int:
         return math.prod(family.count(size) for family, size in self._sized(attributes))
 
     def key(self, attributes: AttributeSet) -> str:
@@ -369,7 +283,8 @@ def part_of(
     """
     checked = family.checked_for(domain, sets)
     if isinstance(checked, ProductFamily):
-        return ProductPart(domain, checked, sets, weights)
+        units = [math.prod(checked.axis(name).unit_weight for name in names) for names in sets]
+        return ProductPart(domain, checked, sets, tuple(w * unit for w, unit in zip(weights, units, strict=True)))
     assert isinstance(checked, JointFamily)
     return JointPart(domain, checked, sets, weights)
 

@@ -24,7 +24,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.factors import GramFactor, axis_of, piece_factor
-from dpscale.workload.parts import WorkloadPart
+from dpscale.workload.part import WorkloadPart
 from dpscale.workload.residual import Weights, kron, subsets
 from dpscale.workload.spaces import NOWHERE, Classes, Left, RequestedResiduals
 from dpscale.workload.wide import WideGram
@@ -174,7 +174,7 @@ class _Split:
     asked: RequestedResiduals = field(init=False)
 
     def __post_init__(self) -> None:
-        self.asked = RequestedResiduals(self.domain.names)
+        self.asked = RequestedResiduals(self.domain.axis_names)
 
     def add(self, part: WorkloadPart) -> None:
         """Add the terms of all sets of a part."""
@@ -187,10 +187,10 @@ class _Split:
         keys = list(self.terms)
         classes = [self._made(one.members[first], [(keys[term], weight) for term, weight in terms])
                    for one in found for first, terms in zip(one.firsts, one.terms, strict=True)]  # fmt: skip
-        return Subworkloads(self.domain.names, found, classes)
+        return Subworkloads(self.domain.axis_names, found, classes)
 
     def _made(self, places: NDArray[np.int64], terms: Sequence[tuple[tuple[str, ...], float]]) -> Subworkload:
-        attributes = tuple([self.domain.names[i] for i in places.tolist()])
+        attributes = tuple([self.domain.axis_names[i] for i in places.tolist()])
         factors = {key: self.factors[key] for term, _ in terms for key in term}
         return Subworkload(
             attributes, self.domain.shape(attributes), self._weights_of(attributes), dict(terms), factors
@@ -199,8 +199,8 @@ class _Split:
     def _kinds(self, role: Callable[[str], int]) -> NDArray[np.int64]:
         """Return numbers that are equal for attributes with equal size, weights and role in a part."""
         known: dict[tuple[int, int, int], int] = {}
-        own = [(size, id(self.weights.get(name)), role(name))
-               for name, size in zip(self.domain.names, self.domain.shape(self.domain.names), strict=True)]  # fmt: skip
+        sized = zip(self.domain.axis_names, self.domain.shape(self.domain.axis_names), strict=True)
+        own = [(size, id(self.weights.get(name)), role(name)) for name, size in sized]
         return np.array([known.setdefault(one, len(known)) for one in own], np.int64)
 
     def _weights_of(self, attributes: AttributeSet) -> tuple[Weights | None, ...]:

@@ -17,7 +17,8 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.workload.families import JOINT, ProductQueries, check_label, family_named
 from dpscale.workload.listed import TOTAL, ExplicitPart, factored, weighted
-from dpscale.workload.parts import WorkloadPart, part_of
+from dpscale.workload.part import WorkloadPart
+from dpscale.workload.parts import part_of
 from dpscale.workload.predicates import read_conjunction, read_predicate
 
 CONDITIONS = "conditions"
@@ -94,8 +95,10 @@ class Workload:
         given = {"p": p, "seed": seed, "numeric": None if numeric is None else tuple(numeric), **parameters}
         chosen = family_named(family, {name: value for name, value in given.items() if value is not None})
         chosen = chosen.distinct({part.name for part in self.parts})
+        self._use_domain(chosen.domain_for(self.domain))
         own = chosen.own_sets(self.domain) if degree is None and attributes is None else None
         sets = self._sets(degree, attributes) if own is None else own
+        sets = tuple(chosen.extended(self.domain, names) for names in sets)
         if isinstance(weight, int | float):
             self.parts.append(part_of(chosen, self.domain, sets, (_weight(weight),) * len(sets)))
             return self
@@ -237,6 +240,11 @@ class Workload:
         self.parts.append(ExplicitPart(self.domain, ordered, np.ascontiguousarray(array.transpose(axes)), each))
         return self
 
+    def _use_domain(self, domain: Domain) -> None:
+        """Replace the domain by one with more cells of its numbers."""
+        if domain is not self.domain:
+            self.domain, self.parts = domain, [part.on(domain) for part in self.parts]
+
     @property
     def query_count(self) -> int:
         """Number of queries, including duplicates."""
@@ -253,6 +261,11 @@ class Workload:
         return tuple(dict.fromkeys(attributes for part in self.parts for attributes in part.sets))
 
     @property
+    def numbers(self) -> tuple[str, ...]:
+        """Numbers of which sums or means are asked."""
+        return tuple(one.name for one in self.domain.numbers if any(one.name in names for names in self.sets))
+
+    @property
     def digest(self) -> str:
         """SHA-256 of domain and workload, in hexadecimal."""
         content = [self.domain.digest, [part.describe() for part in self.parts]]
@@ -264,7 +277,11 @@ class Workload:
             raise JobError("workload", f"{got} of degree and attributes", "exactly one of them", "keep one")
         if degree is not None:
             return tuple(combinations(self.domain.names, self._degree(degree)))
-        return tuple(self.domain.ordered(_names(names)) for names in attributes or ())
+        sets = tuple(self.domain.ordered(_names(names)) for names in attributes or ())
+        for name in {name for names in sets for name in names} - set(self.domain.names):
+            raise JobError("workload.attributes", f"the number {name!r}", "attributes",
+                           f'ask for its sums: family = "sum", of = {name!r}')  # fmt: skip
+        return sets
 
     def _degree(self, degree: int) -> int:
         if isinstance(degree, bool) or not isinstance(degree, int) or not 0 <= degree <= len(self.domain):

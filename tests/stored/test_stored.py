@@ -41,7 +41,7 @@ FITTED = {"aim-pgm": 1e-5, "mst": 1e-5}
 
 
 def assert_same_estimates(found, case):
-    """Compare exact estimates with the archive to 1e-9, fitted ones to `FITTED`, and standard errors and intervals to the precision of the archive."""
+    """Compare exact estimates with the archive to 1e-9, fitted ones to `FITTED`, errors to the archive's precision."""
     stored = np.load(ARCHIVES / f"{case}.npz")
     assert set(found) == set(stored.files)
     for name, values in found.items():

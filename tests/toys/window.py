@@ -3,7 +3,8 @@
 import numpy as np
 
 from dpscale.base.settings import setting
-from dpscale.workload.family import FIRST, LAST, Family
+from dpscale.workload.family import Family
+from dpscale.workload.query_family import FIRST, LAST
 
 
 class Window(Family):

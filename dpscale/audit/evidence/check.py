@@ -57,6 +57,10 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "080d358ed76d7fa43ef442d369e059fb300b55d4dc1e0c942b14c23763aa2b2a",
          "cc849c77c0a4284da331d6358cdc97890b5fa6e3ea6ddc92537957b2d24dc4e4",
          "366b8c3f063d0ba7a4fb5138bf13e37e12d5f6d1618de331862d08d5c59d6923"),
+        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
+         "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
+         "d23a00d56bb5827391970cf7fdaa29cf080ee914881310093e86d65e68e7a9c4",
+         "366b8c3f063d0ba7a4fb5138bf13e37e12d5f6d1618de331862d08d5c59d6923"),
     ),
 }  # fmt: skip
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",

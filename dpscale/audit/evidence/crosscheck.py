@@ -208,7 +208,7 @@ def unverified(folder: str | Path) -> list[str]:
     if tomllib is None:
         return [*found, "job, domain and checklist, which requires Python 3.11 or later"]
     _, domains = _inputs(Path(folder))
-    grouped = sum(shapes.is_grouped(draw, factors, domains[one["domain"]]["attributes"])
+    grouped = sum(shapes.is_grouped(draw, factors, shapes.axes_of(domains[one["domain"]]))
                   for one in _of_kind(files, "table") for draw in one["draws"])  # fmt: skip
     if grouped:
         found.append(f"the cells of {grouped} draws of an adaptive mechanism, which are groups of the domain's cells")

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
+from fractions import Fraction
 from typing import Any
 
 Fields = dict[str, Any]
@@ -169,15 +170,39 @@ def _listed_key(key: str | Sequence[str] | None) -> list[str]:
 
 
 def shape_faults(table: Fields, domain: Fields, factors: Mapping[str, Fields]) -> Iterator[str]:
-    """Yield strategies of a table whose number of cells differs from that of the attributes in its domain."""
+    """Yield strategies of a table that do not fit the cells of the attributes in its domain or its numbers.
+
+    A record belongs to the cells of a number in parts of 1/R, which are at least 0 and sum to 1. So columns of a
+    strategy bound its effect as for attributes, and counts are multiples of 1/R, which the multiplier must be of R.
+    """
+    axes = axes_of(domain)
     for draw in table["draws"]:
-        if unknown := sorted(set(draw["attributes"]) - set(domain["attributes"])):
+        if unknown := sorted(set(draw["attributes"]) - set(axes)):
             yield f"draws.json measures {unknown[0]!r}, which is not in {table['domain']}"
             return
-        full = [cells(domain["attributes"][name]) for name in draw["attributes"]]
-        if _shape(draw, factors) != full and not is_grouped(draw, factors, domain["attributes"]):
+        full = [cells(axes[name]) for name in draw["attributes"]]
+        if _shape(draw, factors) != full and not is_grouped(draw, factors, axes):
             yield f"the strategy of ({', '.join(draw['attributes'])}) does not have the shape of its attributes"
             return
+        if int(draw["multiplier"]) % math.prod(denominator(axes[name]) for name in draw["attributes"]):
+            yield f"the measurement of ({', '.join(draw['attributes'])}) rounds its numbers"
+            return
+
+
+def axes_of(domain: Fields) -> dict[str, Fields]:
+    """Return the attributes and the numbers of a domain."""
+    return {
+        **domain["attributes"],
+        **{name: {**one, "kind": "number"} for name, one in domain.get("numbers", {}).items()},
+    }
+
+
+def denominator(one: Fields) -> int:
+    """Return the number of parts of a record of a number: its steps, or their square; 1 for an attribute."""
+    if one["kind"] != "number":
+        return 1
+    low, high, step = (Fraction(str(one[key])) for key in ("low", "high", "step"))
+    return int((high - low) / step) ** (2 if one.get("squares") else 1)
 
 
 def sizes(domain: Fields) -> list[int]:
@@ -198,6 +223,8 @@ def is_grouped(draw: Fields, factors: Mapping[str, Fields], attributes: Mapping[
 
 def cells(one: Fields) -> int:
     """Return the number of cells of an attribute in domain.toml, with those for outside values and nulls."""
+    if one["kind"] == "number":
+        return (4 if one.get("squares") else 2) + (one["nulls"] == "skip")
     foreign = one.get("unparsable") or ("reject" if one["outside"] == "clip" else one["outside"])
     return _listed(one) + ("category" in (one["outside"], foreign)) + (one["nulls"] == "category")
 

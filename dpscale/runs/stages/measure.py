@@ -71,7 +71,7 @@ def open_table(run: TableRun, names: Sequence[str], engine: Engine) -> Table:
 def columns_of(domain: Domain, counted: Sequence[AttributeSet]) -> list[str]:
     """Return the attributes that are measured; only their columns are read."""
     used = {name for attributes in counted for name in attributes} or {domain.names[0]}
-    return [name for name in domain.names if name in used]
+    return [name for name in domain.axis_names if name in used]
 
 
 def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:

@@ -39,7 +39,7 @@ def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
     check_cap(job, job.data.protects)
     if job.data.path == FRAME:
         return True
-    names = [name for name in domain.names if any(name in own for own in workload.sets)]
+    names = [name for name in domain.axis_names if any(name in own for own in workload.sets)]
     check_table(job.data.origin.table(job.data.path, domain), names, job.data.privacy_unit)
     return True
 

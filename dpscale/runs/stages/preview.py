@@ -87,6 +87,7 @@ def _two_digits(records: float) -> int:
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 USUAL_DELTA = 1e-9
 SHOWN, MOST = 5, 2000
+RECORDS = "records"  # unit of counts
 LARGE_SHARE = 0.5
 
 
@@ -104,13 +105,16 @@ def _family(name: str, sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         {"attributes": list(one["attributes"]), "queries": one["queries"], "error": one["error"]} for one in ordered
     ]
     return {"family": name, "sets": len(sets), "queries": queries, "error": math.sqrt(squared / queries),
+            "unit": sets[0].get("unit", RECORDS),
             "best": errors[:SHOWN], "worst": errors[::-1][:SHOWN]}  # fmt: skip
 
 
 def rms_error(families: Sequence[Mapping[str, Any]]) -> float:
-    """Return the root mean square error over all queries."""
-    queries = sum(one["queries"] for one in families)
-    return math.sqrt(math.fsum(one["queries"] * one["error"] ** 2 for one in families) / queries)
+    """Return the root mean square error over all counts; over the families of the first unit if there are none."""
+    units = [one["unit"] for one in families]
+    unit = RECORDS if RECORDS in units else units[0]
+    own = [one for one in families if one["unit"] == unit]
+    return math.sqrt(math.fsum(one["queries"] * one["error"] ** 2 for one in own) / sum(one["queries"] for one in own))
 
 
 def error_curve(job: TableJob, error: float) -> list[dict[str, float]]:
@@ -176,19 +180,22 @@ def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequ
     if not families:
         return ["The mechanism selects its measurements from the data, so errors are not known in advance. With"
                 ' `[reconstruct] errors = "simulated"` the release has approximate standard errors.']  # fmt: skip
-    worst = max(families, key=lambda one: one["error"])
+    counts = [one for one in families if one["unit"] == RECORDS]
+    worst = max(counts or families, key=lambda one: one["error"])
+    what, unit = ("count", " records") if counts else ("answer", "")
     sentences = [
-        f"A true count below about {2 * worst['error']:.3g} cannot be distinguished from 0 in {worst['family']}, the"
+        f"A true {what} below about {2 * worst['error']:.3g} cannot be distinguished from 0 in {worst['family']}, the"
         " family with the largest error.",
         *_by_rows(job, measurement_plan),
         *_by_share(measurement_plan),
     ]
     error = rms_error(families)
-    if not measurement_plan.candidates and job.privacy.budget.noise != LAPLACE:
+    fixed = not measurement_plan.candidates and not measurement_plan.workload.numbers
+    if fixed and job.privacy.budget.noise != LAPLACE:
         sentences += compare_with_adaptive(measurement_plan.workload, error, job.privacy.public_rows)
     half = required_epsilon(job, error, error / 2)
     sentences.append(
-        f"Half the error ({error / 2:.3g} records) needs epsilon = {half['epsilon']:.3g}. At the same budget, fewer"
+        f"Half the error ({error / 2:.3g}{unit}) needs epsilon = {half['epsilon']:.3g}. At the same budget, fewer"
         " families or a lower degree reduce the error of the other queries."
     )
     return sentences

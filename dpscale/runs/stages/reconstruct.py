@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscale.answers.ratios import Figures, figures_of
 from dpscale.base.arrow import pq
 from dpscale.base.numerics import AttributeSet, Floats, one_thread
 from dpscale.engine import Engine
@@ -61,7 +62,7 @@ def _files(run: TableRun) -> Iterator[File]:
     counts = [_row_counts(run, part) for part in run.workload.parts]
     most = max(min(sum(int(own.sum()) for own in counts) / FILES, MOST_ROWS), 1)
     for number, (part, rows) in enumerate(zip(run.workload.parts, counts, strict=True)):
-        degrees = np.array([len(names) for names in part.sets], np.int64)
+        degrees = np.array([len(part.shown(names)) for names in part.sets], np.int64)
         for degree in np.unique(degrees[rows > 0]).tolist():
             mine = np.flatnonzero((degrees == degree) & (rows > 0))
             before = np.cumsum(rows[mine]) - rows[mine]
@@ -147,7 +148,8 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
     """
     run, estimates = _open_cached(path, key)
     part, typical = estimates.workload.parts[number], list[float]()
-    columns = AnswerColumns(run.domain, part, len(part.sets[int(sets[0])]), _intervals(run.job.output, estimates))
+    degree = len(part.shown(part.sets[int(sets[0])]))
+    columns = AnswerColumns(run.domain, part, degree, _intervals(run.job.output, estimates))
     # files are not flushed one by one: answers can be computed again, and the manifest contains their hash
     with (
         one_thread(),  # tasks run in threads; BLAS threads would compete with them
@@ -156,11 +158,10 @@ def write_answers(path: str, key: str, number: int, name: str, sets: NDArray[np.
             file, columns.schema, write_statistics=False, use_dictionary=_dictionary_columns(columns), **LARGE_PAGES
         ) as writer,
     ):
-        for group in _groups(estimates, part, sets):
-            half_widths = [_half_widths(run, estimates, part, names, errors) for names, _, errors in group]
-            table = columns.table(group, half_widths)
+        for group in _groups(run, estimates, part, sets):
+            table = columns.table(group)
             writer.write_table(table, row_group_size=table.num_rows)
-            typical += [_rms(own) for _, _, own in group]
+            typical += [_rms(own.errors) for _, own in group]
     return np.array(typical)
 
 
@@ -176,14 +177,17 @@ def _intervals(output: Output, estimates: Estimates) -> str:
     return f"they hold the true count with probability {about}{output.level or LEVEL:g}, {whose}"
 
 
-def _half_widths(
-    run: TableRun, estimates: Estimates, part: WorkloadPart, names: AttributeSet, errors: Floats
-) -> Floats:
-    """Return the half widths of a set's intervals."""
+def _figures(
+    run: TableRun, estimates: Estimates, part: WorkloadPart, names: AttributeSet, answers: Floats, errors: Floats
+) -> Figures:
+    """Return the figures of a set, flat."""
     level = run.job.output.level
     if run.job.output.joint:
-        return simultaneous_widths(estimates, part, names, errors, level or LEVEL, str(run.manifest["release"]))
-    return (HALF_WIDTH_95[estimates.noise] if level is None else half_width(level, estimates.noise)) * errors
+        answers, errors = answers.reshape(-1), errors.reshape(-1)
+        half = simultaneous_widths(estimates, part, names, errors, level or LEVEL, str(run.manifest["release"]))
+        return Figures(answers, errors, answers - half, answers + half)
+    width = HALF_WIDTH_95[estimates.noise] if level is None else half_width(level, estimates.noise)
+    return Figures(*(one.reshape(-1) for one in figures_of(part, answers, errors, width)))
 
 
 def _dictionary_columns(columns: AnswerColumns) -> list[str]:
@@ -191,16 +195,19 @@ def _dictionary_columns(columns: AnswerColumns) -> list[str]:
     return [name for name in columns.schema.names if name not in ("query", "estimate", "low", "high")]
 
 
-def _groups(estimates: Estimates, part: WorkloadPart, sets: NDArray[np.int64]) -> Iterator[list[SetAnswers]]:
+def _groups(
+    run: TableRun, estimates: Estimates, part: WorkloadPart, sets: NDArray[np.int64]
+) -> Iterator[list[SetAnswers]]:
     """Yield the answers of the sets in groups that are written together."""
     group, rows = list[SetAnswers](), 0
     requested = [part.sets[place] for place in sets.tolist()]
-    for names, (answers, errors) in zip(requested, estimates.iter_part_answers(part, requested), strict=True):
-        if group and rows + answers.size > GROUP_ROWS:
+    for names, pair in zip(requested, estimates.iter_part_answers(part.linear, requested), strict=True):
+        figures = _figures(run, estimates, part, names, *pair)
+        if group and rows + figures.estimates.size > GROUP_ROWS:
             yield group
             group, rows = [], 0
-        group.append((names, answers.reshape(-1), errors.reshape(-1)))
-        rows += answers.size
+        group.append((names, figures))
+        rows += figures.estimates.size
     yield group
 
 

@@ -191,7 +191,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "domain": run.domain,
         "measurement_plan": measurement_plan,
         "worst": SHOWN,
-        "refuses": [one.name for one in run.domain.attributes if "reject" in (one.outside, one.nulls, one.foreign)],
+        "refuses": [one.name for one in run.domain.axes if "reject" in (one.outside, one.nulls, one.foreign)],
     }
     return {name: partial(_same, value) for name, value in fixed.items()} | {
         "total": lambda: results()["total"],

@@ -1,0 +1,159 @@
+"""Sums, means and ratios of numbers, for all records or by cells of attributes, with intervals.
+
+A statistic is a table with a row for each group. A sum is a linear query. A mean is Σ v / n over the records with a
+value. A ratio is Σ a / Σ b of two numbers, or of a number and the records. Ratios have Fieller's intervals
+(`dpscale.answers.ratios`) and are missing where the denominator cannot be distinguished from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpscale.answers.ratios import Figures, fieller, figures_of
+from dpscale.answers.tables import FIGURES, Answered, check_level, column
+from dpscale.base.arrow import pa
+from dpscale.base.errors import JobError, PlanError
+from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.domain import Domain
+from dpscale.reconstruction.joint_intervals import half_width
+from dpscale.workload import WorkloadPart, part_of
+from dpscale.workload.sums import RECORDS, Means, Sums, Variances, number_named
+
+REASON = "too few records: they cannot be distinguished from none"
+MOST_GROUPS = 1 << 14  # of a ratio of two numbers, whose groups are answered one by one
+
+
+def sum_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
+    """Return the sums of a number with a row for each group."""
+    figures = _figures(answered, Sums(of=name), name, by, level)
+    return _table(answered, by, figures)
+
+
+def mean_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
+    """Return the means of a number with a row for each group; `reason` says why a group has none."""
+    return _table(answered, by, _figures(answered, Means(of=name), name, by, level))
+
+
+def variance_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
+    """Return the variances of a number with a row for each group; `reason` says why a group has none."""
+    return _table(answered, by, _figures(answered, Variances(of=name), name, by, level))
+
+
+def deviation_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
+    """Return the standard deviations of a number with a row for each group, as the roots of variances."""
+    figures = _figures(answered, Variances(of=name), name, by, level)
+    estimates, low, high = (np.sqrt(one) for one in (figures.estimates, figures.low, figures.high))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = figures.errors / (2 * estimates)
+    return _table(answered, by, Figures(estimates, errors, low, high))
+
+
+def ratio_table(answered: Answered, name: str, other: str, by: Sequence[str], level: float) -> pa.Table:
+    """Return Σ name / Σ other with a row for each group; either may be "records"."""
+    check_level(level)
+    domain = answered.estimates.workload.domain
+    for one in {name, other} - {RECORDS}:
+        number_named(domain, one, "ratio")
+    if name == other:
+        raise JobError("ratio", f"{name!r} twice", f"two numbers, or a number and {RECORDS!r}", "name another one")
+    names = checked_groups(domain, by)
+    groups = domain.cells(names)
+    if groups > MOST_GROUPS:
+        raise PlanError("by", f"{groups:,} groups", f"at most {MOST_GROUPS:,}", "use fewer attributes")
+    both = domain.ordered([*names, *({name, other} - {RECORDS})])
+    pairs = [_ratio_answers(answered, both, names, (name, other), cells) for cells in np.ndindex(domain.shape(names))]
+    answers, errors = (np.array(one) for one in zip(*pairs, strict=True))
+    width = half_width(level, answered.estimates.noise)
+    return _table(answered, names, _ratio_figures(answers, errors, width))
+
+
+def _ratio_answers(
+    answered: Answered, both: AttributeSet, by: AttributeSet, names: tuple[str, str], cells: tuple[int, ...]
+) -> tuple[list[float], list[float]]:
+    """Return estimates and standard errors of Σ a, Σ b and Σ a + Σ b in a group."""
+    first, second = (_sum_query(answered.estimates.workload.domain, both, by, name, cells) for name in names)
+    ratio = np.abs(first).max() / np.abs(second).max()  # of comparable size, for the error of their sum
+    pairs = [answered.estimates.answer(both, query) for query in (first, second, first + ratio * second)]
+    (a, da), (b, db), (_, dc) = pairs
+    covariance = (dc**2 - da**2 - (ratio * db) ** 2) / (2 * ratio)
+    return [a, b], [da**2, db**2, covariance]
+
+
+def _sum_query(domain: Domain, both: AttributeSet, by: AttributeSet, name: str, cells: tuple[int, ...]) -> Floats:
+    """Return the sum of a number, or the number of records, in a group as an array over a set."""
+    chosen = dict(zip(by, cells, strict=True))
+    query = np.ones(())
+    for own in both:
+        axis = np.ones(domain[own].size)
+        if own in chosen:
+            axis = np.eye(domain[own].size)[chosen[own]]
+        elif own == name:
+            axis = number_named(domain, name, "ratio").cell_values
+        query = np.multiply.outer(query, axis)
+    return query
+
+
+def _ratio_figures(answers: Floats, moments: Floats, width: float) -> Figures:
+    (a, b), (first, second, covariance) = answers.T, moments.T
+    seen = np.abs(b) > width * np.sqrt(second)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = a / b
+        deviation = np.sqrt(np.maximum(first - 2 * ratio * covariance + ratio**2 * second, 0)) / np.abs(b)
+        low, high = fieller((a, b), (first, second, covariance), width)
+    return Figures(*(np.where(seen, one, np.nan) for one in (ratio, deviation, low, high)))
+
+
+def _figures(
+    answered: Answered, family: Sums | Means | Variances, name: str, by: Sequence[str], level: float
+) -> Figures:
+    check_level(level)
+    domain = answered.estimates.workload.domain
+    number = number_named(domain, name, family.name)
+    if family.needs_squares and not number.squares:
+        raise PlanError("of", f"squares of {name}", "variances of the workload",
+                        f'add family = "{family.name}" with of = "{name}"')  # fmt: skip
+    names = (*checked_groups(domain, by), name)
+    part = part_of(family, domain, (names,), (1.0,))
+    _check_measured(answered, part, names)
+    answers, errors = answered.estimates.part_answers(part.linear, names)
+    return figures_of(part, answers, errors, half_width(level, answered.estimates.noise))
+
+
+def _check_measured(answered: Answered, part: WorkloadPart, names: AttributeSet) -> None:
+    """Raise PlanError unless the workload asks for the part over a set, or all cells of the set are estimated."""
+    for one in answered.estimates.workload.parts:
+        asked = (weight for own, weight in zip(one.sets, one.weights, strict=True) if own == names)
+        if one.families(names) == part.families(names) and any(weight > 0 for weight in asked):
+            return
+    try:
+        answered.estimates.marginal(names)
+    except PlanError:
+        *by, name = names
+        family = part.name.partition("-")[0]
+        raise PlanError("of", f"{name} by {', '.join(by)}" if by else f"the total of {name}",
+                        "sums or means of the workload",
+                        f'add family = "{family}" of it over these attributes') from None  # fmt: skip
+
+
+def checked_groups(domain: Domain, by: Sequence[str]) -> AttributeSet:
+    """Return the attributes of the groups in domain order; raise JobError for a number."""
+    if isinstance(by, str):
+        by = [by]
+    for name in by:
+        domain.attribute(name)
+    return domain.ordered(by)
+
+
+def _table(answered: Answered, by: Sequence[str], figures: Figures) -> pa.Table:
+    """Return a row for each group: labels, figures and, if a value is missing, the reason."""
+    domain = answered.estimates.workload.domain
+    names = checked_groups(domain, by)
+    cells = np.unravel_index(np.arange(domain.cells(names)), domain.shape(names)) if names else ()
+    columns = {name: column(domain[name], own) for name, own in zip(names, cells, strict=True)}
+    columns |= {name: np.asarray(own).reshape(-1) for name, own in zip(FIGURES, figures, strict=True)}
+    missing = np.isnan(columns["estimate"])
+    if missing.any():
+        columns["reason"] = pa.array([REASON if one else None for one in missing.tolist()], pa.string())
+    return pa.table(columns)

@@ -1,0 +1,247 @@
+"""Statistics of a release: totals, sums, means, ratios, deviations and quantiles, with intervals, and plots."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpscale.answers import statistics
+from dpscale.answers.number_statistics import deviation_table, mean_table, ratio_table, sum_table
+from dpscale.answers.report.figures import table_figure
+from dpscale.answers.statistics import Estimate
+from dpscale.answers.tables import Answered, column, framed
+from dpscale.base.errors import JobError
+from dpscale.domain import Domain
+from dpscale.workload import MARGINAL, PREFIX
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+class ReleaseStatistics(ABC):
+    """Statistics computed from the labelled answers of a release."""
+
+    @property
+    @abstractmethod
+    def domain(self) -> Domain:
+        """Domain of the table."""
+
+    @property
+    @abstractmethod
+    def answered(self) -> Answered:
+        """Estimates with the public id of the release, from which tables and statistics are computed."""
+
+    def total(self, level: float = 0.95) -> Estimate:
+        """Return the estimated number of records.
+
+        Parameters
+        ----------
+        level : float
+            Probability that the interval covers the true value.
+
+        Returns
+        -------
+        Estimate
+        """
+        return statistics.total(self.answered, level)
+
+    def quantile(self, attribute: str, q: float, by: str | None = None, level: float = 0.95) -> Estimate | DataFrame:
+        """Return the q-quantile of a numeric attribute, with a test-inversion confidence interval.
+
+        Parameters
+        ----------
+        attribute : str
+            An attribute of kind integer, coded or bins.
+        q : float
+            Between 0 and 1.
+        by : str, optional
+            Another attribute; the result then has a row for each of its values.
+        level : float
+            Probability that the interval covers the true value.
+
+        Returns
+        -------
+        Estimate, or pandas.DataFrame with `by`
+        """
+        return self._each(partial(statistics.quantile, self.answered, attribute, q, level), by)
+
+    def sum(self, number: str, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
+        """Return the sum of a number over the records.
+
+        Parameters
+        ----------
+        number : str
+            A number of the domain.
+        by : str or sequence of str, optional
+            Attributes; the result then has a row for each combination of their values.
+        level : float
+            Probability that the interval covers the sum of the clipped values.
+
+        Returns
+        -------
+        Estimate, or pandas.DataFrame with `by`
+
+        Raises
+        ------
+        PlanError
+            If the sum was not measured.
+        """
+        return self._grouped(partial(sum_table, self.answered, number), by, level)
+
+    def ratio(
+        self, number: str, other: str, by: str | Sequence[str] | None = None, level: float = 0.95
+    ) -> Estimate | DataFrame:
+        """Return the ratio of the sums of two numbers, or of a number and the records.
+
+        Parameters
+        ----------
+        number, other : str
+            Numbers of the domain, or "records".
+        by : str or sequence of str, optional
+            Attributes; the result then has a row for each combination of their values. A group whose denominator
+            cannot be distinguished from 0 has missing values and a reason in the column `reason`.
+        level : float
+            Probability that the interval covers the ratio of the sums of the clipped values.
+
+        Returns
+        -------
+        Estimate, or pandas.DataFrame with `by`
+
+        Raises
+        ------
+        PlanError
+            If a sum was not measured.
+        """
+        return self._grouped(partial(ratio_table, self.answered, number, other), by, level)
+
+    def std(self, number: str, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
+        """Return the standard deviation of a number.
+
+        Parameters
+        ----------
+        number : str
+            A number of the domain whose variance is in the workload (`family = "variance"`).
+        by : str or sequence of str, optional
+            Attributes; the result then has a row for each combination of their values. A group that cannot be
+            distinguished from an empty one has missing values and a reason in the column `reason`.
+        level : float
+            Probability that the interval covers the standard deviation of the clipped values, approximately.
+
+        Returns
+        -------
+        Estimate, or pandas.DataFrame with `by`
+
+        Raises
+        ------
+        PlanError
+            If variances were not measured.
+        """
+        return self._grouped(partial(deviation_table, self.answered, number), by, level)
+
+    def mean(self, attribute: str, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
+        """Return the mean of a number, or of an attribute of numbers.
+
+        The mean of a number is that of its clipped values, without missing ones (`answers.ratios`). For an attribute
+        the estimate uses the midpoints of bins, and the interval covers the noise and any position of records inside
+        their bins (`answers.statistics.mean`).
+
+        Parameters
+        ----------
+        attribute : str
+            A number, or an attribute of kind integer, coded or bins.
+        by : str or sequence of str, optional
+            Attributes (of an attribute: a single one); the result then has a row for each combination of their
+            values. A group without a mean has missing values and a reason in the column `reason`.
+        level : float
+            Probability that the interval covers the true mean.
+
+        Returns
+        -------
+        Estimate, or pandas.DataFrame with `by`
+
+        Raises
+        ------
+        PlanError
+            If the number of records is not distinguishable from zero.
+        """
+        if attribute in self.domain.number_names:
+            return self._grouped(partial(mean_table, self.answered, attribute), by, level)
+        return self._each(partial(statistics.mean, self.answered, attribute, level), _single(by))
+
+    def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas") -> Any:
+        """Return the number of records with at most each value of an attribute of numbers.
+
+        Missing values and values outside the domain are not counted.
+
+        Parameters
+        ----------
+        attribute : str
+        level : float
+            Probability that an interval covers the true value.
+        joint : bool
+            Make all intervals cover simultaneously.
+        frame : {"pandas", "arrow", "polars"}
+
+        Returns
+        -------
+        DataFrame or pyarrow Table
+        """
+        listed = statistics.ordered(self.answered, attribute).listed
+        return framed(self.answered.table([attribute], PREFIX.name, level, joint).slice(0, listed), frame)
+
+    def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
+        """Plot the cells of one attribute as bars with intervals, or of two as a heat map.
+
+        Parameters
+        ----------
+        attributes : sequence of str
+            One or two.
+        level : float
+            Probability that an interval covers the true value.
+        joint : bool
+            Make all intervals cover simultaneously.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        table = self.answered.table(attributes, MARGINAL.name, level, joint)
+        return table_figure(table, self.domain, tuple(attributes))
+
+    def _grouped(
+        self, table: Callable[[Sequence[str], float], Any], by: str | Sequence[str] | None, level: float
+    ) -> Estimate | DataFrame:
+        """Return the rows of a table of groups, or the estimate of the only one without groups."""
+        found = table([] if by is None else [by] if isinstance(by, str) else by, level)
+        if by is not None:
+            return found.to_pandas()
+        row = found.to_pylist()[0]
+        if row.get("reason"):
+            raise statistics.TooFewRecords("by", str(row["reason"]), "a table with more records than noise",
+                                           "increase the budget")  # fmt: skip
+        return Estimate(row["estimate"], row["low"], row["high"])
+
+    def _each(self, statistic: Callable[..., Estimate], by: str | None) -> Estimate | DataFrame:
+        if by is None:
+            return statistic()
+        import pandas as pd
+
+        cells = range(self.domain[by].size)
+        rows, reasons = zip(*(statistics.or_reason(partial(statistic, by=(by, cell))) for cell in cells), strict=True)
+        found = pd.DataFrame(rows, columns=list(Estimate._fields))
+        found.insert(0, by, column(self.domain[by], np.arange(len(cells))).to_pandas())
+        return found.assign(reason=reasons) if any(reasons) else found
+
+
+def _single(by: str | Sequence[str] | None) -> str | None:
+    """Return the only attribute of groups; raise JobError for several."""
+    if by is None or isinstance(by, str):
+        return by
+    if len(by) != 1:
+        raise JobError("by", f"{len(by)} attributes", "one attribute", "add a number to the domain for several")
+    return by[0]

@@ -1,0 +1,275 @@
+"""Sums, means and record weights: queries on the two or three cells of a number (`dpscale.domain.number`).
+
+The sum of a number is low · #low + high · #high, and the number of records with a value is #low + #high. With the
+family `sum` every query of another family (default: the cells) is weighted by the number: Σ v over the records that it
+counts. `mean` asks for the number n of records with a value and for their sum, and answers with the ratio
+(`dpscale.answers.ratios`). With c the centre of the range, h half of it, t = (s − c n)/h and m = c + h t/n the mean,
+
+    n² Var(m) = h² Var(t − τ n)  to first order,   τ = (m − c)/h in −1 … 1.
+
+So `mean` plans t with the weight of the part, and n with a third of it: the average of τ² if means are uniform on the
+range. `variance` also asks for q = Σ ((v − c)/h)²; with κ = q/n the variance is h² (κ − τ²), and to first order
+
+    n² Var(h² (κ − τ²)) = h⁴ Var(q − 2τ t − (κ − 2τ²) n),
+
+so the weights of t and n are 4/3 and about 1/5 of that of q. Weights of sums and means refer to answers divided by h,
+in which a record is at most 1 from the centre; so they compare with weights of counts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from pydantic import PrivateAttr
+
+from dpscale.base.display import nearest, safe_repr
+from dpscale.base.errors import JobError
+from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.base.settings import setting
+from dpscale.domain import Domain
+from dpscale.domain.number import Number
+from dpscale.workload.family import Family, ProductFamily
+from dpscale.workload.listed import LABEL, PREDICATE, QueryTexts
+from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
+from dpscale.workload.query_family import End, Statistic
+
+SUM, RECORDS = "sum", "records"
+OTHERS: dict[str, Family] = {one.name: one for one in (MARGINAL, PREFIX, RANGE, CIRCULAR)}
+
+
+class ValueQueries(Family):
+    """Queries on the cells of a number, such as its sum, with a weight for each.
+
+    Attributes
+    ----------
+    listed : tuple of str
+        Name of each query.
+    rows : tuple of tuple of float
+        Entries of each query on the cells.
+    unit : float
+        Size of an answer that compares with one record.
+    """
+
+    name = "values"
+    ends = (PREDICATE,)
+    listed: tuple[str, ...]
+    rows: tuple[tuple[float, ...], ...]
+    unit: float = 1.0
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.listed
+
+    @property
+    def unit_weight(self) -> float:
+        return self.unit**-2.0
+
+    @property
+    def array(self) -> Floats:
+        return np.array(self.rows)
+
+    @property
+    def are_counts(self) -> bool:
+        return bool(np.isin(self.array, (0, 1)).all())
+
+    @property
+    def is_integral(self) -> bool:
+        return bool(np.array_equal(self.array, np.rint(self.array)) and np.abs(self.array).max() < 1 << 10)
+
+    def count(self, size: int) -> int:
+        return len(self.rows)
+
+    def matrix(self, size: int) -> Floats:
+        return self.array
+
+    def answers(self, values: Floats, axis: int) -> Floats:
+        return np.moveaxis(np.tensordot(self.array, values, axes=(1, axis)), 0, axis)
+
+    def bounds(self, size: int) -> tuple[Integers, ...]:
+        return (np.arange(len(self.rows)),)
+
+    def trace(self, size: int) -> float:
+        return float((self.array**2).sum())
+
+    def entry_sum(self, size: int) -> float:
+        return float(np.abs(self.array.sum(axis=1)).sum())
+
+    def largest(self, size: int) -> Floats:
+        return np.asarray(np.abs(self.array).max(axis=1))
+
+
+def sum_queries(number: Number) -> ValueQueries:
+    """Return the sum of a number as a query on its cells."""
+    return _listed({SUM: number.cell_values}, number.half_range)
+
+
+def centred_rows(number: Number) -> dict[str, Floats]:
+    """Return queries on the cells of a number: the centred sum t, records n and, if measured, the squares t²."""
+    known = np.arange(number.size) != number.null_cell
+    low, high = number.ends
+    rows = {"t": np.where(known, (number.cell_values - (low + high) / 2) / number.half_range, 0.0), "n": 1.0 * known}
+    return rows | ({"q": np.array([1.0, 0, 0, 1, 0])[: number.size]} if number.squares else {})
+
+
+def number_queries(given: Any, domain: Domain, name: str) -> tuple[Family, QueryTexts] | None:
+    """Return the queries that a product lists for a number, and a text for each; None for an attribute."""
+    number = domain[name]
+    if not isinstance(number, Number):
+        return None
+    if given not in (SUM, [SUM]):
+        raise JobError(f"workload.predicates.{name}", safe_repr(given), f'"{SUM}" for a number', "fix it")
+    return sum_queries(number), QueryTexts(listed=(f"{SUM} of {name}",))
+
+
+def _listed(rows: Mapping[str, Floats], unit: float = 1.0) -> ValueQueries:
+    """Return named queries with their entries on the cells."""
+    return ValueQueries(listed=tuple(rows), rows=tuple(tuple(map(float, row)) for row in rows.values()), unit=unit)
+
+
+def number_named(domain: Domain, name: Any, field: str) -> Number:
+    """Return a number of the domain; raise JobError if the name is not one."""
+    known = [one.name for one in domain.numbers]
+    if name not in known:
+        got = "missing" if name is None else f"{name!r}, which is no number of the domain"
+        raise JobError(field, got, ", ".join(known) or "a number of the domain file",
+                       nearest(str(name), known) if known else f"add [numbers.{name or 'NAME'}]")  # fmt: skip
+    found = domain[name]
+    assert isinstance(found, Number)
+    return found
+
+
+class _OfNumber(ProductFamily):
+    """Product family with one axis of a number, and queries of another family on the others."""
+
+    of: str | None = setting(None, "the name of a number", "number that is summed")
+    queries: str = setting(MARGINAL.name, ", ".join(OTHERS), "family of the queries on the attributes")
+    label: str | None = setting(None, "a name", "name of the queries in tables and results", pattern=LABEL)
+    _number: Number = PrivateAttr()
+
+    @property
+    def title(self) -> str:
+        return self.label or (f"{self.name}-{self.of}" if re.match(LABEL, f"{self.name}-{self.of}") else self.name)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"of": self.of, "queries": self.queries, "label": self.title}
+
+    @property
+    def base(self) -> Family:
+        """Family of the queries on the attributes."""
+        return OTHERS[self.queries]
+
+    @property
+    def axes(self) -> tuple[Family, ...]:
+        return (self.base, self.values)
+
+    @property
+    def values(self) -> ValueQueries:
+        """Queries on the number."""
+        raise NotImplementedError
+
+    def axis(self, attribute: str) -> Family:
+        return self.values if attribute == self.of else self.base
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        return self.base.ends
+
+    def distinct(self, names: Collection[str]) -> Self:
+        title, number = self.title, 2
+        while title in names:
+            title, number = f"{self.title}-{number}", number + 1
+        return self if title == self.title else self.model_copy(update={"label": title})
+
+    def domain_for(self, domain: Domain) -> Domain:
+        return domain.with_squares([self.of or ""]) if self.needs_squares else domain
+
+    def extended(self, domain: Domain, names: AttributeSet) -> AttributeSet:
+        return (*names, number_named(domain, self.of, "workload.of").name)
+
+    def shown(self, names: AttributeSet) -> AttributeSet:
+        return tuple(name for name in names if name != self.of)
+
+    def label_axis(self, attribute: str) -> Family:
+        return QueryTexts(listed=(self.title,)) if attribute == self.of else self.base
+
+    def checked_for(self, domain: Domain, sets: Sequence[AttributeSet]) -> Self:
+        if self.queries not in OTHERS:
+            raise JobError("workload.queries", f"{self.queries!r}", ", ".join(OTHERS), nearest(self.queries, OTHERS))
+        made = self.model_copy()
+        made._number = number_named(domain, self.of, "workload.of")
+        return made
+
+
+class Sums(_OfNumber):
+    """Sums of a number over the records that each query counts."""
+
+    name: ClassVar[str] = SUM
+
+    @property
+    def values(self) -> ValueQueries:
+        return sum_queries(self._number)
+
+
+class _Statistics(_OfNumber):
+    """Statistics that follow from the linear queries in `figures`, and are planned by weighted ones."""
+
+    power: ClassVar[int] = 1
+    figures: ClassVar[tuple[str, ...]]
+    shares: ClassVar[Mapping[str, float]]
+
+    @property
+    def values(self) -> ValueQueries:
+        rows = centred_rows(self._number)
+        return _listed({name: math.sqrt(share) * rows[name] for name, share in self.shares.items()})
+
+    @property
+    def statistic(self) -> Statistic:
+        low, high = self._number.ends
+        return Statistic(self.power, (low + high) / 2, self._number.half_range)
+
+    @property
+    def planned_per_answer(self) -> int:
+        return len(self.shares)
+
+    @property
+    def linear(self) -> _Figures:
+        made = _Figures(of=self.of, queries=self.queries, label=self.label, figures=self.figures)
+        made._number = self._number
+        return made
+
+
+class Means(_Statistics):
+    """Means of a number over the records that each query counts."""
+
+    name: ClassVar[str] = "mean"
+    figures: ClassVar[tuple[str, ...]] = ("t", "n")
+    shares: ClassVar[Mapping[str, float]] = {"t": 1.0, "n": 1 / 3}
+
+
+class Variances(_Statistics):
+    """Variances of a number over the records that each query counts."""
+
+    name: ClassVar[str] = "variance"
+    needs_squares: ClassVar[bool] = True
+    power: ClassVar[int] = 2
+    figures: ClassVar[tuple[str, ...]] = ("q", "t", "n")
+    shares: ClassVar[Mapping[str, float]] = {"q": 1.0, "t": 4 / 3, "n": 1 / 5}
+
+
+class _Figures(_OfNumber):
+    """Linear queries of a statistic, and the sum of each two, whose errors determine the covariances."""
+
+    name: ClassVar[str] = "figures"
+    figures: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> ValueQueries:
+        rows = centred_rows(self._number)
+        alone = {name: rows[name] for name in self.figures}
+        return _listed(alone | {f"{a} + {b}": rows[a] + rows[b] for a, b in combinations(self.figures, 2)})

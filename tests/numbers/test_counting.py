@@ -1,0 +1,73 @@
+"""Exact counts on the cells of numbers against fractions, for joints, separate sets, nulls and several numbers."""
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpscale as dp
+from dpscale.counting.cover import plan_cover
+from dpscale.counting.program import Program
+from dpscale.domain import Domain
+from tests.numbers.small import NUMBERS, exact_sums, make_domain, make_frame, make_table
+
+SETS = [("a", "pay"), ("a", "b", "pay"), ("pay",), ("b", "wait"), ("a", "b", "wait"), ("wait",), ("a", "b"), ()]
+
+
+@pytest.mark.parametrize("squares", [False, True])
+def test_counts_give_exact_sums(tmp_path, squares):
+    domain, frame = make_domain(), make_frame()
+    domain = domain.with_squares(NUMBERS) if squares else domain
+    counts = dp.count_marginals(make_table(tmp_path / "data", frame, domain), SETS)
+    for names in SETS:
+        if not names or names[-1] not in NUMBERS:
+            continue
+        *by, name = names
+        number, found = domain[name], counts[names]
+        assert (found.sum(axis=-1) == number.denominator * counts.get(tuple(by), _rows(frame, by))).all()
+        sums = found @ number.cell_values / number.denominator
+        np.testing.assert_allclose(sums, exact_sums(frame, by, name, NUMBERS[name]), rtol=1e-12)
+        if squares:
+            centre = sum(number.ends) / 2
+            scaled = (found[..., 0] + found[..., 3]) / number.denominator * number.half_range**2
+            records = found[..., :4].sum(axis=-1) / number.denominator
+            squares_of = exact_sums(frame, by, name, NUMBERS[name], 2)
+            expected = squares_of - 2 * centre * sums + centre**2 * records
+            np.testing.assert_allclose(scaled, expected, rtol=1e-9, atol=1e-9)
+
+
+def _rows(frame: pd.DataFrame, by: list[str]) -> np.ndarray:
+    return np.asarray(len(frame) if not by else frame.groupby(by).size().unstack(fill_value=0).to_numpy()
+                      if len(by) > 1 else frame.groupby(by).size().to_numpy())  # fmt: skip
+
+
+def test_several_numbers_multiply_their_parts(tmp_path):
+    domain, frame = make_domain(), make_frame()
+    found = dp.count_marginals(make_table(tmp_path / "data", frame, domain), [("a", "pay", "wait"), ("a", "pay")])
+    whole = domain["wait"].denominator
+    assert (found[("a", "pay", "wait")].sum(axis=-1) == whole * found[("a", "pay")]).all()
+    pay, wait = domain["pay"], domain["wait"]
+    products = np.einsum("aij,i,j->a", found[("a", "pay", "wait")], pay.cell_values, wait.cell_values)
+    values = frame.assign(pay=frame.pay.clip(-20, 100), wait=np.floor(frame.wait.clip(0, 3) * 4 + 0.5) / 4)
+    expected = (values.pay * values.wait).groupby(values.a).sum()
+    np.testing.assert_allclose(products / pay.denominator / whole, expected, rtol=1e-12)
+
+
+def test_joints_and_separate_sets_agree(tmp_path):
+    """Many sets of one number share a joint table."""
+    sizes = {f"x{i}": {"kind": "coded", "size": 3} for i in range(6)}
+    domain = Domain.from_dict({"attributes": sizes, "numbers": {"v": {"low": 0, "high": 50}}})
+    random = np.random.default_rng(3)
+    frame = pd.DataFrame({name: random.integers(0, 3, 5000) for name in sizes} | {"v": random.integers(-5, 60, 5000)})
+    table = make_table(tmp_path / "data", frame, domain)
+    sets = [(*names, "v") for names in combinations(sizes, 3)] + list(combinations(sizes, 2))
+    cover = plan_cover(domain, sets, rows=5000)
+    assert any(joint[-1] == "v" for joint in cover.joints)
+    assert sum(bool(own.joints) for own in Program.of(cover).sums) == 1
+    together = dp.count_marginals(table, sets)
+    for names in sets[::7]:
+        np.testing.assert_array_equal(together[names], dp.count_marginals(table, [names])[names])
+        if names[-1] == "v":
+            expected = frame.assign(v=frame.v.clip(0, 50)).groupby(list(names[:-1])).v.sum()
+            np.testing.assert_array_equal(together[names][..., 1].reshape(-1), expected.to_numpy())
