@@ -98,6 +98,19 @@ def trace_plot(trace: list[dict[str, Any]]) -> str:
     return svg(figure)
 
 
+def number_bars(name: str, unit: str, labels: Sequence[str], values: Floats, low: Floats, high: Floats) -> str:
+    """Plot a statistic of a number for the values of an attribute as points with intervals."""
+    figure, axes = new_figure(2.8)
+    places, known = np.arange(len(values)), np.isfinite(values)
+    axes.bar(places[known], values[known], color=COLOURS[0], width=0.8)
+    ends = np.nan_to_num(np.stack([values - low, high - values]))[:, known]
+    axes.errorbar(places[known], values[known], np.maximum(ends, 0), fmt="none", ecolor=COLOURS[1], elinewidth=1.2,
+                  capsize=2)  # fmt: skip
+    _ticks(axes.xaxis, labels)
+    axes.set(xlabel=name, ylabel=unit)
+    return svg(figure)
+
+
 def new_figure(height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
     """Return a figure with the width of the page and its axes; an array of axes for several columns."""
     from matplotlib.figure import Figure

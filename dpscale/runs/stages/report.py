@@ -25,6 +25,7 @@ from dpscale.answers.report import (
     trace_plot,
     weight_plot,
 )
+from dpscale.answers.report.numbers import has_numbers, number_results
 from dpscale.answers.report.page import public_name, redacted
 from dpscale.answers.tables import Answered
 from dpscale.base.arrow import pa
@@ -47,6 +48,7 @@ Value = TypeVar("Value")
 SQL, R = ("'", {"'": "''"}), ('"', {'"': '\\"', "\\": "\\\\"})
 SINGLES, PAIRS, STRATEGIES, MOST_SIDE = 4, 3, 4, 64
 LISTED = 60  # queries that are listed by predicates
+NUMBERS = 6  # figures of sums and means
 
 
 def headline_tables(run: TableRun) -> dict[str, Any]:
@@ -148,6 +150,7 @@ SHOWN = 25  # number of worst and of best sets in the report
 TABLE = (
     Section("summary", "Summary", listed=False),
     Section("says", "Key results"),
+    Section("numbers", "Sums and means"),
     Section("listed", "Listed queries"),
     Section("sure", "Accuracy"),
     Section("cost", "Privacy cost"),
@@ -185,6 +188,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
     )
     results, left = cache(lambda: headline_tables(run)), cache(lambda: remaining(run))
     sure = cache(lambda: list(relative_errors(run.path / "answers", index())))
+    counts = {part.name for part in run.workload.parts if not has_numbers(part)}
     fixed = _frame(run) | {
         "unit": job.data.privacy_unit or "row",
         "job": job,
@@ -200,8 +204,9 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "listed": lambda: tables.listed_counts(Answered(estimates_of(run), str(run.manifest["release"])), LISTED),
+        "numbers": lambda: number_results(Answered(estimates_of(run), str(run.manifest["release"])), NUMBERS),
         "sure": sure,
-        "errors": lambda: overall_errors(sure()),
+        "errors": lambda: overall_errors([line for line in sure() if line["family"] in counts] or sure()),
         "workload": lambda: _words(sure()),
         "strategies": lambda: strategies(measurement_plan.public_plan),
         "snippets": lambda: snippets(run, index()),
@@ -218,7 +223,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "rows": lambda: answered(run, SHOWN),
         "index": lambda: len(index()),
         "hidden": lambda: max(len(index()) - 2 * SHOWN, 0),
-        "error_plot": lambda: error_plot(_errors(index())),
+        "error_plot": lambda: error_plot({one: own for one, own in _errors(index()).items() if one in counts}),
         "share_plot": lambda: share_plot(measurement_plan.shares),
         "weight_plot": lambda: weight_plot(measurement_plan.profiles),
         "drawn": lambda: _drawn(run),

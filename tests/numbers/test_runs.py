@@ -1,0 +1,180 @@
+"""Runs with sums and means: files, statistics, engines, units, evidence, rows, publishing and refused jobs."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.audit.evidence.check import check_bundle
+from dpscale.base.errors import DomainError, JobError, PlanError
+from tests.audit.small import measurements
+from tests.numbers.small import NUMBERS, exact_sums, make_domain, make_frame, rounded, write_job
+from tests.selection import mostly_slow
+
+WORKLOAD = [
+    {"family": "marginal", "degree": 2},
+    {"family": "sum", "of": "pay", "attributes": [["a"], []]},
+    {"family": "mean", "of": "wait", "attributes": [["b"], []]},
+    {"family": "variance", "of": "pay", "degree": 1},
+    {"family": "prefix", "record_weight": "pay", "attributes": [["a"]], "weight": 0.5},
+]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("numbers")
+    return dp.run(write_job(folder, WORKLOAD, synthesize={"rows": 500}), run_dir=folder / "run")
+
+
+def test_statistics_are_near_the_data(release):
+    frame = make_frame()
+    sums = release.sum("pay", by="a")
+    exact = exact_sums(frame, ["a"], "pay", NUMBERS["pay"])
+    assert (np.abs(sums.estimate - exact) < 5 * sums.std_error).all()
+    assert abs(release.sum("pay").estimate - exact.sum()) < 2000
+    values = pd.Series([np.nan if v is None else float(v) for v in rounded(frame.wait.tolist(), NUMBERS["wait"])])
+    mean = release.mean("wait", by=["b"])
+    assert list(mean.columns) == ["b", "estimate", "std_error", "low", "high"]
+    assert (np.abs(mean.estimate - values.groupby(frame.b).mean()) < 5 * mean.std_error).all()
+    assert release.mean("wait").low < values.mean() < release.mean("wait").high
+    deviation = release.std("pay", by="a")
+    assert (np.abs(deviation.estimate - frame.pay.clip(-20, 100).groupby(frame.a).std()) < 8).all()
+    ratio = release.ratio("pay", "records", by="a")
+    assert (np.abs(ratio.estimate - frame.pay.clip(-20, 100).groupby(frame.a).mean()) < 5 * ratio.std_error).all()
+
+
+def test_answer_files_and_tables_agree(release):
+    for family, by in (("sum-pay", ["a"]), ("mean-wait", ["b"]), ("variance-pay", ["a"]), ("mean-wait", [])):
+        table = release.table(by, family)
+        files = sorted((release.path / f"answers/{family}-{len(by)}").glob("*.parquet"))
+        stored = pd.concat([pq.read_table(path).to_pandas() for path in files])
+        mine = stored[(stored.filter(like="attribute_") == by).all(axis=1)] if by else stored
+        np.testing.assert_allclose(mine.estimate, table.estimate, rtol=1e-12)
+        np.testing.assert_allclose(mine.high, table.high, rtol=1e-9)
+    running = release.table(["a"], "sum-pay-2")
+    assert running.columns[0] == "a_at_most"
+    assert running.estimate.iloc[-1] == pytest.approx(release.sum("pay").estimate)
+    index = pq.read_table(release.path / "answers/index.parquet").to_pandas()
+    assert [list(names) for names in index[index.family == "sum-pay"].attributes] == [["a"], []]
+
+
+def test_evidence_recomputes_and_finds_a_rounded_measurement(release, tmp_path):
+    (tmp_path / "selftest.json").write_text(json.dumps([{"name": "none", "passed": True, "detail": "not run"}]))
+    given = ["evidence", str(release.path), "--selftest", str(tmp_path / "selftest.json")]
+    assert CliRunner().invoke(main, given, catch_exceptions=False).exit_code == 0
+    assert check_bundle(release.path / "evidence")["components"]
+    from dpscale.audit.evidence import shapes
+
+    domain = make_domain().with_squares(["pay"]).to_dict()
+    factors = {"total": {"shape": [2]}, "four": {"shape": [4]}}
+    table = {"domain": "domain.toml", "draws": [
+        {"attributes": ["pay"], "factors": ["four"], "round": 0, "multiplier": str(120**2 * 8)}]}  # fmt: skip
+    assert list(shapes.shape_faults(table, domain, factors)) == []
+    table["draws"][0]["multiplier"] = str(120**2 * 8 + 1)
+    assert list(shapes.shape_faults(table, domain, factors)) == ["the measurement of (pay) rounds its numbers"]
+
+
+def test_report_rows_and_published_tables(release):
+    page = (release.path / "report.html").read_text()
+    assert 'id="numbers"' in page
+    assert "mean-wait by b" in page
+    rows = release.synthetic().compute()
+    assert list(rows.columns) == ["a", "b"]
+    done = CliRunner().invoke(main, ["publish", str(release.path), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes"], {"processes"}))
+def test_engines_give_the_same_bytes(tmp_path, scheduler):
+    workload = [{"family": "sum", "of": "pay", "degree": 2}, {"family": "mean", "of": "wait", "degree": 1}]
+    first = dp.run(write_job(tmp_path, workload), run_dir=tmp_path / "one")
+    engine = {"scheduler": scheduler, "seed": 5}
+    second = dp.run(write_job(tmp_path, workload, "other.toml", engine=engine), run_dir=tmp_path / "two")
+    assert measurements(first.path) == measurements(second.path)
+
+
+def test_rows_of_units_are_bounded_before_sums(tmp_path):
+    """With at most two rows per unit, further rows do not count and the noise is twice that of one row."""
+    bounded = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 2}
+    workload = [{"family": "sum", "of": "pay", "attributes": [["a"], []]}, {"family": "marginal", "degree": 1}]
+    one = dp.run(write_job(tmp_path, workload, data=bounded), run_dir=tmp_path / "run")
+    kept = make_frame().groupby("unit").head(2)
+    assert abs(one.total().estimate - len(kept)) < 60
+    expected = 2 * np.sqrt(one.plan.variance(("pay",), one.domain["pay"].cell_values) / 4.0)
+    assert one.table([], "sum-pay").std_error[0] == pytest.approx(expected, rel=1e-3)
+    exact = rounded(kept.pay.tolist(), NUMBERS["pay"])
+    assert abs(one.sum("pay").estimate - float(sum(exact))) < 5 * expected
+
+
+def test_expected_errors_have_units(tmp_path):
+    job = write_job(tmp_path, WORKLOAD)
+    shown = CliRunner().invoke(main, ["plan", str(job)], catch_exceptions=False).output
+    assert "(in units of pay)" in shown
+    assert "(in units of wait, of 1,000 records)" in shown
+    assert "(in units of pay², of 1,000 records)" in shown
+    found = json.loads(CliRunner().invoke(main, ["plan", str(job), "--json"], catch_exceptions=False).output)
+    units = {one["family"]: one["unit"] for one in found["families"]}
+    assert units["marginal-2"] == "records"
+    assert units["sum-pay-1"] == "pay"
+
+
+@pytest.mark.parametrize(("workload", "changes", "error", "message"), [
+    ([{"family": "sum", "of": "size", "degree": 1}], {}, JobError, "workload.of: 'size', which is no number"),
+    ([{"family": "sum", "degree": 1}], {}, JobError, "workload.of: missing"),
+    ([{"family": "marginal", "degree": 1, "record_weight": "a"}], {}, JobError, "workload.of: 'a', which is no number"),
+    ([{"family": "affine", "degree": 2, "record_weight": "pay"}], {}, JobError, "workload.queries: 'affine'"),
+    ([{"family": "mean", "of": "pay", "degree": 1}], {"mechanism": {"name": "aim-grem"}}, PlanError,
+     "sums or means of pay by aim-grem; expected a mechanism with a fixed plan"),
+    ([{"family": "mean", "of": "pay", "degree": 1}, {"family": "marginal", "degree": 1}],
+     {"reconstruct": {"method": "maxent"}}, JobError, "reconstruct.method: 'maxent' with sums or means of pay"),
+    ([{"family": "mean", "of": "pay", "degree": 1}], {"output": {"joint": True}}, JobError, "output.joint"),
+])  # fmt: skip
+def test_wrong_jobs_are_refused_before_spending(tmp_path, workload, changes, error, message):
+    job = write_job(tmp_path, workload, **changes)
+    with pytest.raises(error) as found:
+        dp.run(job, run_dir=tmp_path / "run")
+    assert message in str(found.value)
+    assert not (tmp_path / "ledger.sqlite").exists() or "numbers" not in (tmp_path / "ledger.sqlite").read_text(
+        "latin-1"
+    )
+
+
+def test_wrong_columns_are_refused_before_spending(tmp_path):
+    """A column of texts, an unknown one, and nulls that the domain refuses."""
+    workload = [{"family": "sum", "of": "pay", "degree": 1}]
+    job = write_job(tmp_path, workload)
+    frame = make_frame()
+    for number, (column, message) in enumerate([
+        (frame.assign(pay="much"), "a text that is no number"), (frame.drop(columns="pay"), "no column 'pay'"),
+        (frame.assign(pay=np.where(frame.a == 0, np.nan, frame.pay)), "a null"),
+    ]):  # fmt: skip
+        for path in (tmp_path / "data").glob("*.parquet"):
+            path.unlink()
+        column.to_parquet(tmp_path / f"data/{number}.parquet")
+        with pytest.raises(dp.DataError, match=message):
+            dp.run(job, run_dir=tmp_path / f"run{number}")
+
+
+def test_too_fine_steps_of_variances_are_refused(tmp_path):
+    domain = make_domain({"pay": {"low": 0, "high": 1_000_000}})
+    job = write_job(tmp_path, [{"family": "variance", "of": "pay", "degree": 1}])
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain.to_dict()))
+    with pytest.raises(DomainError, match="46,340 for variances; use a larger step"):
+        dp.run(job, run_dir=tmp_path / "run")
+
+
+def test_statistics_that_were_not_measured_are_refused(release):
+    for statistic in (lambda: release.sum("pay", by=["a", "b"]), lambda: release.mean("wait", by="a"),
+                      lambda: release.std("wait")):  # fmt: skip
+        with pytest.raises(PlanError, match=r"sums or means of the workload|variances of the workload"):
+            statistic()
+    with pytest.raises(JobError, match="no number of the domain"):
+        release.sum("b")
+    with pytest.raises(JobError, match="twice"):
+        release.ratio("pay", "pay")
