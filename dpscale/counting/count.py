@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import AttributeSet, Flags, Integers, LazyModule, NDArray
 from dpscale.counting.cover import guess_rows, plan_cover
-from dpscale.counting.program import Folds, Program, Steps, Sums
+from dpscale.counting.program import Program, Steps
+from dpscale.counting.sums import SumCounter
 from dpscale.domain import Domain
 from dpscale.records.encode import Codes, code_type, encode
 from dpscale.records.judging import refused_of, worst_of
@@ -27,7 +28,6 @@ FLUSH_ROWS = 1 << 31
 GATHER_ROWS = 1 << 18
 GATHER_CODES = 1 << 25
 ROWS = 64  # per word of a bit plane
-PARTS_BLOCK = 1 << 14  # rows whose codes, parts and counters stay in the cache
 
 
 class Counter:
@@ -37,7 +37,7 @@ class Counter:
         self._program = program
         self._flat = np.zeros(program.cells, dtype=np.int64)
         self._joint = np.zeros(program.joint_cells, dtype=np.uint32)
-        self._sums = [np.zeros(own.joint_cells, dtype=np.int64) for own in program.sums]
+        self._sums = [SumCounter(own, self._flat) for own in program.sums]
         planes = program.planes
         self._planes = np.zeros(planes.offsets[-1] if planes else 0, dtype=np.int64)
         self._waiting: list[Codes] = []
@@ -68,8 +68,8 @@ class Counter:
         if planes:
             kernels.assemble(self._rows, self._planes, planes.offsets, planes.sizes, planes.set_starts, planes.set_axes,
                      planes.set_nodes, planes.node_starts, planes.places, flat)  # fmt: skip
-        for own, joint in zip(self._program.sums, self._sums, strict=True):
-            _fold(own.folds, joint, flat) if own.folds else None
+        for sums in self._sums:
+            sums.finish()
         del self._joint, self._planes, self._sums
         return flat
 
@@ -86,8 +86,8 @@ class Counter:
             _increment(steps, codes, self._joint)
         for steps in self._program.direct:
             _increment(steps, codes, self._flat)
-        for own, joint in zip(self._program.sums, self._sums, strict=True):
-            _add_sums(own, codes, joint, self._flat)
+        for sums in self._sums:
+            sums.add(codes)
         self._count_planes(codes)
 
     def _count_planes(self, codes: Codes) -> None:
@@ -101,14 +101,9 @@ class Counter:
     def _fold(self) -> None:
         """Sum the joint marginals into the requested marginals and reset them."""
         if self._program.folds and self._narrow_rows:
-            _fold(self._program.folds, self._joint, self._flat)
+            self._program.folds.apply(self._joint, self._flat)
             self._joint[:] = 0
         self._narrow_rows = 0
-
-
-def _fold(f: Folds, joint: NDArray[Any], flat: Integers) -> None:
-    """Add the sums of joints over the axes that each set lacks."""
-    kernels.fold(joint, f.offsets, f.cells, f.sizes, f.starts, f.owners, f.strides, f.stride_starts, f.places, flat)
 
 
 def _increment(steps: Steps, codes: Codes, counters: NDArray[Any]) -> None:
@@ -117,29 +112,6 @@ def _increment(steps: Steps, codes: Codes, counters: NDArray[Any]) -> None:
     for first in range(0, rows, length):
         kernels.count_codes(codes[:, first : first + length], steps.columns, steps.sizes, steps.starts, steps.shared,
                     steps.offsets, steps.cells, counters, levels)  # fmt: skip
-
-
-def _add_sums(sums: Sums, codes: NDArray[Any], joint: Integers, flat: Integers) -> None:
-    """Add each row's parts of the cells of numbers to the joints and to the sets that are counted separately.
-
-    With several numbers these are the products of the parts (`dpscale.domain.number`).
-    """
-    for first in range(0, codes.shape[1], PARTS_BLOCK):
-        own = codes[:, first : first + PARTS_BLOCK]
-        numbers = zip(sums.columns, sums.numbers, strict=True)
-        parts = reduce(_multiply, [number.parts(own[column]) for column, number in numbers])
-        for groups, counters in ((sums.joints, joint), (sums.direct, flat)):
-            for one in groups:
-                kernels.add_parts(own, parts, one.columns, one.sizes, one.starts, one.shared, one.offsets, counters,
-                                  one.levels(PARTS_BLOCK))  # fmt: skip
-        total = parts.sum(axis=0)
-        for place in sums.alone.tolist():
-            flat[place : place + len(total)] += total
-
-
-def _multiply(left: Integers, right: Integers) -> Integers:
-    """Return the parts of each row on the cells of two sets of numbers."""
-    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
 
 
 Dropped = Mapping[Partition, RowMask]

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 @njit(cache=True, nogil=True)
-def _extend(codes: Array, before: Array, column: int, size: int, out: Array, rows: int) -> None:
+def extend(codes: Array, before: Array, column: int, size: int, out: Array, rows: int) -> None:
     """Compute out = before × size + column, in the width of `out`."""
     for r in range(rows):
         out[r] = before[r] * size + codes[column, r]
@@ -87,7 +87,7 @@ def count_codes(
                 for r in range(rows):
                     levels[0, r] = codes[columns[k], r]
             else:
-                _extend(codes, levels[k - first - 1], columns[k], sizes[k], levels[k - first], rows)
+                extend(codes, levels[k - first - 1], columns[k], sizes[k], levels[k - first], rows)
         mine = counters[offsets[s] : offsets[s] + cells]
         copies = COPIES if cells <= FEW else 0
         if not copies and counters.itemsize > 4 and cells <= min(STAND_IN, rows // 2):
@@ -101,7 +101,7 @@ def count_codes(
                     last[r] = part[columns[first], r]
             else:
                 before = levels[end - first - 2, begin : begin + length]
-                _extend(part, before, columns[end - 1], sizes[end - 1], last, length)
+                extend(part, before, columns[end - 1], sizes[end - 1], last, length)
             if copies == COPIES:
                 _increment_copies(last, length, cells, narrow)
             elif copies:
@@ -111,58 +111,6 @@ def count_codes(
         for c in range(copies):
             for i in range(cells):
                 mine[i] += narrow[c * cells + i]
-
-
-@njit(cache=True, nogil=True)
-def _add_two(codes: Array, parts: Integers, counters: Integers) -> None:
-    for r in range(len(parts)):
-        at = 2 * np.int64(codes[r])
-        counters[at] += parts[r, 0]
-        counters[at + 1] += parts[r, 1]
-
-
-@njit(cache=True, nogil=True)
-def _add_several(codes: Array, parts: Integers, counters: Integers) -> None:
-    size = parts.shape[1]
-    for r in range(len(parts)):
-        at = size * np.int64(codes[r])
-        for k in range(size):
-            counters[at + k] += parts[r, k]
-
-
-@njit(cache=True, nogil=True)
-def add_parts(
-    codes: NDArray[np.unsignedinteger[Any]],
-    parts: Integers,
-    columns: Integers,
-    sizes: NDArray[Any],
-    starts: Integers,
-    shared: Integers,
-    offsets: Integers,
-    counters: Integers,
-    levels: NDArray[Any],
-) -> None:
-    """Add the parts of rows to the counters of several sets; the other parameters are those of `count_codes`.
-
-    Parameters
-    ----------
-    parts : ndarray of int64, shape (rows, cells)
-        What each row adds to the counters of its cell.
-    """
-    rows = codes.shape[1]
-    for s in range(len(starts) - 1):
-        first, end = starts[s], starts[s + 1]
-        for k in range(first + shared[s], end):
-            if k == first:
-                for r in range(rows):
-                    levels[0, r] = codes[columns[k], r]
-            else:
-                _extend(codes, levels[k - first - 1], columns[k], sizes[k], levels[k - first], rows)
-        last, mine = levels[end - first - 1, :rows], counters[offsets[s] :]
-        if parts.shape[1] == 2:
-            _add_two(last, parts, mine)
-        else:
-            _add_several(last, parts, mine)
 
 
 @njit(cache=True, nogil=True)

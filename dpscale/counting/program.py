@@ -5,6 +5,7 @@ A program is built where the cover is chosen and sent to the counting tasks, whi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Integers, NDArray
+from dpscale.base.numerics import AttributeSet, Integers, LazyModule, NDArray
 from dpscale.counting.cover import DIRECT, PLANES, Cover, numbers_of
 from dpscale.domain import Domain, Number
+
+kernels = LazyModule("dpscale.counting.kernels")  # numba
 
 NARROW_CELLS = 1 << 12
 NARROW_BLOCK = 1 << 16
@@ -56,6 +59,11 @@ class Folds:
     strides: Integers
     stride_starts: Integers
     places: Integers
+
+    def apply(self, joint: NDArray[Any], flat: Integers) -> None:
+        """Add to each set the sum of its joint over the axes that the set lacks."""
+        kernels.fold(joint, self.offsets, self.cells, self.sizes, self.starts, self.owners, self.strides,
+                     self.stride_starts, self.places, flat)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -198,6 +206,11 @@ class Sums:
     joint_cells: int
     folds: Folds | None
     alone: Integers
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of the numbers together."""
+        return math.prod(number.size for number in self.numbers)
 
 
 def _sums(cover: Cover, names: tuple[str, ...], numbers: AttributeSet, mine: Sequence[int], offsets: Integers) -> Sums:

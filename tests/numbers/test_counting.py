@@ -54,6 +54,30 @@ def test_several_numbers_multiply_their_parts(tmp_path):
     np.testing.assert_allclose(products / pay.denominator / whole, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("nulls", ["skip", "zero"])
+def test_words_of_joints_are_emptied_before_they_overflow(tmp_path, monkeypatch, nulls):
+    """Fields as narrow as a few rows need, so that words are emptied many times."""
+    from dpscale.counting import sums
+
+    monkeypatch.setattr(sums, "WORD", 24)
+    monkeypatch.setattr(sums, "FEWEST", 1)
+    numbers = {"v": {"low": 0, "high": 50, "nulls": nulls}}
+    sizes = {f"x{i}": {"kind": "coded", "size": 3} for i in range(5)}
+    domain = Domain.from_dict({"attributes": sizes, "numbers": numbers})
+    random = np.random.default_rng(3)
+    frame = pd.DataFrame({name: random.integers(0, 3, 3000) for name in sizes})
+    frame["v"] = np.where(random.random(3000) < 0.3, np.nan, random.integers(0, 60, 3000))
+    sets = [(*names, "v") for names in combinations(sizes, 2)]
+    counts = dp.count_marginals(make_table(tmp_path / "data", frame, domain), sets)
+    values = frame.assign(v=frame.v.clip(0, 50), n=frame.v.isna())
+    for names in sets:
+        groups = values.groupby(list(names[:-1]))
+        np.testing.assert_array_equal(counts[names][..., 1].reshape(-1), groups.v.sum())
+        assert (counts[names].sum(axis=-1).reshape(-1) == 50 * groups.size()).all()
+        if nulls == "skip":
+            np.testing.assert_array_equal(counts[names][..., 2].reshape(-1), 50 * groups.n.sum())
+
+
 def test_joints_and_separate_sets_agree(tmp_path):
     """Many sets of one number share a joint table."""
     sizes = {f"x{i}": {"kind": "coded", "size": 3} for i in range(6)}

@@ -1,0 +1,139 @@
+"""Counts on the cells of numbers, to which a record belongs in parts, and of other attributes.
+
+A record adds its parts to the cells of a number (`dpscale.domain.number`), and with several numbers their products. One
+number without squares needs only the records with a value, the sum of their steps and the number of nulls. A joint
+holds these three in the bits of one 64-bit word, so that a row costs one addition; words are emptied before a field can
+overflow:
+
+    c = ⌊(64 − bits of R)/fields⌋ bits for each number of records, the other bits for the sum of at most 2^c − 1 rows.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.numerics import Integers, LazyModule, NDArray, Words
+from dpscale.counting.program import Steps, Sums
+from dpscale.domain import Number
+
+kernels = LazyModule("dpscale.counting.sum_kernels")  # numba
+
+BLOCK = 1 << 14  # rows whose parts and counters stay in the cache
+WORD = 64
+FEWEST = 1 << 15  # rows between two times at which words are emptied; below it parts are added one by one
+
+
+class SumCounter:
+    """Counter of the sets with the same numbers; private, so its repr shows no counts.
+
+    Parameters
+    ----------
+    sums : Sums
+    flat : ndarray of int64
+        Counters of all sets of the program.
+    """
+
+    def __init__(self, sums: Sums, flat: Integers) -> None:
+        self._sums, self._flat, self._rows = sums, flat, 0
+        self._joint = np.zeros(sums.joint_cells, dtype=np.int64)
+        self._packing = Packing.of(sums)
+        self._words = np.zeros(sums.joint_cells // sums.cells if self._packing else 0, dtype=np.uint64)
+
+    def __repr__(self) -> str:
+        return f"SumCounter of {self._sums.joint_cells} cells"
+
+    def add(self, codes: NDArray[Any]) -> None:
+        """Count rows; `codes` has shape (attributes, rows)."""
+        sums = self._sums
+        if self._packing and sums.joints:
+            self._add_words(codes, self._packing)
+        one_by_one = (sums.direct, self._flat), *([] if self._packing else [(sums.joints, self._joint)])
+        if sums.direct or len(sums.alone) or not self._packing:
+            for first in range(0, codes.shape[1], BLOCK):
+                self._add_parts(codes[:, first : first + BLOCK], one_by_one)
+
+    def finish(self) -> None:
+        """Add the joints to the counters of the sets."""
+        self._empty_words()
+        if self._sums.folds:
+            self._sums.folds.apply(self._joint, self._flat)
+
+    def _add_words(self, codes: NDArray[Any], packing: Packing) -> None:
+        for first in range(0, codes.shape[1], packing.most):
+            own = codes[:, first : first + packing.most]
+            if self._rows + own.shape[1] > packing.most:
+                self._empty_words()
+            self._rows += own.shape[1]
+            words = packing.words(own[self._sums.columns[0]])
+            for steps in self._sums.joints:
+                length = min(own.shape[1], steps.block)
+                for start in range(0, own.shape[1], length):
+                    part = slice(start, start + length)
+                    kernels.add_words(own[:, part], words[part], steps.columns, steps.sizes, steps.starts, steps.shared,
+                                      steps.offsets // self._sums.cells, self._words, steps.levels(length))  # fmt: skip
+
+    def _empty_words(self) -> None:
+        if self._packing and self._rows:
+            self._packing.unpack(self._words, self._joint.reshape(-1, self._sums.cells))
+            self._words[:] = 0
+        self._rows = 0
+
+    def _add_parts(self, codes: NDArray[Any], groups: tuple[tuple[tuple[Steps, ...], Integers], ...]) -> None:
+        numbers = zip(self._sums.columns, self._sums.numbers, strict=True)
+        parts = reduce(_multiply, [number.parts(codes[column]) for column, number in numbers])
+        for steps, counters in groups:
+            for one in steps:
+                kernels.add_parts(codes, parts, one.columns, one.sizes, one.starts, one.shared, one.offsets, counters,
+                                  one.levels(BLOCK))  # fmt: skip
+        total = parts.sum(axis=0)
+        for place in self._sums.alone.tolist():
+            self._flat[place : place + len(total)] += total
+
+
+class Packing:
+    """Fields of a word: records with a value, nulls if they are skipped, and the sum of steps in the lowest bits.
+
+    Attributes
+    ----------
+    most : int
+        Largest number of rows between two times at which words are emptied.
+    """
+
+    def __init__(self, number: Number) -> None:
+        fields = number.size
+        self.number, self._width = number, (WORD - number.steps.bit_length()) // fields
+        self.most = (1 << self._width) - 1
+        self._record, self._null = 1 << (WORD - self._width), 1 << (WORD - 2 * self._width)
+        self._sum = (1 << (WORD - self._width * (fields - 1))) - 1
+
+    @classmethod
+    def of(cls, sums: Sums) -> Packing | None:
+        """Return the packing of the only number; None for several numbers, squares or too many steps."""
+        if len(sums.numbers) > 1 or sums.numbers[0].squares:
+            return None
+        packing = cls(sums.numbers[0])
+        return packing if packing.most >= FEWEST else None
+
+    def words(self, codes: NDArray[Any]) -> Words:
+        """Return what each row adds to the word of its cell."""
+        steps = codes.astype(np.uint64)
+        if self.number.null_cell < 0:
+            return steps + np.uint64(self._record)
+        return np.where(steps > self.number.steps, np.uint64(self._null), steps + np.uint64(self._record))
+
+    def unpack(self, words: Words, counts: Integers) -> None:
+        """Add words to counts, shape (cells, cells of the number)."""
+        records, sums = (words >> np.uint64(WORD - self._width)).astype(np.int64), words & np.uint64(self._sum)
+        counts[:, 1] += sums.astype(np.int64)
+        counts[:, 0] += self.number.steps * records - sums.astype(np.int64)
+        if self.number.null_cell >= 0:
+            nulls = (words >> np.uint64(WORD - 2 * self._width)) & np.uint64(self.most)
+            counts[:, 2] += self.number.steps * nulls.astype(np.int64)
+
+
+def _multiply(left: Integers, right: Integers) -> Integers:
+    """Return the parts of each row on the cells of two sets of numbers."""
+    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
