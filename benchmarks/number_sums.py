@@ -1,0 +1,259 @@
+"""Sums and means of numbers: errors against plain clipped sums, coverage of intervals, cost of counting, equal bytes.
+
+Errors: means of the two delays of 336,776 flights by carrier, destination and carrier x month, with all 2-way counts,
+at one budget. The peer measures each set by itself at an equal share of the same squared mu: counts and clipped,
+centred sums with Gaussian noise, the share divided evenly between both; "uncentred" sums have the range from 0. Error: mean
+|estimate - clipped mean| over groups of at least 50 records. The delays are clipped to -60 ... 180 minutes.
+Coverage: 95 % intervals of means over releases with new noise, by size of the group, of skewed, even and mostly zero
+values. Time: a job with all 3-way counts of --rows rows and nine attributes, with and without all 3-way sums, and the
+CPU seconds of counting alone; then the same job on a cluster of two processes, whose measurements must be equal bytes.
+Tables of ../shared/data are not part of dpscale.
+
+    python benchmarks/number_sums.py [errors coverage time] [--seeds 10] [--rows 10000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import dpscale as dp
+from dpscale.answers.number_statistics import mean_table
+from dpscale.answers.tables import Answered
+from dpscale.counting.count import Layout, count
+from dpscale.domain import Domain
+from dpscale.privacy import gdp_mu
+from dpscale.reconstruction.estimates import LeastSquaresEstimates
+
+FLIGHTS = Path(__file__).parents[2] / "shared/data/more/nycflights13.parquet"
+DELTA = 1e-9
+DELAYS = {"dep_delay": (-60, 180), "arr_delay": (-60, 180)}
+GROUPS = [["carrier"], ["dest"], ["carrier", "month"]]
+LEAST = 50  # records of a group that counts in the error
+SIZES = (30, 100, 300, 1000, 10_000, 100_000)
+ATTRIBUTES = (2, 5, 7, 10, 16, 20, 12, 4, 50)
+
+
+def flights_domain(frame: pd.DataFrame) -> Domain:
+    names = {name: {"kind": "categories", "values": sorted(frame[name].unique())} for name in ("carrier", "dest")}
+    names["month"] = {"kind": "integer", "low": 1, "high": 12}
+    numbers = {name: {"low": low, "high": high, "nulls": "skip"} for name, (low, high) in DELAYS.items()}
+    return Domain.from_dict({"attributes": names, "numbers": numbers})
+
+
+def print_errors(seeds: int) -> None:
+    if not FLIGHTS.exists():
+        print("no ../shared/data: errors not measured")
+        return
+    frame = pd.read_parquet(FLIGHTS, columns=["carrier", "dest", "month", *DELAYS])
+    domain = flights_domain(frame)
+    workload = dp.Workload(domain).add("marginal", degree=2)
+    for name in DELAYS:
+        workload.add("mean", attributes=GROUPS, of=name)
+    with tempfile.TemporaryDirectory() as folder:
+        frame.to_parquet(f"{folder}/flights.parquet")
+        table = dp.Table.open(f"{folder}/flights.parquet", domain)
+        plan = dp.plan(workload)
+        release = Simulated(plan, table)
+        random = np.random.default_rng(1)
+        print("mean |error| of the mean of a group, in minutes, and its ratio to the peers")
+        print("  epsilon number     by              dpscale     peer   ratio  uncentred   ratio")
+        for epsilon in (0.1, 1.0, 10.0):
+            cost = gdp_mu(epsilon, DELTA) ** 2
+            for name in DELAYS:
+                for by in GROUPS:
+                    true, size = exact_means(frame, name, by)
+                    shown = size >= LEAST
+                    ours = np.mean([_error(release.draw(random, cost), name, by, true, shown) for _ in range(seeds)])
+                    peers = [np.mean([_peer(frame, name, by, cost, centred, random, shown, true) for _ in range(seeds)])
+                             for centred in (True, False)]  # fmt: skip
+                    print(f"{epsilon:>8g} {name:<10} {' x '.join(by):<14} {ours:>8.3f} {peers[0]:>8.3f}"
+                          f" {ours / peers[0]:>7.3f} {peers[1]:>10.3f} {ours / peers[1]:>7.3f}")  # fmt: skip
+
+
+def exact_means(frame: pd.DataFrame, name: str, by: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means of the clipped values and the numbers of records of all groups, in the order of the domain."""
+    values = frame.assign(v=frame[name].clip(*DELAYS[name]))
+    groups = values.groupby(by).v.agg(["mean", "count"])
+    full = pd.MultiIndex.from_product([sorted(frame[one].unique()) for one in by]) if len(by) > 1 else groups.index
+    groups = groups.reindex(full)
+    return groups["mean"].to_numpy(), groups["count"].fillna(0).to_numpy()
+
+
+def _error(one: Answered, name: str, by: list[str], true: np.ndarray, shown: np.ndarray) -> float:
+    low, high = DELAYS[name]
+    estimate = mean_table(one, name, by, 0.95)["estimate"].to_numpy()
+    return float(np.abs(np.nan_to_num(estimate, nan=(low + high) / 2) - true)[shown].mean())
+
+
+def _peer(
+    frame: pd.DataFrame, name: str, by: list[str], cost: float, centred: bool, random: np.random.Generator,
+    shown: np.ndarray, true: np.ndarray,
+) -> float:  # fmt: skip
+    """Return the error of counts and clipped sums with Gaussian noise, at the share of one of all measured sets."""
+    low, high = DELAYS[name]
+    _, size = exact_means(frame, name, by)
+    share = cost / (3 + len(DELAYS) * len(GROUPS))  # three 2-way counts and a set for each mean
+    deviation = 1 / np.sqrt(share / 2)
+    centre = (low + high) / 2 if centred else 0.0
+    reach = (high - low) / 2 if centred else max(abs(low), abs(high))
+    sums = np.nan_to_num((true - centre) * size) + random.normal(0, deviation * reach, len(size))
+    counts = size + random.normal(0, deviation, len(size))
+    seen = counts > 1.96 * deviation
+    found = np.where(seen, np.clip(centre + sums / np.where(seen, counts, 1.0), low, high), (low + high) / 2)
+    return float(np.abs(found - true)[shown].mean())
+
+
+class Simulated:
+    """Releases of a plan with new Gaussian noise of its variances, from exact counts of a table."""
+
+    def __init__(self, plan: Any, table: dp.Table) -> None:
+        self.plan = plan
+        counts = dp.count_marginals(table, plan.counted_sets)
+        self.exact = [self._measured(index, counts) for index in range(len(plan.blocks))]
+
+    def _measured(self, index: int, counts: dict[tuple[str, ...], np.ndarray]) -> np.ndarray:
+        block, source = self.plan.blocks[index], self.plan.counted_sets[int(self.plan.sources.source[index])]
+        others = tuple(axis for axis, name in enumerate(source) if name not in block.attributes)
+        values = counts[source].sum(axis=others) / self.plan.domain.denominator(source)
+        if len(block.factors) < len(block.attributes):
+            return np.asarray(block.factors[0].explicit() @ values.reshape(-1)).reshape(block.rows)
+        for axis, factor in enumerate(block.factors):
+            values = np.moveaxis(np.tensordot(factor.explicit(), values, axes=(1, axis)), 0, axis)
+        return np.asarray(values)
+
+    def draw(self, random: np.random.Generator, cost: float) -> Answered:
+        variances = [block.unit_variance / cost for block in self.plan.blocks]
+        values = [exact + random.normal(0, variance**0.5, exact.shape)
+                  for exact, variance in zip(self.exact, variances, strict=True)]  # fmt: skip
+        return Answered(LeastSquaresEstimates(self.plan, variances, values.__getitem__), "simulated")
+
+
+def print_coverage(runs: int = 500) -> None:
+    """Print the share of intervals that contain the mean, of all releases and of those that show the group."""
+    domain = Domain.from_dict({"attributes": {"g": {"kind": "coded", "size": len(SIZES)}},
+                               "numbers": {"v": {"low": 0, "high": 1000}}})  # fmt: skip
+    plan = dp.plan(dp.Workload(domain).add("mean", degree=1, of="v").add("marginal", degree=1))
+    print(f"coverage of 95 % intervals of means, in %, {runs} releases; in brackets the releases that show the group")
+    print(f"{'values':<8} {'':<4}" + "".join(f"{size:>16,}" for size in SIZES))
+    random = np.random.default_rng(2)
+    for kind in ("skewed", "even", "zero"):
+        group = np.repeat(np.arange(len(SIZES)), SIZES)
+        even, rare = random.uniform(0, 1000, len(group)), random.random(len(group)) < 0.1
+        drawn = {"skewed": random.lognormal(3.5, 1.2, len(group)), "even": even, "zero": even * rare}[kind]
+        frame = pd.DataFrame({"g": group, "v": np.rint(np.clip(drawn, 0, 1000)).astype(int)})
+        true = frame.groupby("g").v.mean().to_numpy()
+        with tempfile.TemporaryDirectory() as folder:
+            frame.to_parquet(f"{folder}/v.parquet")
+            release = Simulated(plan, dp.Table.open(f"{folder}/v.parquet", domain))
+        inside, seen = np.zeros(len(SIZES)), np.zeros(len(SIZES))
+        for _ in range(runs):
+            table = mean_table(release.draw(random, 0.04), "v", ["g"], 0.95)
+            low, high = (table[name].to_numpy() for name in ("low", "high"))
+            seen += np.isfinite(low)
+            inside += (low <= true) & (true <= high)
+        shares = [f"{100 * one / max(shown, 1):.1f} ({int(shown)})" for one, shown in zip(inside, seen, strict=True)]
+        print(f"{kind:<8} {'':<4}" + "".join(f"{share:>16}" for share in shares))
+
+
+def big_domain() -> Domain:
+    names = {f"a{place}": {"kind": "coded", "size": size} for place, size in enumerate(ATTRIBUTES)}
+    return Domain.from_dict({"attributes": names, "numbers": {"v": {"low": 0, "high": 1000}}})
+
+
+def write_rows(folder: Path, rows: int, files: int = 8) -> None:
+    random = np.random.default_rng(0)
+    for part in range(files):
+        columns = {f"a{place}": random.integers(0, size, rows // files).astype(np.int32)
+                   for place, size in enumerate(ATTRIBUTES)}  # fmt: skip
+        columns["v"] = np.minimum(random.lognormal(4, 1, rows // files), 2000).astype(np.int32)
+        pq.write_table(pa.table(columns), folder / f"{part}.parquet", row_group_size=500_000)
+
+
+def cpu() -> float:
+    return sum(resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def print_times(rows: int) -> None:
+    domain = big_domain()
+    three = list(combinations(domain.names, 3))
+    sets = {"counts": three, "counts and sums": [*three, *((*names, "v") for names in three)]}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_rows(folder, rows)
+        table = dp.Table.open(f"{folder}/*.parquet", domain).split()
+        for _ in range(2):  # the first compiles
+            before = {}
+            for what, own in sets.items():
+                start = cpu()
+                count(Layout(domain, tuple(own)), table.partitions[:4])
+                before[what] = cpu() - start
+        alone, both = before["counts"], before["counts and sums"]
+        print(f"counting four partitions of {rows:,} rows, 84 sets: CPU-s {alone:.2f} for counts, {both:.2f} with sums,"
+              f" ratio {both / alone:.2f}")  # fmt: skip
+        found = {}
+        for _ in range(2):  # the first plans
+            for what, number in (("counts", 1), ("counts and sums", 2)):
+                workload = [{"family": "marginal", "degree": 3}, {"family": "sum", "of": "v", "degree": 3}][:number]
+                found[what] = run_job(folder, domain, workload, f"{what}-{len(found)}", "threads")
+        ratio = found["counts and sums"][0] / found["counts"][0]
+        print(f"whole job on threads: CPU-s {found['counts'][0]:.2f} for counts, {found['counts and sums'][0]:.2f} with"
+              f" sums, ratio {ratio:.2f} (limit 2)")  # fmt: skip
+        from distributed import Client, LocalCluster
+
+        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+            workload = [{"family": "marginal", "degree": 3}, {"family": "sum", "of": "v", "degree": 3}]
+            _, values = run_job(folder, domain, workload, "cluster", cluster.scheduler_address)
+        same = values == found["counts and sums"][1]
+        print(f"cluster of 2 processes: measurements of {'equal' if same else 'DIFFERENT'} bytes")
+
+
+def run_job(
+    folder: Path, domain: Domain, workload: list[dict[str, Any]], name: str, scheduler: str
+) -> tuple[float, dict[str, bytes]]:
+    """Return the CPU seconds of a run and the content of its measurement files."""
+    import tomli_w
+
+    (folder / "domain.toml").write_text(tomli_w.dumps(domain.to_dict()))
+    ledger = str(folder / f"{name}-{time.time()}.sqlite")
+    job = {"data": {"path": str(folder / "*.parquet"), "domain": str(folder / "domain.toml")},
+           "privacy": {"epsilon": 1.0, "delta": DELTA, "dataset": name, "ledger": ledger},
+           "workload": workload, "engine": {"scheduler": scheduler, "seed": 3}}  # fmt: skip
+    start = cpu()
+    with tempfile.TemporaryDirectory(dir=folder) as run:
+        release = dp.run(job, run_dir=Path(run) / "run")
+        values = {path.name: _payload(path) for path in sorted((release.path / "measurements").glob("*.parquet"))}
+    return cpu() - start, values
+
+
+def _payload(path: Path) -> bytes:
+    """Return the measured values, without the release id that their labels contain."""
+    return pq.read_table(path).column("values").combine_chunks().flatten().to_numpy().tobytes()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["errors", "coverage", "time"])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    given = parser.parse_args()
+    if "errors" in given.parts:
+        print_errors(given.seeds)
+    if "coverage" in given.parts:
+        print_coverage()
+    if "time" in given.parts:
+        print_times(given.rows)
+
+
+if __name__ == "__main__":
+    main()
