@@ -2,8 +2,8 @@
 
 Errors: means of the two delays of 336,776 flights by carrier, destination and carrier x month, with all 2-way counts,
 at one budget. The peer measures each set by itself at an equal share of the same squared mu: counts and clipped,
-centred sums with Gaussian noise, the share divided evenly between both; "uncentred" sums have the range from 0. Error: mean
-|estimate - clipped mean| over groups of at least 50 records. The delays are clipped to -60 ... 180 minutes.
+centred sums with Gaussian noise, the share divided evenly between both; "uncentred" sums have the range from 0. Error:
+mean |estimate - clipped mean| over groups of at least 50 records. The delays are clipped to -60 ... 180 minutes.
 Coverage: 95 % intervals of means over releases with new noise, by size of the group, of skewed, even and mostly zero
 values. Time: a job with all 3-way counts of --rows rows and nine attributes, with and without all 3-way sums, and the
 CPU seconds of counting alone; then the same job on a cluster of two processes, whose measurements must be equal bytes.

@@ -108,9 +108,7 @@ def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None
     """
     domain = answered.estimates.workload.domain
     named = [domain.ordered(names) for names in sets] or [
-        names
-        for names in answered.estimates.workload.sets
-        if names and degree in (None, len(names)) and domain.number_names.isdisjoint(names)
+        names for names in _counted_sets(answered) if names and degree in (None, len(names))
     ]
     named = list(dict.fromkeys(named))
     fit = sum(domain.cells(names) <= MOST_CELLS for names in named)
@@ -118,6 +116,13 @@ def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None
         got = f"{len(named):,} sets, {fit:,} of them of up to {MOST_CELLS:,} cells"
         raise JobError("publish", got, f"1 to {MOST_SETS:,} sets", "select some with --set age,sex or --degree 2")
     return named
+
+
+def _counted_sets(answered: Answered) -> list[AttributeSet]:
+    """Return the sets of the workload without numbers, which tables of counts do not have."""
+    numbers = answered.estimates.workload.domain.number_names
+    sets = answered.estimates.workload.sets
+    return list(dict.fromkeys(tuple(name for name in names if name not in numbers) for names in sets))
 
 
 README, CODEBOOK, BOOK = "README.txt", "codebook.csv", "tables.xlsx"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpscale.answers import statistics
-from dpscale.answers.number_statistics import deviation_table, mean_table, ratio_table, sum_table
+from dpscale.answers.number_statistics import checked_groups, deviation_table, mean_table, ratio_table, sum_table
+from dpscale.answers.quantiles import quantile
 from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Estimate
 from dpscale.answers.tables import Answered, column, framed
-from dpscale.base.errors import JobError
 from dpscale.domain import Domain
 from dpscale.workload import MARGINAL, PREFIX
 
@@ -50,25 +50,34 @@ class ReleaseStatistics(ABC):
         """
         return statistics.total(self.answered, level)
 
-    def quantile(self, attribute: str, q: float, by: str | None = None, level: float = 0.95) -> Estimate | DataFrame:
-        """Return the q-quantile of a numeric attribute, with a test-inversion confidence interval.
+    def quantile(
+        self, attribute: str, q: float | Sequence[float], by: str | Sequence[str] | None = None, level: float = 0.95
+    ) -> Estimate | DataFrame:
+        """Return quantiles of a numeric attribute, with test-inversion confidence intervals.
 
         Parameters
         ----------
         attribute : str
             An attribute of kind integer, coded or bins.
-        q : float
-            Between 0 and 1.
-        by : str, optional
-            Another attribute; the result then has a row for each of its values.
+        q : float or sequence of float
+            Between 0 and 1. A list is answered in about the time of one quantile.
+        by : str or sequence of str, optional
+            Other attributes; the result then has a row for each combination of their values.
         level : float
-            Probability that the interval covers the true value.
+            Probability that an interval covers the true value.
 
         Returns
         -------
-        Estimate, or pandas.DataFrame with `by`
+        Estimate, or pandas.DataFrame with `by` or with a list of quantiles
+            The frame has the columns of `by`, `q` with a list, and `estimate`, `low` and `high`.
         """
-        return self._each(partial(statistics.quantile, self.answered, attribute, q, level), by)
+        statistic = partial(quantile, self.answered, attribute, level=level)
+        if isinstance(q, Sequence | np.ndarray):
+            shares = [one.item() if isinstance(one, np.generic) else one for one in q]
+            found = self._each([partial(statistic, one) for one in shares], by or ())
+            found.insert(len(checked_groups(self.domain, by or ())), "q", np.resize(shares, len(found)))
+            return found
+        return statistic(q) if by is None else self._each([partial(statistic, q)], by)
 
     def sum(self, number: str, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
         """Return the sum of a number over the records.
@@ -155,8 +164,8 @@ class ReleaseStatistics(ABC):
         attribute : str
             A number, or an attribute of kind integer, coded or bins.
         by : str or sequence of str, optional
-            Attributes (of an attribute: a single one); the result then has a row for each combination of their
-            values. A group without a mean has missing values and a reason in the column `reason`.
+            Attributes; the result then has a row for each combination of their values. A group without a mean has
+            missing values and a reason in the column `reason`.
         level : float
             Probability that the interval covers the true mean.
 
@@ -171,7 +180,8 @@ class ReleaseStatistics(ABC):
         """
         if attribute in self.domain.number_names:
             return self._grouped(partial(mean_table, self.answered, attribute), by, level)
-        return self._each(partial(statistics.mean, self.answered, attribute, level), _single(by))
+        statistic = partial(statistics.mean, self.answered, attribute, level)
+        return statistic() if by is None else self._each([statistic], by)
 
     def cumulative(self, attribute: str, *, level: float = 0.95, joint: bool = False, frame: str = "pandas") -> Any:
         """Return the number of records with at most each value of an attribute of numbers.
@@ -191,7 +201,7 @@ class ReleaseStatistics(ABC):
         -------
         DataFrame or pyarrow Table
         """
-        listed = statistics.ordered(self.answered, attribute).listed
+        listed = statistics.numeric_attribute(self.answered, attribute).listed
         return framed(self.answered.table([attribute], PREFIX.name, level, joint).slice(0, listed), frame)
 
     def plot(self, attributes: Sequence[str], *, level: float = 0.95, joint: bool = False) -> Figure:
@@ -226,22 +236,17 @@ class ReleaseStatistics(ABC):
                                            "increase the budget")  # fmt: skip
         return Estimate(row["estimate"], row["low"], row["high"])
 
-    def _each(self, statistic: Callable[..., Estimate], by: str | None) -> Estimate | DataFrame:
-        if by is None:
-            return statistic()
+    def _each(self, several: Sequence[Callable[..., Estimate]], by: str | Sequence[str]) -> DataFrame:
+        """Return a row for each group and each of several statistics."""
         import pandas as pd
 
-        cells = range(self.domain[by].size)
-        rows, reasons = zip(*(statistics.or_reason(partial(statistic, by=(by, cell))) for cell in cells), strict=True)
-        found = pd.DataFrame(rows, columns=list(Estimate._fields))
-        found.insert(0, by, column(self.domain[by], np.arange(len(cells))).to_pandas())
-        return found.assign(reason=reasons) if any(reasons) else found
-
-
-def _single(by: str | Sequence[str] | None) -> str | None:
-    """Return the only attribute of groups; raise JobError for several."""
-    if by is None or isinstance(by, str):
-        return by
-    if len(by) != 1:
-        raise JobError("by", f"{len(by)} attributes", "one attribute", "add a number to the domain for several")
-    return by[0]
+        names = checked_groups(self.domain, by)
+        groups = [tuple(zip(names, cells, strict=True)) for cells in np.ndindex(self.domain.shape(names))]
+        made = [statistics.or_reason(partial(one, group=group)) for group in groups for one in several]
+        found = pd.DataFrame([figures for figures, _ in made], columns=list(Estimate._fields))
+        for place, name in enumerate(names):
+            cells = np.repeat([group[place][1] for group in groups], len(several))
+            found.insert(place, name, column(self.domain[name], cells).to_pandas())
+        if any(reason for _, reason in made):
+            found["reason"] = [reason for _, reason in made]
+        return found

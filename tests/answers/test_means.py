@@ -90,9 +90,9 @@ def test_mean_of_possibly_empty_group_is_refused():
     answers = 0
     for _ in range(50):
         one = release_answers(counts, domain, rng)
-        assert mean(one, "fare", LEVEL, ("kind", 0)).estimate == pytest.approx(25, abs=2)
+        assert mean(one, "fare", LEVEL, (("kind", 0),)).estimate == pytest.approx(25, abs=2)
         with suppress(TooFewRecords):
-            found = mean(one, "fare", LEVEL, ("kind", 1))
+            found = mean(one, "fare", LEVEL, (("kind", 1),))
             answers += 1
             assert 0 <= found.low <= found.estimate <= found.high <= 50
     assert answers < 10  # once in forty runs the noise alone looks like records
@@ -114,4 +114,4 @@ def test_table_of_means_gives_reason_for_refused_group(tmp_path):
     assert found["reason"][0] is None or pd.isna(found["reason"][0])
     assert "not distinguishable from zero" in found["reason"][1]
     with pytest.raises(dp.PlanError, match="not distinguishable"):
-        mean(release.answered, "fare", sure, ("kind", 1))
+        mean(release.answered, "fare", sure, (("kind", 1),))

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dpscale.answers import statistics
-from dpscale.answers.statistics import mean, quantile, total
+from dpscale.answers import quantiles
+from dpscale.answers.quantiles import quantile
+from dpscale.answers.statistics import mean, total
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import DomainError, DpscaleError, JobError, PlanError
 from dpscale.domain import Domain
@@ -51,8 +52,8 @@ def test_quantile_of_bins_is_interpolated_within_bin():
 
 def test_noiseless_mean_and_group_statistics_equal_records():
     assert mean(make_answers(), "age", 0.95).estimate == pytest.approx(list_ages((1, 2)).mean())
-    assert mean(make_answers(), "age", 0.95, ("sex", 0)).estimate == pytest.approx(list_ages(None).mean())
-    assert quantile(make_answers(), "age", 0.5, 0.95, ("sex", 0)).estimate == np.median(list_ages(None))
+    assert mean(make_answers(), "age", 0.95, (("sex", 0),)).estimate == pytest.approx(list_ages(None).mean())
+    assert quantile(make_answers(), "age", 0.5, 0.95, (("sex", 0),)).estimate == np.median(list_ages(None))
 
 
 def test_statistic_intervals_have_nominal_coverage():
@@ -77,7 +78,7 @@ def test_statistic_intervals_have_nominal_coverage():
         (lambda: quantile(make_answers(), "age", 1.5, 0.95), "between 0 and 1"),
         (lambda: quantile(make_answers(), "age", 0.5, 95), "such as 0.95"),
         (lambda: mean(make_answers(), "aeg", 0.95), "did you mean 'age'"),
-        (lambda: mean(make_answers(), "income", 0.95, ("sex", 0)), "was not measured"),
+        (lambda: mean(make_answers(), "income", 0.95, (("sex", 0),)), "was not measured"),
         (lambda: make_answers().table("age", None, 0.95, False), "write ['age']"),
         (lambda: make_answers().table(("age",), "prefex", 0.95, False), "did you mean 'prefix'"),
     ],
@@ -94,10 +95,25 @@ def test_quantile_with_few_checked_cells_has_slightly_wider_interval(monkeypatch
     counts = np.random.default_rng(8).integers(0, 9, 300).astype(float)
     noisy = Answered(estimates(plan, counts, np.random.default_rng(1)), "release")
     for q in (0.02, 0.5, 0.97):
-        monkeypatch.setattr(statistics, "ALL_CELLS", 1 << 12)
+        monkeypatch.setattr(quantiles, "ALL_CELLS", 1 << 12)
+        quantiles.cumulative_counts.cache_clear()
         whole = quantile(noisy, "x", q, 0.95)
-        monkeypatch.setattr(statistics, "ALL_CELLS", 100)
+        monkeypatch.setattr(quantiles, "ALL_CELLS", 100)
+        quantiles.cumulative_counts.cache_clear()
         few = quantile(noisy, "x", q, 0.95)
         assert few.estimate == whole.estimate
         assert whole.low - 2 <= few.low <= whole.low
         assert whole.high <= few.high <= whole.high + 2
+
+
+def test_errors_of_all_quantiles_follow_from_three_variances():
+    """Against the error of each query #{<= x} - q #{all} by itself."""
+    plan = measurement_plan(Domain({"x": 40, "g": 3}), [("prefix", ("x", "g"))])
+    one = Answered(estimates(plan, np.full((40, 3), 9.0), np.random.default_rng(1)), "release")
+    for group in ((), (("g", 1),)):
+        counts = quantiles.cumulative_counts(one, "x", group)
+        for q in (0.0, 0.3, 1.0):
+            for x in (0, 17, 39):
+                query = np.subtract((np.arange(40) <= x).astype(float), q)
+                query = query[:, None] * (np.eye(3)[1] if group else np.ones(3))
+                assert counts.errors(q)[x] == pytest.approx(one.estimates.answer(("x", "g"), query)[1], abs=1e-6)

@@ -1,0 +1,137 @@
+"""Quantiles of estimated counts, many of them from one computation, with intervals by test inversion.
+
+The q-quantile is the smallest x with G(x) = C(x) − q · N ≥ 0, where C(x) is the number of records up to x and N that of
+all. The estimate is computed from the isotonic regression of the estimated cumulative counts; inside a bin, records are
+assumed to be uniform between its edges. The interval inverts a test (Woodruff 1952): it contains all values x for which
+neither G(x) is significantly negative nor G of the preceding value significantly positive, each at (1 − level)/2, so
+its coverage is at least `level`. The errors of all q follow from three variances for each x:
+
+    Var G(x) = Var C(x) − 2 q Cov(C(x), N) + q² Var N,    2 Cov = Var(C + N) − Var C − Var N.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dpscale.answers.statistics import Estimate, Group, listed_queries, numeric_attribute, value_of
+from dpscale.answers.tables import Answered, check_level
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import JobError
+from dpscale.base.numerics import Floats, Integers, optimize
+from dpscale.domain.attribute import Attribute
+from dpscale.reconstruction.joint_intervals import half_width
+
+ALL_CELLS = 1 << 12  # up to this size, the error of every cell is computed: as many queries, over as many cells
+SAMPLED = 33  # cells of wider attributes
+MOST_CACHED = 64
+
+
+@dataclass(frozen=True)
+class CumulativeCounts:
+    """Estimated cumulative counts of the listed cells of an attribute, and the moments of their errors.
+
+    Attributes
+    ----------
+    attribute : Attribute
+    counts : ndarray, shape (listed,)
+        Unbiased estimates of C(x).
+    monotone : ndarray, shape (listed,)
+        Their isotonic regression.
+    places : ndarray of int64
+        Cells at which the moments are known.
+    moments : ndarray, shape (3, places)
+        Var C(x), Cov(C(x), N) and Var N.
+    """
+
+    attribute: Attribute
+    counts: Floats
+    monotone: Floats
+    places: Integers
+    moments: Floats
+
+    def errors(self, q: float) -> Floats:
+        """Return standard errors of G(x) for every listed cell x.
+
+        Where they are known at evenly spaced cells only, the largest of the four nearest is used.
+        """
+        own, both, total = self.moments
+        some = np.sqrt(np.maximum(own - 2 * q * both + q**2 * total, 0.0))
+        n = len(self.counts)
+        if len(some) == n:
+            return np.asarray(some)
+        padded = np.concatenate([some[:1], some, some[-1:]])
+        near = np.lib.stride_tricks.sliding_window_view(padded, 4).max(axis=1)
+        interval = np.searchsorted(self.places, np.arange(n), side="right") - 1
+        return np.asarray(near[np.minimum(interval, len(some) - 2)])
+
+    def quantile(self, q: float, width: float) -> Estimate:
+        """Return a quantile with its interval; `width` is in standard errors."""
+        values, errors = self.counts - q * self.counts[-1], self.errors(q)
+        cell, within = _place(self.monotone, q)
+        estimate = value_of(self.attribute, cell, within)
+        if not np.isfinite(errors).all():
+            return Estimate.around(estimate, math.nan)
+        low, high = _possible(values, width * errors, cell)
+        return Estimate(estimate, value_of(self.attribute, low, 0.0), value_of(self.attribute, high, 1.0))
+
+
+@lru_cache(maxsize=MOST_CACHED)
+def cumulative_counts(answered: Answered, name: str, group: Group = ()) -> CumulativeCounts:
+    """Return the cumulative counts of an attribute, of all records or of those in a group; they are cached."""
+    attribute = numeric_attribute(answered, name)
+    n = attribute.listed
+    counts = np.cumsum(_counts(answered, attribute, group))
+    places = np.arange(n) if n <= ALL_CELLS else np.linspace(0, n - 1, SAMPLED).astype(np.int64)
+    moments = _moments(answered, attribute, places, group)
+    return CumulativeCounts(attribute, counts, optimize.isotonic_regression(counts).x, places, moments)
+
+
+def _moments(answered: Answered, attribute: Attribute, places: Integers, group: Group) -> Floats:
+    """Return Var C(x), Cov(C(x), N) and Var N at some cells x."""
+    up_to = (np.arange(attribute.listed) <= places[:, None]).astype(np.float64)
+    own, both = (listed_queries(answered, attribute, queries, group)[1] ** 2 for queries in (up_to, up_to + 1))
+    total = own[-1]  # the last place is the last cell
+    return np.stack([own, (both - own - total) / 2, np.full_like(own, total)])
+
+
+def quantile(answered: Answered, name: str, q: float, level: float, group: Group = ()) -> Estimate:
+    """Return the q-quantile: the smallest value x such that at least a share q of the records is at most x.
+
+    `group` contains attributes with a cell each; only records in these cells count.
+    """
+    check_share(q)
+    check_level(level)
+    counts = cumulative_counts(answered, name, group)
+    return counts.quantile(q, half_width(level, answered.estimates.noise))
+
+
+def check_share(q: object) -> None:
+    """Raise JobError unless a quantile is a number from 0 to 1."""
+    if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+        raise JobError("quantile", safe_repr(q), "a number between 0 and 1", "0.5 is the median")
+
+
+def _counts(answered: Answered, attribute: Attribute, group: Group) -> Floats:
+    """Return estimated counts of the listed cells, for all records or for those in a group."""
+    names, cells = [name for name, _ in group], tuple(cell for _, cell in group)
+    return answered.estimates.marginal((*names, attribute.name))[cells][: attribute.listed]
+
+
+def _place(cumulative: Floats, q: float) -> tuple[int, float]:
+    """Return the cell of a quantile in increasing cumulative counts, and the relative position inside it."""
+    wanted = q * cumulative[-1]
+    cell = min(int(np.searchsorted(cumulative, wanted, side="left")), len(cumulative) - 1)
+    before = cumulative[cell - 1] if cell else min(0.0, wanted)
+    step = cumulative[cell] - before
+    return cell, float(np.clip((wanted - before) / step, 0, 1)) if step > 0 else 0.5
+
+
+def _possible(values: Floats, half: Floats, cell: int) -> tuple[int, int]:
+    """Return the first and the last cell that may contain the quantile, including that of the estimate."""
+    reached, before = values + half >= 0, np.concatenate([[True], (values - half <= 0)[:-1]])
+    found = np.flatnonzero(reached & before)
+    return int(min(found.min(initial=cell), cell)), int(max(found.max(initial=cell), cell))
