@@ -17,6 +17,7 @@ from functools import reduce
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.domain import MOST_PARTS
 from dpscale.optimize.convex import Solution, Solve, cell_weights, dual
 from dpscale.optimize.integer_strategies import ENTRY_BITS, LARGEST_BITS, error_coefficient
 from dpscale.plans.factor import Factor
@@ -104,7 +105,8 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     arrays = {names for part in workload.parts if not part.by_shape for names in part.sets}
     few = {names: MOST_OF_ALL if names in arrays else most for names in joint if len(names) > 1}
     fitting = {names for names, cells in few.items() if workload.domain.cells(names) <= cells}
-    if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL:
+    countable = workload.domain.denominator(everything) <= MOST_PARTS
+    if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL and countable:
         fitting.add(everything)
     return sorted(fitting, key=lambda names: (-len(names), names))
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from dpscale.base.display import glance, safe_repr
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.domain import Domain
+from dpscale.domain import MOST_PARTS, Domain
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.attribute_sets import CountSources, count_sources
 from dpscale.plans.blocks import Blocks
@@ -29,6 +29,18 @@ from dpscale.workload import Workload
 from dpscale.workload.residual import kron
 
 SHOWN_CELLS = 4096
+
+
+def _check_numbers(domain: Domain, blocks: Blocks) -> None:
+    """Raise PlanError for a block of several numbers whose products of parts are too fine for exact counts."""
+    if len(domain.numbers) < 2:
+        return
+    for names in blocks.sets:
+        if domain.denominator(names) > MOST_PARTS:
+            both = ", ".join(name for name in names if name in domain.number_names)
+            got = f"one measurement of {both} with {domain.denominator(names):,} parts of a record"
+            raise PlanError("numbers", got, f"at most {MOST_PARTS:,}",
+                            "use larger steps, or mechanism weighted-residuals")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,6 +77,7 @@ class Plan:
     def __post_init__(self) -> None:
         """Convert the blocks to columns."""
         object.__setattr__(self, "blocks", Blocks.of(self.workload.domain.axis_names, self.blocks))
+        _check_numbers(self.workload.domain, self.blocks)
 
     def __repr__(self) -> str:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"

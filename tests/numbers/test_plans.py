@@ -121,3 +121,15 @@ def test_variance_changes_the_cells_of_earlier_parts():
     assert all(part.domain is workload.domain for part in workload.parts)
     assert [part.weights for part in workload.parts[:2]] == before
     assert [part.queries(part.sets[0]).shape[-1] for part in workload.parts] == [4, 4, 4]
+
+
+def test_numbers_of_many_steps_are_not_multiplied():
+    """One strategy of two numbers would need more parts of a record than 64-bit counts hold."""
+    numbers = {name: {"low": 0, "high": 1_000_000} for name in ("v", "w")}
+    domain = Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 3}}, "numbers": numbers})
+    workload = Workload(domain).add("sum", degree=1, of="v").add("mean", degree=1, of="w")
+    with pytest.raises(PlanError, match=r"numbers: one measurement of v, w with 1,000,000,000,000 parts"):
+        dp.plan(workload, "eigen-design")
+    for mechanism in ("weighted-residuals", "hdmm", "auto"):
+        plan = dp.plan(workload, mechanism)
+        assert all(not {"v", "w"} <= set(names) for names in plan.counted_sets)
