@@ -19,7 +19,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.workload import WorkloadPart, part_of
-from dpscale.workload.sums import RECORDS, Means, Sums, Variances, number_named
+from dpscale.workload.sums import RECORDS, MeanQueries, SumQueries, VarianceQueries, number_named
 
 REASON = "too few records: they cannot be distinguished from none"
 MOST_GROUPS = 1 << 14  # of a ratio of two numbers, whose groups are answered one by one
@@ -27,23 +27,23 @@ MOST_GROUPS = 1 << 14  # of a ratio of two numbers, whose groups are answered on
 
 def sum_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
     """Return the sums of a number with a row for each group."""
-    figures = _figures(answered, Sums(of=name), name, by, level)
+    figures = _figures(answered, SumQueries(of=name), name, by, level)
     return _table(answered, by, figures)
 
 
 def mean_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
     """Return the means of a number with a row for each group; `reason` says why a group has none."""
-    return _table(answered, by, _figures(answered, Means(of=name), name, by, level))
+    return _table(answered, by, _figures(answered, MeanQueries(of=name), name, by, level))
 
 
 def variance_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
     """Return the variances of a number with a row for each group; `reason` says why a group has none."""
-    return _table(answered, by, _figures(answered, Variances(of=name), name, by, level))
+    return _table(answered, by, _figures(answered, VarianceQueries(of=name), name, by, level))
 
 
 def deviation_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
     """Return the standard deviations of a number with a row for each group, as the roots of variances."""
-    figures = _figures(answered, Variances(of=name), name, by, level)
+    figures = _figures(answered, VarianceQueries(of=name), name, by, level)
     estimates, low, high = (np.sqrt(one) for one in (figures.estimates, figures.low, figures.high))
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = figures.errors / (2 * estimates)
@@ -106,7 +106,7 @@ def _ratio_figures(answers: Floats, moments: Floats, width: float) -> Figures:
 
 
 def _figures(
-    answered: Answered, family: Sums | Means | Variances, name: str, by: Sequence[str], level: float
+    answered: Answered, family: SumQueries | MeanQueries | VarianceQueries, name: str, by: Sequence[str], level: float
 ) -> Figures:
     check_level(level)
     domain = answered.estimates.workload.domain
@@ -122,10 +122,10 @@ def _figures(
 
 
 def _check_measured(answered: Answered, part: WorkloadPart, names: AttributeSet) -> None:
-    """Raise PlanError unless the workload asks for the part over a set, or all cells of the set are estimated."""
+    """Raise PlanError unless the workload contains the part over a set, or all cells of the set are estimated."""
     for one in answered.estimates.workload.parts:
-        asked = (weight for own, weight in zip(one.sets, one.weights, strict=True) if own == names)
-        if one.families(names) == part.families(names) and any(weight > 0 for weight in asked):
+        weights = (weight for own, weight in zip(one.sets, one.weights, strict=True) if own == names)
+        if one.families(names) == part.families(names) and any(weight > 0 for weight in weights):
             return
     try:
         answered.estimates.marginal(names)

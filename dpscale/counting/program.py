@@ -97,7 +97,7 @@ class Program:
     direct: tuple[Steps, ...]
     folds: Folds | None
     planes: Planes | None
-    sums: tuple[Sums, ...] = ()
+    sums: tuple[NumberSteps, ...] = ()
 
     @classmethod
     def of(cls, cover: Cover) -> Program:
@@ -182,7 +182,7 @@ def _shared(before: list[int], after: list[int]) -> int:
 
 
 @dataclass(frozen=True)
-class Sums:
+class NumberSteps:
     """Work on the sets with the same numbers, to whose cells a record belongs in parts.
 
     Attributes
@@ -213,14 +213,16 @@ class Sums:
         return math.prod(number.size for number in self.numbers)
 
 
-def _sums(cover: Cover, names: tuple[str, ...], numbers: AttributeSet, mine: Sequence[int], offsets: Integers) -> Sums:
+def _sums(
+    cover: Cover, names: tuple[str, ...], numbers: AttributeSet, mine: Sequence[int], offsets: Integers
+) -> NumberSteps:
     domain, sets, width = cover.domain, cover.sets, len(numbers)
     own = [place for place, joint in enumerate(cover.joints) if numbers_of(domain, joint) == numbers]
     joints = [cover.joints[place] for place in own]
     starts = _ends([domain.cells(joint) for joint in joints])
     covered = [s for s in mine if cover.owners[s] >= 0]
     direct = _array(s for s in mine if cover.owners[s] < 0 and len(sets[s]) > width)
-    return Sums(
+    return NumberSteps(
         tuple(one for one in domain.numbers if one.name in numbers),
         tuple(names.index(name) for name in numbers),
         _steps(domain, names, [joint[:-width] for joint in joints], starts[:-1]),

@@ -86,7 +86,7 @@ def add_parts(
     Parameters
     ----------
     parts : ndarray of int64, shape (rows, cells)
-        What each row adds to the counters of its cell.
+        Addends of each row to the counters of its cell.
     """
     rows = codes.shape[1]
     for s in range(len(starts) - 1):

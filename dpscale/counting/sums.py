@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Integers, LazyModule, NDArray, Words
-from dpscale.counting.program import Steps, Sums
+from dpscale.counting.program import Steps, NumberSteps
 from dpscale.domain import Number
 
 kernels = LazyModule("dpscale.counting.sum_kernels")  # numba
@@ -31,12 +31,12 @@ class SumCounter:
 
     Parameters
     ----------
-    sums : Sums
+    sums : NumberSteps
     flat : ndarray of int64
         Counters of all sets of the program.
     """
 
-    def __init__(self, sums: Sums, flat: Integers) -> None:
+    def __init__(self, sums: NumberSteps, flat: Integers) -> None:
         self._sums, self._flat, self._rows = sums, flat, 0
         self._joint = np.zeros(sums.joint_cells, dtype=np.int64)
         self._packing = Packing.of(sums)
@@ -110,7 +110,7 @@ class Packing:
         self._sum = (1 << (WORD - self._width * (fields - 1))) - 1
 
     @classmethod
-    def of(cls, sums: Sums) -> Packing | None:
+    def of(cls, sums: NumberSteps) -> Packing | None:
         """Return the packing of the only number; None for several numbers, squares or too many steps."""
         if len(sums.numbers) > 1 or sums.numbers[0].squares:
             return None
@@ -118,7 +118,7 @@ class Packing:
         return packing if packing.most >= FEWEST else None
 
     def words(self, codes: NDArray[Any]) -> Words:
-        """Return what each row adds to the word of its cell."""
+        """Return the addend of each row to the word of its cell."""
         steps = codes.astype(np.uint64)
         if self.number.null_cell < 0:
             return steps + np.uint64(self._record)

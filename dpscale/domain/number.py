@@ -1,4 +1,4 @@
-"""Numbers: columns whose sums and means are asked, as attributes of few cells to which a record belongs in parts.
+"""Numbers: columns whose sums and means are queried, as attributes of few cells to which a record belongs in parts.
 
 A value v in low … high is clipped and rounded to a multiple of `step`. With R = (high − low)/step and the integer
 T = (v − low)/step, a record adds
@@ -48,7 +48,7 @@ MOST_PARTS = (1 << 31) - 1  # of a record: sums of 2^31 records then fit in 62 b
 
 @dataclass(frozen=True)
 class Number(Attribute):
-    """Numeric column of which sums, means and ratios are asked.
+    """Numeric column for sums, means and ratios.
 
     Parameters
     ----------

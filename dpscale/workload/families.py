@@ -22,7 +22,7 @@ from dpscale.workload.listed import LABEL, PREDICATE, TOTAL, QueryTexts, axis_qu
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.predicates import FIELD
 from dpscale.workload.query_family import End, JointFamily, QueryFamily, Shape
-from dpscale.workload.sums import Means, Sums, Variances, number_queries
+from dpscale.workload.sums import MeanQueries, SumQueries, VarianceQueries, number_queries
 
 
 class Affine(JointFamily):
@@ -220,9 +220,9 @@ FAMILIES: dict[str, QueryFamily] = {
         Random(),
         Hybrid(),
         ProductQueries(),
-        Sums(),
-        Means(),
-        Variances(),
+        SumQueries(),
+        MeanQueries(),
+        VarianceQueries(),
     )
 }
 GROUP = "dpscale.families"

@@ -48,7 +48,7 @@ class ProductFamily(QueryFamily):
 
     @property
     def statistic(self) -> Statistic | None:
-        """Statistic of the answers of `linear` that the family asks for; None for linear queries."""
+        """Statistic of the answers of `linear` that are the answers of the family; None for linear queries."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Query families: what all families have in common, and families of queries over whole attribute sets."""
+"""Query families: their common interface, and families of queries over whole attribute sets."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 The sum of a number is low · #low + high · #high, and the number of records with a value is #low + #high. With the
 family `sum` every query of another family (default: the cells) is weighted by the number: Σ v over the records that it
-counts. `mean` asks for the number n of records with a value and for their sum, and answers with the ratio
+counts. `mean` queries the number n of records with a value and their sum, and answers with the ratio
 (`dpscale.answers.ratios`). With c the centre of the range, h half of it, t = (s − c n)/h and m = c + h t/n the mean,
 
     n² Var(m) = h² Var(t − τ n)  to first order,   τ = (m − c)/h in −1 … 1.
 
 So `mean` plans t with the weight of the part, and n with a third of it: the average of τ² if means are uniform on the
-range. `variance` also asks for q = Σ ((v − c)/h)²; with κ = q/n the variance is h² (κ − τ²), and to first order
+range. `variance` also queries q = Σ ((v − c)/h)²; with κ = q/n the variance is h² (κ − τ²), and to first order
 
     n² Var(h² (κ − τ²)) = h⁴ Var(q − 2τ t − (κ − 2τ²) n),
 
@@ -206,7 +206,7 @@ class _OfNumber(ProductFamily):
         return made
 
 
-class Sums(_OfNumber):
+class SumQueries(_OfNumber):
     """Sums of a number over the records that each query counts."""
 
     name: ClassVar[str] = SUM
@@ -244,7 +244,7 @@ class _Statistics(_OfNumber):
         return made
 
 
-class Means(_Statistics):
+class MeanQueries(_Statistics):
     """Means of a number over the records that each query counts."""
 
     name: ClassVar[str] = "mean"
@@ -252,7 +252,7 @@ class Means(_Statistics):
     shares: ClassVar[Mapping[str, float]] = {"t": 1.0, "n": 1 / 3}
 
 
-class Variances(_Statistics):
+class VarianceQueries(_Statistics):
     """Variances of a number over the records that each query counts."""
 
     name: ClassVar[str] = "variance"
