@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Integers, LazyModule, NDArray, Words
-from dpscale.counting.program import Steps, NumberSteps
+from dpscale.counting.program import NumberSteps, Steps
 from dpscale.domain import Number
 
 kernels = LazyModule("dpscale.counting.sum_kernels")  # numba
