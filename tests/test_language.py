@@ -118,8 +118,14 @@ def public_objects():
         yield f"dpscale.{name}"
         if inspect.isclass(thing):
             yield from (
-                f"dpscale.{name}.{own}" for own in vars(thing) if not own.startswith("_") and own not in fields(thing)
+                f"dpscale.{name}.{own}" for own in members(thing) if not own.startswith("_") and own not in fields(thing)
             )
+
+
+def members(thing):
+    """Names that a class and its bases in dpscale define."""
+    bases = [one for one in thing.__mro__ if one.__module__.startswith("dpscale.")]
+    return dict.fromkeys(own for one in bases for own in vars(one))
 
 
 def fields(thing):
