@@ -118,7 +118,9 @@ def public_objects():
         yield f"dpscale.{name}"
         if inspect.isclass(thing):
             yield from (
-                f"dpscale.{name}.{own}" for own in members(thing) if not own.startswith("_") and own not in fields(thing)
+                f"dpscale.{name}.{own}"
+                for own in members(thing)
+                if not own.startswith("_") and own not in fields(thing)
             )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpscale.answers.ratios import Figures, fieller, figures_of
-from dpscale.answers.tables import FIGURES, Answered, check_level, column
+from dpscale.answers.tables import FIGURES, Answered, check_level, column, label_name
 from dpscale.base.arrow import pa
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats
@@ -122,19 +122,22 @@ def _figures(
 
 
 def _check_measured(answered: Answered, part: WorkloadPart, names: AttributeSet) -> None:
-    """Raise PlanError unless the workload contains the part over a set, or all cells of the set are estimated."""
-    for one in answered.estimates.workload.parts:
-        weights = (weight for own, weight in zip(one.sets, one.weights, strict=True) if own == names)
-        if one.families(names) == part.families(names) and any(weight > 0 for weight in weights):
-            return
+    """Raise PlanError unless the queries of a part over a set are in the row space of the measurements.
+
+    A query with random entries for the groups is in the row space only if those of all groups are.
+    """
+    domain, random = answered.estimates.workload.domain, np.random.default_rng(len(names))
+    groups = random.uniform(0.5, 1.5, domain.shape(names[:-1]))
+    *_, family = part.linear.families(names)
     try:
-        answered.estimates.marginal(names)
+        for row in family.matrix(domain[names[-1]].size):
+            answered.estimates.answer(names, np.multiply.outer(groups, row))
     except PlanError:
         *by, name = names
-        family = part.name.partition("-")[0]
+        kind = part.name.partition("-")[0]
         raise PlanError("of", f"{name} by {', '.join(by)}" if by else f"the total of {name}",
                         "sums or means of the workload",
-                        f'add family = "{family}" of it over these attributes') from None  # fmt: skip
+                        f'add family = "{kind}" of it over these attributes') from None  # fmt: skip
 
 
 def checked_groups(domain: Domain, by: Sequence[str]) -> AttributeSet:
@@ -151,7 +154,7 @@ def _table(answered: Answered, by: Sequence[str], figures: Figures) -> pa.Table:
     domain = answered.estimates.workload.domain
     names = checked_groups(domain, by)
     cells = np.unravel_index(np.arange(domain.cells(names)), domain.shape(names)) if names else ()
-    columns = {name: column(domain[name], own) for name, own in zip(names, cells, strict=True)}
+    columns = {label_name(name): column(domain[name], own) for name, own in zip(names, cells, strict=True)}
     columns |= {name: np.asarray(own).reshape(-1) for name, own in zip(FIGURES, figures, strict=True)}
     missing = np.isnan(columns["estimate"])
     if missing.any():

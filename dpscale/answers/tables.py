@@ -159,8 +159,8 @@ class Answered:
         return figures_of(part, answers, errors, half_width(level, self.estimates.noise))
 
     def _over(self, names: AttributeSet) -> list[WorkloadPart]:
-        """Return the parts of the workload with queries over a set of attributes, and over a number for sums."""
-        return [part for part in self.estimates.workload.parts if part.extended(names) in part.sets]
+        """Return the parts with planned queries over a set of attributes, and over a number for sums."""
+        return [part for part in self.estimates.workload.parts if is_planned(part, part.extended(names))]
 
     def part(self, names: AttributeSet, family: str | None) -> WorkloadPart:
         """Return the queries of a family over an attribute set.
@@ -230,6 +230,16 @@ class Answered:
         return self.estimates.part_answers(ExplicitPart(domain, ordered, turned, np.ones(len(turned))), ordered)
 
 
+def is_planned(part: WorkloadPart, names: AttributeSet) -> bool:
+    """Return whether a part has a set with a positive weight; other sets are not answered."""
+    return any(own == names and weight > 0 for own, weight in zip(part.sets, part.weights, strict=True))
+
+
+def label_name(name: str) -> str:
+    """Return the column of an attribute's labels, which differs from the names of figures."""
+    return f"{name}_" if name in (*FIGURES, "q", "reason") else name
+
+
 def checked_names(attributes: Sequence[str]) -> AttributeSet:
     """Return the names as a tuple; raise JobError for a single string, which would be read letter by letter."""
     if isinstance(attributes, str):
@@ -287,7 +297,8 @@ def listed_counts(answered: Answered, most: int) -> tuple[list[dict[str, Any]], 
     rows, number = list[dict[str, Any]](), 0
     for part, names, table in answered.listed(LEVEL):
         number += len(table)
-        texts_of = [table[name].to_pylist() for name in (["query"] if part.query_texts else names)]
+        words_of = table.columns[: 1 if part.query_texts else len(part.shown(names))]
+        texts_of = [own.to_pylist() for own in words_of]
         figures = [table[name].to_pylist() for name in FIGURES]
         for at in range(min(len(table), most - len(rows))):
             words = [own[at] for own in texts_of if own[at] != TOTAL] or [TOTAL]

@@ -16,7 +16,7 @@ from dpscale.base.numerics import AttributeSet, Flags, Integers, LazyModule, NDA
 from dpscale.counting.cover import guess_rows, plan_cover
 from dpscale.counting.program import Program, Steps
 from dpscale.counting.sums import SumCounter
-from dpscale.domain import Domain
+from dpscale.domain import Domain, check_parts
 from dpscale.records.encode import Codes, code_type, encode
 from dpscale.records.judging import refused_of, worst_of
 from dpscale.records.table import Partition, Table
@@ -276,6 +276,8 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
     for names in sets:
         table.domain.ordered(names)
     asked = [tuple(names) for names in sets]
+    for names in asked:
+        check_parts(table.domain, names)
     layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
     by_set = discreetly("counting", _by_set, layout, table)
     return {names: _in_order(by_set[table.domain.ordered(names)], table.domain, names) for names in asked}

@@ -229,7 +229,7 @@ def _sums(
         _steps(domain, names, [sets[s][:-width] for s in direct], offsets[direct]),
         int(starts[-1]),
         _folds(cover, _array(covered), starts[:-1], offsets, own[0]) if own else None,
-        _array(offsets[s] for s in mine if len(sets[s]) == width),
+        _array(offsets[s] for s in mine if len(sets[s]) == width and cover.owners[s] < 0),
     )
 
 

@@ -21,7 +21,7 @@ from dpscale.base.display import display_path, glance, nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import Attribute, check_size
 from dpscale.domain.domain_schema import EXAMPLE, check_keys, coded, from_tables
-from dpscale.domain.number import Number, checked_number, read_numbers
+from dpscale.domain.number import MOST_PARTS, Number, checked_number, read_numbers
 from dpscale.domain.structural_zeros import check_rules, closed, follows, listed, read_rules
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
@@ -346,6 +346,14 @@ class Domain:
         if len(set(names)) != len(names):
             raise DomainError("attributes", f"{', '.join(names)} repeats a name", "distinct names", "drop the repeat")
         return tuple(sorted(names, key=self._position.__getitem__))
+
+
+def check_parts(domain: Domain, names: Sequence[str]) -> None:
+    """Raise DomainError for a set of several numbers whose products of parts are too fine for exact counts."""
+    if (parts := domain.denominator(names)) > MOST_PARTS:
+        numbers = ", ".join(name for name in names if name in domain.number_names)
+        raise DomainError("numbers", f"{numbers} in one table, with {parts:,} parts of a record",
+                          f"at most {MOST_PARTS:,}", "use larger steps, or separate tables")  # fmt: skip
 
 
 def _check_list(names: object) -> None:

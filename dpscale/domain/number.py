@@ -35,6 +35,7 @@ from dpscale.domain.attribute import EXACT, Attribute
 from dpscale.domain.domain_schema import check_keys, read_policy, read_source
 
 KEYS = {"low", "high"}
+RESERVED = ("records",)  # the denominator of a ratio
 MORE = {"step", "squares", "outside", "nulls", "unparsable", "from"}
 POLICIES = {
     "outside": ("clip", "reject", "drop"),
@@ -183,6 +184,8 @@ def read_numbers(tables: Any) -> list[Number]:
 
 def _read_number(name: str, table: Any) -> Number:
     field = f"numbers.{name}"
+    if name in RESERVED:
+        raise DomainError(field, f"the name {name!r}", "another name", "rename it, and set from to the column")
     if not isinstance(table, Mapping):
         raise DomainError(field, "not a table", "a table with low and high", "such as low = 0 and high = 100")
     check_keys(table, KEYS | MORE, field)
@@ -196,6 +199,9 @@ def _read_number(name: str, table: Any) -> Number:
     if (low / step).denominator != 1 or (high / step).denominator != 1:
         raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "a number of which low and high are"
                           " multiples", "change low, high or step")  # fmt: skip
+    if max(abs(low / step), abs(high / step)) >= EXACT:
+        raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "ends of less than 2^53 steps",
+                          "use a larger step")  # fmt: skip
     if not isinstance(table.get("squares", False), bool):
         raise DomainError(f"{field}.squares", safe_repr(table["squares"]), "true or false", "fix it")
     policies: dict[str, Any] = {

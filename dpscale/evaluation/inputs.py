@@ -94,7 +94,9 @@ def open_data(run: TableRun, paths: Sequence[str], names: Sequence[str]) -> Comp
 
 def _open_table(label: str, paths: Sequence[Any], run: TableRun, origin: Origin) -> ComparedTable:
     is_rows = label == "rows"
-    domain = Domain([row_attribute(one) if is_rows else one for one in run.domain.attributes])
+    numbers = [one for one in run.domain.numbers if one.name in run.workload.numbers]  # their values may drop rows
+    attributes = run.domain.attributes
+    domain = Domain([row_attribute(one) for one in attributes] if is_rows else [*attributes, *numbers])
     table = origin.table([str(path) for path in paths], domain)
     return ComparedTable(label, table, stamps(table))
 
@@ -162,7 +164,7 @@ def sample(engine: Engine, side: ComparedTable, names: Sequence[str], most: int,
 def least_rows(domain: Domain, parts: Numbered, names: Sequence[str], most: int, release: str) -> Found:
     """Return the rows with the smallest random numbers of some partitions, in the order of the numbers."""
     found: Found = (np.empty(0), np.empty((0, len(names)), np.int32))
-    read = list(dict.fromkeys([*names, *(one.name for one in domain.attributes if one.drops)]))
+    read = list(dict.fromkeys([*names, *(one.name for one in domain.axes if one.drops)]))
     for number, partition in parts:
         stream = PublicStream(release, "compared sample", number)
         for batch in partition.batches(domain.columns(read)):

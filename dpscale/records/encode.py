@@ -260,11 +260,15 @@ def _rounded_cells(attribute: Attribute, values: NDArray[Any]) -> Integers:
 
 def _steps(number: Number, values: NDArray[Any]) -> Integers:
     """Return the number of steps from the low end to each clipped value, rounded; ties are rounded up."""
+    if number.unit == 1 and values.dtype.kind in "iu":
+        inside = np.clip(values, number.low, number.high)
+        return _outside(number, inside.astype(np.int64) - number.low, inside == values)
     low, high = number.ends
     clipped = np.clip(np.asarray(values, np.float64), low, high)
     per_unit, step = float(1 / number.unit), float(number.unit)
     steps = clipped * per_unit if per_unit >= 1 else clipped / step
-    nearest = np.clip(np.floor(steps + 0.5).astype(np.int64) - number.low, 0, number.steps)
+    below = np.floor(steps)  # adding one half would round large numbers
+    nearest = np.clip((below + (steps - below >= 0.5)).astype(np.int64) - number.low, 0, number.steps)
     return _outside(number, nearest, clipped == values)
 
 

@@ -39,6 +39,7 @@ from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.query_family import End, Statistic
 
 SUM, RECORDS = "sum", "records"
+FARTHEST = 10**5  # of the centre of a summed range, in units of half the range
 OTHERS: dict[str, Family] = {one.name: one for one in (MARGINAL, PREFIX, RANGE, CIRCULAR)}
 
 
@@ -104,7 +105,18 @@ class ValueQueries(Family):
 
 
 def sum_queries(number: Number) -> ValueQueries:
-    """Return the sum of a number as a query on its cells."""
+    """Return the sum of a number as a query on its cells.
+
+    Raises
+    ------
+    JobError
+        If the range is so far from 0 that the sum is nearly a multiple of the number of records.
+    """
+    low, high = number.ends
+    if abs(low + high) / 2 > FARTHEST * number.half_range:
+        raise JobError("workload.of", f"the sum of {number.name}, whose range {low:g} … {high:g} is far from 0",
+                       f"a centre of at most {FARTHEST:,} times half the range",
+                       'ask for its mean (family = "mean"), or subtract an offset from the column')  # fmt: skip
     return _listed({SUM: number.cell_values}, number.half_range)
 
 

@@ -95,3 +95,36 @@ def test_joints_and_separate_sets_agree(tmp_path):
         if names[-1] == "v":
             expected = frame.assign(v=frame.v.clip(0, 50)).groupby(list(names[:-1])).v.sum()
             np.testing.assert_array_equal(together[names][..., 1].reshape(-1), expected.to_numpy())
+
+
+def test_set_of_a_number_alone_is_counted_once_beside_joints(tmp_path):
+    domain = Domain.from_dict({"attributes": {name: {"kind": "coded", "size": 3} for name in "abc"},
+                               "numbers": {"v": {"low": 0, "high": 10}}})  # fmt: skip
+    frame = pd.DataFrame({"a": [0] * 10, "b": [0] * 10, "c": [0] * 10, "v": [10] * 10})
+    sets = [("a", "v"), ("b", "v"), ("v",)]
+    counts = dp.count_marginals(make_table(tmp_path / "data", frame, domain), sets)
+    assert [int(counts[names][..., 1].sum()) for names in sets] == [100, 100, 100]
+
+
+def test_large_numbers_are_exact_on_every_path(tmp_path):
+    """Values from 2^52 on: integers, floats, texts and dictionaries."""
+    low = 1 << 52
+    domain = Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 2}},
+                               "numbers": {"v": {"low": low, "high": low + 10}}})  # fmt: skip
+    values = [low + step for step in (1, 3, 5, 7, 2, 4)] * 20
+    whole = pd.DataFrame({"a": [0, 1] * 60, "v": values})
+    expected = [
+        [sum(10 - v + low for v in values[place::2]), sum(v - low for v in values[place::2])] for place in (0, 1)
+    ]
+    for number, frame in enumerate((whole, whole.assign(v=whole.v.astype(float)), whole.assign(v=whole.v.astype(str)),
+                                    whole.assign(v=whole.v.astype("category")))):  # fmt: skip
+        counts = dp.count_marginals(make_table(tmp_path / f"data{number}", frame, domain), [("a", "v")])
+        assert counts["a", "v"].tolist() == expected
+
+
+def test_several_numbers_of_many_steps_are_refused(tmp_path):
+    numbers = {name: {"low": 0, "high": 1_000_000} for name in ("v", "w")}
+    domain = Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 2}}, "numbers": numbers})
+    table = make_table(tmp_path / "data", pd.DataFrame({"a": [0], "v": [1], "w": [2]}), domain, files=1)
+    with pytest.raises(dp.DomainError, match="v, w in one table, with 1,000,000,000,000 parts"):
+        dp.count_marginals(table, [("v", "w")])

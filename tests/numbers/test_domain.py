@@ -71,6 +71,7 @@ def test_domain_file_is_read_back():
     ({"low": "0", "high": 1}, "numbers.x.low: '0'; expected a number"),
     ({"low": 0, "high": 2**40}, "numbers.x.step: 1,099,511,627,776 steps from low to high; expected at most"),
     ({"low": 0, "high": 10**6, "squares": True}, "expected at most 46,340 for variances; use a larger step"),
+    ({"low": 10**10, "high": 10**10 + 1, "step": 1e-9}, "numbers.x.step: 1e-09; expected ends of less than 2^53 steps"),
     ({"low": 0, "high": 1, "outside": "category"}, "numbers.x.outside: 'category'; expected clip, reject, drop"),
     ({"low": 0, "high": 1, "nulls": "category"}, "numbers.x.nulls: 'category'; expected reject, skip, zero, drop"),
 ])  # fmt: skip
@@ -83,6 +84,19 @@ def test_wrong_tables_are_refused(table, message):
 def test_number_with_the_name_of_an_attribute_is_refused():
     with pytest.raises(DomainError, match="a name twice"):
         make_domain({"a": {"low": 0, "high": 1}})
+
+
+def test_name_of_the_denominator_of_ratios_is_refused():
+    with pytest.raises(DomainError, match=r"numbers\.records: the name 'records'"):
+        make_domain({"records": {"low": 0, "high": 1}})
+
+
+def test_sum_of_a_range_far_from_zero_is_refused():
+    """It is the number of records, times a constant; the mean is not."""
+    workload = Workload(make_domain({"x": {"low": 10**9, "high": 10**9 + 10}}))
+    with pytest.raises(JobError, match=r"whose range 1e\+09 … 1e\+09 is far from 0"):
+        workload.add("sum", degree=1, of="x")
+    assert workload.add("mean", degree=1, of="x").query_count == 7
 
 
 def test_number_is_no_attribute_of_counts():

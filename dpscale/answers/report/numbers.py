@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.answers.report.figures import number_bars
-from dpscale.answers.tables import FIGURES, LEVEL, Answered, texts
+from dpscale.answers.tables import FIGURES, LEVEL, Answered, is_planned, texts
 from dpscale.base.numerics import AttributeSet
 from dpscale.workload import WorkloadPart
 
@@ -35,7 +35,7 @@ def number_results(answered: Answered, most: int) -> dict[str, Any]:
     """
     totals, figures, number = list[dict[str, Any]](), list[dict[str, str]](), 0
     for part in filter(has_numbers, answered.estimates.workload.parts):
-        for names in part.sets:
+        for names in (names for names in part.sets if is_planned(part, names)):
             shown, number = part.shown(names), number + 1
             labelled = bool(part.query_texts) or any(end.is_text for end in part.ends)
             if not shown:
