@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import resource
 import tempfile
-import time
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -205,7 +204,7 @@ def print_times(rows: int) -> None:
         for _ in range(2):  # the first plans
             for what, number in (("counts", 1), ("counts and sums", 2)):
                 workload = [{"family": "marginal", "degree": 3}, {"family": "sum", "of": "v", "degree": 3}][:number]
-                found[what] = run_job(folder, domain, workload, f"{what}-{len(found)}", "threads")
+                found[what] = run_job(folder, domain, workload, "threads")
         ratio = found["counts and sums"][0] / found["counts"][0]
         print(f"whole job on threads: CPU-s {found['counts'][0]:.2f} for counts, {found['counts and sums'][0]:.2f} with"
               f" sums, ratio {ratio:.2f} (limit 2)")  # fmt: skip
@@ -213,21 +212,21 @@ def print_times(rows: int) -> None:
 
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
             workload = [{"family": "marginal", "degree": 3}, {"family": "sum", "of": "v", "degree": 3}]
-            _, values = run_job(folder, domain, workload, "cluster", cluster.scheduler_address)
+            _, values = run_job(folder, domain, workload, cluster.scheduler_address)
         same = values == found["counts and sums"][1]
         print(f"cluster of 2 processes: measurements of {'equal' if same else 'DIFFERENT'} bytes")
 
 
 def run_job(
-    folder: Path, domain: Domain, workload: list[dict[str, Any]], name: str, scheduler: str
+    folder: Path, domain: Domain, workload: list[dict[str, Any]], scheduler: str
 ) -> tuple[float, dict[str, bytes]]:
     """Return the CPU seconds of a run and the content of its measurement files."""
     import tomli_w
 
     (folder / "domain.toml").write_text(tomli_w.dumps(domain.to_dict()))
-    ledger = str(folder / f"{name}-{time.time()}.sqlite")
+    ledger = str(folder / "ledger.sqlite")
     job = {"data": {"path": str(folder / "*.parquet"), "domain": str(folder / "domain.toml")},
-           "privacy": {"epsilon": 1.0, "delta": DELTA, "dataset": name, "ledger": ledger},
+           "privacy": {"epsilon": 1.0, "delta": DELTA, "dataset": f"numbers-{len(workload)}", "ledger": ledger},
            "workload": workload, "engine": {"scheduler": scheduler, "seed": 3}}  # fmt: skip
     start = cpu()
     with tempfile.TemporaryDirectory(dir=folder) as run:
@@ -237,8 +236,8 @@ def run_job(
 
 
 def _payload(path: Path) -> bytes:
-    """Return the measured values, without the release id that their labels contain."""
-    return pq.read_table(path).column("values").combine_chunks().flatten().to_numpy().tobytes()
+    """Return the measured values of a file."""
+    return pq.read_table(path).column("value").to_numpy().tobytes()
 
 
 def main() -> None:
