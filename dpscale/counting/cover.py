@@ -117,6 +117,8 @@ def numbers_of(domain: Domain, attributes: AttributeSet) -> AttributeSet:
 
 def _by_numbers(domain: Domain, sets: Sequence[AttributeSet]) -> dict[AttributeSet, list[int]]:
     """Return the positions of the sets with the same numbers, those without first: they share no joint with others."""
+    if not domain.numbers:
+        return {(): list(range(len(sets)))}
     found: dict[AttributeSet, list[int]] = {(): []}
     for place, names in enumerate(sets):
         found.setdefault(numbers_of(domain, names), []).append(place)

@@ -107,9 +107,12 @@ class Program:
         names = tuple(name for name in domain.axis_names if name in used)
         offsets = _ends(domain.cells_each(sets))
         of_numbers: dict[AttributeSet, list[int]] = {}
-        for s, own in enumerate(sets):
-            of_numbers.setdefault(numbers_of(domain, own), []).append(s)
-        plain = np.isin(np.arange(len(sets)), of_numbers.pop((), []))
+        for s, own in enumerate(sets if domain.numbers else ()):
+            if numbers := numbers_of(domain, own):
+                of_numbers.setdefault(numbers, []).append(s)
+        plain = np.ones(len(sets), np.bool_)
+        for own_sets in of_numbers.values():
+            plain[own_sets] = False
         joints = [own for own in cover.joints if not numbers_of(domain, own)]  # they come first
         starts = _ends([domain.cells(joint) for joint in joints])
         empty = np.array([offsets[s] for s in np.flatnonzero(owners < 0) if not sets[s]], dtype=np.int64)
