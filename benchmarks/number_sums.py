@@ -5,11 +5,12 @@ at one budget. The peer measures each set by itself at an equal share of the sam
 centred sums with Gaussian noise, the share divided evenly between both; "uncentred" sums have the range from 0. Error:
 mean |estimate - clipped mean| over groups of at least 50 records. The delays are clipped to -60 ... 180 minutes.
 Coverage: 95 % intervals of means over releases with new noise, by size of the group, of skewed, even and mostly zero
-values. Time: a job with all 3-way counts of --rows rows and nine attributes, with and without all 3-way sums, and the
-CPU seconds of counting alone; then the same job on a cluster of two processes, whose measurements must be equal bytes.
+values. Optimum: squared errors of the count, sum and square of one number. Time: a job with all 3-way counts of --rows
+rows and nine attributes, with and without all 3-way sums, and the CPU seconds of counting alone; then the same job on a
+cluster of two processes, whose measurements must be equal bytes.
 Tables of ../shared/data are not part of dpscale.
 
-    python benchmarks/number_sums.py [errors coverage time] [--seeds 10] [--rows 10000000]
+    python benchmarks/number_sums.py [errors coverage optimum time] [--seeds 10] [--rows 10000000]
 """
 
 from __future__ import annotations
@@ -138,6 +139,32 @@ class Simulated:
         return Answered(LeastSquaresEstimates(self.plan, variances, values.__getitem__), "simulated")
 
 
+def print_optima() -> None:
+    """Print squared errors at privacy cost 1 of the count, the centred sum t and t² of one number, and their optima.
+
+    The optimum over all positive semidefinite X with φ(t)ᵀ X φ(t) <= 1 on a grid, φ = (1, t, t²), is Clarabel's.
+    """
+    import cvxpy as cp
+
+    from dpscale.workload.sums import centred_rows
+
+    print("squared error of one number: plan, optimum, ratio, diagonal strategy of 1, t, ...")
+    for squares in (False, True):
+        numbers = {"v": {"low": 0, "high": 100, "squares": squares}}
+        domain = Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 2}}, "numbers": numbers})
+        rows = np.stack(list(centred_rows(domain["v"]).values()))
+        plan, size = dp.plan(dp.Workload(domain).add_queries(("v",), rows)), len(rows)
+        points = np.stack([np.linspace(-1, 1, 101) ** power for power in range(size)], axis=1)
+        form = cp.Variable((size, size), PSD=True)
+        problem = cp.Problem(cp.Minimize(sum(cp.matrix_frac(row, form) for row in np.eye(size))),
+                             [cp.sum(cp.multiply(points @ form, points), axis=1) <= 1])  # fmt: skip
+        problem.solve(solver=cp.CLARABEL)
+        best = float(problem.value)
+        print(
+            f"{'1, t, t²' if squares else '1, t':<10} {plan.error:.3f} {best:.3f} {plan.error / best:.3f} {size**2:.1f}"
+        )
+
+
 def print_coverage(runs: int = 500) -> None:
     """Print the share of intervals that contain the mean, of all releases and of those that show the group."""
     domain = Domain.from_dict({"attributes": {"g": {"kind": "coded", "size": len(SIZES)}},
@@ -242,7 +269,7 @@ def _payload(path: Path) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["errors", "coverage", "time"])
+    parser.add_argument("parts", nargs="*", default=["errors", "coverage", "optimum", "time"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--rows", type=int, default=10_000_000)
     given = parser.parse_args()
@@ -250,6 +277,8 @@ def main() -> None:
         print_errors(given.seeds)
     if "coverage" in given.parts:
         print_coverage()
+    if "optimum" in given.parts:
+        print_optima()
     if "time" in given.parts:
         print_times(given.rows)
 

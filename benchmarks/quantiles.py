@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 import dpscale as dp
-from dpscale.answers.quantiles import cumulative_counts, quantile
+from dpscale.answers.quantiles import quantile
 from dpscale.answers.tables import Answered
 from dpscale.privacy import zcdp_rho
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
@@ -102,7 +102,6 @@ def print_column(name: str, values: np.ndarray, seeds: int) -> None:
                 errors[kind] += sum(rank_error(cumulative, q, cell) for q, cell in zip(SHARES, own, strict=True))
             true = [int(np.searchsorted(cumulative, q * cumulative[-1])) for q in SHARES]
             inside += sum(own.low <= cell <= own.high for own, cell in zip(found, true, strict=True))
-            cumulative_counts.cache_clear()
         scale = 100 / (seeds * len(SHARES) * cumulative[-1])
         ours, each, tree = (scale * errors[kind] for kind in ("dpscale", "exponential", "approximate"))
         print(f"{name:<15} {size:>6} {epsilon:>8g} {ours:>9.4f} {each:>12.4f} {ours / each:>6.2f} {tree:>12.4f}"

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpscale.answers.ratios import Figures, fieller, figures_of
-from dpscale.answers.tables import FIGURES, Answered, check_level, column, label_name
+from dpscale.answers.tables import FIGURES, STATISTICS, Answered, check_level, column, label_name
 from dpscale.base.arrow import pa
 from dpscale.base.errors import JobError, PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.reconstruction.joint_intervals import half_width
-from dpscale.workload import WorkloadPart, part_of
-from dpscale.workload.sums import RECORDS, MeanQueries, SumQueries, VarianceQueries, number_named
+from dpscale.workload import RECORDS, WorkloadPart, part_of
+from dpscale.workload.sums import MeanQueries, SumQueries, VarianceQueries, number_named
 
 REASON = "too few records: they cannot be distinguished from none"
 MOST_GROUPS = 1 << 14  # of a ratio of two numbers, whose groups are answered one by one
@@ -34,11 +34,6 @@ def sum_table(answered: Answered, name: str, by: Sequence[str], level: float) ->
 def mean_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
     """Return the means of a number with a row for each group; `reason` says why a group has none."""
     return _table(answered, by, _figures(answered, MeanQueries(of=name), name, by, level))
-
-
-def variance_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
-    """Return the variances of a number with a row for each group; `reason` says why a group has none."""
-    return _table(answered, by, _figures(answered, VarianceQueries(of=name), name, by, level))
 
 
 def deviation_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
@@ -72,7 +67,7 @@ def ratio_table(answered: Answered, name: str, other: str, by: Sequence[str], le
 def _ratio_answers(
     answered: Answered, both: AttributeSet, by: AttributeSet, names: tuple[str, str], cells: tuple[int, ...]
 ) -> tuple[list[float], list[float]]:
-    """Return estimates and standard errors of Σ a, Σ b and Σ a + Σ b in a group."""
+    """Return the estimates of Σ a and Σ b in a group; and their variances and covariance."""
     first, second = (_sum_query(answered.estimates.workload.domain, both, by, name, cells) for name in names)
     ratio = np.abs(first).max() / np.abs(second).max()  # of comparable size, for the error of their sum
     pairs = [answered.estimates.answer(both, query) for query in (first, second, first + ratio * second)]
@@ -124,10 +119,11 @@ def _figures(
 def _check_measured(answered: Answered, part: WorkloadPart, names: AttributeSet) -> None:
     """Raise PlanError unless the queries of a part over a set are in the row space of the measurements.
 
-    A query with random entries for the groups is in the row space only if those of all groups are.
+    A query with generic entries for the groups, the same in every call, is in the row space only if those of all groups
+    are.
     """
-    domain, random = answered.estimates.workload.domain, np.random.default_rng(len(names))
-    groups = random.uniform(0.5, 1.5, domain.shape(names[:-1]))
+    domain, generic = answered.estimates.workload.domain, np.random.default_rng(0)
+    groups = generic.uniform(0.5, 1.5, domain.shape(names[:-1]))
     *_, family = part.linear.families(names)
     try:
         for row in family.matrix(domain[names[-1]].size):
@@ -154,7 +150,7 @@ def _table(answered: Answered, by: Sequence[str], figures: Figures) -> pa.Table:
     domain = answered.estimates.workload.domain
     names = checked_groups(domain, by)
     cells = np.unravel_index(np.arange(domain.cells(names)), domain.shape(names)) if names else ()
-    columns = {label_name(name): column(domain[name], own) for name, own in zip(names, cells, strict=True)}
+    columns = {label_name(name, STATISTICS): column(domain[name], own) for name, own in zip(names, cells, strict=True)}
     columns |= {name: np.asarray(own).reshape(-1) for name, own in zip(FIGURES, figures, strict=True)}
     missing = np.isnan(columns["estimate"])
     if missing.any():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -79,9 +79,20 @@ class CumulativeCounts:
         return Estimate(estimate, value_of(self.attribute, low, 0.0), value_of(self.attribute, high, 1.0))
 
 
-@lru_cache(maxsize=MOST_CACHED)
+_cached: WeakKeyDictionary[Answered, dict[tuple[str, Group], CumulativeCounts]] = WeakKeyDictionary()
+
+
 def cumulative_counts(answered: Answered, name: str, group: Group = ()) -> CumulativeCounts:
-    """Return the cumulative counts of an attribute, of all records or of those in a group; they are cached."""
+    """Return the cumulative counts of an attribute in a group, of the last groups from the cache of the release."""
+    own = _cached.setdefault(answered, {})
+    if (name, group) not in own:
+        while len(own) >= MOST_CACHED:
+            own.pop(next(iter(own)))
+        own[name, group] = _computed(answered, name, group)
+    return own[name, group]
+
+
+def _computed(answered: Answered, name: str, group: Group) -> CumulativeCounts:
     attribute = numeric_attribute(answered, name)
     n = attribute.listed
     counts = np.cumsum(_counts(answered, attribute, group))

@@ -29,6 +29,7 @@ from dpscale.workload import MARGINAL, TOTAL, ExplicitPart, Family, WorkloadPart
 
 MISSING = "(missing)"
 FIGURES = ("estimate", "std_error", "low", "high")
+STATISTICS = (*FIGURES, "q", "reason")  # columns of tables of statistics
 
 
 def are_numbers(attribute: Attribute) -> bool:
@@ -78,8 +79,7 @@ def _texts(texts: Sequence[str], which: Integers) -> pa.Array:
 
 def _ends(name: str, family: Family) -> list[str]:
     """Return one or two column names that differ from the names in `FIGURES`."""
-    own = [f"{name}_{end.suffix}" if end.suffix else name for end in family.ends]
-    return [f"{one}_" if one in FIGURES else one for one in own]
+    return [label_name(f"{name}_{end.suffix}" if end.suffix else name) for end in family.ends]
 
 
 def _arrow(values: Integers) -> pa.Array:
@@ -235,9 +235,9 @@ def is_planned(part: WorkloadPart, names: AttributeSet) -> bool:
     return any(own == names and weight > 0 for own, weight in zip(part.sets, part.weights, strict=True))
 
 
-def label_name(name: str) -> str:
-    """Return the column of an attribute's labels, which differs from the names of figures."""
-    return f"{name}_" if name in (*FIGURES, "q", "reason") else name
+def label_name(name: str, others: Sequence[str] = FIGURES) -> str:
+    """Return the column of an attribute's labels, which differs from other columns of the table."""
+    return f"{name}_" if name in others else name
 
 
 def checked_names(attributes: Sequence[str]) -> AttributeSet:

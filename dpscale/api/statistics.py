@@ -14,7 +14,7 @@ from dpscale.answers.number_statistics import checked_groups, deviation_table, m
 from dpscale.answers.quantiles import quantile
 from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Estimate
-from dpscale.answers.tables import Answered, column, framed, label_name
+from dpscale.answers.tables import STATISTICS, Answered, column, framed, label_name
 from dpscale.domain import Domain
 from dpscale.workload import MARGINAL, PREFIX
 
@@ -246,7 +246,7 @@ class ReleaseStatistics(ABC):
         found = pd.DataFrame([figures for figures, _ in made], columns=list(Estimate._fields))
         for place, name in enumerate(names):
             cells = np.repeat([group[place][1] for group in groups], len(several))
-            found.insert(place, label_name(name), column(self.domain[name], cells).to_pandas())
+            found.insert(place, label_name(name, STATISTICS), column(self.domain[name], cells).to_pandas())
         if any(reason for _, reason in made):
             found["reason"] = [reason for _, reason in made]
         return found

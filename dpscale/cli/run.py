@@ -202,6 +202,7 @@ def _plan_summary(
         error_curve,
         expected_errors,
         list_advice,
+        main_unit,
         required_epsilon,
         rms_error,
     )
@@ -228,7 +229,9 @@ def _plan_summary(
         "notes": list(measurement_plan.notes),
         "families": families,
         "curve": [] if error is None else error_curve(read, error),
-        "needed": None if error is None or wanted is None else required_epsilon(read, error, wanted),
+        "needed": None
+        if error is None or wanted is None
+        else required_epsilon(read, error, wanted) | {"unit": main_unit(families)},
         "compared": compare_mechanisms(read, measurement_plan, engine, planning.most_cells(read, engine))
         if compare
         else [],
@@ -269,11 +272,12 @@ def _text(summary: dict[str, Any]) -> str:
         at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
         lines += ["", f"error by epsilon  {at}"]
     if summary["needed"]:
-        lines.append(
-            f"an error of {summary['needed']['error']:g} records needs epsilon = {summary['needed']['epsilon']:.4g}"
-        )
+        needed = summary["needed"]
+        lines.append(f"an error of {needed['error']:g} {needed['unit']} needs epsilon = {needed['epsilon']:.4g}")
     if summary["compared"]:
-        lines += ["", "mechanisms, with the error of an answer in records", *map(_mechanism, summary["compared"])]
+        sums = any(one["unit"] != "records" for one in summary["families"])
+        unit = "in records" + ", of sums relative to half their range" * sums
+        lines += ["", f"mechanisms, with the error of an answer {unit}", *map(_mechanism, summary["compared"])]
     return "\n".join([*lines, "", *summary["advice"]])
 
 

@@ -25,10 +25,40 @@ Array = NDArray[Any]
 
 
 @njit(cache=True, nogil=True)
-def extend(codes: Array, before: Array, column: int, size: int, out: Array, rows: int) -> None:
+def _extend(codes: Array, before: Array, column: int, size: int, out: Array, rows: int) -> None:
     """Compute out = before × size + column, in the width of `out`."""
     for r in range(rows):
         out[r] = before[r] * size + codes[column, r]
+
+
+@njit(cache=True, nogil=True)
+def prefix_codes(
+    codes: Array, columns: Integers, sizes: Array, first: int, begin: int, end: int, levels: Array
+) -> None:
+    """Fill levels[k − first] with the codes of the attributes first … k of a set, for k = begin … end − 1."""
+    rows = codes.shape[1]
+    for k in range(begin, end):
+        if k == first:
+            for r in range(rows):
+                levels[0, r] = codes[columns[k], r]
+        else:
+            _extend(codes, levels[k - first - 1], columns[k], sizes[k], levels[k - first], rows)
+
+
+@njit(cache=True, nogil=True)
+def last_codes(
+    codes: Array, columns: Integers, sizes: Array, first: int, end: int, begin: int, levels: Array, out: Array
+) -> int:
+    """Write the codes of a set for a slice of rows from `begin` on, from those of its prefix; return their number."""
+    length = min(SLICE, codes.shape[1] - begin)
+    part = codes[:, begin : begin + length]
+    if end - first == 1:
+        for r in range(length):
+            out[r] = part[columns[first], r]
+    else:
+        before = levels[end - first - 2, begin : begin + length]
+        _extend(part, before, columns[end - 1], sizes[end - 1], out, length)
+    return length
 
 
 @njit(cache=True, nogil=True)
@@ -82,26 +112,14 @@ def count_codes(
     narrow = np.empty(STAND_IN, dtype=np.uint32)
     for s in range(len(starts) - 1):
         first, end, cells = starts[s], starts[s + 1], cell_counts[s]
-        for k in range(first + shared[s], end - 1):
-            if k == first:
-                for r in range(rows):
-                    levels[0, r] = codes[columns[k], r]
-            else:
-                extend(codes, levels[k - first - 1], columns[k], sizes[k], levels[k - first], rows)
+        prefix_codes(codes, columns, sizes, first, first + shared[s], end - 1, levels)
         mine = counters[offsets[s] : offsets[s] + cells]
         copies = COPIES if cells <= FEW else 0
         if not copies and counters.itemsize > 4 and cells <= min(STAND_IN, rows // 2):
             copies = 1
         narrow[: copies * cells] = 0
         for begin in range(0, rows, SLICE):
-            length = min(SLICE, rows - begin)
-            part = codes[:, begin : begin + length]
-            if end - first == 1:
-                for r in range(length):
-                    last[r] = part[columns[first], r]
-            else:
-                before = levels[end - first - 2, begin : begin + length]
-                extend(part, before, columns[end - 1], sizes[end - 1], last, length)
+            length = last_codes(codes, columns, sizes, first, end, begin, levels, last)
             if copies == COPIES:
                 _increment_copies(last, length, cells, narrow)
             elif copies:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Integers, NDArray, Words, njit
-from dpscale.counting.kernels import SLICE, Array, extend
+from dpscale.counting.kernels import SLICE, Array, last_codes, prefix_codes
 
 
 @njit(cache=True, nogil=True)
@@ -32,22 +32,10 @@ def add_words(
     last = np.empty(SLICE, dtype=levels.dtype)
     for s in range(len(starts) - 1):
         first, end = starts[s], starts[s + 1]
-        for k in range(first + shared[s], end - 1):
-            if k == first:
-                for r in range(rows):
-                    levels[0, r] = codes[columns[k], r]
-            else:
-                extend(codes, levels[k - first - 1], columns[k], sizes[k], levels[k - first], rows)
+        prefix_codes(codes, columns, sizes, first, first + shared[s], end - 1, levels)
         mine = counters[offsets[s] :]
         for begin in range(0, rows, SLICE):
-            length = min(SLICE, rows - begin)
-            part = codes[:, begin : begin + length]
-            if end - first == 1:
-                for r in range(length):
-                    last[r] = part[columns[first], r]
-            else:
-                before = levels[end - first - 2, begin : begin + length]
-                extend(part, before, columns[end - 1], sizes[end - 1], last, length)
+            length = last_codes(codes, columns, sizes, first, end, begin, levels, last)
             for r in range(length):
                 mine[last[r]] += words[begin + r]
 
@@ -91,12 +79,7 @@ def add_parts(
     rows = codes.shape[1]
     for s in range(len(starts) - 1):
         first, end = starts[s], starts[s + 1]
-        for k in range(first + shared[s], end):
-            if k == first:
-                for r in range(rows):
-                    levels[0, r] = codes[columns[k], r]
-            else:
-                extend(codes, levels[k - first - 1], columns[k], sizes[k], levels[k - first], rows)
+        prefix_codes(codes, columns, sizes, first, first + shared[s], end, levels)
         last, mine = levels[end - first - 1, :rows], counters[offsets[s] :]
         if parts.shape[1] == 2:
             _add_two(last, parts, mine)

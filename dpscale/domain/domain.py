@@ -244,9 +244,9 @@ class Domain:
         DomainError
             If the name is unknown or that of a number.
         """
-        if name not in self.names:
-            raise DomainError("attributes", f"no attribute {name!r}", "a name of the domain", nearest(name, self.names))
-        return self._by_name[name]
+        if name in self.number_names:
+            raise DomainError("attributes", f"the number {name!r}", "an attribute", nearest(name, self.names))
+        return self[name]
 
     @cached_property
     def digest(self) -> str:

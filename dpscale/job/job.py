@@ -42,7 +42,7 @@ from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
 from dpscale.workload import Workload, WorkloadPart, family_distribution, family_named, family_names
-from dpscale.workload.sums import SUM
+from dpscale.workload.sums import OTHERS, SUM
 
 
 class TableJob(Settings):
@@ -251,6 +251,9 @@ def _add(workload: Workload, part: Part) -> None:
         raise JobError("workload.conditions", f"given for family {part.family!r}", f"family {PREDICATES} only",
                        "remove it")  # fmt: skip
     given = part.given if part.label is None else part.given | {"label": part.label}
+    if part.record_weight is not None and part.family not in OTHERS:
+        raise JobError("workload.record_weight", f"given for family {part.family!r}", f"family {', '.join(OTHERS)}",
+                       "remove it")  # fmt: skip
     if part.record_weight is not None:  # the sum of the number over the records that each query counts
         workload.add(
             SUM, part.degree, part.attributes, part.weight, of=part.record_weight, queries=part.family, **given

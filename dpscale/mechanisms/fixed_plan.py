@@ -169,9 +169,8 @@ class FixedPlan:
         accuracy, queries, shown = self.plan.accuracy, part.count(attributes), part.shown(attributes)
         error, unit = scale * math.sqrt(accuracy.summed_variance(part, attributes) / queries), part.unit(attributes)
         if part.statistic is not None:
-            power = part.statistic.power
-            error = part.statistic.half_range**power * error / GROUP
-            unit = f"{unit}{'²' * (power > 1)}, of {GROUP:,} records"
+            error = part.statistic.half_range**part.statistic.power * error / GROUP
+            unit = f"{unit}, of {GROUP:,} records"
         return {"name": f"{part.name}-{len(shown)}", "attributes": shown, "queries": queries, "error": error,
                 "unit": unit}  # fmt: skip
 
@@ -180,6 +179,7 @@ class FixedPlan:
                 else (figure(float(self.cost.gaussian)), "privacy cost (squared Gaussian-DP μ)"))  # fmt: skip
         weighted = any(weight != 1.0 for part in self.workload.parts for weight in part.weights)
         error = "expected root mean square error of a query (records)" + (", weighted as the job says" * weighted)
+        error += ", of sums relative to half their range" * bool(self.workload.numbers)
         return [cost, (figure(self._rmse(budget)), error), self._certificate(), *self._floor()]
 
     def _floor(self) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers32
 from dpscale.domain import Domain
 from dpscale.domain.attribute import NULL_LABEL
 from dpscale.storage.files import reading, writing
-from dpscale.workload import Family, WorkloadPart
+from dpscale.workload import RECORDS, Family, WorkloadPart
 
 INDEX = "index.parquet"
 FIGURES = ("estimate", "std_error", "low", "high")
@@ -47,6 +47,7 @@ DESCRIPTIONS = {
     "estimate": "estimated number of records",
     "std_error": "standard error in records; not a number: none is told",
 }
+OF_NUMBERS = {"estimate": "estimate", "std_error": "standard error"}
 LARGE_PAGES: dict[str, Any] = {"data_page_size": 1 << 26, "write_batch_size": 1 << 20}
 SetAnswers = tuple[AttributeSet, Figures]  # a set's estimates, standard errors and intervals, flat
 
@@ -105,6 +106,9 @@ class AnswerColumns:
         ends = {"low": "lower", "high": "upper"}
         if self.intervals and name in ends:
             return {"description": f"{ends[name]} end of the interval: {self.intervals}"}
+        unit = self.part.unit(self.part.sets[0])
+        if name in OF_NUMBERS and unit != RECORDS:
+            return {"description": f"{OF_NUMBERS[name]} in units of {unit}; not a number: there is none"}
         return _description(name)
 
     @property

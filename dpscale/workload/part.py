@@ -109,7 +109,7 @@ class WorkloadPart(Protocol):
         """Return the names that identify a query of a set: without a number that the part sums."""
 
     def unit(self, attributes: AttributeSet) -> str:
-        """Return the unit of the answers: "records", or the numbers that are summed."""
+        """Return the unit of the answers: "records", or the numbers that are summed, squared for a variance."""
 
     def count(self, attributes: AttributeSet) -> int: ...
     def key(self, attributes: AttributeSet) -> str:
@@ -146,6 +146,9 @@ class WorkloadPart(Protocol):
         """Return the content of the workload's digest."""
 
 
+RECORDS = "records"  # unit of counts
+
+
 def unit_of(domain: Domain, attributes: AttributeSet) -> str:
     """Return the unit of answers over a set: "records", or its numbers, which are summed."""
-    return " × ".join(name for name in attributes if name in domain.number_names) or "records"
+    return " × ".join(name for name in attributes if name in domain.number_names) or RECORDS

@@ -52,7 +52,7 @@ class _FamilyPart:
         return self.family.shown(attributes)
 
     def unit(self, attributes: AttributeSet) -> str:
-        return unit_of(self.domain, attributes)
+        return unit_of(self.domain, attributes) + ("" if self.statistic is None else "²" * (self.statistic.power - 1))
 
     @property
     def name(self) -> str:

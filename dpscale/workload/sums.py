@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any, ClassVar, Self
@@ -38,7 +39,7 @@ from dpscale.workload.listed import LABEL, PREDICATE, QueryTexts
 from dpscale.workload.one_way import CIRCULAR, MARGINAL, PREFIX, RANGE
 from dpscale.workload.query_family import End, Statistic
 
-SUM, RECORDS = "sum", "records"
+SUM = "sum"
 FARTHEST = 10**5  # of the centre of a summed range, in units of half the range
 OTHERS: dict[str, Family] = {one.name: one for one in (MARGINAL, PREFIX, RANGE, CIRCULAR)}
 
@@ -181,9 +182,9 @@ class _OfNumber(ProductFamily):
         return (self.base, self.values)
 
     @property
+    @abstractmethod
     def values(self) -> ValueQueries:
         """Queries on the number."""
-        raise NotImplementedError
 
     def axis(self, attribute: str) -> Family:
         return self.values if attribute == self.of else self.base

@@ -96,10 +96,10 @@ def test_quantile_with_few_checked_cells_has_slightly_wider_interval(monkeypatch
     noisy = Answered(estimates(plan, counts, np.random.default_rng(1)), "release")
     for q in (0.02, 0.5, 0.97):
         monkeypatch.setattr(quantiles, "ALL_CELLS", 1 << 12)
-        quantiles.cumulative_counts.cache_clear()
+        quantiles._cached.clear()
         whole = quantile(noisy, "x", q, 0.95)
         monkeypatch.setattr(quantiles, "ALL_CELLS", 100)
-        quantiles.cumulative_counts.cache_clear()
+        quantiles._cached.clear()
         few = quantile(noisy, "x", q, 0.95)
         assert few.estimate == whole.estimate
         assert whole.low - 2 <= few.low <= whole.low

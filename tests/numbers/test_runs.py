@@ -60,6 +60,12 @@ def test_answer_files_and_tables_agree(release):
     running = release.table(["a"], "sum-pay-2")
     assert running.columns[0] == "a_at_most"
     assert running.estimate.iloc[-1] == pytest.approx(release.sum("pay").estimate)
+    described = {name: pq.read_schema(next((release.path / f"answers/{name}").glob("*.parquet"))).field("estimate")
+                 for name in ("marginal-2", "sum-pay-1", "variance-pay-1")}  # fmt: skip
+    texts = [field.metadata[b"description"].decode() for field in described.values()]
+    assert texts[0] == "estimated number of records"
+    assert texts[1].startswith("estimate in units of pay;")
+    assert texts[2].startswith("estimate in units of pay²;")
     index = pq.read_table(release.path / "answers/index.parquet").to_pandas()
     assert [list(names) for names in index[index.family == "sum-pay"].attributes] == [["a"], []]
 
@@ -122,13 +128,18 @@ def test_expected_errors_have_units(tmp_path):
     units = {one["family"]: one["unit"] for one in found["families"]}
     assert units["marginal-2"] == "records"
     assert units["sum-pay-1"] == "pay"
+    job = write_job(tmp_path, [{"family": "sum", "of": "pay", "degree": 1}], "sums.toml")
+    shown = CliRunner().invoke(main, ["plan", str(job), "--error", "500", "--compare"], catch_exceptions=False).output
+    assert "an error of 500 pay needs epsilon" in shown
+    assert "of sums relative to half their range" in shown
 
 
 @pytest.mark.parametrize(("workload", "changes", "error", "message"), [
     ([{"family": "sum", "of": "size", "degree": 1}], {}, JobError, "workload.of: 'size', which is no number"),
     ([{"family": "sum", "degree": 1}], {}, JobError, "workload.of: missing"),
     ([{"family": "marginal", "degree": 1, "record_weight": "a"}], {}, JobError, "workload.of: 'a', which is no number"),
-    ([{"family": "affine", "degree": 2, "record_weight": "pay"}], {}, JobError, "workload.queries: 'affine'"),
+    ([{"family": "affine", "degree": 2, "record_weight": "pay"}], {}, JobError,
+     "workload.record_weight: given for family 'affine'"),
     ([{"family": "mean", "of": "pay", "degree": 1}], {"mechanism": {"name": "aim-grem"}}, PlanError,
      "sums or means of pay by aim-grem; expected a mechanism with a fixed plan"),
     ([{"family": "mean", "of": "pay", "degree": 1}, {"family": "marginal", "degree": 1}],

@@ -45,15 +45,10 @@ def number_results(answered: Answered, most: int) -> dict[str, Any]:
     return {"totals": totals, "figures": figures, "sets": number}
 
 
-def unit_of_answers(part: WorkloadPart, names: AttributeSet) -> str:
-    """Return the unit of a part's answers, squared for variances."""
-    return part.unit(names) + ("²" if part.statistic is not None and part.statistic.power > 1 else "")
-
-
 def _total(answered: Answered, part: WorkloadPart, names: AttributeSet) -> dict[str, Any]:
     row = answered.table((), part.name, LEVEL, False).to_pylist()[0]
     known = {name: None if row[name] != row[name] else row[name] for name in FIGURES}
-    return {"name": part.name, "unit": unit_of_answers(part, names), **known}
+    return {"name": part.name, "unit": part.unit(names), **known}
 
 
 def _figure(answered: Answered, part: WorkloadPart, names: AttributeSet) -> dict[str, str]:
@@ -65,4 +60,4 @@ def _figure(answered: Answered, part: WorkloadPart, names: AttributeSet) -> dict
     labels = cells if len(column) == len(cells) else [str(one) for one in column]
     unknown = int(np.isnan(estimate).sum())
     title = f"{part.name} by {name}" + (f" ({unknown} groups without one)" if unknown else "")
-    return {"title": title, "svg": number_bars(name, unit_of_answers(part, names), labels, estimate, low, high)}
+    return {"title": title, "svg": number_bars(name, part.unit(names), labels, estimate, low, high)}

@@ -22,7 +22,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE, Budget
 from dpscale.privacy.conversion import epsilon_of_mu, gdp_mu
 from dpscale.runs.stages.plan import plan_once_by
-from dpscale.workload import Workload, WorkloadPart
+from dpscale.workload import RECORDS, Workload, WorkloadPart
 
 LESS_ACCURATE, MORE_ACCURATE = 0.1, 0.01
 LESS_ACCURATE_SUMS, MORE_ACCURATE_SUMS = 0.05, 0.005
@@ -87,7 +87,6 @@ def _two_digits(records: float) -> int:
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 USUAL_DELTA = 1e-9
 SHOWN, MOST = 5, 2000
-RECORDS = "records"  # unit of counts
 LARGE_SHARE = 0.5
 
 
@@ -110,11 +109,15 @@ def _family(name: str, sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def rms_error(families: Sequence[Mapping[str, Any]]) -> float:
-    """Return the root mean square error over all counts; over the families of the first unit if there are none."""
-    units = [one["unit"] for one in families]
-    unit = RECORDS if RECORDS in units else units[0]
-    own = [one for one in families if one["unit"] == unit]
+    """Return the root mean square error over the families of the main unit."""
+    own = [one for one in families if one["unit"] == main_unit(families)]
     return math.sqrt(math.fsum(one["queries"] * one["error"] ** 2 for one in own) / sum(one["queries"] for one in own))
+
+
+def main_unit(families: Sequence[Mapping[str, Any]]) -> str:
+    """Return "records" if there are counts, otherwise the unit of the first family."""
+    units = [one["unit"] for one in families]
+    return RECORDS if RECORDS in units else str(units[0])
 
 
 def error_curve(job: TableJob, error: float) -> list[dict[str, float]]:
@@ -180,9 +183,9 @@ def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequ
     if not families:
         return ["The mechanism selects its measurements from the data, so errors are not known in advance. With"
                 ' `[reconstruct] errors = "simulated"` the release has approximate standard errors.']  # fmt: skip
-    counts = [one for one in families if one["unit"] == RECORDS]
-    worst = max(counts or families, key=lambda one: one["error"])
-    what, unit = ("count", " records") if counts else ("answer", "")
+    unit = main_unit(families)
+    worst = max((one for one in families if one["unit"] == unit), key=lambda one: one["error"])
+    what = "count" if unit == RECORDS else "answer"
     sentences = [
         f"A true {what} below about {2 * worst['error']:.3g} cannot be distinguished from 0 in {worst['family']}, the"
         " family with the largest error.",
@@ -195,7 +198,7 @@ def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequ
         sentences += compare_with_adaptive(measurement_plan.workload, error, job.privacy.public_rows)
     half = required_epsilon(job, error, error / 2)
     sentences.append(
-        f"Half the error ({error / 2:.3g}{unit}) needs epsilon = {half['epsilon']:.3g}. At the same budget, fewer"
+        f"Half the error ({error / 2:.3g} {unit}) needs epsilon = {half['epsilon']:.3g}. At the same budget, fewer"
         " families or a lower degree reduce the error of the other queries."
     )
     return sentences
