@@ -56,18 +56,19 @@ def test_several_numbers_multiply_their_parts(tmp_path):
 
 @pytest.mark.parametrize("nulls", ["skip", "zero"])
 def test_words_of_joints_are_emptied_before_they_overflow(tmp_path, monkeypatch, nulls):
-    """Fields as narrow as a few rows need, so that words are emptied many times."""
+    """Fields for few rows, which overflow into each other unless words are emptied many times."""
     from dpscale.counting import sums
 
     monkeypatch.setattr(sums, "WORD", 24)
     monkeypatch.setattr(sums, "FEWEST", 1)
     numbers = {"v": {"low": 0, "high": 50, "nulls": nulls}}
-    sizes = {f"x{i}": {"kind": "coded", "size": 3} for i in range(5)}
+    sizes = {f"x{i}": {"kind": "coded", "size": 3} for i in range(3)}
     domain = Domain.from_dict({"attributes": sizes, "numbers": numbers})
     random = np.random.default_rng(3)
-    frame = pd.DataFrame({name: random.integers(0, 3, 3000) for name in sizes})
-    frame["v"] = np.where(random.random(3000) < 0.3, np.nan, random.integers(0, 60, 3000))
+    frame = pd.DataFrame({name: random.integers(0, 3, 40_000) for name in sizes})
+    frame["v"] = np.where(random.random(40_000) < 0.3, np.nan, random.integers(40, 60, 40_000))
     sets = [(*names, "v") for names in combinations(sizes, 2)]
+    assert all(own.joints for own in Program.of(plan_cover(domain, sets, rows=40_000)).sums)
     counts = dp.count_marginals(make_table(tmp_path / "data", frame, domain), sets)
     values = frame.assign(v=frame.v.clip(0, 50), n=frame.v.isna())
     for names in sets:

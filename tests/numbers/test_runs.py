@@ -243,3 +243,23 @@ def test_variances_determine_means_and_totals(tmp_path):
     assert one.mean("pay", by="a").estimate.notna().all()
     assert one.std("pay").low < make_frame().pay.clip(-20, 100).std() < one.std("pay").high
     assert abs(one.sum("pay", by="b").estimate.sum() - one.sum("pay").estimate) < 1e-6 * one.sum("pay").estimate
+
+
+def test_compare_leaves_out_rows_that_a_number_drops(tmp_path):
+    """Most rows of a = 1 are outside the range, so rows and data differ unless both leave them out."""
+    pytest.importorskip("sklearn")
+    workload = [{"family": "marginal", "degree": 2}, {"family": "sum", "of": "pay", "degree": 1}]
+    job = write_job(tmp_path, workload, privacy={"privacy_cost": 1e4, "dataset": "numbers", "allow_weak_privacy": True},
+                    synthesize={"rows": 400})  # fmt: skip
+    domain = make_domain({"pay": {"low": -20, "high": 100, "outside": "drop"}})
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(domain.to_dict()))
+    for path in (tmp_path / "data").glob("*.parquet"):
+        frame = pd.read_parquet(path)
+        frame.assign(pay=np.where(frame.a == 1, 999, frame.pay.clip(-20, 100))).to_parquet(path)
+    one = dp.run(job, run_dir=tmp_path / "run")
+    assert abs(one.marginal(["a"])[1]) < 5
+    done = CliRunner().invoke(main, ["compare", str(one.path), str(tmp_path / "data"), "--out", str(tmp_path / "out")],
+                              catch_exceptions=False)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "out/compare.json").read_text())
+    assert found["marginals"]["1"]["max"] < 0.02
