@@ -95,7 +95,7 @@ def _warn_other_data(directory: Run) -> None:
 
 
 for _stage in STAGES.values():
-    if _stage.needs and _stage.name != "synthesize":  # the first one is `plan`, which takes a job
+    if _stage.name not in ("discover", "plan", "synthesize"):  # the first ones take a job
         _stage_command(_stage.name, _stage.help)
 
 
@@ -142,6 +142,22 @@ def stages(run_dir: str | None, as_json: bool) -> None:
         return
     for stage in table:
         click.echo(f"{stage['name']:>12}: {stage['help']}")
+
+
+@main.command(help=STAGES["discover"].help)
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Run directory of a job file; without it, JOB is a run directory.")
+@scheduler_option
+@quiet_option
+@json_option
+def discover(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+
+    directory = opening.open_run(job) if run_dir is None else opening.begin_run(opening.read_job(job), run_dir)
+    _warn_other_data(directory)
+    with Bars(quiet) as progress, runner.remove_on_error(directory):
+        runner.run_stages(directory, scheduler=scheduler, progress=progress, only="discover")
+    stage = {"stage": "discover", **directory.manifest["stages"].get("discover", {"state": "not requested"})}
+    click.echo(json.dumps(stage) if as_json else f"discover: {stage['state']}")
 
 
 @main.command()
@@ -207,12 +223,15 @@ def _plan_summary(
         rms_error,
     )
 
-    budget = read.privacy.budget
+    budget = read.search_budget(measurement_plan.domain).remaining
     known = [read.method.name, read.mechanism.given, measurement_plan.workload.digest, budget.noise, budget.amount,
              read.data.max_rows_per_unit, read.engine.bytes, engine.workers]  # fmt: skip
     followed = planning.cached_summary(
         known,
-        lambda: {"needs": _needs(read, measurement_plan, engine), "families": expected_errors(measurement_plan, read)},
+        lambda: {
+            "needs": _needs(read, measurement_plan, engine),
+            "families": expected_errors(measurement_plan, budget),
+        },
     )
     families = followed["families"]
     if wanted is not None and not families:

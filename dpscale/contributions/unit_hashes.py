@@ -260,3 +260,12 @@ def _absorb(states: Words, words: Words, lengths: Integers, counts: Integers, k:
         mine = k < counts[lane]
         states[0, lane], states[1, lane] = a if mine else state[0], b if mine else state[1]
         states[2, lane], states[3, lane] = c if mine else state[2], d if mine else state[3]
+
+
+@njit(cache=True, nogil=True)
+def text_words(data: NDArray[np.uint8], offsets: Integers, keys: Words) -> Words:
+    """Return two words of every text under two secret keys, whatever the text denotes; `keys` has shape (2, 2)."""
+    words = np.empty((len(offsets) - 1, 2), np.uint64)
+    for row in range(len(words)):
+        words[row, 0], words[row, 1] = _hashed(data, offsets[row], offsets[row + 1], keys)
+    return words

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
+from dpscale.domain.search import Search
 
 PERIODS = ("day", "week", "month", "quarter", "year")
 MONTHS = {"month": 1, "quarter": 3, "year": 12}
@@ -125,6 +126,8 @@ class Attribute:
         Column values of each entry of `values`, if they differ from it.
     source : str
         Column that is read; empty if it has the attribute's name.
+    search : Search, optional
+        Measurement that chooses the cells; the present ones are assumed.
     """
 
     name: str
@@ -142,6 +145,7 @@ class Attribute:
     zone: str = ""
     groups: tuple[tuple[Any, ...], ...] = ()
     source: str = ""
+    search: Search | None = None
 
     def __post_init__(self) -> None:
         """Raise DomainError for an unknown kind; the reader of a domain file checks everything else."""
@@ -205,8 +209,8 @@ class Attribute:
 
     @property
     def code_count(self) -> int:
-        """Number of codes of a value; a code is a cell, except for numbers."""
-        return self.size
+        """Number of codes of a value; a code is a cell, except for numbers and where the cells are not known yet."""
+        return self.size if self.search is None else MOST_CELLS
 
     @property
     def denominator(self) -> int:
@@ -246,11 +250,15 @@ class Attribute:
         """
         told = {} if self.unparsable is None else {"unparsable": self.unparsable}
         read = {"from": self.source} if self.source else {}
-        return {"kind": self.kind, **self._own_keys, "outside": self.outside, "nulls": self.nulls, **told, **read}
+        outside = {} if self.search is not None and self.values else {"outside": self.outside}
+        own = {"kind": self.kind, **self._own_keys} | (self.search.describe() if self.search is not None else {})
+        return {**own, **outside, "nulls": self.nulls, **told, **read}
 
     @property
     def _own_keys(self) -> dict[str, Any]:
         """Keys specific to the attribute's kind."""
+        if self.search is not None:
+            return {}
         if self.values and self.kind != "boolean":
             size = {"length": self.length} if self.length else {}
             groups = zip(self.values, map(list, self.groups), strict=False)

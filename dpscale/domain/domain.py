@@ -20,13 +20,16 @@ from typing import Any
 from dpscale.base.display import display_path, glance, nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import Attribute, check_size
-from dpscale.domain.domain_schema import EXAMPLE, check_keys, coded, from_tables
+from dpscale.domain.domain_schema import EXAMPLE, coded, from_tables
 from dpscale.domain.number import MOST_PARTS, Number, checked_number, read_numbers
+from dpscale.domain.schema_values import check_keys, check_names, check_names_list
+from dpscale.domain.search import NodeSearch
+from dpscale.domain.search_schema import check_rules_known, located_tree
 from dpscale.domain.structural_zeros import check_rules, closed, follows, listed, read_rules
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
 RULES = ("impossible", "determined")
-REVIEWED = "reviewed"
+REVIEWED, DISCOVERED = "reviewed", "discovered"
 
 
 class Domain:
@@ -37,7 +40,8 @@ class Domain:
     attributes : mapping of str to int, or iterable of Attribute
         Sizes of coded attributes, or attributes.
     rules : mapping
-        Entries `impossible` and `determined` of a domain file, and `reviewed` for a draft.
+        Entries `impossible` and `determined` of a domain file, `reviewed` for a draft, and `discovered`: the names of
+        attributes whose cells a release has found.
 
     Examples
     --------
@@ -72,8 +76,9 @@ class Domain:
         self._position = {a.name: i for i, a in enumerate(self.axes)}
         for attribute in self.attributes:
             check_size(attribute)
-        _check_names([a.name for a in self.axes])
-        self._told = {name: rules[name] for name in (*RULES, REVIEWED) if name in rules}
+        check_names([a.name for a in self.axes])
+        self._told = {name: rules[name] for name in (*RULES, REVIEWED, DISCOVERED) if name in rules}
+        check_rules_known(self._told, [one.name for one in self.axes if one.search is not None])
         told = read_rules(self._told, self.attribute) + follows(self.attributes)
         check_rules(told, self._sizes)
         self.rules = closed(told)
@@ -109,7 +114,43 @@ class Domain:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             got = f"{display_path(path)} is not TOML{toml_fault(error)}"
             raise DomainError("domain", got, "a domain file", "fix the syntax") from None
-        return cls.from_dict(content)
+        return cls.from_dict(content)._located(place(path, "domain"))
+
+    def _located(self, path: Path) -> Domain:
+        """Return the domain with the absolute paths and the hashes of the files of its trees of codes."""
+        trees = {one.name: one for one in self.searches if isinstance(one.search, NodeSearch)}
+        if not trees:
+            return self
+        found = {name: replace(one, search=located_tree(one, path.parent)) for name, one in trees.items()}
+        return self._with(found)
+
+    @cached_property
+    def searches(self) -> tuple[Attribute, ...]:
+        """Attributes and numbers whose cells are assumed, until a search finds them."""
+        return tuple(one for one in self.axes if one.search is not None)
+
+    @property
+    def discovered(self) -> tuple[str, ...]:
+        """Attributes and numbers whose cells were found by a search, or will be."""
+        return tuple(self._told.get(DISCOVERED, ())) or tuple(one.name for one in self.searches)
+
+    def _with(self, changed: Mapping[str, Attribute], **rules: Any) -> Domain:
+        """Return the domain with other attributes in the places of some."""
+        return Domain([changed.get(one.name, one) for one in self.axes], {**self._told, **rules})
+
+    def with_found(self, found: Mapping[str, Attribute]) -> Domain:
+        """Return the domain with the cells that a search has found.
+
+        Parameters
+        ----------
+        found : mapping of str to Attribute
+            The attributes without a search, by name.
+
+        Returns
+        -------
+        Domain
+        """
+        return self._with(found, **{DISCOVERED: list(found)})
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Domain:
@@ -128,7 +169,7 @@ class Domain:
         DomainError
             If the content is not a valid domain, or is a draft that has not been reviewed.
         """
-        check_keys(content, {"attributes", "numbers", REVIEWED, *RULES}, "domain file")
+        check_keys(content, {"attributes", "numbers", REVIEWED, DISCOVERED, *RULES}, "domain file")
         if content.get(REVIEWED, True) is not True:
             raise DomainError(
                 REVIEWED,
@@ -176,7 +217,8 @@ class Domain:
     def alone(self) -> frozenset[str]:
         """Attributes read from the column of the same name, which no other attribute uses."""
         read = [one.column for one in self.axes]
-        return frozenset(one.name for one in self.axes if one.column == one.name and read.count(one.name) == 1)
+        return frozenset(one.name for one in self.axes
+                         if one.column == one.name and read.count(one.name) == 1 and one.search is None)  # fmt: skip
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -225,8 +267,8 @@ class Domain:
         chosen = {one.name for one in self.numbers if not one.squares} & set(names)
         if not chosen:
             return self
-        raised = [checked_number(replace(one, squares=True)) if one.name in chosen else one for one in self.numbers]
-        return Domain([*self.attributes, *raised], self._told)
+        return self._with({one.name: checked_number(replace(one, squares=True)) for one in self.numbers
+                           if one.name in chosen})  # fmt: skip
 
     def attribute(self, name: str) -> Attribute:
         """Return an attribute.
@@ -290,7 +332,7 @@ class Domain:
         tuple of int
             Sizes in the order of `names`.
         """
-        _check_list(names)
+        check_names_list(names)
         try:
             return tuple([self._sizes[name] for name in names])
         except KeyError:  # look up each attribute for its error message
@@ -339,7 +381,7 @@ class Domain:
         DomainError
             If a name is repeated or unknown.
         """
-        _check_list(names)
+        check_names_list(names)
         names = tuple(names)
         for name in names:
             self[name]
@@ -354,21 +396,3 @@ def check_parts(domain: Domain, names: Sequence[str]) -> None:
         numbers = ", ".join(name for name in names if name in domain.number_names)
         raise DomainError("numbers", f"{numbers} in one table, with {parts:,} parts of a record",
                           f"at most {MOST_PARTS:,}", "use larger steps, or separate tables")  # fmt: skip
-
-
-def _check_list(names: object) -> None:
-    """Raise DomainError for a text, whose letters would be taken for names, and for anything that is not iterable."""
-    if isinstance(names, str):
-        raise DomainError("attributes", safe_repr(names), "a list of names", f"write ({names!r},)")
-    if not isinstance(names, Iterable):
-        raise DomainError("attributes", safe_repr(names), "a list of names", 'write ("age", "sex")')
-
-
-def _check_names(names: Sequence[Any]) -> None:
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise DomainError("attributes", f"the name {safe_repr(name)}", "texts for names", "name every attribute")
-        if any("\ud800" <= letter <= "\udfff" for letter in name):  # not encodable in UTF-8
-            raise DomainError("attributes", f"the name {name!a}", "valid Unicode texts", "fix its encoding")
-    if len(set(names)) != len(names):
-        raise DomainError("attributes", "a name twice", "distinct names", "drop the repeat")

@@ -7,7 +7,7 @@ An attribute may be derived from another column (`from`), by grouping its values
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
@@ -17,6 +17,9 @@ from typing import Any, SupportsIndex, TypeGuard
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, PERIODS, Attribute, read_period
+from dpscale.domain.schema_values import check_keys, check_values, read_policy, read_source
+from dpscale.domain.search import PRIVATE
+from dpscale.domain.search_schema import BIN_KEYS, DISCOVER_KEYS, read_discover, read_private_edges
 
 EXAMPLE = 'kind = "coded" and size = 4'
 KINDS = {
@@ -27,8 +30,16 @@ KINDS = {
     "boolean": set(),
     "date": {"by", "low", "high"},
     "text-prefix": {"length", "values"},
+    "discover": set(),
 }
-MORE = {"integer": {"round"}, "categories": {"map"}, "bins": {"log"}, "date": {"zone"}, "text-prefix": {"map"}}
+MORE = {
+    "integer": {"round"},
+    "categories": {"map"},
+    "bins": {"log", *BIN_KEYS},
+    "date": {"zone"},
+    "text-prefix": {"map"},
+    "discover": DISCOVER_KEYS,
+}
 POLICIES = {
     "outside": ("reject", "clip", "category", "drop"),
     "nulls": ("reject", "category", "drop"),
@@ -61,8 +72,8 @@ def _family(name: str, table: Any) -> list[Attribute]:
 def _parent(child: Attribute, name: str, groups: object) -> Attribute:
     """Return the attribute whose values are groups of a child's values; each child value is in exactly one group."""
     field = f"attributes.{child.name}.parent.{name}"
-    if child.groups or child.kind not in ("categories", "text-prefix", "integer", "coded"):
-        kind = "a map" if child.groups else f"kind {child.kind}"
+    if child.search is not None or child.groups or child.kind not in ("categories", "text-prefix", "integer", "coded"):
+        kind = "a map" if child.groups else f"kind {child.kind if child.search is None else 'discover'}"
         raise DomainError(
             field, f"given for {kind}", "kinds that list values", "group the values of the column with map"
         )
@@ -94,11 +105,15 @@ def from_table(name: str, table: object) -> Attribute:
     policies: dict[str, Any] = {
         key: read_policy(field, key, table[key], POLICIES[key]) for key in POLICIES if key in table
     }
+    if kind == "discover" and "outside" in table:
+        raise DomainError(f"{field}.outside", safe_repr(table["outside"]), "other = true or false, for kind discover",
+                          "leave it out")  # fmt: skip
     read = _READ[kind](name, table)
     if read.get("values") and policies.get("outside") == "clip":
         raise DomainError(f"attributes.{name}.outside", "'clip'", f"reject, category or drop, for {kind}",
                           "listed values have no nearest value")  # fmt: skip
-    attribute = replace(Attribute(name, kind, **read, **policies), source=read_source(field, name, table))
+    own = "categories" if kind == "discover" else kind
+    attribute = replace(Attribute(name, own, **read, **policies), source=read_source(field, name, table))
     if attribute.unparsable and attribute.of_texts:
         raise DomainError(f"attributes.{name}.unparsable", "given for texts", "kinds of numbers", "use outside instead")
     return attribute
@@ -121,22 +136,6 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
             f"attributes.{name}.map", "given with values", "map or values", "remove values: map lists them"
         )
     return kind
-
-
-def read_source(field: str, name: str, table: Mapping[str, Any]) -> str:
-    """Return the column that a table names with `from`; empty if it is `name`."""
-    told = table.get("from", "")
-    if not isinstance(told, str) or ("from" in table and not told):
-        raise DomainError(f"{field}.from", safe_repr(told), "the name of a column", "name a column, or leave it out")
-    return "" if told == name else told
-
-
-def read_policy(field: str, key: str, value: object, known: Sequence[str]) -> str:
-    """Return the value of a policy; raise DomainError unless it is known."""
-    if not isinstance(value, str) or value not in known:
-        told = value if isinstance(value, str) else ""
-        raise DomainError(f"{field}.{key}", safe_repr(value), ", ".join(known), nearest(told, known))
-    return value
 
 
 def _is_integer(name: str, key: str, value: object) -> int:
@@ -174,23 +173,11 @@ def _read_categories(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if "map" in table:
         return _read_map(f"attributes.{name}.map", table["map"], 0)
     values, field = table["values"], f"attributes.{name}.values"
-    _check_values(field, values)
+    check_values(field, values)
     told = {OUTSIDE_LABEL: table.get("outside"), NULL_LABEL: table.get("nulls")}
     if any(label in values and policy == "category" for label, policy in told.items()):
         raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
     return {"values": tuple(values)}
-
-
-def _check_values(field: str, values: object) -> None:
-    """Raise DomainError unless the values are a list of distinct texts, distinct numbers, or booleans."""
-    if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str | int | float) for v in values):
-        raise DomainError(field, "not a list of texts or numbers", "a list of texts or numbers", "fix it")
-    if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
-        raise DomainError(field, "texts, numbers and booleans mixed", "values of one type", "quote the numbers")
-    if not isinstance(values[0], str) and not all(abs(v) < EXACT for v in values):
-        raise DomainError(field, "a number too large or not finite", "numbers between -2^53 and 2^53", "fix it")
-    if len(set(values)) != len(values):
-        raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
 
 
 def _read_map(field: str, table: object, length: int) -> dict[str, Any]:
@@ -204,7 +191,7 @@ def _read_map(field: str, table: object, length: int) -> dict[str, Any]:
         )
     if empty := [name for name, values in table.items() if not values]:
         raise DomainError(f"{field}.{empty[0]}", "an empty list", "original values", "fill it, or remove it")
-    _check_values(field, [value for values in table.values() for value in values])
+    check_values(field, [value for values in table.values() for value in values])
     if taken := {OUTSIDE_LABEL, NULL_LABEL} & set(table):
         raise DomainError(field, f"the value {min(taken)}", "a name that is not a value", "rename it")
     groups = tuple(map(tuple, table.values()))
@@ -232,6 +219,11 @@ def _check_prefixes(field: str, values: object, length: int) -> None:
 
 def _read_bins(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     edges, field = table["edges"], f"attributes.{name}.edges"
+    if edges == PRIVATE:
+        return read_private_edges(name, table)
+    if given := sorted(BIN_KEYS & set(table)):
+        raise DomainError(f"attributes.{name}.{given[0]}", "given with public edges", f'edges = "{PRIVATE}" only',
+                          "remove it")  # fmt: skip
     if not isinstance(edges, list) or not all(_is_finite(edge) for edge in edges):
         raise DomainError(field, "not a list of numbers", "finite numbers", "fix it")
     edges = [_raised(name, table["log"], edge) if "log" in table else float(edge) for edge in edges]
@@ -291,10 +283,5 @@ def _zone(name: str, zone: Any) -> str:
 
 
 _READ = {"integer": _read_integer, "coded": _read_coded, "categories": _read_categories, "bins": _read_bins,
-         "boolean": _read_boolean, "date": _read_date, "text-prefix": _read_prefix}  # fmt: skip
-
-
-def check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
-    """Raise DomainError if the table has an unknown key."""
-    for key in sorted(map(str, set(table) - known)):
-        raise DomainError(where, f"unknown key {key!r}", ", ".join(sorted(known)), nearest(key, known))
+         "boolean": _read_boolean, "date": _read_date, "text-prefix": _read_prefix,
+         "discover": read_discover}  # fmt: skip

@@ -31,8 +31,9 @@ import numpy as np
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.domain.attribute import EXACT, Attribute
-from dpscale.domain.domain_schema import check_keys, read_policy, read_source
+from dpscale.domain.attribute import EXACT, MOST_CELLS, Attribute
+from dpscale.domain.schema_values import check_keys, read_exact, read_policy, read_source
+from dpscale.domain.search import PRIVATE, EndSearch, shown
 
 KEYS = {"low", "high"}
 RESERVED = ("records",)  # the denominator of a ratio
@@ -44,6 +45,7 @@ POLICIES = {
 }
 CELLS = {False: ("(low)", "(high)"), True: ("(low)", "(lower)", "(upper)", "(high)")}
 PLACES = {False: (0.0, 1.0), True: (0.0, 0.25, 0.75, 1.0)}  # values at the cells, as shares of the range
+ASSUMED_STEPS = 1000
 MOST_PARTS = (1 << 31) - 1  # of a record: sums of 2^31 records then fit in 62 bits
 
 
@@ -80,7 +82,7 @@ class Number(Attribute):
     @property
     def code_count(self) -> int:
         """Number of codes of a value: the steps, and one for skipped nulls."""
-        return self.steps + 1 + (self.nulls == "skip")
+        return self.steps + 1 + (self.nulls == "skip") if self.search is None else MOST_CELLS
 
     @property
     def is_whole(self) -> bool:
@@ -161,12 +163,18 @@ class Number(Attribute):
         """Return the number as a table of the domain file."""
         described = super().describe()
         described.pop("kind")
+        if self.search is not None:
+            return self._public_keys | described
         return described
 
-
-def shown(value: Fraction) -> int | float:
-    """Return a number of a domain file: an integer where it is one."""
-    return int(value) if value.denominator == 1 else float(value)
+    @property
+    def _public_keys(self) -> dict[str, Any]:
+        """Keys of a number with private ends that are public."""
+        assert isinstance(self.search, EndSearch)
+        ends = {
+            key: shown(end * self.unit) for key in ("low", "high") if (end := getattr(self.search, key)) is not None
+        }
+        return {**ends, "step": shown(self.unit), **({"squares": True} if self.squares else {})}
 
 
 def read_numbers(tables: Any) -> list[Number]:
@@ -190,18 +198,8 @@ def _read_number(name: str, table: Any) -> Number:
         raise DomainError(field, "not a table", "a table with low and high", "such as low = 0 and high = 100")
     check_keys(table, KEYS | MORE, field)
     for key in sorted(KEYS - set(table)):
-        raise DomainError(f"{field}.{key}", "missing", "a public number", "add it")
-    low, high, step = (_read_value(field, key, table.get(key, 1)) for key in ("low", "high", "step"))
-    if step <= 0:
-        raise DomainError(f"{field}.step", safe_repr(table["step"]), "a number above 0", "fix it")
-    if high <= low:
-        raise DomainError(f"{field}.high", safe_repr(table["high"]), f"more than low = {shown(low)}", "swap them")
-    if (low / step).denominator != 1 or (high / step).denominator != 1:
-        raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "a number of which low and high are"
-                          " multiples", "change low, high or step")  # fmt: skip
-    if max(abs(low / step), abs(high / step)) >= EXACT:
-        raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "ends of less than 2^53 steps",
-                          "use a larger step")  # fmt: skip
+        raise DomainError(f"{field}.{key}", "missing", f'a public number, or "{PRIVATE}"', "add it")
+    low, high, step, search = _read_range(field, table)
     if not isinstance(table.get("squares", False), bool):
         raise DomainError(f"{field}.squares", safe_repr(table["squares"]), "true or false", "fix it")
     policies: dict[str, Any] = {
@@ -210,8 +208,36 @@ def _read_number(name: str, table: Any) -> Number:
     policies.setdefault("outside", "clip")
     squares, source = table.get("squares", False), read_source(field, name, table)
     return checked_number(
-        Number(name, "number", int(low / step), int(high / step), unit=step, squares=squares, source=source, **policies)
+        Number(name, "number", low, high, unit=step, squares=squares, source=source, search=search, **policies)
     )
+
+
+def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fraction, EndSearch | None]:
+    """Return the ends in steps, the step, and the search for private ends, which are assumed to be ASSUMED_STEPS apart.
+
+    Strategies and their errors in units of the range do not depend on the ends.
+    """
+    step = read_exact(f"{field}.step", table.get("step", 1))
+    if step <= 0:
+        raise DomainError(f"{field}.step", safe_repr(table["step"]), "a number above 0", "fix it")
+    hidden = [key for key in ("low", "high") if table[key] == PRIVATE]
+    ends = {key: read_exact(f"{field}.{key}", table[key]) / step for key in ("low", "high") if key not in hidden}
+    if not hidden and ends["high"] <= ends["low"]:
+        raise DomainError(f"{field}.high", safe_repr(table["high"]), f"more than low = {shown(ends['low'] * step)}",
+                          "swap them")  # fmt: skip
+    if any(end.denominator != 1 for end in ends.values()):
+        raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "a number of which low and high are"
+                          " multiples", "change low, high or step")  # fmt: skip
+    if max(map(abs, ends.values()), default=0) >= EXACT:
+        raise DomainError(f"{field}.step", safe_repr(table.get("step", 1)), "ends of less than 2^53 steps",
+                          "use a larger step")  # fmt: skip
+    if not hidden:
+        return int(ends["low"]), int(ends["high"]), step, None
+    if table.get("outside", "clip") != "clip":
+        raise DomainError(f"{field}.outside", safe_repr(table["outside"]), "clip, with a private end", "leave it out")
+    known = {key: int(end) for key, end in ends.items()}
+    low = known.get("low", known.get("high", 0) - ASSUMED_STEPS if "high" in known else -ASSUMED_STEPS // 2)
+    return low, known.get("high", low + ASSUMED_STEPS), step, EndSearch(**known)
 
 
 def checked_number(number: Number) -> Number:
@@ -222,10 +248,3 @@ def checked_number(number: Number) -> Number:
         got = f"{number.steps:,} steps from low to high"
         raise DomainError(f"numbers.{number.name}.step", got, takes, "use a larger step")
     return number
-
-
-def _read_value(field: str, key: str, value: object) -> Fraction:
-    """Return a number of a domain file exactly as its decimal digits."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < EXACT:
-        raise DomainError(f"{field}.{key}", safe_repr(value), "a number between -2^53 and 2^53", "fix it")
-    return Fraction(repr(value))

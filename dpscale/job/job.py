@@ -16,8 +16,10 @@ from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Domain
 from dpscale.job.data import Data
+from dpscale.job.search_budget import SearchBudget, search_budget
 from dpscale.job.sections import (
     PREDICATES,
+    DiscoverTable,
     EngineSettings,
     MechanismTable,
     Output,
@@ -57,6 +59,7 @@ class TableJob(Settings):
     engine: EngineSettings = EngineSettings()
     output: Output = Output()
     synthesize: SynthesizeTable | None = None
+    discover: DiscoverTable | None = None
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> TableJob:
@@ -168,9 +171,17 @@ class TableJob(Settings):
                            "least squares, or simulated errors", "leave it out, or set reconstruct.method ="
                            ' "least-squares" (an adaptive job: reconstruct.errors = "simulated")')  # fmt: skip
 
-    def planning_problem(self, workload: Workload) -> PlanningProblem:
-        """Return workload, budget and rows per unit."""
-        return PlanningProblem(workload, self.privacy.budget, self.data.max_rows_per_unit or 1)
+    def planning_problem(self, workload: Workload, declared: Domain | None = None) -> PlanningProblem:
+        """Return workload, budget and rows per unit.
+
+        `declared` is the domain of the job if that of the workload has the cells that a search has found.
+        """
+        budget = self.search_budget(declared or workload.domain).remaining
+        return PlanningProblem(workload, budget, self.data.max_rows_per_unit or 1)
+
+    def search_budget(self, domain: Domain) -> SearchBudget:
+        """Return the part of the budget for the searches of a domain, and the rest."""
+        return search_budget(self.privacy, self.discover or DiscoverTable(), domain.searches)
 
     def read_domain(self) -> Domain:
         domain = Domain.read(self.data.domain)
@@ -334,5 +345,6 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
                 "engine": EngineSettings,
                 "output": Output,
                 "synthesize": SynthesizeTable,
+                "discover": DiscoverTable,
             }[part]
     return sorted(model.model_fields)

@@ -295,6 +295,17 @@ class SynthesizeTable(Settings):
         return self.polish
 
 
+class DiscoverTable(Settings):
+    """Budget of the searches for cells that are not public.
+
+    They use `share` of the squared mu, equally divided, and the additive delta `delta` (default: half of the job's
+    delta) if values are searched.
+    """
+
+    share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.05
+    delta: Delta | None = None
+
+
 class Output(Settings):
     """Answer files.
 

@@ -208,7 +208,13 @@ class CompositeJob(Settings):
 
     @cached_property
     def domains(self) -> dict[str, Domain]:
-        return {name: Domain.read(one.domain) for name, one in self.tables.items()}
+        found = {name: Domain.read(one.domain) for name, one in self.tables.items()}
+        for name, domain in found.items():
+            if domain.searches:
+                got = f"cells of {domain.searches[0].name} that are not public, in a job of several tables"
+                raise JobError(f"tables.{name}.domain", got, "public cells",
+                               "release the table alone first, and use the domain that its run finds")  # fmt: skip
+        return found
 
     def key(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table's key."""

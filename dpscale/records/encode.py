@@ -20,14 +20,10 @@ from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, numbered
 from dpscale.domain.number import Number
 from dpscale.records.column_values import Numbers, days, numbers
+from dpscale.records.searched import DROPPED, NULL, OUTSIDE, UNPARSABLE, field_name, value_hashes
 
 Codes = NDArray[np.unsignedinteger[Any]]
-DROPPED, OUTSIDE, UNPARSABLE, NULL = (
-    -1,
-    -2,
-    -3,
-    -4,
-)  # codes of rows without a cell; only the smallest of a column is reported
+# of the codes of rows without a cell, only the smallest of a column is reported
 POLICIES = {OUTSIDE: "outside", UNPARSABLE: "unparsable", NULL: "nulls"}
 
 
@@ -43,7 +39,8 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
     ----------
     attribute : Attribute
     column : pyarrow Array or ChunkedArray, or ndarray
-        An ndarray contains cells decoded by `pages`, which are only checked.
+        An ndarray contains cells decoded by `pages`, which are only checked. If the cells of the attribute are not
+        known yet, the codes are hashes of the values, which tell rows apart.
     dropped : ndarray of bool, shape (rows,), optional
         Rows that the domain file drops are set to True; their code is 0. Required if the attribute drops rows.
 
@@ -52,6 +49,8 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
     RefusedValue
         If the domain refuses a value.
     """
+    if attribute.search is not None:
+        return _codes(attribute, value_hashes(attribute, column), dropped)
     if isinstance(column, np.ndarray):
         return column if column.dtype.kind == "u" else _codes(attribute, column, dropped)
     if isinstance(column, pa.ChunkedArray):
@@ -123,28 +122,23 @@ def _refused(attribute: Attribute, worst: int) -> RefusedValue:
     return error
 
 
-def field_of(attribute: Attribute) -> str:
-    """Return the table of the domain file that defines an attribute."""
-    return f"{'numbers' if attribute.kind == 'number' else 'attributes'}.{attribute.name}"
-
-
 def _null(attribute: Attribute) -> tuple[str, str, str]:
     choices = '"skip", "zero" or "drop"' if attribute.kind == "number" else '"category" or "drop"'
-    remedy = f"set nulls = {choices} for {field_of(attribute)}"
+    remedy = f"set nulls = {choices} for {field_name(attribute)}"
     return "a null", "no nulls, as the domain file says", remedy
 
 
 def _unparsable(attribute: Attribute) -> tuple[str, str, str]:
     what = "date" if attribute.kind == "date" else "number"
     choices = '"drop"' if attribute.kind == "number" else '"category" or "drop"'
-    remedy = f"set unparsable = {choices} for {field_of(attribute)}"
+    remedy = f"set unparsable = {choices} for {field_name(attribute)}"
     return f"a text that is no {what}", f"{what}s", remedy
 
 
 def _beyond(attribute: Attribute) -> tuple[str, str, str]:
     choices = '"category" or "drop"' if attribute.values else '"clip", "category" or "drop"'
     choices = '"clip" or "drop"' if attribute.kind == "number" else choices
-    remedy = f"set outside = {choices} for {field_of(attribute)}, or widen its domain"
+    remedy = f"set outside = {choices} for {field_name(attribute)}, or widen its domain"
     return "a value outside the domain", "only values of the domain file", remedy
 
 
@@ -172,6 +166,8 @@ def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
 
 def judged(attribute: Attribute, column: pa.Array) -> Integers:
     """Return the cell of every row of a column; negative where a row has none."""
+    if attribute.search is not None:
+        return value_hashes(attribute, column)
     if is_text(column.type) or pa.types.is_decimal(column.type):
         column = column.cast(pa.large_string()).dictionary_encode()
     if pa.types.is_dictionary(column.type):
@@ -227,7 +223,7 @@ def _answers(column: pa.Array) -> pa.Array:
 
 
 def _wrong_type(attribute: Attribute, kind: pa.DataType, takes: str) -> DataError:
-    remedy = f"change the kind of {field_of(attribute)}, or convert the column"
+    remedy = f"change the kind of {field_name(attribute)}, or convert the column"
     return DataError(f"data column {attribute.name!r}", f"type {kind}", takes, remedy)
 
 

@@ -71,6 +71,7 @@ STAGES = {
     name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1], enabled_by="",
                   module=f"dpscale.runs.components:{name}")
     for name, stage in TABLE_STAGES.items()
+    if name in OUTPUTS_OF_TABLES
 }  # fmt: skip
 
 

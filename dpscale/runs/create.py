@@ -150,7 +150,7 @@ def next_directory(
     if not _contains_job(last, digest):
         return base, 1
     if not read_manifest(last).get("ended") and (stage := first_unfinished(last)):
-        what = "is not measured" if stage in ("plan", "measure") else f"its stage {stage} is not finished"
+        what = "is not measured" if stage in ("discover", "plan", "measure") else f"its stage {stage} is not finished"
         raise JobError("--fresh", f"{last} was started and {what}", "a job whose latest run is finished",
                        f"resume it with --run-dir {last} without --fresh, or end it: `dpscale end {last}`")  # fmt: skip
     number = max(_numbers(base)) + 1

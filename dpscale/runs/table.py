@@ -1,16 +1,17 @@
 """Run of one table: the inputs and outputs of its stages.
 
-    job.toml  domain.toml  manifest.json  plan/  measurements/  answers/  report.html  log.jsonl
+    job.toml  domain.toml  manifest.json  domain/  plan/  measurements/  answers/  report.html  log.jsonl
 
-From the first to the last noise draw it also contains secret.key. The job, the domain and the plan in the directory
-never change; each process reads them once.
+If the domain has cells that are not public, domain/ contains the domain with the cells that a search has found. From
+the first to the last noise draw there is also secret.key. The job, the domain and the plan in the directory never
+change; each process reads them once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -21,7 +22,7 @@ from typing import Any
 import tomli_w
 
 from dpscale.base.errors import DataError, JobError
-from dpscale.domain import Domain
+from dpscale.domain import Attribute, Domain
 from dpscale.job import TableJob
 from dpscale.job.data import Data
 from dpscale.job.sections import SynthesizeTable, with_old_names
@@ -34,10 +35,11 @@ from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings, versions
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.preflight import check_preflight
-from dpscale.storage.files import read_text
+from dpscale.storage.files import read_text, write_whole
 from dpscale.workload import Workload
 
 # defaults that every digest includes, also that of a job that omits them
+FOUND = "domain/domain.toml"
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
@@ -56,12 +58,13 @@ class TableRun(Run):
             raise JobError("run directory", got, "the run of one table, for example a folder in tables/",
                            "use the directory of one table")  # fmt: skip
         if inputs:
-            self.job, self.domain, workload = inputs
-            vars(self)["workload"] = workload
+            self.job, self.declared, workload = inputs
+            if not self.declared.searches:
+                vars(self)["workload"] = workload
         else:
             self.job = TableJob.read(self.path / "job.toml", stored=True)
-            self.domain = Domain.read(self.path / "domain.toml")
-        if self.manifest["job_sha256"] != job_digest(self.job, self.domain):
+            self.declared = Domain.read(self.path / "domain.toml")
+        if self.manifest["job_sha256"] != job_digest(self.job, self.declared):
             raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
                            "the files as the run wrote them (memory and scheduler may change)",
                            "restore them, or start a new run with your job")  # fmt: skip
@@ -110,6 +113,27 @@ class TableRun(Run):
     def measurements_path(self) -> Path:
         return self.path / "measurements"
 
+    @property
+    def domain(self) -> Domain:
+        """The domain with the cells that were found; with assumed cells before."""
+        if not self.declared.searches:
+            return self.declared
+        if "found" not in vars(self) and self.done("discover"):
+            vars(self)["found"] = Domain.read(self.path / FOUND)
+        found: Domain = vars(self).get("found", self.declared)
+        return found
+
+    @property
+    def discovery(self) -> Sequence[Attribute] | None:
+        """Attributes whose cells are searched; None if all cells are public."""
+        return self.declared.searches or None
+
+    def write_domain(self, found: Domain) -> None:
+        """Write the domain with the cells that were found; what followed from the assumed cells is forgotten."""
+        write_whole(self.path / FOUND, tomli_w.dumps(found.to_dict()).encode())
+        for name in ("workload", "planning_problem", "measurement_plan"):
+            vars(self).pop(name, None)
+
     @cached_property
     def workload(self) -> Workload:
         return self.job.build_workload(self.domain)
@@ -121,7 +145,7 @@ class TableRun(Run):
         A charged run has the budget of its charge, even if a later version converts epsilon and delta differently. The
         job of a table of several states its budget itself.
         """
-        problem, charged = self.job.planning_problem(self.workload), self.manifest["privacy"] or {}
+        problem, charged = self.job.planning_problem(self.workload, self.declared), self.manifest["privacy"] or {}
         if "budget" not in charged or self.manifest.get("within"):
             return problem
         return replace(problem, budget=replace(problem.budget, amount=float(Fraction(charged["budget"]))))

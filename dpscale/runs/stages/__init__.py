@@ -30,7 +30,7 @@ class Stage:
     module : str
         Module with the function `perform(run, engine)`, or "module:function"; imported on the first call.
     needs : sequence of str
-        Stages whose output it reads. They must be finished and their output unchanged.
+        Stages whose output it reads, if they are requested. They must be finished and their output unchanged.
     spends : bool
         Whether the stage may spend budget.
     enabled_by : str
@@ -50,6 +50,10 @@ class Stage:
         """Return whether the stage is requested for a run."""
         return not self.enabled_by or getattr(run, self.enabled_by) is not None
 
+    def needed(self, run: Any) -> list[str]:
+        """Return the stages whose output it reads in a run."""
+        return [name for name in self.needs if name in run.stages and run.stages[name].is_enabled(run)]
+
     def perform(self, run: object, engine: Engine) -> None:
         """Run the stage."""
         module, _, function = self.module.partition(":")
@@ -66,8 +70,10 @@ class Stage:
 
 
 TABLE = (
+    Stage("discover", "Find the cells that are not public, at a part of the budget.",
+          "domain", "domain/domain.toml", "dpscale.runs.stages.discover", spends=True, enabled_by="discovery"),
     Stage("plan", "Choose what is measured; reads no data, spends nothing.",
-          "plan", "plan/plan.json", "dpscale.runs.stages.plan"),
+          "plan", "plan/plan.json", "dpscale.runs.stages.plan", needs=("discover",)),
     Stage("measure", "Count, charge the ledger and draw the noise of a planned run.",
           "measurements", "measurements", "dpscale.runs.stages.measure", needs=("plan",), spends=True),
     Stage("reconstruct", "Write the answers of a measured run.",

@@ -74,7 +74,12 @@ class Charge:
     decision: tuple[int, str] | None = None
 
 
-def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: bool = True) -> str:
+def search_release(run: Run) -> str:
+    """Return the release id of a run's searches for cells on the ledger."""
+    return f"{run.manifest['release']}-domain"
+
+
+def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: bool = True, name: str = "privacy") -> str:
     """Reserve the whole cost before the first draw and return the release's state; a repeated charge costs nothing.
 
     Parameters
@@ -82,9 +87,11 @@ def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: boo
     run : Run
     charge : Charge
     entry : dict
-        Entry of the manifest for the charge.
+        Content of the entry of the manifest for the charge.
     reserve : bool
         If False, the ledger is only queried, so that a job that it refuses reads no data.
+    name : str
+        Name of the entry of the manifest.
     """
     with open_ledger(run) as ledger:
         state = ledger.charge(
@@ -104,7 +111,7 @@ def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: boo
                 ledger.decide(charge.release, *charge.decision)
             record_ledger_link(run, ledger, charge.release)
     if reserve:
-        run.update(privacy=entry)
+        run.update(**{name: entry})
     return state
 
 
@@ -126,7 +133,7 @@ def _charge_of(run: TableRun, measurements: MeasurementStore, drawn: str) -> Cha
         terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
         return Charge(*terms, Protection(**within["protects"]), decision=(within["piece"], drawn))
     return Charge(measurements.release, measurements.spent, drawn, privacy.epsilon, privacy.delta,
-                  run.job.data.protects, _public_hashes(run))  # fmt: skip
+                  run.job.data.protects, public_hashes(run))  # fmt: skip
 
 
 def record_decision(run: TableRun, release: str, number: int, digest: str) -> None:
@@ -242,7 +249,7 @@ def _draw_digests(run: TableRun, measurements: MeasurementStore) -> tuple[str, s
     return drawn, earlier
 
 
-def _public_hashes(run: TableRun) -> dict[str, str]:
+def public_hashes(run: TableRun) -> dict[str, str]:
     """Return hashes of public files that the charge depends on; an auditor can compute them from an evidence bundle."""
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
     recorded = vars(run)  # the file does not change, so it is hashed once

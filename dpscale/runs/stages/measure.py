@@ -130,7 +130,7 @@ class Reader:
     @classmethod
     def of(cls, run: TableRun, engine: Engine, table: Table, file_stamps: Stamps, columns: list[str]) -> Reader:
         groups = partition_groups(table.partitions, engine.workers)
-        dropped = _rows_beyond_bound(run, engine, table, groups, columns)
+        dropped = rows_beyond_bound(run, engine, table, groups, columns)
         return cls(run, engine, table, file_stamps, columns, groups, dropped)
 
     def first(self, one: Pass) -> list[Any]:
@@ -159,9 +159,10 @@ def _changed(got: str) -> DataError:
     )
 
 
-def _rows_beyond_bound(
+def rows_beyond_bound(
     run: TableRun, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
 ) -> Mapping[Partition, Any] | None:
+    """Return the rows that exceed the contribution bound; None without one."""
     data = run.job.data
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None

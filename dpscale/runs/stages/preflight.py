@@ -22,7 +22,7 @@ from dpscale.ledger import Ledger
 from dpscale.ledger.location import is_address, standing
 from dpscale.ledger.transfer import there
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.privacy.accounting import LAPLACE, Cost
+from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.encode import encode
@@ -36,7 +36,8 @@ ROUNDING_MARGIN = 1 - 1e-6  # share of the budget: a rounding error of the cost 
 
 def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
     """Return True, or raise DataError, JobError or BudgetError if the job would be refused later for known reasons."""
-    check_cap(job, job.data.protects)
+    searches = job.search_budget(domain)
+    check_cap(job, job.data.protects, searches.total, searches.total_delta)
     if job.data.path == FRAME:
         return True
     names = [name for name in domain.axis_names if any(name in own for own in workload.sets)]
@@ -67,13 +68,16 @@ def check_table(table: Table, names: list[str], unit: str | None = None) -> None
         encode(attribute, empty(table.partitions[0].kind(attribute.column)))
 
 
-def check_cap(job: Any, protects: Protection) -> None:
-    """Raise BudgetError if the ledger exists and its cap does not permit the job's budget."""
-    place, privacy = standing(job.privacy.ledger), job.privacy
+def check_cap(job: Any, protects: Protection, budget: Budget | None = None, delta: Fraction = Fraction(0)) -> None:
+    """Raise BudgetError if the ledger exists and its cap does not permit the job's budget.
+
+    `budget` is that of the job by default, `delta` the additive delta of its searches.
+    """
+    place, privacy, budget = standing(job.privacy.ledger), job.privacy, budget or job.privacy.budget
     if is_address(place) or not there(place):
         return
-    amount = Fraction(privacy.budget.amount * ROUNDING_MARGIN)
-    cost = Cost(pure=amount) if privacy.budget.noise == LAPLACE else Cost(gaussian=amount)
+    amount = Fraction(budget.amount * ROUNDING_MARGIN)
+    cost = Cost(pure=amount) if budget.noise == LAPLACE else Cost(gaussian=amount, delta=delta)
     with suppress(TransientError), Ledger.open(place, create=False) as ledger:
         ledger.charge(job.dataset, "not yet a release", cost, EMPTY_DIGEST, privacy.epsilon, privacy.delta, False,
                       protects, public=job.engine.seed is not None)  # fmt: skip

@@ -90,9 +90,9 @@ SHOWN, MOST = 5, 2000
 LARGE_SHARE = 0.5
 
 
-def expected_errors(measurement_plan: MeasurementPlan, job: TableJob) -> list[dict[str, Any]]:
+def expected_errors(measurement_plan: MeasurementPlan, budget: Budget) -> list[dict[str, Any]]:
     """Return, for each family and degree, sets, queries, the root mean square error, and the best and worst sets."""
-    found = measurement_plan.expected_errors(job.privacy.budget, MOST)
+    found = measurement_plan.expected_errors(budget, MOST)
     return [_family(name, [one for one in found if one["name"] == name]) for name in {one["name"]: 0 for one in found}]
 
 
@@ -175,11 +175,30 @@ def _mechanism_error(name: str, job: TableJob, problem: PlanningProblem, tools: 
                             lambda one: plan_problem(one, problem, options, tools))  # fmt: skip
     except DpscaleError as error:
         return {"mechanism": name, "error": None, "why": f"not applicable to this job ({error})"}
-    return {"mechanism": name, "error": plan.summary(job.privacy.budget)["rmse"], "why": ""}
+    return {"mechanism": name, "error": plan.summary(problem.budget)["rmse"], "why": ""}
 
 
 def list_advice(job: TableJob, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the conclusions from the expected errors as sentences."""
+    return [*_on_assumed_cells(measurement_plan), *_on_errors(job, measurement_plan, families)]
+
+
+def _on_assumed_cells(measurement_plan: MeasurementPlan) -> list[str]:
+    """Return what is assumed where cells are not public."""
+    domain = measurement_plan.domain
+    assumed = [f"{one.name} ({one.size})" for one in domain.searches if one.name not in domain.number_names]
+    ends = [one.name for one in domain.searches if one.name in domain.number_names]
+    found = []
+    if assumed:
+        found.append(f"The cells of {', '.join(assumed)} are not public: the numbers in brackets are assumed, and the"
+                     " stage `discover` finds the cells before the release is planned.")  # fmt: skip
+    if ends:
+        found.append(f"The range of {', '.join(ends)} is not public: errors in units of the column are those of an"
+                     " assumed range, and are proportional to the one that the stage `discover` finds.")  # fmt: skip
+    return found
+
+
+def _on_errors(job: TableJob, measurement_plan: MeasurementPlan, families: Sequence[Mapping[str, Any]]) -> list[str]:
     if not families:
         return ["The mechanism selects its measurements from the data, so errors are not known in advance. With"
                 ' `[reconstruct] errors = "simulated"` the release has approximate standard errors.']  # fmt: skip

@@ -211,7 +211,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "strategies": lambda: strategies(measurement_plan.public_plan),
         "snippets": lambda: snippets(run, index()),
         "job_text": lambda: job_text(job),
-        "cards": lambda: measurement_plan.cards(job.privacy.budget),
+        "cards": lambda: measurement_plan.cards(run.planning_problem.budget),
         "explains": lambda: named.explain(job.estimating),
         "extrapolated": lambda: _extrapolated(index()),
         "disagreement": lambda: named.disagreement(measurement_plan, job.estimating, model_folder(run)),

@@ -21,7 +21,7 @@ from dpscale.records.frames import FRAME
 from dpscale.runs.directory import ABANDONED, FINISHED, UNREADABLE, Run, now
 from dpscale.runs.manifest import check_output, disk_errors, frame_tag
 from dpscale.runs.stages import Stage
-from dpscale.runs.stages.budget import check_ledger_exists, check_ledger_link
+from dpscale.runs.stages.budget import check_ledger_exists, check_ledger_link, search_release
 from dpscale.runs.stages.measure import columns_of, content_hash, open_table
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import is_local, remove_partial, store_errors
@@ -68,11 +68,11 @@ def run_stage(stage: Stage, run: Run, engine: Engine, finished: Finished | None 
     """
     if not run.done(stage.name):
         run.check_open(stage.name)
-    for name in stage.needs:
+    for name in stage.needed(run):
         run.require(name)
     if run.done(stage.name):
         return
-    for name in stage.needs:
+    for name in stage.needed(run):
         check_output(run.path, name, (finished or {}).get(name, {}), engine.each("check"))
     with run.record_stage(stage, engine.each("hash")):
         if stage.spends:  # stages that spend read records: report only the type of an error, never its text
@@ -146,9 +146,9 @@ def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
                               "the ledger of the run, on its machine", "run the command there")  # fmt: skip
         check_ledger_link(run, ledger)
         datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
-        release = ledger_release(run)
+        releases = {ledger_release(run), search_release(run)}
         containing = ((name, one) for name, one in datasets.items()
-                   if any(row["release"] == release for row in one["releases"]))  # fmt: skip
+                   if any(row["release"] in releases for row in one["releases"]))  # fmt: skip
         name, found = next(containing, ("", {}))
         return found | {"chain": ledger.chain(name)} if chained and found else found
 
@@ -176,7 +176,7 @@ def remove_on_error(run: Run) -> Iterator[None]:
 def _remove_directory(run: Run) -> None:
     """Remove the content of a run directory unless the ledger contains the run or another process works in it."""
     with run.locked():
-        if run.manifest["privacy"] is not None or ledger_entry(run) is not None:
+        if run.manifest["privacy"] is not None or run.manifest.get("discovery") or ledger_entry(run) is not None:
             return
         for secret in run.path.rglob(SECRET):
             destroy_secret(secret)

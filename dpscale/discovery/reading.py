@@ -1,0 +1,89 @@
+"""Columns of a table for a search: the rows that count, and their values.
+
+The rows are those that a public attribute or a contribution bound does not drop, as in every other counting pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.errors import DataError
+from dpscale.base.numerics import Flags
+from dpscale.counting.count import encode_batch
+from dpscale.domain import Domain
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.search import NodeSearch, ValueSearch
+from dpscale.records.judging import Worst, worst_of
+from dpscale.records.searched import text_type
+from dpscale.records.table import Partition
+from dpscale.records.where import RowMask
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a table that a search reads.
+
+    Attributes
+    ----------
+    domain : Domain
+    dropping : tuple of str
+        Attributes whose values can drop a row.
+    """
+
+    domain: Domain
+    dropping: tuple[str, ...]
+
+    @classmethod
+    def of(cls, domain: Domain, names: Sequence[str]) -> Rows:
+        """Return the rows of which the named attributes are read."""
+        return cls(domain, tuple(name for name in names if domain[name].drops))
+
+    def columns(
+        self, attribute: Attribute, partitions: Sequence[Partition], dropped: Mapping[Partition, RowMask]
+    ) -> Iterator[tuple[Any, Flags]]:
+        """Yield the column of an attribute in batches, with the rows that count."""
+        names = [name for name in self.dropping if name != attribute.name]
+        columns = list(dict.fromkeys([attribute.column, *self.domain.columns(names)]))
+        for partition in partitions:
+            first = 0
+            for batch in partition.batches(columns):
+                column = batch[attribute.column]
+                kept = np.ones(len(column), dtype=bool)
+                if names and (gone := encode_batch(self.domain, batch, names)[1]) is not None:
+                    kept &= ~gone
+                if (mask := dropped.get(partition)) is not None:
+                    kept &= ~mask.within(first, len(column))
+                yield column, kept
+                first += len(column)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Result of the check of some partitions: refused values, and the types of columns of texts or integers."""
+
+    worst: Worst
+    types: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return "result"
+
+
+def check_columns(partitions: Sequence[Partition], domain: Domain, names: Sequence[str]) -> Checked:
+    """Return what is refused in the partitions, and the types of the columns whose values are searched."""
+    listed = [domain[name] for name in names if isinstance(domain[name].search, ValueSearch | NodeSearch)]
+    types = {f"{one.name}: {text_type(one, part.kind(one.column))}" for part in partitions for one in listed}
+    return Checked(worst_of(partitions, domain, names), tuple(sorted(types)))
+
+
+def types_of(checked: Sequence[Checked]) -> dict[str, str]:
+    """Return "text" or "integer" for each column; raise DataError if its files differ."""
+    found: dict[str, str] = {}
+    for name, kind in (one.split(": ") for part in checked for one in part.types):
+        if found.setdefault(name, kind) != kind:
+            raise DataError(f"data column {name!r}", "texts in some files and integers in others",
+                            "one type, because the values are searched", "convert the files")  # fmt: skip
+    return found

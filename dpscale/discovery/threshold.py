@@ -1,0 +1,130 @@
+"""Threshold above which the noisy count of a value may be released, and its additive delta.
+
+The values of an open column are not public: a value that only one unit has must not appear. With integer noise z of
+variance v, the count n of a value is released as y = m n + z, and only where y >= t. Let a unit have r_1 + … + r_j <= k
+rows with values that nobody else has. The probability that one of them appears is
+    1 - Π_j (1 - P(z >= t - m r_j)) =: δ_T,
+and on the complement of this event the release has the law of a Gaussian mechanism on the values that the other units
+have. Hence δ(ε) <= δ_μ(ε) + δ_T for every ε. Over columns and releases the δ_T add (docs/privacy.md).
+
+The tail of the discrete Gaussian is bounded by a geometric series whose ratio is that of its first two terms:
+    P(z >= x) <= exp(-x²/2v) / (sqrt(2πv) (1 - exp(-(2x + 1)/2v))),   x >= 0,
+since Σ_j exp(-j²/2v) >= sqrt(2πv) by Poisson summation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from dpscale.privacy.draws import GaussianDraw
+
+ROUNDING = 1e-9  # relative error that covers the rounding of every float here
+MOST_SPLIT = 2000  # rows of a unit of which all splits are compared
+
+
+def tail_bound(distance: int, variance: int) -> float:
+    """Return an upper bound of P(z >= distance) for the discrete Gaussian of a variance.
+
+    Parameters
+    ----------
+    distance : int
+        At least 0; the bound is 1 below.
+    variance : int
+
+    Returns
+    -------
+    float
+
+    References
+    ----------
+    Canonne, Kamath, Steinke (2020), The Discrete Gaussian for Differential Privacy.
+    """
+    if distance < 0:
+        return 1.0
+    first = -float(Fraction(distance**2, 2 * variance)) - 0.5 * math.log(2 * math.pi * variance)
+    ratio = -math.expm1(-float(Fraction(2 * distance + 1, 2 * variance)))
+    return min(math.exp(first) / ratio * (1 + ROUNDING), 1.0)
+
+
+def delta_of(threshold: int, draw: GaussianDraw, rows_per_unit: int) -> float:
+    """Return the largest probability that a value of one unit alone passes a threshold.
+
+    Parameters
+    ----------
+    threshold : int
+        Least released value of `multiplier` · count + noise.
+    draw : GaussianDraw
+    rows_per_unit : int
+        Contribution bound k: the rows of the unit may be split over several values in any way.
+    """
+    passing = [tail_bound(threshold - draw.multiplier * rows, draw.variance) for rows in range(1, rows_per_unit + 1)]
+    if max(passing) >= 1:
+        return 1.0
+    losses = -np.log1p(-np.array(passing))
+    return min(-math.expm1(-_largest_sum(losses)) * (1 + ROUNDING), 1.0)
+
+
+def _largest_sum(losses: np.ndarray) -> float:
+    """Return the largest sum of losses[r_1 - 1] + losses[r_2 - 1] + … over all splits of len(losses) rows.
+
+    For many rows it is bounded by the largest loss per row.
+    """
+    rows = len(losses)
+    if rows > MOST_SPLIT:
+        return float((losses / np.arange(1, rows + 1)).max() * rows)
+    best = np.zeros(rows + 1)
+    for total in range(1, rows + 1):
+        best[total] = (losses[:total] + best[total - 1 :: -1][:total]).max()
+    return float(best[rows])
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Threshold of the noisy counts of one column.
+
+    Attributes
+    ----------
+    draw : GaussianDraw
+        Noise; a count n is measured as `draw.multiplier` · n + z.
+    value : int
+        Least released measurement.
+    delta : Fraction
+        Upper bound of the probability that a value of one unit alone is released.
+    """
+
+    draw: GaussianDraw
+    value: int
+    delta: Fraction
+
+    @property
+    def records(self) -> float:
+        """Threshold in records."""
+        return self.value / self.draw.multiplier
+
+
+def threshold_for(draw: GaussianDraw, delta: Fraction, rows_per_unit: int) -> Threshold:
+    """Return the lowest threshold whose additive delta is at most `delta`.
+
+    Parameters
+    ----------
+    draw : GaussianDraw
+    delta : Fraction
+    rows_per_unit : int
+
+    Returns
+    -------
+    Threshold
+    """
+    most, low = float(delta), 0
+    step = math.isqrt(draw.variance) + draw.multiplier * rows_per_unit
+    while delta_of(low + step, draw, rows_per_unit) > most:
+        low, step = low + step, 2 * step
+    high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if delta_of(middle, draw, rows_per_unit) <= most else (middle, high)
+    return Threshold(draw, high, Fraction(delta_of(high, draw, rows_per_unit)))

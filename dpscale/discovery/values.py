@@ -1,0 +1,112 @@
+"""Search for the values of a column that occur often (kind "values").
+
+The count of every value is measured with Gaussian noise, and the values above the threshold are cells
+(`dpscale.discovery.threshold`). One row changes one count by one, so a unit of k rows costs k² times the squared mu of
+one row. The found cells are measured again with the rest of the budget, so their answers need no correction for the
+selection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from dpscale.base.errors import JobError
+from dpscale.discovery.threshold import Threshold, threshold_for
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.search import ValueSearch
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.draws import gaussian_draw
+
+NONE_FOUND = "(no value found)"
+
+
+@dataclass(frozen=True)
+class ValuePlan:
+    """Measurement of the counts of a column's values.
+
+    Attributes
+    ----------
+    attribute : Attribute
+    threshold : Threshold
+    """
+
+    attribute: Attribute
+    threshold: Threshold
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(gaussian=self.threshold.draw.cost, delta=self.threshold.delta)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything that determines the draws, in text and integers."""
+        draw = self.threshold.draw
+        return {"search": "values", "version": 1, "attribute": self.attribute.name, "column": self.attribute.column,
+                "multiplier": str(draw.multiplier), **draw.noise_spec,
+                "threshold": str(self.threshold.value)}  # fmt: skip
+
+
+def plan_values(
+    attribute: Attribute, share: Fraction, delta: Fraction, rows_per_unit: int, public_rows: int | None = None
+) -> ValuePlan:
+    """Return the measurement of a search for values.
+
+    Parameters
+    ----------
+    attribute : Attribute
+        With a ValueSearch.
+    share : Fraction
+        Squared mu.
+    delta : Fraction
+        Largest additive delta.
+    rows_per_unit : int
+    public_rows : int, optional
+        Number of rows, if it is public.
+
+    Raises
+    ------
+    JobError
+        If no value can have as many rows as the threshold requires.
+    """
+    draw = gaussian_draw(1, share, rows_per_unit, f"the values of {attribute.name}")
+    threshold = threshold_for(draw, delta, rows_per_unit)
+    if not draw.fits_words or (public_rows is not None and threshold.records > public_rows):
+        raise JobError("privacy", f"a budget with which only values of {threshold.records:,.0f} rows are found in"
+                       f" {attribute.name}", "a threshold below the number of rows",
+                       "increase the budget or discover.share")  # fmt: skip
+    return ValuePlan(attribute, threshold)
+
+
+def found_values(plan: ValuePlan, counts: Mapping[str, int], kind: str) -> tuple[Attribute, dict[str, Any]]:
+    """Return the attribute with the values that were found, and the released record.
+
+    Parameters
+    ----------
+    plan : ValuePlan
+    counts : mapping of str to int
+        Released measurement of each value above the threshold.
+    kind : {"text", "integer"}
+        Type of the column.
+    """
+    search = plan.attribute.search
+    assert isinstance(search, ValueSearch)
+    public = [str(one) for one in search.values]
+    found = sorted(set(counts) - set(public), key=(lambda text: (int(text), text)) if kind == "integer" else None)
+    listed = [*public, *found] or ([NONE_FOUND] if kind == "text" else ["0"])
+    values = tuple(map(int, listed)) if kind == "integer" else tuple(listed)
+    draw = plan.threshold.draw
+    measured = [{"value": one, "count": counts[one] / draw.multiplier} for one in found]
+    closed = replace(plan.attribute, values=_padded(plan.attribute, values), search=None)
+    return closed, {"found": measured, "public": public, "error": draw.lattice_variance**0.5,
+                    "threshold": plan.threshold.records}  # fmt: skip
+
+
+def _padded(attribute: Attribute, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values, with one that never occurs if the attribute would have a single cell."""
+    more = (attribute.outside == "category") + (attribute.nulls == "category")
+    if len(values) + more >= 2:
+        return values
+    return (*values, NONE_FOUND if isinstance(values[0], str) else int(values[0]) + 1)

@@ -1,0 +1,70 @@
+"""Checks of single values and of names, which the parsers of a domain file share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from dpscale.base.display import nearest, safe_repr
+from dpscale.base.errors import DomainError
+from dpscale.domain.attribute import EXACT
+
+
+def read_exact(field: str, value: object) -> Fraction:
+    """Return a number of a domain file exactly as its decimal digits."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < EXACT:
+        raise DomainError(field, safe_repr(value), "a number between -2^53 and 2^53", "fix it")
+    return Fraction(repr(value))
+
+
+def check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    """Raise DomainError if the table has an unknown key."""
+    for key in sorted(map(str, set(table) - known)):
+        raise DomainError(where, f"unknown key {key!r}", ", ".join(sorted(known)), nearest(key, known))
+
+
+def read_policy(field: str, key: str, value: object, known: Sequence[str]) -> str:
+    """Return the value of a policy; raise DomainError unless it is known."""
+    if not isinstance(value, str) or value not in known:
+        told = value if isinstance(value, str) else ""
+        raise DomainError(f"{field}.{key}", safe_repr(value), ", ".join(known), nearest(told, known))
+    return value
+
+
+def read_source(field: str, name: str, table: Mapping[str, Any]) -> str:
+    """Return the column that a table names with `from`; empty if it is `name`."""
+    told = table.get("from", "")
+    if not isinstance(told, str) or ("from" in table and not told):
+        raise DomainError(f"{field}.from", safe_repr(told), "the name of a column", "name a column, or leave it out")
+    return "" if told == name else told
+
+
+def check_values(field: str, values: object) -> None:
+    """Raise DomainError unless the values are a list of distinct texts, distinct numbers, or booleans."""
+    if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str | int | float) for v in values):
+        raise DomainError(field, "not a list of texts or numbers", "a list of texts or numbers", "fix it")
+    if len({bool if isinstance(v, bool) else str if isinstance(v, str) else float for v in values}) > 1:
+        raise DomainError(field, "texts, numbers and booleans mixed", "values of one type", "quote the numbers")
+    if not isinstance(values[0], str) and not all(abs(v) < EXACT for v in values):
+        raise DomainError(field, "a number too large or not finite", "numbers between -2^53 and 2^53", "fix it")
+    if len(set(values)) != len(values):
+        raise DomainError(field, "a value twice", "distinct values", "drop the repeat")
+
+
+def check_names_list(names: object) -> None:
+    """Raise DomainError for a text, whose letters would be taken for names, and for anything that is not iterable."""
+    if isinstance(names, str):
+        raise DomainError("attributes", safe_repr(names), "a list of names", f"write ({names!r},)")
+    if not isinstance(names, Iterable):
+        raise DomainError("attributes", safe_repr(names), "a list of names", 'write ("age", "sex")')
+
+
+def check_names(names: Sequence[Any]) -> None:
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise DomainError("attributes", f"the name {safe_repr(name)}", "texts for names", "name every attribute")
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # not encodable in UTF-8
+            raise DomainError("attributes", f"the name {name!a}", "valid Unicode texts", "fix its encoding")
+    if len(set(names)) != len(names):
+        raise DomainError("attributes", "a name twice", "distinct names", "drop the repeat")

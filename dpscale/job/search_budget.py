@@ -1,0 +1,71 @@
+"""Division of a budget between the searches for cells that are not public, and the release of the table.
+
+The searches use a share of the squared mu. If some of them have an additive delta, which adds to that of the noise,
+the squared mu of a job with epsilon and delta is that of the remaining delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from dpscale.base.errors import JobError
+from dpscale.domain import Attribute
+from dpscale.job.sections import BELOW_ONE, DiscoverTable, Privacy
+from dpscale.privacy.accounting import GAUSSIAN, Budget, gdp_mu
+
+
+@dataclass(frozen=True)
+class SearchBudget:
+    """Budget of the searches of a domain.
+
+    Attributes
+    ----------
+    each : Fraction
+        Squared mu of one search; 0 without searches.
+    delta : Fraction
+        Additive delta of one search that has one.
+    remaining : Budget
+        Budget of the measurements after the searches.
+    total : Budget
+        Budget of both.
+    total_delta : Fraction
+        Additive delta of all searches.
+    """
+
+    each: Fraction
+    delta: Fraction
+    remaining: Budget
+    total: Budget
+    total_delta: Fraction = Fraction(0)
+
+
+def search_budget(privacy: Privacy, settings: DiscoverTable, searches: Sequence[Attribute]) -> SearchBudget:
+    """Return the budget of searches. Raises JobError for a budget that permits none."""
+    if not searches:
+        return SearchBudget(Fraction(0), Fraction(0), privacy.budget, privacy.budget)
+    if privacy.noise != GAUSSIAN:
+        raise JobError("privacy.delta", f"missing, but the cells of {searches[0].name} are not public",
+                       "Gaussian noise for the search", "add a delta, for example 1e-9")  # fmt: skip
+    listed = [one for one in searches if one.search is not None and one.search.uses_delta]
+    delta = _additive_delta(privacy, settings) if listed else 0.0
+    total = privacy.budget
+    if delta and privacy.epsilon is not None and privacy.delta is not None:
+        total = replace(total, amount=gdp_mu(privacy.epsilon, privacy.delta - delta) ** 2 * BELOW_ONE)
+    each = Fraction(total.amount) * Fraction(settings.share) / len(searches)
+    remaining = replace(total, amount=total.amount * (1 - settings.share) * BELOW_ONE)
+    return SearchBudget(each, Fraction(delta) / max(len(listed), 1), remaining, total, Fraction(delta))
+
+
+def _additive_delta(privacy: Privacy, settings: DiscoverTable) -> float:
+    """Return the additive delta of all searches for values."""
+    if settings.delta is None:
+        if privacy.delta is None:
+            raise JobError("discover.delta", "missing, but values are searched", "an additive delta, because the job"
+                           " has none", "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
+        return privacy.delta / 2
+    if privacy.delta is not None and settings.delta >= privacy.delta:
+        raise JobError("discover.delta", f"{settings.delta:g}", f"less than privacy.delta = {privacy.delta:g}",
+                       "lower it, or leave it out")  # fmt: skip
+    return settings.delta

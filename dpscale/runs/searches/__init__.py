@@ -1,0 +1,147 @@
+"""Searches for the cells of attributes, one module for each kind of `dpscale.domain.search`.
+
+A module has two functions: `plan(attribute, terms)` returns a plan with its exact `cost` and the `record` that
+determines its draws; `search(plan, reader)` reads the rows, draws the noise, and returns the attribute with its cells
+and what is released beside it. The noise follows from the secret, the record and the data, so a repeated search
+returns the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpscale.base.errors import JobError
+from dpscale.base.numerics import Integers
+from dpscale.discovery.reading import Rows
+from dpscale.domain.attribute import Attribute
+from dpscale.engine import Engine
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.secret import SecretFile
+from dpscale.records.table import Partition
+
+SEARCHES: dict[str, str] = {
+    "values": "dpscale.runs.searches.values",
+    "edges": "dpscale.runs.searches.edges",
+    "ends": "dpscale.runs.searches.ends",
+    "nodes": "dpscale.runs.searches.nodes",
+}
+
+
+@dataclass(frozen=True)
+class SearchTerms:
+    """Terms of one search.
+
+    Attributes
+    ----------
+    share : Fraction
+        Squared mu.
+    delta : Fraction
+        Largest additive delta.
+    rows_per_unit : int
+        Contribution bound.
+    public_rows : int, optional
+        Number of rows, if it is public.
+    groups : int
+        Largest number of groups by which the attribute is summed, if it is a number.
+    remaining : Fraction
+        Squared mu of the release after the searches.
+    """
+
+    share: Fraction
+    delta: Fraction
+    rows_per_unit: int
+    public_rows: int | None
+    groups: int
+    remaining: Fraction
+
+
+class SearchPlan(Protocol):
+    """Plan of a search."""
+
+    @property
+    def cost(self) -> Cost:
+        """Exact cost to one privacy unit."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything that determines the draws, in text and integers."""
+
+
+Found = tuple[Attribute, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class SearchReader:
+    """Access of a search to the rows and the noise key.
+
+    Attributes
+    ----------
+    engine : Engine
+    rows : Rows
+    groups : sequence of tuple of Partition
+        Partitions of each worker.
+    dropped : mapping
+        Rows of a partition that exceed the contribution bound, or handles of them.
+    types : mapping of str to str
+        "text" or "integer" for columns whose values are searched.
+    secret : SecretFile
+    head : mapping
+        Release and snapshot, which begin every noise record.
+    memory : int
+        Memory setting, in bytes.
+    """
+
+    engine: Engine
+    rows: Rows
+    groups: Sequence[tuple[Partition, ...]]
+    dropped: Mapping[Partition, Any]
+    types: Mapping[str, str]
+    secret: SecretFile
+    head: Mapping[str, Any]
+    memory: int
+
+    def items(self, *arguments: Any) -> list[tuple[Any, ...]]:
+        """Return the arguments of a task for each group: the given ones, its partitions and their dropped rows."""
+        found = []
+        for group in self.groups:
+            bounded = [one for one in group if one in self.dropped]
+            found.append((*arguments, group, bounded, *(self.dropped[one] for one in bounded)))
+        return found
+
+    def total(self, function: Callable[..., Any], request: Any, label: str) -> Integers:
+        """Return the sum, over all rows, of the array that a function of the request and partitions returns."""
+        handles = self.engine.reduce(function, self.items(request), 1, label)
+        [found] = self.engine.map(ExactCounts, [(one,) for one in handles], label)
+        return np.asarray(found.values)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactCounts:
+    """Exact counts on their way to the driver. Private, so its repr shows nothing."""
+
+    values: Integers = field(repr=False)
+
+
+def plan_search(attribute: Attribute, terms: SearchTerms) -> SearchPlan:
+    """Return the plan of an attribute's search."""
+    found: SearchPlan = _module(attribute).plan(attribute, terms)
+    return found
+
+
+def perform_search(attribute: Attribute, plan: SearchPlan, reader: SearchReader) -> Found:
+    """Read the rows, draw the noise and return the attribute with its cells."""
+    found: Found = _module(attribute).search(plan, reader)
+    return found
+
+
+def _module(attribute: Attribute) -> Any:
+    kind = attribute.search.kind if attribute.search is not None else ""
+    if kind not in SEARCHES:
+        raise JobError("domain", f"a search of kind {kind!r} for {attribute.name}", ", ".join(SEARCHES), "fix it")
+    return import_module(SEARCHES[kind])

@@ -1,0 +1,68 @@
+"""Search for the edges of bins on an engine: the levels of the tree are counted several at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpscale.base.numerics import Integers, Words
+from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
+from dpscale.discovery.step_counts import NodeRequest, count_steps
+from dpscale.domain.attribute import Attribute
+from dpscale.runs.searches import Found, SearchReader, SearchTerms
+
+CELLS_BITS = 18  # counters of a pass, as a power of 2
+LEVELS = 16  # levels that a pass counts below many nodes, at most
+
+
+def plan(attribute: Attribute, terms: SearchTerms) -> EdgePlan:
+    """Return the measurement of a dyadic tree."""
+    return EdgePlan(attribute, terms.share, terms.rows_per_unit)
+
+
+def search(plan: EdgePlan, reader: SearchReader) -> Found:
+    """Return the attribute with the bins that were found."""
+    counts = NodeCounts(plan, reader)
+    measurement = TreeMeasurement(plan, reader.secret.read(), reader.head, counts.of)
+    return found_edges(plan, measure_tree(measurement))
+
+
+@dataclass
+class NodeCounts:
+    """Exact counts of nodes, from passes that each count several levels below some nodes. Private."""
+
+    plan: EdgePlan
+    reader: SearchReader
+    level: int = 0
+    nodes: Words = field(default_factory=lambda: np.zeros(1, np.uint64), repr=False)
+    sums: list[Integers] = field(default_factory=list, repr=False)
+    known: dict[int, tuple[Words, Integers]] = field(default_factory=dict, repr=False)
+
+    def of(self, level: int, index: Words) -> Integers:
+        """Return the counts of nodes of a level; later calls may repeat some of the nodes of the first one."""
+        if level not in self.known:
+            self.known[level] = index, self._first_counts(level, index)
+        nodes, counts = self.known[level]
+        return counts[np.searchsorted(nodes, index)]
+
+    def _first_counts(self, level: int, index: Words) -> Integers:
+        if level >= self.level + len(self.sums):
+            self._count(level, index)
+        depth = level - self.level
+        above = np.searchsorted(self.nodes, index >> np.uint64(depth))
+        below = (index & np.uint64((1 << depth) - 1)).astype(np.int64)
+        return np.asarray(self.sums[depth][above, below])
+
+    def _count(self, level: int, index: Words) -> None:
+        """Count the nodes of a level and their descendants."""
+        self.level, self.nodes = level, index
+        depth = self._depth()
+        low, bits = self.plan.search.axis
+        request = NodeRequest(self.reader.rows, self.plan.attribute, low, bits, level, index, depth)
+        cells = self.reader.total(count_steps, request, "count-nodes").reshape(len(index), -1)
+        self.sums = [cells.reshape(len(index), 1 << own, -1).sum(2) for own in range(depth + 1)]
+
+    def _depth(self) -> int:
+        room = CELLS_BITS - (len(self.nodes) - 1).bit_length()
+        return min(max(room, 1), LEVELS, self.plan.search.axis[1] - self.level)

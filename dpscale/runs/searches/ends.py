@@ -1,0 +1,19 @@
+"""Search for the ends of a number's range on an engine."""
+
+from __future__ import annotations
+
+from dpscale.discovery.ends import EndPlan, first_integers, found_ends, measure_ends, plan_ends
+from dpscale.discovery.step_counts import BinRequest, count_steps
+from dpscale.domain import Number
+from dpscale.runs.searches import Found, SearchReader, SearchTerms
+
+
+def plan(number: Number, terms: SearchTerms) -> EndPlan:
+    """Return the measurement of a histogram."""
+    return plan_ends(number, terms.share, terms.remaining, terms.groups, terms.rows_per_unit)
+
+
+def search(plan: EndPlan, reader: SearchReader) -> Found:
+    """Return the number with the range that was found."""
+    counts = reader.total(count_steps, BinRequest(reader.rows, plan.number, first_integers()), "count-bins")
+    return found_ends(plan, measure_ends(plan, counts, reader.secret, reader.head))

@@ -1,0 +1,25 @@
+"""Search for the nodes of a tree of codes on an engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpscale.base.arrow import pa
+from dpscale.discovery.code_tree import LeafCounts, LeafRequest, count_leaves, read_tree
+from dpscale.discovery.nodes import NodePlan, find_nodes, found_nodes, plan_nodes
+from dpscale.domain.attribute import Attribute
+from dpscale.runs.searches import Found, SearchReader, SearchTerms
+
+
+def plan(attribute: Attribute, terms: SearchTerms) -> NodePlan:
+    """Return the measurement of a tree of codes."""
+    return plan_nodes(attribute, read_tree(attribute), terms.share, terms.rows_per_unit)
+
+
+def search(plan: NodePlan, reader: SearchReader) -> Found:
+    """Return the attribute with the nodes that were found."""
+    codes = pa.array(plan.tree.codes, pa.large_string())
+    request = LeafRequest(reader.rows, plan.attribute, codes)
+    counts = reader.total(count_leaves, reader.engine.broadcast(request, "codes"), "count-codes")
+    leaves = LeafCounts(np.append(0, np.cumsum(counts)))
+    return found_nodes(plan, find_nodes(plan, leaves.of, reader.secret, reader.head))

@@ -1,0 +1,78 @@
+"""Search for the values of a column on an engine: hashes are counted, exchanged and thresholded by ranges."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from dpscale.discovery.value_counts import (
+    ENTRY_BYTES,
+    SHARDS,
+    Passing,
+    ValueRequest,
+    count_values,
+    find_texts,
+    measure_shard,
+    take_shard,
+)
+from dpscale.discovery.values import ValuePlan, found_values, plan_values
+from dpscale.domain.attribute import Attribute
+from dpscale.records.table import Partition
+from dpscale.runs.searches import Found, SearchReader, SearchTerms
+
+
+def plan(attribute: Attribute, terms: SearchTerms) -> ValuePlan:
+    """Return the measurement of the counts of the values."""
+    return plan_values(attribute, terms.share, terms.delta, terms.rows_per_unit, terms.public_rows)
+
+
+def search(plan: ValuePlan, reader: SearchReader) -> Found:
+    """Return the attribute with the values that occur often."""
+    record = {**reader.head, **plan.record}
+    request = ValueRequest(reader.rows, plan.attribute, reader.secret, record)
+    passing = _passing(plan, request, reader)
+    words = np.concatenate([np.empty((0, 2), np.uint64), *(one.words for one in passing)])
+    values = np.concatenate([np.empty(0, np.int64), *(one.values for one in passing)]).tolist()
+    counts = {text: values[at] for at, text in _texts(request, words, reader).items()} if values else {}
+    return found_values(plan, counts, reader.types.get(plan.attribute.name, "text"))
+
+
+def _passing(plan: ValuePlan, request: ValueRequest, reader: SearchReader) -> list[Passing]:
+    """Return the passing hashes in order, in as many passes over the rows as the memory setting requires."""
+    found, draw = list[Passing](), plan.threshold.draw
+    join = partial(measure_shard, secret=reader.secret, record=request.record, draw=draw,
+                   threshold=plan.threshold.value)  # fmt: skip
+    for shards in shard_ranges(_row_bound(reader), reader.memory):
+        own = ValueRequest(request.rows, request.attribute, request.secret, request.record, shards)
+        handles = reader.engine.persist(count_values, reader.items(own), "count-values")
+        take = partial(take_shard, first=shards.start)
+        found += reader.engine.exchange(take, handles, join, len(shards), "measure-values")
+    return found
+
+
+def shard_ranges(rows: int, memory: int) -> list[range]:
+    """Return the ranges of shards that are counted together, so that even distinct values fit half of the memory."""
+    passes = min(max(-(-2 * rows * ENTRY_BYTES // memory), 1), SHARDS)
+    cuts = [SHARDS * number // passes for number in range(passes + 1)]
+    return [range(first, end) for first, end in pairwise(cuts)]
+
+
+def _row_bound(reader: SearchReader) -> int:
+    files = {part.path: part for group in reader.groups for part in group}
+    return sum(reader.engine.map(_rows, [(part,) for part in files.values()], "rows"))
+
+
+def _rows(partition: Partition) -> int:
+    return partition.row_bound()
+
+
+def _texts(request: ValueRequest, words: np.ndarray, reader: SearchReader) -> dict[int, str]:
+    """Return the texts of the passing hashes by their position."""
+    shared = reader.engine.broadcast(words, "values")
+    found: dict[int, str] = {}
+    items = [(one[0], one[1], shared, *one[2:]) for one in reader.items(request)]
+    for part in reader.engine.map(find_texts, items, "find-values"):
+        found |= part.found
+    return found
