@@ -101,6 +101,6 @@ def found_ends(plan: EndPlan, ends: ChosenEnds) -> tuple[Number, dict[str, Any]]
         low, high, unit = low // 2, -(-high // 2), unit * 2
     closed = replace(number, low=low, high=high, unit=unit, search=None)
     step = float(number.unit)
-    return closed, {"range": list(closed.ends), "clipped": ends.clipped, "below": ends.below * step,
-                    "above": ends.above * step, "mean": ends.mean * step, "records": ends.records,
+    return closed, {"ends": list(closed.ends), "clipped": ends.clipped, "below": ends.below * step,
+                    "above": ends.above * step, "clipped_mean": ends.mean * step, "records": ends.records,
                     "step": float(unit)}  # fmt: skip

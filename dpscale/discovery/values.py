@@ -20,7 +20,7 @@ from dpscale.domain.search import ValueSearch
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import gaussian_draw
 
-NONE_FOUND = "(no value found)"
+NONE_FOUND, NO_OTHER = "(no value found)", "(no other value)"
 
 
 @dataclass(frozen=True)
@@ -109,4 +109,4 @@ def _padded(attribute: Attribute, values: tuple[Any, ...]) -> tuple[Any, ...]:
     more = (attribute.outside == "category") + (attribute.nulls == "category")
     if len(values) + more >= 2:
         return values
-    return (*values, NONE_FOUND if isinstance(values[0], str) else int(values[0]) + 1)
+    return (*values, NO_OTHER if isinstance(values[0], str) else int(values[0]) + 1)

@@ -167,10 +167,9 @@ def _steps(attribute: Attribute, values: NDArray[Any]) -> Integers:
     steps = (
         np.asarray(values, np.float64) * float(1 / unit) if unit < 1 else np.asarray(values, np.float64) / float(unit)
     )
-    below = np.floor(steps)
-    steps = below + (steps - below >= 0.5) if whole else below
     bounded = np.clip(steps, -FLOAT_END, np.nextafter(FLOAT_END, 0))
-    return bounded.astype(np.int64)
+    below = np.floor(bounded)  # adding one half would round large numbers
+    return (below + (bounded - below >= 0.5) if whole else below).astype(np.int64)
 
 
 def _search(attribute: Attribute) -> EdgeSearch:

@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
 from dpscale.base.errors import BudgetError, DataError
 from dpscale.base.numerics import one_thread
@@ -59,8 +58,13 @@ def perform(run: TableRun, engine: Engine) -> None:
     if stamps(table) != before:
         raise DataError("data.path", "the files changed while they were read", "the same files",
                         "restore them, or end this run and start a new one with --fresh")  # fmt: skip
-    _write(run, plans, found)
-    publish(run)
+    results = {name: {**released, "measurement": plans[name].record} for name, (_, released) in found.items()}
+    record = json.dumps(results, indent=1, ensure_ascii=False)
+    _record_result(run, record)
+    write_whole(run.path / RECORD, record.encode())
+    run.write_domain(run.declared.with_found({name: attribute for name, (attribute, _) in found.items()}))
+    flush_names(run.path / "domain")
+    publish(run, charge(run, plans, snapshot))
 
 
 def read_names(run: TableRun) -> list[str]:
@@ -121,19 +125,17 @@ def charge(run: TableRun, plans: Mapping[str, SearchPlan], snapshot: str, reserv
     return state
 
 
-def _write(
-    run: TableRun, plans: Mapping[str, SearchPlan], found: Mapping[str, tuple[Attribute, dict[str, Any]]]
-) -> None:
-    """Write the record of the searches, then the domain, whose presence completes the stage."""
-    record = {name: {**plans[name].record, **released} for name, (_, released) in found.items()}
-    write_whole(run.path / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode())
-    run.write_domain(run.declared.with_found({name: attribute for name, (attribute, _) in found.items()}))
-    flush_names(run.path / "domain")
+def _record_result(run: TableRun, record: str) -> None:
+    """Record a digest of the result on the ledger; another copy of the run that found something else is refused."""
+    with open_ledger(run) as ledger:
+        ledger.decide(search_release(run), 0, hashlib.sha256(record.encode()).hexdigest())
 
 
-def publish(run: TableRun) -> None:
-    """Commit and publish the release of the searches."""
+def publish(run: TableRun, state: str) -> None:
+    """Commit and publish the release of the searches, which has a state on the ledger."""
     release = search_release(run)
     with open_ledger(run) as ledger:
-        ledger.commit(release)
-        ledger.publish(release)
+        if state == "reserved":
+            ledger.commit(release)
+        if state != "released":
+            ledger.publish(release)

@@ -1,0 +1,91 @@
+"""Search for the ends of a number: bins, estimates, the choice on known columns, and runs."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpscale.discovery.dyadic_bins import dyadic_bins, estimate_histogram
+from dpscale.discovery.end_choice import choose_ends
+from dpscale.discovery.ends import found_ends, plan_ends
+from dpscale.domain import MOST_PARTS, Domain
+
+BINS = dyadic_bins()
+
+
+def histogram(values):
+    return np.bincount(np.searchsorted(BINS.first, values, "right") - 1, minlength=len(BINS.first))
+
+
+def test_bins_divide_all_integers_of_64_bits():
+    assert BINS.first[0] == np.iinfo(np.int64).min
+    assert BINS.last[-1] == np.iinfo(np.int64).max
+    assert (BINS.first[1:] == BINS.last[:-1] + 1).all()
+    assert (np.diff(BINS.ends) > 0).all()
+    wide = BINS.last > 100
+    assert (BINS.last[wide].astype(float) / BINS.first[wide] < 2**0.26).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_alone_is_not_significant(seed):
+    noise = np.random.default_rng(seed).normal(0, 30, (200, len(BINS.first)))
+    assert not any(estimate_histogram(one, 30.0)[1].any() for one in noise)
+
+
+def test_estimates_keep_the_total_and_have_a_tail():
+    rng = np.random.default_rng(0)
+    values = np.round(rng.lognormal(5, 1.5, 50_000)).astype(np.int64)
+    counts, found = estimate_histogram(histogram(values) + rng.normal(0, 100, len(BINS.first)), 100.0)
+    assert counts.min() >= 0
+    assert abs(counts[found].sum() - len(values)) < 3000
+    top = np.flatnonzero(found).max()
+    assert 0 < counts[top + 1 :].sum() < 0.1 * len(values)
+
+
+def error_of(values, low, high, precision, groups):
+    """Expected absolute error of the mean of equal groups with a range."""
+    half, mean = (high - low) / 2, np.clip(values, low, high).mean()
+    bias = np.hypot(np.maximum(values - high, 0).mean(), np.maximum(low - values, 0).mean())
+    size = len(values) / groups
+    noise = np.hypot(half, mean - (low + high) / 2) / size / np.sqrt(precision)
+    draws = bias + noise * np.random.default_rng(0).normal(size=4000)
+    return np.abs(draws).mean()
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.2, 2.0])
+@pytest.mark.parametrize("signed", [False, True])
+def test_ranges_are_nearly_the_best(epsilon, signed):
+    rng = np.random.default_rng(3)
+    values = np.round(rng.lognormal(4, 1, 100_000)).astype(np.int64) - (60 if signed else 0)
+    precision, low = epsilon**2 / 2, None if signed else 0
+    noisy = histogram(values) + rng.normal(0, 3 / epsilon, len(BINS.first))
+    chosen = choose_ends(noisy, 3 / epsilon, 16, precision, low)
+    lows = BINS.ends[(BINS.ends < 0) & (BINS.ends > -100)][::2] if signed else [0]
+    highs = BINS.ends[(BINS.ends > 0) & (BINS.ends < 20_000)]
+    best = min(error_of(values, one, other, precision, 16) for one in lows for other in highs)
+    assert error_of(values, chosen.low, chosen.high, precision, 16) < 3 * best
+    clipped = ((values < chosen.low) | (values > chosen.high)).mean()
+    assert abs(chosen.clipped - clipped) < 0.02
+
+
+def number_of(**table):
+    return Domain.from_dict({"attributes": {"b": {"kind": "coded", "size": 2}}, "numbers": {"a": table}})["a"]
+
+
+def test_nothing_found_and_public_ends():
+    empty = np.zeros(len(BINS.first))
+    assert choose_ends(empty, 10.0, 4, 1.0).records == 0
+    assert (choose_ends(empty, 10.0, 4, 1.0, low=5).low, choose_ends(empty, 10.0, 4, 1.0, high=5).high) == (5, 5)
+    beyond = choose_ends(histogram(np.full(10_000, -50)).astype(float), 1.0, 4, 1.0, low=0)
+    assert beyond.low == 0 < beyond.high
+
+
+def test_a_range_of_too_many_steps_has_a_larger_step():
+    plan = plan_ends(number_of(low=0, high="private", step=0.01), Fraction(1), Fraction(1), 1, 1)
+    noisy = histogram(np.random.default_rng(0).integers(0, 1 << 40, 100_000)).astype(float)
+    ends = choose_ends(noisy, 1.0, 1, 1.0, low=0)
+    number, released = found_ends(plan, ends)
+    assert number.steps <= MOST_PARTS
+    assert number.ends[1] >= ends.high * 0.01
+    assert released["step"] > 0.01
+    assert number.search is None

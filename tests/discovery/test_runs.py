@@ -1,0 +1,352 @@
+"""Runs with searches: results, cost, repetition, engines, privacy units and refused jobs."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.base.errors import DataError, DomainError, DpscaleError, JobError
+from dpscale.ledger import Ledger
+from dpscale.privacy.accounting import Cost
+from dpscale.runs.opening import begin_run, open_run, read_job
+from dpscale.runs.stages import discover
+from dpscale.runs.stages.runner import end, run_stages
+from tests.discovery.small import CITIES, DOMAIN, PLANTED, make_frame, write_job
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("discovery")
+    return dp.run(write_job(folder, synthesize={"rows": 300}), run_dir=folder / "run")
+
+
+def files_of(release):
+    """Content of every file with released values."""
+    folders = ("domain", "measurements", "answers")
+    return {str(path.relative_to(release.path)): path.read_bytes()
+            for folder in folders for path in sorted((release.path / folder).rglob("*")) if path.is_file()}  # fmt: skip
+
+
+def searches_of(release):
+    return json.loads((release.path / "domain/searches.json").read_text())
+
+
+def test_found_cells(release):
+    frame, domain = make_frame(), release.domain
+    assert domain["city"].values == tuple(sorted(CITIES[:4]))
+    assert domain["city"].labels[-2:] == ["(outside)", None]
+    assert domain["zip"].values == (10115, 20095, 53111, 80331) or domain["zip"].values == (10115, 20095, 80331)
+    assert 3 <= domain["age"].size <= 12
+    assert not domain.searches
+    assert domain.discovered == ("city", "zip", "age", "pay")
+    low, high = domain["pay"].ends
+    assert low == 0
+    assert frame.pay.quantile(0.9) < high < 20 * frame.pay.max()
+    mean = release.mean("pay")
+    assert abs(mean.estimate - frame.pay.clip(0, high).mean()) < 6 * (mean.high - mean.estimate)
+
+
+def test_rows_and_answers_use_the_found_cells(release):
+    counts = release.marginal(["city", "sex"])
+    assert counts.shape == (6, 2)
+    frame = make_frame()
+    frame = frame[frame.zip.isin(release.domain["zip"].values)]
+    assert abs(counts[0].sum() - (frame.city == sorted(CITIES[:4])[0]).sum()) < 200
+    rows = release.synthetic().compute()
+    assert set(rows.zip) <= set(release.domain["zip"].values)
+    assert (release.path / "report.html").exists()
+
+
+def test_nothing_below_the_threshold_is_in_a_file(release):
+    for path in release.path.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert PLANTED.encode() not in content
+            assert json.dumps(PLANTED)[1:-1].encode() not in content
+            assert b"Bonn" not in content
+
+
+def test_cost_is_that_of_the_job(release):
+    with Ledger.open(release.path.parent / "ledger.sqlite") as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    rows = {row["release"]: row for row in dataset["releases"]}
+    name = release.manifest["release"]
+    assert set(rows) == {name, f"{name}-domain"}
+    assert {row["state"] for row in rows.values()} == {"released"}
+    total = Cost.total(Cost.from_dict(row["cost"]) for row in rows.values())
+    assert 3.99 < total.epsilon(1e-6) <= 4.0
+    assert 0.9e-6 / 2 < float(total.delta) <= 1e-6 / 2
+    search, table = (Cost.from_dict(rows[one]["cost"]).squared_mu for one in (f"{name}-domain", name))
+    assert float(search / (search + table)) == pytest.approx(0.3, rel=1e-3)
+
+
+def test_a_repeated_run_spends_nothing(tmp_path):
+    job = write_job(tmp_path)
+    before = files_of(dp.run(job, run_dir=tmp_path / "run"))
+    assert files_of(dp.run(job, run_dir=tmp_path / "run")) == before
+    assert len(releases_in(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("change", ["files", "order", "synchronous", "memory"])
+def test_same_result_however_the_rows_are_read(release, tmp_path, change):
+    frame = make_frame()
+    frame = frame.sample(frac=1, random_state=3) if change == "order" else frame
+    engine = {"scheduler": "synchronous"} if change == "synchronous" else {}
+    engine |= {"memory": "1MiB"} if change == "memory" else {}
+    job = write_job(tmp_path, frame, files=5 if change == "files" else 2, engine=engine)
+    run = begin_run(read_job(job), tmp_path / "run")
+    plans = {name: plan.record for name, plan in discover.plan_searches(run).items()}
+    assert plans == {name: own["measurement"] for name, own in searches_of(release).items()}
+    assert exact_searches(run) == exact_searches(open_run(release.path))
+
+
+def exact_searches(run):
+    """Results of the searches of a run under one key and one snapshot, so that only the reading differs."""
+    from dpscale.discovery.reading import Rows
+    from dpscale.engine.counting import partition_groups
+    from dpscale.engine.schedulers import resolve
+    from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
+    from dpscale.runs.searches import SearchReader, perform_search
+    from dpscale.runs.stages.measure import open_table
+
+    key = run.path.parent / "common.key"
+    make_secret(key, 7)
+    names, engine = discover.read_names(run), resolve(scheduler=run.job.engine.scheduler)
+    table = open_table(run, names, engine).split()
+    groups = partition_groups(table.partitions, engine.workers)
+    secret, types = SecretFile(key, secret_tag(read_secret(key))), {"city": "text", "zip": "integer"}
+    rows = Rows.of(run.declared, names)
+    reader = SearchReader(engine, rows, groups, {}, types, secret, {"release": "x"}, run.job.engine.bytes)
+    return {
+        name: perform_search(run.declared[name], plan, reader) for name, plan in discover.plan_searches(run).items()
+    }
+
+
+def test_stages_one_by_one_and_after_an_interruption(tmp_path, monkeypatch):
+    job = write_job(tmp_path)
+    run = begin_run(read_job(job), tmp_path / "run")
+    with pytest.raises(JobError, match="dpscale discover"):
+        run_stages(run, only="plan")
+    real = discover.perform_search
+    monkeypatch.setattr(discover, "perform_search", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run_stages(run, only="discover")
+    assert run.manifest["discovery"] is not None
+    assert not (run.path / "domain").exists()
+    monkeypatch.setattr(discover, "perform_search", real)
+    run = open_run(run.path)
+    run_stages(run, only="discover")
+    first = (run.path / "domain/searches.json").read_bytes()
+    for stage in ("plan", "measure", "reconstruct", "report"):
+        run_stages(open_run(run.path), only=stage)
+    other = dp.run(write_job(tmp_path), run_dir=tmp_path / "other")
+    assert (other.path / "domain/searches.json").read_bytes() == first
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [dataset] = ledger.summary()["datasets"].values()
+    assert len(dataset["releases"]) == 2
+
+
+def test_changed_data_between_the_stages_are_refused(tmp_path):
+    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    for stage in ("discover", "plan"):
+        run_stages(run, only=stage)
+    frame = make_frame()
+    frame.loc[0, "age"] = 99
+    write_job(tmp_path, frame)
+    with pytest.raises(DataError, match="the files changed since this release started"):
+        run_stages(open_run(run.path), only="measure")
+
+
+def test_an_edited_domain_is_refused(tmp_path):
+    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run_stages(run, only="discover")
+    text = (run.path / "domain/domain.toml").read_text()
+    (run.path / "domain/domain.toml").write_text(text.replace("Hamburg", PLANTED))
+    with pytest.raises(JobError, match="files that stage discover wrote"):
+        run_stages(open_run(run.path), only="plan")
+
+
+def test_an_ended_run_keeps_its_charge(tmp_path):
+    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run_stages(run, only="discover")
+    assert end(open_run(run.path))["how"] == "abandoned"
+    assert not (run.path / "secret.key").exists()
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert len(next(iter(ledger.summary()["datasets"].values()))["releases"]) == 1
+
+
+def test_rows_of_a_unit_are_bounded_first(tmp_path):
+    frame = make_frame()
+    frame.loc[frame.index[:3000], "city"] = "Solo"
+    frame.loc[frame.index[:3000], "person"] = 0
+    unit = {"privacy_unit": "person", "max_rows_per_unit": 2}
+    one = dp.run(write_job(tmp_path / "a", frame, data=unit), run_dir=tmp_path / "a/run")
+    assert "Solo" not in one.domain["city"].values
+    found = searches_of(one)["city"]
+    assert found["threshold"] > 2 * searches_of(dp.run(write_job(tmp_path / "b"), run_dir=tmp_path / "b/run"))[
+        "city"]["threshold"] * 0.95  # fmt: skip
+
+
+def test_a_data_frame_and_a_filter(tmp_path):
+    job = write_job(tmp_path, data={"where": "sex = 'f'"})
+    del job["data"]["path"]
+    job["privacy"]["dataset"] = "frame"
+    frame = make_frame()
+    release = dp.run(job, data=frame, run_dir=tmp_path / "run")
+    assert set(release.domain["city"].values) <= set(CITIES)
+    assert release.path.joinpath("domain/domain.toml").exists()
+
+
+def run_with(folder, domain=None, **job):
+    return dp.run(write_job(folder, domain=domain or DOMAIN, **job), run_dir=folder / "run")
+
+
+def with_attribute(**table):
+    return {"attributes": {**DOMAIN["attributes"], "city": table}}
+
+
+WRONG_DOMAINS = {
+    "max_length = 0": with_attribute(kind="discover", max_length=0),
+    "outside": with_attribute(kind="discover", outside="category"),
+    "values": with_attribute(kind="discover", values=[1.5]),
+    "other": with_attribute(kind="discover", other="yes"),
+    "assumed": with_attribute(kind="discover", assumed=1),
+    "levels": with_attribute(kind="discover", file="tree.csv"),
+    "file": with_attribute(kind="discover", file="tree.csv", levels=["a"]),
+    "edges and low": with_attribute(kind="bins", edges="private", low=0),
+    "log": with_attribute(kind="bins", edges="private", log=10),
+    "step": with_attribute(kind="bins", edges="private", low=0, high=9, step=2),
+    "public edges": with_attribute(kind="bins", edges=[0, 1, 2], low=0),
+    "number": {**DOMAIN, "numbers": {"pay": {"low": 0, "high": "private", "outside": "reject"}}},
+    "rule": {**DOMAIN, "impossible": [{"city": ["Bonn"], "sex": ["f"]}]},
+    "parent": with_attribute(kind="discover", parent={"land": {"a": ["b"]}}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_DOMAINS)
+def test_wrong_domains_are_refused_in_one_sentence(tmp_path, name):
+    with pytest.raises(DomainError) as caught:
+        run_with(tmp_path, WRONG_DOMAINS[name])
+    assert str(caught.value).count("\n") == 0
+    assert not (tmp_path / "ledger.sqlite").exists()
+    assert not (tmp_path / "run").exists()
+
+
+WRONG_JOBS = {
+    "pure": ({"privacy": {"delta": None}}, "privacy.delta"),
+    "rho without delta": ({"privacy": {"epsilon": None, "delta": None, "rho": 0.1}}, "discover.delta"),
+    "delta above": ({"discover": {"delta": 1e-5}}, "discover.delta"),
+    "too small": ({"privacy": {"epsilon": 0.001, "public_rows": 6000}}, "only values of"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_JOBS)
+def test_wrong_jobs_are_refused_and_spend_nothing(tmp_path, name):
+    changes, words = WRONG_JOBS[name]
+    job = write_job(tmp_path, **changes)
+    job["privacy"] = {key: value for key, value in job["privacy"].items() if value is not None}
+    with pytest.raises(DpscaleError, match=words):
+        dp.run(job, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "ledger.sqlite").exists() or not releases_in(tmp_path)
+
+
+def releases_in(folder):
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        return [row for one in ledger.summary()["datasets"].values() for row in one["releases"]]
+
+
+WRONG_COLUMNS = {
+    "missing": lambda frame: frame.drop(columns="city"),
+    "floats": lambda frame: frame.assign(city=np.arange(len(frame)) / 2),
+    "texts": lambda frame: frame.assign(age="old"),
+    "refused null": lambda frame: frame.assign(zip=frame.zip.where(frame.index != 5).astype("Int64")),
+    "public column": lambda frame: frame.assign(sex=frame.sex.where(frame.index != 5, "x")),
+    "outside": lambda frame: frame.assign(age=frame.age.where(frame.index != 5, 300)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_COLUMNS)
+def test_wrong_columns_are_refused_and_spend_nothing(tmp_path, name):
+    with pytest.raises(DataError) as caught:
+        run_with(tmp_path, frame=WRONG_COLUMNS[name](make_frame()))
+    assert str(caught.value).count("\n") == 0
+    assert "old" not in str(caught.value)
+    assert "300" not in str(caught.value)
+    assert not (tmp_path / "ledger.sqlite").exists() or not releases_in(tmp_path)
+
+
+def test_a_cap_is_respected_before_anything_is_drawn(tmp_path):
+    job = write_job(tmp_path)
+    job["engine"] = {}
+    arguments = [
+        "ledger",
+        "cap",
+        job["privacy"]["ledger"],
+        "--dataset",
+        job["data"]["path"],
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-6",
+    ]
+    CliRunner().invoke(main, arguments, catch_exceptions=False)
+    with pytest.raises(DpscaleError, match="remaining epsilon"):
+        dp.run(job, run_dir=tmp_path / "run")
+    assert not releases_in(tmp_path)
+    job["privacy"]["epsilon"] = 1.0
+    release = dp.run(job, run_dir=tmp_path / "run")
+    assert len(releases_in(tmp_path)) == 2
+    assert release.manifest["stages"]["measure"]["state"] == "done"
+
+
+def test_plan_says_what_is_assumed(tmp_path):
+    import tomli_w
+
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(write_job(tmp_path)))
+    shown = CliRunner().invoke(main, ["plan", str(tmp_path / "job.toml")], catch_exceptions=False).output
+    assert "city (22), zip (20), age (60) are not public" in shown
+    assert "The range of pay is not public" in shown
+
+
+def test_commands_of_the_stage(tmp_path):
+    import tomli_w
+
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(write_job(tmp_path)))
+    job, directory = str(tmp_path / "job.toml"), str(tmp_path / "run")
+    listed = json.loads(CliRunner().invoke(main, ["stages", "--json"], catch_exceptions=False).output)["stages"]
+    assert [one["name"] for one in listed][:2] == ["discover", "plan"]
+    for arguments in (["discover", job, "--run-dir", directory], ["plan", job, "--run-dir", directory],
+                      ["measure", directory], ["reconstruct", directory]):  # fmt: skip
+        found = CliRunner().invoke(main, [*arguments, "--quiet"], catch_exceptions=False)
+        assert found.exit_code == 0, found.output
+    assert dp.Release.open(directory).domain["city"].size >= 4
+
+
+def test_several_tables_refuse_searches(tmp_path):
+    job = write_job(tmp_path)
+    tables = {"tables": {"people": {"path": job["data"]["path"], "domain": job["data"]["domain"], "key": "person"}},
+              "privacy": job["privacy"], "links": []}  # fmt: skip
+    with pytest.raises(DpscaleError, match="not public, in a job of several tables"):
+        dp.run({key: value for key, value in tables.items() if value}, run_dir=tmp_path / "run")
+
+
+def test_squared_budgets_add_up(tmp_path):
+    job = read_job(write_job(tmp_path))
+    found = job.search_budget(job.read_domain())
+    spent = found.each * 4 + Fraction(found.remaining.amount)
+    assert spent <= Fraction(found.total.amount)
+    assert Cost(gaussian=spent, delta=found.total_delta).epsilon(1e-6) <= 4.0
+
+
+def test_frames_of_other_types(tmp_path):
+    frame = make_frame().assign(city=lambda one: one.city.astype("category"), pay=lambda one: one.pay.astype(str))
+    release = run_with(tmp_path, frame=frame.assign(pay=frame.pay.where(frame.pay != "nan", None)))
+    assert set(release.domain["city"].values) <= set(CITIES)
+    assert isinstance(release.mean("pay").estimate, float)
+    assert pd.notna(release.mean("pay").estimate)
