@@ -23,7 +23,7 @@ UNUSUAL = frozenset(
     thereof herein asks asked anew gone goes whither""".split()  # noqa: SIM905
 )
 REQUIRED = {"PR01": "parameters", "PR02": "unknown parameters", "RT01": "returns"}
-PLUGINS = ("mechanisms", "reconstruction", "runs/stages", "records/lake", "cli/demo")
+PLUGINS = ("runs/searches", "mechanisms", "reconstruction", "runs/stages", "records/lake", "cli/demo")
 
 
 def docstrings(tree):

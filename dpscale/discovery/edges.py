@@ -77,6 +77,8 @@ class TreeMeasurement:
         Beginning of every noise record.
     count : callable
         Returns the exact counts of nodes of a level.
+    nodes : list
+        Level, index, multiplier, variance and value of every measured node.
     """
 
     plan: EdgePlan
@@ -86,6 +88,7 @@ class TreeMeasurement:
     rounds: int = 0
     spent: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
     parts: list[TreeCounts] = field(default_factory=list, repr=False)
+    nodes: list[list[Any]] = field(default_factory=list, repr=False)
 
     def measure(self, nodes: Sequence[Nodes]) -> list[Floats]:
         """Return the measured counts of nodes of one round, after its cost is added to the paths and checked."""
@@ -107,6 +110,9 @@ class TreeMeasurement:
         for one, draw in draws.items():
             own = precision == one
             value[own] = self._noisy(level, index[own], counts[own], draw)
+            noise = [str(draw.multiplier), str(draw.variance)]
+            self.nodes += [[level, str(place), *noise, float(one)]
+                           for place, one in zip(index[own].tolist(), value[own], strict=True)]  # fmt: skip
             exact_precision[own] = 1 / draw.lattice_variance
         self.parts.append(TreeCounts(np.full(len(index), level), index, value, exact_precision))
         return value

@@ -124,6 +124,11 @@ class TableRun(Run):
         return found
 
     @property
+    def domain_file(self) -> str:
+        """Path of the domain file in the run directory, with the cells that were found if they are."""
+        return "domain.toml" if self.domain is self.declared else FOUND
+
+    @property
     def discovery(self) -> Sequence[Attribute] | None:
         """Attributes whose cells are searched; None if all cells are public."""
         return self.declared.searches or None

@@ -1,6 +1,11 @@
 """Runs with searches: results, cost, repetition, engines, privacy units and refused jobs."""
 
+import hashlib
 import json
+import re
+import shutil
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +15,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.audit.evidence import search_costs
+from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import DataError, DomainError, DpscaleError, JobError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
@@ -350,3 +357,54 @@ def test_frames_of_other_types(tmp_path):
     assert set(release.domain["city"].values) <= set(CITIES)
     assert isinstance(release.mean("pay").estimate, float)
     assert pd.notna(release.mean("pay").estimate)
+
+
+@pytest.fixture(scope="module")
+def bundle(release):
+    (release.path.parent / "selftest.json").write_text(
+        json.dumps([{"name": "none", "passed": True, "detail": "not run"}])
+    )
+    given = ["evidence", str(release.path), "--selftest", str(release.path.parent / "selftest.json")]
+    assert CliRunner().invoke(main, given, catch_exceptions=False).exit_code == 0
+    return release.path / "evidence"
+
+
+def test_evidence_recomputes_the_searches(bundle, tmp_path):
+    assert check_bundle(bundle)["own_scripts"]
+    alone = subprocess.run([sys.executable, "-I", str(bundle / "search_costs.py")], capture_output=True, text=True)
+    assert alone.returncode == 0, alone.stdout + alone.stderr
+    assert "correct" in alone.stdout
+
+
+def forged(bundle, folder, change):
+    """Copy a bundle with changed searches."""
+    copy = shutil.copytree(bundle, folder / "copy")
+    searches = json.loads((copy / "searches.json").read_text())
+    change(searches)
+    (copy / "searches.json").write_text(json.dumps(searches))
+    files = json.loads((copy / "run-files.json").read_text())
+    files["domain/searches.json"] = hashlib.sha256((copy / "searches.json").read_bytes()).hexdigest()
+    (copy / "run-files.json").write_text(json.dumps(files))
+    return copy
+
+
+def scale(searches, name, key, factor):
+    searches[name]["measurement"][key] = str(int(int(searches[name]["measurement"][key]) * factor))
+
+
+FORGERIES = {
+    "less noise": (lambda one: scale(one, "city", "variance", 0.5), "but .* was charged"),
+    "a lower threshold": (lambda one: scale(one, "zip", "threshold", 0.95), "additive"),
+    "less noise of ends": (lambda one: scale(one, "pay", "variance", 0.8), "but .* was charged"),
+    "less noise of nodes": (lambda one: [node.__setitem__(3, str(int(node[3]) // 2)) for node in one["age"]["nodes"]],
+                            "but .* was charged"),
+    "more noise": (lambda one: [scale(one, name, "variance", 9) for name in ("city", "zip", "pay")], "only"),
+    "no search": (lambda one: one.pop("age"), "only|different attributes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_searches_are_found(bundle, tmp_path, name):
+    change, words = FORGERIES[name]
+    faults = search_costs.faults(forged(bundle, tmp_path, change))
+    assert any(re.search(words, one) for one in faults), faults

@@ -24,6 +24,7 @@ from dpscale.privacy.accounting import PURE, Cost, float_above
 from dpscale.runs.directory import Run, now
 from dpscale.runs.manifest import check_output, disk_errors, versions
 from dpscale.runs.stages import STAGES
+from dpscale.runs.stages.budget import SEARCH_RECORD
 from dpscale.runs.stages.runner import ledger_dataset
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
 
@@ -45,7 +46,9 @@ def redacted(value: Any, key: str = "") -> Any:
 
 FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/3"
 SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
-PUBLIC = ("plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
+SEARCHED = "dpscale-evidence/4"  # format of a run that found cells which are not public
+SEARCH_SCRIPT, SEARCHES = "search_costs.py", "searches.json"
+PUBLIC = ("domain", "plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
         "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
 TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes",
@@ -100,7 +103,12 @@ def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
         "ledger.json": ledger,
         "run-files.json": file_hashes(run, PUBLIC),
         "selftest.json": {"passed": all(one["passed"] for one in selftest), "checks": selftest},
-        "versions.json": {"format": FORMAT, "made": now(), "run": run.manifest["versions"], "bundle": versions()},
+        "versions.json": {
+            "format": SEARCHED if _searched(run) else FORMAT,
+            "made": now(),
+            "run": run.manifest["versions"],
+            "bundle": versions(),
+        },
         "checklist.json": checklist(run, events, ledger, drawn),
     }
 
@@ -180,8 +188,17 @@ def _shown(kind: str, cost: float) -> Fields:
 
 def _texts(run: Run) -> dict[str, bytes]:
     """Return the readable files and the scripts."""
-    scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in SCRIPTS}
+    searched = _searched(run)
+    names = [*SCRIPTS, SEARCH_SCRIPT] if searched else SCRIPTS
+    scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in names}
+    if searched:
+        scripts[SEARCHES] = read_bytes(searched[0].path / SEARCH_RECORD)
     return scripts | {"README.md": README.encode(), "job.toml": tomli_w.dumps(_job(run)).encode()} | _domains(run)
+
+
+def _searched(run: Run) -> list[Any]:
+    """Return the runs of tables whose cells were searched."""
+    return [table for table in run.tables.values() if table.discovery]
 
 
 def _job(run: Run) -> Fields:
@@ -196,7 +213,7 @@ def _domains(run: Run) -> dict[str, bytes]:
     """Return the domain files of all tables: of private ones as the run wrote them."""
     public = {name: tomli_w.dumps(domain.to_dict()) for name, domain in run.public_domains.items()}
     return {f"domain.{name}.toml": text.encode() for name, text in public.items()} | {
-        domain_file(run, name): read_bytes(table.path / "domain.toml") for name, table in run.tables.items()
+        domain_file(run, name): read_bytes(table.path / table.domain_file) for name, table in run.tables.items()
     }
 
 
@@ -225,6 +242,7 @@ README = """# Evidence of a private release
 The claims in this folder can be checked without the data and without dpscale:
 
     python recompute.py            exact sums from integers; with `pip install dp-accounting` also its accountants
+    python search_costs.py         the same for the searches for cells, if there are any
     dpscale evidence --check .     in addition the hash of every file, and the signature if there is one
     dpscale evidence --check . --ledger HEAD    in addition the head of the ledger (see `dpscale ledger show`)
 
@@ -235,6 +253,7 @@ The claims in this folder can be checked without the data and without dpscale:
 | `strategies.json` | the distinct integer strategies |
 | `ledger.json` | the ledger's entries of the dataset, with their hash chain |
 | `checklist.json` | questions after NIST SP 800-226, answered from the run |
+| `searches.json` | searches for cells that are not public, if there are any: noise, thresholds and results |
 | `job.toml` | the job, without paths and addresses |
 | `domain.toml`, or `domain.TABLE.toml` of several tables | the domain |
 | `run-files.json` | SHA-256 of plans, measurements, answers and synthetic rows in the run directory |

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dpscale.audit.evidence import crosscheck, recompute, sensitivities
+from dpscale.audit.evidence import crosscheck, recompute, search_costs, sensitivities
 from dpscale.audit.evidence.signing import ALGORITHM, fingerprint, public_key, verified
 from dpscale.base.errors import JobError
 
@@ -25,6 +25,7 @@ SCRIPTS = {
     "dpscale-evidence/2": ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py"),
     "dpscale-evidence/3": ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py"),
 }
+SCRIPTS["dpscale-evidence/4"] = (*SCRIPTS["dpscale-evidence/3"], "search_costs.py")
 SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of every older version, by format
     "dpscale-evidence/1": (
         ("515c31416bd0f3a26bf8613d687161cc943d52fdfa4a6780b309ceaa2cb664cf",
@@ -62,6 +63,7 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "d23a00d56bb5827391970cf7fdaa29cf080ee914881310093e86d65e68e7a9c4",
          "366b8c3f063d0ba7a4fb5138bf13e37e12d5f6d1618de331862d08d5c59d6923"),
     ),
+    "dpscale-evidence/4": (),
 }  # fmt: skip
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
           "run-files.json", "versions.json", "job.toml")  # fmt: skip
@@ -104,7 +106,8 @@ def check_bundle(folder: Path, key: Path | None = None, heads: Mapping[str, int]
 def _found(folder: Path, expected: str | None, heads: Mapping[str, int] | None) -> Fields:
     hashes = _hashes(folder)
     signed = _signed(folder, hashes["public_key"], expected)
-    if faults := recompute.faults(folder):
+    searched = recompute.read(folder, "versions.json")["format"] == "dpscale-evidence/4"
+    if faults := recompute.faults(folder) or (search_costs.faults(folder) if searched else []):
         raise _wrong(folder, f"is inconsistent: {faults[0]}")
     events, selftest = (recompute.read(folder, name) for name in ("events.json", "selftest.json"))
     components = sensitivities.components(recompute.read(folder, "draws.json"))
@@ -189,7 +192,7 @@ def _hashes(folder: Path) -> Fields:
         raise _wrong(folder, f"lacks {lacking[0]!r}")
     if form not in SCRIPTS:
         raise _wrong(folder, "has a format that this version cannot read")
-    known = {*NEEDED, *SCRIPTS[form], "README.md"}
+    known = {*NEEDED, *SCRIPTS[form], "README.md", *(["searches.json"] if "search_costs.py" in SCRIPTS[form] else [])}
     if unknown := sorted(
         name for name in set(listed) - known if not (name.startswith("domain.") and name.endswith(".toml"))
     ):

@@ -25,7 +25,8 @@ def search(plan: EdgePlan, reader: SearchReader) -> Found:
     """Return the attribute with the bins that were found."""
     counts = NodeCounts(plan, reader)
     measurement = TreeMeasurement(plan, reader.secret.read(), reader.head, counts.of)
-    return found_edges(plan, measure_tree(measurement))
+    attribute, released = found_edges(plan, measure_tree(measurement))
+    return attribute, released | {"nodes": measurement.nodes}
 
 
 @dataclass

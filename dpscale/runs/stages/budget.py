@@ -28,6 +28,7 @@ from dpscale.runs.directory import Run
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, read_bytes, remove_partial
 
+SEARCH_RECORD = "domain/searches.json"
 ROUNDS_PER_TABLE = 1 << 20  # the rounds of each table of a multi-table run start at a multiple of it
 
 
@@ -252,10 +253,10 @@ def _draw_digests(run: TableRun, measurements: MeasurementStore) -> tuple[str, s
 def public_hashes(run: TableRun) -> dict[str, str]:
     """Return hashes of public files that the charge depends on; an auditor can compute them from an evidence bundle."""
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
-    recorded = vars(run)  # the file does not change, so it is hashed once
-    if "domain_sha256" not in recorded:
-        recorded["domain_sha256"] = hashlib.sha256(read_bytes(run.path / "domain.toml")).hexdigest()
-    domain = recorded["domain_sha256"]
+    recorded, file = vars(run).setdefault("sha256", {}), run.domain_file  # a file does not change: it is hashed once
+    if file not in recorded:
+        recorded[file] = hashlib.sha256(read_bytes(run.path / file)).hexdigest()
+    domain = recorded[file]
     return {"domain": domain, **({"plan": plan} if plan else {})}
 
 
