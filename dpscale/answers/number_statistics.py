@@ -7,7 +7,8 @@ value. A ratio is Σ a / Σ b of two numbers, or of a number and the records. Ra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,36 @@ def sum_table(answered: Answered, name: str, by: Sequence[str], level: float) ->
 def mean_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
     """Return the means of a number with a row for each group; `reason` says why a group has none."""
     return _table(answered, by, _figures(answered, MeanQueries(of=name), name, by, level))
+
+
+def tail_of(domain: Domain, name: str, bias: str, searched: Mapping[str, Any]) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that adds the clipped part of a number to a table of means.
+
+    With the range L … H, the mean x of the clipped column, and the estimated means a and b of what is clipped above and
+    below, a mean m becomes m + a (m - L)/(x - L) - b (H - m)/(H - x).
+
+    Raises
+    ------
+    JobError
+        For another `bias`, or a number with public ends.
+    """
+    if bias != "tail":
+        raise JobError("bias", repr(bias), '"tail", or nothing', "leave it out")
+    if name not in searched or name not in domain.number_names:
+        raise JobError("bias", f"'tail' for {name}, whose range is public", "a number with a private end",
+                       "leave it out: nothing is known about values beyond the range")  # fmt: skip
+    (low, high), found = domain[name].ends, searched[name]  # type: ignore[attr-defined]
+    up = found["above"] / max(found["clipped_mean"] - low, 1e-9)
+    down = found["below"] / max(high - found["clipped_mean"], 1e-9)
+
+    def add(table: pa.Table) -> pa.Table:
+        for column_name in ("estimate", "low", "high"):
+            inside = np.clip(table[column_name].to_numpy(), low, high)
+            moved = table[column_name].to_numpy() + up * (inside - low) - down * (high - inside)
+            table = table.set_column(table.column_names.index(column_name), column_name, pa.array(moved))
+        return table
+
+    return add
 
 
 def deviation_table(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:

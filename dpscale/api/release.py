@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,13 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 from dpscale.answers.tables import Answered, framed
 from dpscale.api.statistics import ReleaseStatistics
 from dpscale.base.display import glance
-from dpscale.base.errors import JobError
+from dpscale.base.errors import DomainError, JobError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
 from dpscale.runs.directory import Run
 from dpscale.runs.estimates import estimates_of, graphical_model_of
 from dpscale.runs.opening import open_run
+from dpscale.runs.searches import summarize_searches
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Release(ReleaseStatistics):
@@ -86,6 +90,44 @@ class Release(ReleaseStatistics):
     @property
     def domain(self) -> Domain:
         return self._run.table.domain
+
+    def found(self, name: str) -> DataFrame:
+        """Return the cells of an attribute that a search found, with the estimates of the search.
+
+        The intervals of these estimates would ignore that the cells were selected by them. Answers are measured again.
+
+        Parameters
+        ----------
+        name : str
+            An attribute or a number whose cells are not public.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With the columns `cell`, `estimate` and `std_error`. Its `attrs["facts"]` has sentences on the search, such
+            as the range of a number.
+
+        Raises
+        ------
+        DomainError
+            If the cells of the attribute are public.
+        """
+        import pandas as pd
+
+        run = self._run.table
+        summaries = summarize_searches(run.declared, run.domain, run.searched)
+        if name not in summaries:
+            raise DomainError("found", f"{name!r}, whose cells are public", ", ".join(summaries) or "no attribute",
+                              "name an attribute whose cells were searched")  # fmt: skip
+        frame = pd.DataFrame(list(summaries[name].cells), columns=["cell", "estimate", "std_error"])
+        frame.attrs["facts"] = list(summaries[name].facts)
+        return frame
+
+    @property
+    def searched(self) -> Mapping[str, Any]:
+        """What the searches for cells released, by attribute; empty if all cells are public."""
+        found: Mapping[str, Any] = self._run.table.searched
+        return found
 
     @cached_property
     def plan(self) -> Any:

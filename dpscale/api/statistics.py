@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.answers import statistics
-from dpscale.answers.number_statistics import checked_groups, deviation_table, mean_table, ratio_table, sum_table
+from dpscale.answers.number_statistics import (
+    checked_groups,
+    deviation_table,
+    mean_table,
+    ratio_table,
+    sum_table,
+    tail_of,
+)
 from dpscale.answers.quantiles import quantile
 from dpscale.answers.report.figures import table_figure
 from dpscale.answers.statistics import Estimate
@@ -35,6 +42,11 @@ class ReleaseStatistics(ABC):
     @abstractmethod
     def answered(self) -> Answered:
         """Estimates with the public id of the release, from which tables and statistics are computed."""
+
+    @property
+    @abstractmethod
+    def searched(self) -> Mapping[str, Any]:
+        """What the searches for cells released, by attribute."""
 
     def total(self, level: float = 0.95) -> Estimate:
         """Return the estimated number of records.
@@ -152,7 +164,9 @@ class ReleaseStatistics(ABC):
         """
         return self._grouped(partial(deviation_table, self.answered, number), by, level)
 
-    def mean(self, attribute: str, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
+    def mean(
+        self, attribute: str, by: str | Sequence[str] | None = None, level: float = 0.95, *, bias: str | None = None
+    ) -> Estimate | DataFrame:
         """Return the mean of a number, or of an attribute of numbers.
 
         The mean of a number is that of its clipped values, without missing ones (`answers.ratios`). For an attribute
@@ -168,6 +182,10 @@ class ReleaseStatistics(ABC):
             missing values and a reason in the column `reason`.
         level : float
             Probability that the interval covers the true mean.
+        bias : {"tail"}, optional
+            For a number with a private end: add what the search estimated to be clipped, to each group in proportion to
+            the distance of its mean from the other end. The interval is that of the clipped mean, moved likewise: it
+            covers neither the error of this estimate nor differences between groups beyond the range.
 
         Returns
         -------
@@ -178,6 +196,9 @@ class ReleaseStatistics(ABC):
         PlanError
             If the number of records is not distinguishable from zero.
         """
+        if bias is not None:
+            tail = tail_of(self.domain, attribute, bias, self.searched)
+            return self._grouped(lambda names, own: tail(mean_table(self.answered, attribute, names, own)), by, level)
         if attribute in self.domain.number_names:
             return self._grouped(partial(mean_table, self.answered, attribute), by, level)
         statistic = partial(statistics.mean, self.answered, attribute, level)

@@ -39,7 +39,7 @@ from dpscale.storage.files import read_text, write_whole
 from dpscale.workload import Workload
 
 # defaults that every digest includes, also that of a job that omits them
-FOUND = "domain/domain.toml"
+FOUND, SEARCHES = "domain/domain.toml", "domain/searches.json"
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
@@ -132,6 +132,12 @@ class TableRun(Run):
     def discovery(self) -> Sequence[Attribute] | None:
         """Attributes whose cells are searched; None if all cells are public."""
         return self.declared.searches or None
+
+    @property
+    def searched(self) -> dict[str, Any]:
+        """What the searches released, by attribute; empty if all cells are public."""
+        found: dict[str, Any] = json.loads(read_text(self.path / SEARCHES)) if self.discovery else {}
+        return found
 
     def write_domain(self, found: Domain) -> None:
         """Write the domain with the cells that were found; what followed from the assumed cells is forgotten."""

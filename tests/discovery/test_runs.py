@@ -408,3 +408,30 @@ def test_forged_searches_are_found(bundle, tmp_path, name):
     change, words = FORGERIES[name]
     faults = search_costs.faults(forged(bundle, tmp_path, change))
     assert any(re.search(words, one) for one in faults), faults
+
+
+def test_what_a_search_found_is_in_release_and_report(release):
+    cities = release.found("city")
+    assert cities.cell.tolist() == sorted(CITIES[:4])
+    exact = make_frame().city.value_counts()
+    assert (np.abs(cities.estimate - exact[cities.cell].to_numpy()) < 5 * cities.std_error).all()
+    assert release.found("age").estimate.sum() == pytest.approx(6000, rel=0.05)
+    assert "clipped to 0" in release.found("pay").attrs["facts"][0]
+    with pytest.raises(DomainError, match="public"):
+        release.found("sex")
+    page = (release.path / "report.html").read_text()
+    assert "Discovered cells" in page
+    assert "edges of bins" in page
+
+
+def test_means_with_the_clipped_part(release):
+    frame, (_, high) = make_frame(), release.domain["pay"].ends
+    inside, whole = release.mean("pay"), release.mean("pay", bias="tail")
+    found = searches_of(release)["pay"]
+    assert whole.estimate - inside.estimate == pytest.approx(found["above"], rel=0.15)
+    assert whole.low - inside.low == pytest.approx(found["above"], rel=0.2)
+    assert abs(found["above"] - (frame.pay - frame.pay.clip(upper=high)).mean()) < 1
+    assert release.mean("pay", by="sex", bias="tail").estimate.gt(release.mean("pay", by="sex").estimate).all()
+    for wrong in ({"bias": "head"}, {"bias": "tail", "attribute": "age"}):
+        with pytest.raises(JobError, match="bias"):
+            release.mean(**{"attribute": "pay", **wrong})

@@ -24,8 +24,8 @@ from dpscale.privacy.accounting import PURE, Cost, float_above
 from dpscale.runs.directory import Run, now
 from dpscale.runs.manifest import check_output, disk_errors, versions
 from dpscale.runs.stages import STAGES
-from dpscale.runs.stages.budget import SEARCH_RECORD
 from dpscale.runs.stages.runner import ledger_dataset
+from dpscale.runs.table import SEARCHES
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
 
 LEFT_OUT = "(left out)"
@@ -47,7 +47,7 @@ def redacted(value: Any, key: str = "") -> Any:
 FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/3"
 SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 SEARCHED = "dpscale-evidence/4"  # format of a run that found cells which are not public
-SEARCH_SCRIPT, SEARCHES = "search_costs.py", "searches.json"
+SEARCH_SCRIPT, SEARCH_FILE = "search_costs.py", "searches.json"
 PUBLIC = ("domain", "plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
         "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
@@ -192,7 +192,7 @@ def _texts(run: Run) -> dict[str, bytes]:
     names = [*SCRIPTS, SEARCH_SCRIPT] if searched else SCRIPTS
     scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in names}
     if searched:
-        scripts[SEARCHES] = read_bytes(searched[0].path / SEARCH_RECORD)
+        scripts[SEARCH_FILE] = read_bytes(searched[0].path / SEARCHES)
     return scripts | {"README.md": README.encode(), "job.toml": tomli_w.dumps(_job(run)).encode()} | _domains(run)
 
 

@@ -1,9 +1,9 @@
 """Searches for the cells of attributes, one module for each kind of `dpscale.domain.search`.
 
-A module has two functions: `plan(attribute, terms)` returns a plan with its exact `cost` and the `record` that
+A module has three functions: `plan(attribute, terms)` returns a plan with its exact `cost` and the `record` that
 determines its draws; `search(plan, reader)` reads the rows, draws the noise, and returns the attribute with its cells
-and what is released beside it. The noise follows from the secret, the record and the data, so a repeated search
-returns the same result.
+and what is released beside it; `summarize(attribute, released)` returns this for readers. The noise follows from the
+secret, the record and the data, so a repeated search returns the same result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
 from dpscale.discovery.reading import Rows
-from dpscale.domain.attribute import Attribute
+from dpscale.domain import Attribute, Domain
 from dpscale.engine import Engine
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.secret import SecretFile
@@ -74,6 +74,25 @@ class SearchPlan(Protocol):
 
 
 Found = tuple[Attribute, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class SearchSummary:
+    """What a search released, for readers.
+
+    Attributes
+    ----------
+    title : str
+        What was searched, as the end of a sentence.
+    facts : tuple of str
+        Sentences.
+    cells : tuple of (str, float, float)
+        Label, estimated number of records and standard error of each found cell.
+    """
+
+    title: str
+    facts: tuple[str, ...]
+    cells: tuple[tuple[str, float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +157,11 @@ def perform_search(attribute: Attribute, plan: SearchPlan, reader: SearchReader)
     """Read the rows, draw the noise and return the attribute with its cells."""
     found: Found = _module(attribute).search(plan, reader)
     return found
+
+
+def summarize_searches(declared: Domain, found: Domain, released: Mapping[str, Any]) -> dict[str, SearchSummary]:
+    """Return the summary of every search by attribute; `released` is the content of the record of a run."""
+    return {one.name: _module(one).summarize(found[one.name], released[one.name]) for one in declared.searches}
 
 
 def _module(attribute: Attribute) -> Any:

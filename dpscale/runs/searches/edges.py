@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from dpscale.base.numerics import Integers, Words
 from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
 from dpscale.discovery.step_counts import NodeRequest, count_steps
 from dpscale.domain.attribute import Attribute
-from dpscale.runs.searches import Found, SearchReader, SearchTerms
+from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
 
 CELLS_BITS = 18  # counters of a pass, as a power of 2
 LEVELS = 16  # levels that a pass counts below many nodes, at most
@@ -67,3 +69,10 @@ class NodeCounts:
     def _depth(self) -> int:
         room = CELLS_BITS - (len(self.nodes) - 1).bit_length()
         return min(max(room, 1), LEVELS, self.plan.search.axis[1] - self.level)
+
+
+def summarize(attribute: Attribute, released: Mapping[str, Any]) -> SearchSummary:
+    """Return the bins that were found."""
+    cells = tuple(zip(attribute.labels, released["counts"], released["errors"], strict=False))
+    facts = ("The bins are leaves of a dyadic tree whose counts were measured from the root down.",)
+    return SearchSummary("edges of bins", facts, cells)

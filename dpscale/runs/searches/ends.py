@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dpscale.discovery.ends import EndPlan, first_integers, found_ends, measure_ends, plan_ends
 from dpscale.discovery.step_counts import BinRequest, count_steps
 from dpscale.domain import Number
-from dpscale.runs.searches import Found, SearchReader, SearchTerms
+from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
 
 
 def plan(number: Number, terms: SearchTerms) -> EndPlan:
@@ -17,3 +20,15 @@ def search(plan: EndPlan, reader: SearchReader) -> Found:
     """Return the number with the range that was found."""
     counts = reader.total(count_steps, BinRequest(reader.rows, plan.number, first_integers()), "count-bins")
     return found_ends(plan, measure_ends(plan, counts, reader.secret, reader.head))
+
+
+def summarize(number: Number, released: Mapping[str, Any]) -> SearchSummary:
+    """Return the range that was found."""
+    low, high = released["ends"]
+    if not released["records"]:
+        return SearchSummary("ends of the range", (f"No values were found; the range is {low:g} to {high:g}.",))
+    facts = (
+        f"Values are clipped to {low:g} … {high:g}; about {100 * released['clipped']:.2g} % of the records lie beyond.",
+        f"What is clipped lowers or raises the mean by about {released['above']:.3g} and {released['below']:.3g}.",
+    )
+    return SearchSummary("ends of the range", facts)

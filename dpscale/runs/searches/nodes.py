@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from dpscale.base.arrow import pa
 from dpscale.discovery.code_tree import LeafCounts, LeafRequest, count_leaves, read_tree
 from dpscale.discovery.nodes import NodePlan, find_nodes, found_nodes, plan_nodes
 from dpscale.domain.attribute import Attribute
-from dpscale.runs.searches import Found, SearchReader, SearchTerms
+from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
 
 
 def plan(attribute: Attribute, terms: SearchTerms) -> NodePlan:
@@ -23,3 +26,12 @@ def search(plan: NodePlan, reader: SearchReader) -> Found:
     counts = reader.total(count_leaves, reader.engine.broadcast(request, "codes"), "count-codes")
     leaves = LeafCounts(np.append(0, np.cumsum(counts)))
     return found_nodes(plan, find_nodes(plan, leaves.of, reader.secret, reader.head))
+
+
+def summarize(attribute: Attribute, released: Mapping[str, Any]) -> SearchSummary:
+    """Return the codes that were found."""
+    cells = tuple(
+        (f"{one['code']} (level {one['depth']})", one["count"], released["error"]) for one in released["found"]
+    )
+    facts = ("A cell has the codes below a node that are not below another found node.",)
+    return SearchSummary("nodes of the tree of codes", facts, cells)

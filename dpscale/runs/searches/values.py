@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from dpscale.discovery.value_counts import (
 from dpscale.discovery.values import ValuePlan, found_values, plan_values
 from dpscale.domain.attribute import Attribute
 from dpscale.records.table import Partition
-from dpscale.runs.searches import Found, SearchReader, SearchTerms
+from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
 
 
 def plan(attribute: Attribute, terms: SearchTerms) -> ValuePlan:
@@ -76,3 +78,12 @@ def _texts(request: ValueRequest, words: np.ndarray, reader: SearchReader) -> di
     for part in reader.engine.map(find_texts, items, "find-values"):
         found |= part.found
     return found
+
+
+def summarize(attribute: Attribute, released: Mapping[str, Any]) -> SearchSummary:
+    """Return the values that were found."""
+    facts = (f"A value was found if its noisy count was at least {released['threshold']:,.0f} records.",)
+    public = (f"{len(released['public'])} more values are public.",) if released["public"] else ()
+    other = {"category": "All other values are in one cell.", "drop": "Rows with other values are not counted."}
+    cells = tuple((str(one["value"]), one["count"], released["error"]) for one in released["found"])
+    return SearchSummary("values that occur often", (*facts, *public, other[attribute.outside]), cells)

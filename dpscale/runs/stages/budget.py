@@ -28,7 +28,6 @@ from dpscale.runs.directory import Run
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, read_bytes, remove_partial
 
-SEARCH_RECORD = "domain/searches.json"
 ROUNDS_PER_TABLE = 1 << 20  # the rounds of each table of a multi-table run start at a multiple of it
 
 

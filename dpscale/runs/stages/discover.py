@@ -25,7 +25,6 @@ from dpscale.records.judging import refused_of
 from dpscale.records.origin import stamps
 from dpscale.runs.searches import SearchPlan, SearchReader, SearchTerms, perform_search, plan_search
 from dpscale.runs.stages.budget import (
-    SEARCH_RECORD,
     Charge,
     charge_release,
     check_noise_key,
@@ -35,7 +34,7 @@ from dpscale.runs.stages.budget import (
     search_release,
 )
 from dpscale.runs.stages.measure import open_table, rows_beyond_bound, snapshot_of
-from dpscale.runs.table import TableRun
+from dpscale.runs.table import SEARCHES, TableRun
 from dpscale.storage.files import flush_names, write_whole
 
 
@@ -60,7 +59,7 @@ def perform(run: TableRun, engine: Engine) -> None:
     results = {name: {**released, "measurement": plans[name].record} for name, (_, released) in found.items()}
     record = json.dumps(results, indent=1, ensure_ascii=False)
     _record_result(run, record)
-    write_whole(run.path / SEARCH_RECORD, record.encode())
+    write_whole(run.path / SEARCHES, record.encode())
     run.write_domain(run.declared.with_found({name: attribute for name, (attribute, _) in found.items()}))
     flush_names(run.path / "domain")
     publish(run, charge(run, plans, snapshot))

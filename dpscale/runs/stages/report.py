@@ -25,9 +25,10 @@ from dpscale.answers.report import (
     trace_plot,
     weight_plot,
 )
+from dpscale.answers.report.figures import number_bars
 from dpscale.answers.report.numbers import has_numbers, number_results
 from dpscale.answers.report.page import public_name, redacted
-from dpscale.answers.tables import Answered
+from dpscale.answers.tables import LEVEL, Answered
 from dpscale.base.arrow import pa
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
@@ -37,10 +38,12 @@ from dpscale.job import TableJob
 from dpscale.ledger import Ledger
 from dpscale.ledger.account import SENSIBLE
 from dpscale.plans.plan import Plan
-from dpscale.privacy.accounting import Cost, float_above
+from dpscale.privacy.accounting import GAUSSIAN, Cost, float_above
+from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.runs.answers import AnswerColumns, read_index, read_trace, relative_errors
 from dpscale.runs.directory import Run
 from dpscale.runs.estimates import estimates_of, model_folder
+from dpscale.runs.searches import summarize_searches
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import read_text, write_whole
 
@@ -144,6 +147,7 @@ def job_text(job: TableJob) -> str:
     return tomli_w.dumps(redacted(job.to_dict()))
 
 
+MOST_CELLS = 40  # bars of a search in the report
 SHOWN = 25  # number of worst and of best sets in the report
 
 
@@ -151,6 +155,7 @@ TABLE = (
     Section("summary", "Summary", listed=False),
     Section("says", "Key results"),
     Section("numbers", "Sums and means"),
+    Section("found", "Discovered cells"),
     Section("listed", "Listed queries"),
     Section("sure", "Accuracy"),
     Section("cost", "Privacy cost"),
@@ -204,6 +209,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
         "listed": lambda: tables.listed_counts(Answered(estimates_of(run), str(run.manifest["release"])), LISTED),
+        "found": lambda: _found(run),
         "numbers": lambda: number_results(Answered(estimates_of(run), str(run.manifest["release"])), NUMBERS),
         "sure": sure,
         "errors": lambda: overall_errors([line for line in sure() if line["family"] in counts] or sure()),
@@ -230,6 +236,21 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "trace": lambda: _by_round(trace()),
         "trace_plot": lambda: trace_plot(trace()),
     }
+
+
+def _found(run: TableRun) -> list[dict[str, Any]]:
+    """Return title, facts and bars of every search for cells that are not public."""
+    width, sections = half_width(LEVEL, GAUSSIAN), list[dict[str, Any]]()
+    for name, one in summarize_searches(run.declared, run.domain, run.searched).items():
+        largest = (
+            sorted(one.cells, key=lambda cell: -cell[1])[:MOST_CELLS] if len(one.cells) > MOST_CELLS else one.cells
+        )
+        labels, counts, errors = zip(*largest, strict=True) if largest else ((), (), ())
+        values, ends = np.array(counts, float), width * np.array(errors, float)
+        bars = number_bars(name, "records", labels, values, values - ends, values + ends) if largest else ""
+        sections.append({"name": name, "title": one.title, "facts": one.facts, "cells": len(one.cells),
+                         "shown": len(largest), "svg": bars})  # fmt: skip
+    return sections
 
 
 def _same(value: Value) -> Value:
