@@ -1,0 +1,367 @@
+"""Searches for cells that are not public, beside public cells and other mechanisms at the same cost.
+
+threeway: adult with seven, and salary with two columns whose values are searched, released by aim-grem at epsilon 1 and
+delta 1e-9; L1 error of all 3-way tables on the found cells (all other values are one cell), beside a release of the
+same job whose domain lists all values, coarsened to the same cells. Printed with the share of records that are covered.
+bins: private edges of six columns beside 128 bins of equal width and PrivTree, all at mu = gdp_mu(1, 1e-9) sqrt(.3/14)
+for finding and counting; mean error of the counts of 400 ranges between random quantiles, in percent of the records.
+ends: mean arrival delay by carrier and departure delay by destination of all flights, the range found in the data's
+noisy histogram (10 % of the squared mu), beside the same estimator without a histogram whose range has the least
+expected error on the data itself, at the same total cost; 30 draws of each.
+strings: 10^7 distinct values and 1,000 frequent ones within memory settings; peak memory and time of the stage.
+codes: 74,736 codes of ICD-10-CM with a Zipf distribution; share of records in cells below the top level.
+Tables of ../shared/data are not part of dpscale.
+
+    python benchmarks/discovery.py [threeway bins ends strings codes] [--seeds 8]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+import dpscale as dp
+from dpscale.discovery.dyadic_bins import dyadic_bins
+from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
+from dpscale.discovery.end_choice import choose_ends
+from dpscale.domain import Domain
+from dpscale.privacy import gdp_mu
+
+DATA = Path(__file__).parents[2] / "shared/data"
+DELTA = 1e-9
+SEARCHED = {
+    "adult": ("workclass", "marital-status", "occupation", "relationship", "race", "native-country", "education-num"),
+    "salary": ("first-name", "organization-name"),
+}  # fmt: skip
+
+
+def write_toml(path: Path, content: dict[str, Any]) -> str:
+    import tomli_w
+
+    path.write_text(tomli_w.dumps(content))
+    return str(path)
+
+
+# ---- three-way tables ----------------------------------------------------------------------------------------------
+
+
+def print_threeway(seeds: int) -> None:
+    print("L1 error of 3-way tables on found cells, as a share of the records")
+    print("table    seed  known  found  ratio  least share of records covered")
+    for name, searched in SEARCHED.items():
+        sizes = json.loads((DATA / name / f"{name}-domain.json").read_text())
+        frame = pd.read_csv(DATA / name / f"{name}.csv")[list(sizes)]
+        for column in searched:
+            frame[column] = "v" + frame[column].astype(str)
+        ratios = []
+        for seed in range(seeds):
+            known, found, covered = _threeway(frame, sizes, searched, seed)
+            ratios.append(found / known)
+            print(f"{name:<8} {seed:>4}  {known:.4f} {found:.4f} {found / known:>6.3f}  {covered:.3f}", flush=True)
+        print(f"{name:<8} mean ratio {np.mean(ratios):.3f}")
+
+
+def _threeway(
+    frame: pd.DataFrame, sizes: dict[str, int], searched: Sequence[str], seed: int
+) -> tuple[float, float, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        frame.to_parquet(place / "data.parquet")
+        public = {name: {"kind": "coded", "size": size} for name, size in sizes.items() if name not in searched}
+        listed = {
+            name: {"kind": "categories", "values": [f"v{code}" for code in range(sizes[name])]} for name in searched
+        }
+        domains = {"known": listed, "found": {name: {"kind": "discover"} for name in searched}}
+        releases = {}
+        for which, own in domains.items():
+            attributes = {name: (public | own)[name] for name in sizes}
+            job = {
+                "data": {"path": str(place / "data.parquet"),
+                         "domain": write_toml(place / f"{which}.toml", {"attributes": attributes}), },
+                "privacy": {"epsilon": 1.0, "delta": DELTA, "ledger": str(place / f"{which}.sqlite")},
+                "workload": [{"family": "marginal", "degree": 3}],
+                "mechanism": {"name": "aim-grem"},
+                "engine": {"seed": seed},
+                "output": {"max_rows": 0},
+            }  # fmt: skip
+            releases[which] = dp.run(job, run_dir=place / which)
+        return _compared(frame, list(sizes), searched, releases["known"], releases["found"])
+
+
+def _compared(
+    frame: pd.DataFrame, names: Sequence[str], searched: Sequence[str], known: dp.Release, found: dp.Release
+) -> tuple[float, float, float]:
+    """Return both errors, and the least share of the records of a column whose value was found."""
+    codes, maps, covered = {}, {}, []
+    for name in names:
+        values = list(found.domain[name].values) if name in searched else list(range(found.domain[name].size))
+        cell = {value: at for at, value in enumerate(values)}
+        codes[name] = frame[name].map(cell).fillna(len(values)).astype(int).to_numpy()
+        if name in searched:
+            covered.append((codes[name] < len(values)).mean())
+        labels = known.domain[name].labels
+        maps[name] = np.array([cell.get(label, len(values)) for label in labels])
+    errors = []
+    for names_of in combinations(names, 3):
+        shape = found.domain.shape(names_of)
+        exact = np.zeros(shape)
+        np.add.at(exact, tuple(codes[name] for name in names_of), 1)
+        coarse = np.zeros(shape)
+        np.add.at(coarse, np.ix_(*(maps[name] for name in names_of)), known.marginal(names_of))
+        errors.append([np.abs(one - exact).sum() / len(frame) for one in (coarse, found.marginal(names_of))])
+    return (*np.mean(errors, axis=0), min(covered))
+
+
+# ---- bins ----------------------------------------------------------------------------------------------------------
+
+
+def columns() -> dict[str, tuple[np.ndarray, int]]:
+    """Columns of integers and the number of binary digits of their public axes."""
+    files = [(DATA / "adult/raw" / name).read_text().splitlines() for name in ("adult.data", "adult.test")]
+    lines = [row for file in files for row in csv.reader(file, skipinitialspace=True)]
+    raw = [row for row in lines if len(row) > 13 and row[0] != "age"]
+    bank = list(csv.DictReader((DATA / "berka/trans_48k.asc").read_text().splitlines(), delimiter=";"))
+    balance = np.clip(np.array([int(float(row["balance"])) for row in bank]) + 2**17, 0, 2**20 - 1)
+    return {
+        "age": (np.array([int(row[0]) for row in raw]), 7),
+        "hours": (np.array([int(row[12]) for row in raw]), 7),
+        "capital-gain": (np.array([int(row[10]) for row in raw]), 17),
+        "fnlwgt": (np.array([int(row[2]) for row in raw]), 21),
+        "amount": (np.array([int(float(row["amount"])) for row in bank]), 20),
+        "balance": (balance, 20),
+    }
+
+
+Cumulative = Callable[[np.ndarray], np.ndarray]
+
+
+def print_bins(seeds: int) -> None:
+    mu = gdp_mu(1.0, DELTA) * math.sqrt(0.3 / 14)
+    print("mean error of range counts, % of the records")
+    print("column        bins  dpscale  128 equal  PrivTree  64-bit axis")
+    for name, (column, bits) in columns().items():
+        values = np.sort(column.astype(np.int64))
+        trees = [_tree(values, bits, mu, seed) for seed in range(seeds)]
+        methods = {
+            "dpscale": [_interpolated(*one) for one in trees],
+            "equal": [_equal(values, bits, mu, seed) for seed in range(seeds)],
+            "PrivTree": [_privtree(values, bits, mu, seed) for seed in range(seeds)],
+            "wide": [_interpolated(*_tree(values, 64, mu, seed)) for seed in range(seeds)],
+        }
+        ours, equal, tree, wide = (_range_error(values, found) for found in methods.values())
+        bins = np.mean([len(edges) - 1 for edges, _ in trees])
+        print(f"{name:<12} {bins:>5.0f} {ours:>8.3f} {equal:>10.3f} {tree:>9.3f} {wide:>12.3f}", flush=True)
+
+
+def _range_error(values: np.ndarray, found: Sequence[Cumulative]) -> float:
+    """Mean error of the counts of 400 ranges between random quantiles, in percent of the records."""
+    ends = np.sort(values[np.random.default_rng(9).integers(0, len(values), (400, 2))], axis=1)
+    exact = np.searchsorted(values, ends[:, 1] + 1) - np.searchsorted(values, ends[:, 0])
+    errors = [np.abs(one(ends[:, 1] + 1.0) - one(ends[:, 0] * 1.0) - exact).mean() for one in found]
+    return 100 * float(np.mean(errors)) / len(values)
+
+
+def _tree(values: np.ndarray, bits: int, mu: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    ends = {} if bits == 64 else {"low": 0, "high": (1 << bits) - 1}
+    attribute = Domain.from_dict({"attributes": {"a": {"kind": "bins", "edges": "private", **ends}}})["a"]
+    plan = EdgePlan(attribute, Fraction(mu**2), 1)
+    places = values.view(np.uint64) - np.uint64(plan.search.axis[0] % 2**64)
+
+    def count(level: int, index: np.ndarray) -> np.ndarray:
+        nodes = np.zeros_like(places) if bits - level == 64 else places >> np.uint64(bits - level)
+        return np.searchsorted(nodes, index, "right") - np.searchsorted(nodes, index, "left")
+
+    measured = TreeMeasurement(plan, seed.to_bytes(32, "big"), {"release": "benchmark"}, count)
+    _, released = found_edges(plan, measure_tree(measured))
+    return np.array(released["edges"]), np.array(released["counts"])
+
+
+def _interpolated(edges: np.ndarray, counts: np.ndarray) -> Cumulative:
+    sums = np.concatenate([[0.0], np.cumsum(counts)])
+    return lambda at: np.interp(at, edges, sums)
+
+
+def _counted(values: np.ndarray, edges: np.ndarray, mu: float, random: np.random.Generator) -> Cumulative:
+    counts = np.histogram(values, edges)[0] + random.normal(0, 1 / mu, len(edges) - 1)
+    return _interpolated(edges, np.maximum(counts, 0))
+
+
+def _equal(values: np.ndarray, bits: int, mu: float, seed: int) -> Cumulative:
+    return _counted(values, np.linspace(0, 2**bits, 129), mu, np.random.default_rng(seed))
+
+
+def _privtree(values: np.ndarray, bits: int, mu: float, seed: int) -> Cumulative:
+    """PrivTree (Zhang, Xiao, Xie 2016) on half of the squared mu; the other half counts the leaves."""
+    random, epsilon, leaves, todo = np.random.default_rng(seed), math.sqrt(0.5) * mu, [], [(0, 2**bits, 0)]
+    scale = 3 / epsilon
+    while todo:
+        low, high, depth = todo.pop()
+        count = np.searchsorted(values, high) - np.searchsorted(values, low)
+        biased = max(count - depth * scale * math.log(2), -scale * math.log(2))
+        if high - low > 1 and biased + random.laplace(0, scale) > 0:
+            middle = (low + high) // 2
+            todo += [(low, middle, depth + 1), (middle, high, depth + 1)]
+        else:
+            leaves.append((low, high))
+    edges = np.array([low for low, _ in sorted(leaves)] + [2**bits], float)
+    return _counted(values, edges, mu * math.sqrt(0.5), random)
+
+
+# ---- ranges --------------------------------------------------------------------------------------------------------
+
+
+SHARE, RUNS = 0.1, 30
+
+
+def print_ends(seeds: int) -> None:
+    flights = pd.read_parquet(DATA / "more/nycflights13.parquet")
+    print("mean error of the means of groups of 50 records and more; ratio to the best range of the data")
+    print("delay             sides  epsilon   range found       best range      error    best  ratio")
+    ratios = []
+    for delay, by in (("arr_delay", "carrier"), ("dep_delay", "dest")):
+        own = flights.dropna(subset=[delay])
+        for sides in ("one", "two"):
+            values = own[delay].to_numpy().astype(np.int64)
+            values = np.maximum(values, 0) if sides == "one" else values
+            groups = pd.factorize(own[by])[0]
+            for epsilon in (0.1, 1.0, 10.0):
+                line, ratio = _ends_line(values, groups, sides, gdp_mu(epsilon, DELTA))
+                ratios.append(ratio)
+                print(f"{delay} by {by:<8} {sides:<5} {epsilon:>7g}  {line}", flush=True)
+    print(f"geometric mean {np.exp(np.mean(np.log(ratios))):.3f}, largest {max(ratios):.3f}")
+
+
+def _ends_line(values: np.ndarray, groups: np.ndarray, sides: str, mu: float) -> tuple[str, float]:
+    low = 0 if sides == "one" else None
+    sizes = np.bincount(groups)
+    true = np.bincount(groups, values) / sizes
+    scale = np.abs(true) if sides == "one" else np.abs(values - values.mean()).mean()
+    bins, ends = dyadic_bins(), []
+    exact = np.bincount(np.searchsorted(bins.first, values, "right") - 1, minlength=len(bins.first))
+    random, errors = np.random.default_rng(0), []
+    for _ in range(RUNS):
+        noise = 1 / (mu * math.sqrt(SHARE))
+        chosen = choose_ends(
+            exact + random.normal(0, noise, len(exact)), noise, len(sizes), (1 - SHARE) * mu**2 / 2, low
+        )
+        ends.append((chosen.low, chosen.high))
+        errors.append(_means_error(values, groups, ends[-1], (1 - SHARE) * mu**2 / 2, true, scale, random))
+    best = _best_range(values, groups, low, mu**2 / 2, true, scale)
+    oracle = np.mean([_means_error(values, groups, best, mu**2 / 2, true, scale, random) for _ in range(10 * RUNS)])
+    typical = tuple(int(np.median(one)) for one in zip(*ends, strict=True))
+    ratio = float(np.mean(errors) / oracle)
+    return f"{typical!s:<17} {best!s:<15} {np.mean(errors):>8.4f} {oracle:>7.4f} {ratio:>6.3f}", ratio
+
+
+def _means_error(
+    values: np.ndarray, groups: np.ndarray, ends: tuple[int, int], precision: float, true: np.ndarray, scale: Any,
+    random: np.random.Generator, draws: int = 1,
+) -> float:  # fmt: skip
+    """Mean error of centred clipped means with noise of one precision for counts and sums."""
+    low, high = ends
+    half, centre, noise = (high - low) / 2, (high + low) / 2, 1 / math.sqrt(precision)
+    sizes = np.bincount(groups)
+    sums = np.bincount(groups, np.clip(values, low, high) - centre) / half
+    counted = np.maximum(sizes + random.normal(0, noise, (draws, len(sizes))), 2 * noise)
+    means = centre + half * (sums + random.normal(0, noise, (draws, len(sizes)))) / counted
+    large = sizes >= 50
+    return float((np.abs(means - true)[:, large] / np.broadcast_to(scale, len(sizes))[large]).mean())
+
+
+def _best_range(
+    values: np.ndarray, groups: np.ndarray, low: int | None, precision: float, true: np.ndarray, scale: Any
+) -> tuple[int, int]:
+    """Return the range with the least error on the data, among those that clip at most half of the records."""
+    ends = dyadic_bins().ends
+    ends = ends[(ends >= values.min() - 2) & (ends <= 2 * values.max())]
+    lows = [low] if low is not None else ends[ends <= np.median(values)].tolist()
+    found = {}
+    for one in lows:
+        for other in ends[ends > max(one, np.median(values) if low is None else one)].tolist():
+            if ((values < one) | (values > other)).mean() <= 0.5:
+                found[one, other] = _means_error(values, groups, (one, other), precision, true, scale,
+                                                 np.random.default_rng(1), 30)  # fmt: skip
+    return min(found, key=lambda key: found[key])
+
+
+# ---- strings and codes ---------------------------------------------------------------------------------------------
+
+
+def print_strings(seeds: int) -> None:
+    print("values in 10^7 rows that are nearly all distinct, and 1,000 values of 2,000 rows")
+    print("memory    found  wrong  seconds  peak MiB")
+    with tempfile.TemporaryDirectory() as folder:
+        place, random = Path(folder), np.random.default_rng(0)
+        (place / "data").mkdir()
+        for part in range(10):
+            rare = np.arange(part * 1_000_000, (part + 1) * 1_000_000)
+            texts = np.char.add("value ", rare.astype(str))
+            often = np.char.add("often ", np.repeat(np.arange(1000), 200).astype(str))
+            frame = pd.DataFrame({"a": random.permutation(np.concatenate([texts, often]))})
+            frame.to_parquet(place / f"data/{part}.parquet", row_group_size=100_000)
+        domain = write_toml(place / "domain.toml", {"attributes": {"a": {"kind": "discover"}}})
+        for memory in ("4GiB", "512MiB", "128MiB"):
+            job = {"data": {"path": str(place / "data"), "domain": domain}, "engine": {"memory": memory, "seed": 1},
+                   "privacy": {"epsilon": 1.0, "delta": DELTA, "ledger": str(place / f"{memory}.sqlite")},
+                   "workload": [{"family": "marginal", "attributes": [["a"]]}]}  # fmt: skip
+            began = time.perf_counter()
+            release = dp.run(job, run_dir=place / memory)
+            seconds, found = time.perf_counter() - began, release.domain["a"].values
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            wrong = sum(not one.startswith("often") for one in found)
+            print(f"{memory:<8} {len(found):>6} {wrong:>6} {seconds:>8.1f} {peak:>9.0f}", flush=True)
+
+
+def print_codes(seeds: int) -> None:
+    tree = pq.read_table(DATA / "more/icd10cm_tree.parquet").to_pandas()
+    codes, random = tree.code.drop_duplicates().to_numpy(), np.random.default_rng(0)
+    weights = 1 / np.arange(1, len(codes) + 1) ** 1.1
+    rows = random.permutation(codes)[random.choice(len(codes), 1_000_000, p=weights / weights.sum())]
+    print("ICD-10-CM codes of 10^6 records (Zipf 1.1): cells, and shares of the records by the kind of their cell")
+    print("epsilon  cells  of one code  of several  outside")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        pd.DataFrame({"code": rows}).to_parquet(place / "data.parquet")
+        levels = [name for name in tree.columns if name.startswith("l")]
+        table = {"kind": "discover", "file": str(DATA / "more/icd10cm_tree.parquet"), "levels": levels}
+        domain = write_toml(place / "domain.toml", {"attributes": {"code": table}})
+        for epsilon in (0.3, 1.0, 10.0):
+            job = {"data": {"path": str(place / "data.parquet"), "domain": domain}, "engine": {"seed": 1},
+                   "privacy": {"epsilon": epsilon, "delta": DELTA, "ledger": str(place / f"{epsilon}.sqlite")},
+                   "workload": [{"family": "marginal", "attributes": [["code"]]}]}  # fmt: skip
+            attribute = dp.run(job, run_dir=place / f"{epsilon}").domain["code"]
+            size = {code: len(group) for group in attribute.groups for code in group}
+            sizes = pd.Series(rows).map(size).fillna(0).to_numpy()
+            shares = (sizes == 1).mean(), (sizes > 1).mean(), (sizes == 0).mean()
+            print(
+                f"{epsilon:>7g} {attribute.size:>6} {shares[0]:>12.3f} {shares[1]:>11.3f} {shares[2]:>8.3f}", flush=True
+            )
+
+
+PARTS = {"threeway": print_threeway, "bins": print_bins, "ends": print_ends, "strings": print_strings,
+         "codes": print_codes}  # fmt: skip
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
+    parser.add_argument("--seeds", type=int, default=8)
+    given = parser.parse_args()
+    for part in given.parts or PARTS:
+        if not DATA.exists() and part != "strings":
+            print(f"no ../shared/data: {part} not measured")
+            continue
+        PARTS[part](given.seeds)
