@@ -20,7 +20,7 @@ def example(request, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("example", ["census.py"], indirect=True)
 def test_census_example_is_within_intervals(example):
-    assert example["inside"] > 0.8
+    assert example["inside"] > 0.7  # of 48 intervals with common noise
     assert (example["folder"] / "press" / "csv" / "001-region-age-sex.csv").exists()
 
 
