@@ -73,9 +73,10 @@ def stage(name: str, before: dict[str, str]) -> dict[str, str]:
 
 
 def later_stages() -> list[str]:
-    """Return the stages after the first, in order."""
+    """Return the stages after the plan, in order."""
     listed = subprocess.run([COMMAND, "stages", "--json"], check=True, capture_output=True, text=True)
-    return [one["name"] for one in json.loads(listed.stdout)["stages"]][1:]
+    names = [one["name"] for one in json.loads(listed.stdout)["stages"]]
+    return names[names.index("plan") + 1 :]
 
 
 def make_task(name: str) -> Any:
@@ -102,6 +103,7 @@ def release() -> None:
         context = get_current_context()
         job, run_dir = context["params"]["job"], context["params"]["run_dir"]
         run_dir = run_dir or os.path.join(os.path.dirname(job), "runs", context["run_id"].replace(":", "-"))
+        dpscale("discover", job, "--run-dir", run_dir)  # does nothing if all cells are public
         dpscale("plan", job, "--run-dir", run_dir)
         return {"run_dir": run_dir, "stage": "plan", "sha256": dpscale("status", run_dir)["stages"]["plan"]["sha256"]}
 

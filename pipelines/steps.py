@@ -41,15 +41,17 @@ def signal_of(code: int) -> str | None:
 
 
 def stages(run_dir: str) -> list[str]:
-    """Return the stages of a run, in order."""
+    """Return the stages of a planned run that follow, in order."""
     command = [sys.executable, "-m", "dpscale", "stages", run_dir, "--json"]
     listed = subprocess.run(command, check=True, capture_output=True)
-    return [stage["name"] for stage in json.loads(listed.stdout)["stages"]]
+    names = [stage["name"] for stage in json.loads(listed.stdout)["stages"]]
+    return names[names.index("plan") + 1 :]
 
 
 def main(job: str, run_dir: str) -> None:
+    step("discover", job, "--run-dir", run_dir)  # does nothing if all cells are public
     step("plan", job, "--run-dir", run_dir)
-    for stage in stages(run_dir)[1:]:
+    for stage in stages(run_dir):
         step(stage, run_dir)
 
 

@@ -98,12 +98,14 @@ def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> 
 
 
 def _attribute(one: Attribute) -> dict[str, Any]:
-    return {"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column}
+    assumed = {} if one.search is None else {"assumed": True}
+    return {"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column, **assumed}
 
 
 def _line(one: dict[str, Any]) -> str:
     made = "" if one["column"] == one["name"] else f", from {one['column']}"
-    return f"{one['name']:>16}: {one['kind']}, {one['cells']} cells{made}"
+    assumed = " (assumed: they are not public)" if one.get("assumed") else ""
+    return f"{one['name']:>16}: {one['kind']}, {one['cells']} cells{assumed}{made}"
 
 
 def _fault_lines(checked: dict[str, Any]) -> list[str]:

@@ -154,8 +154,9 @@ def discover(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, 
 
     directory = opening.open_run(job) if run_dir is None else opening.begin_run(opening.read_job(job), run_dir)
     _warn_other_data(directory)
-    with Bars(quiet) as progress, runner.remove_on_error(directory):
-        runner.run_stages(directory, scheduler=scheduler, progress=progress, only="discover")
+    if "discover" in directory.stages and directory.stages["discover"].is_enabled(directory):
+        with Bars(quiet) as progress, runner.remove_on_error(directory):
+            runner.run_stages(directory, scheduler=scheduler, progress=progress, only="discover")
     stage = {"stage": "discover", **directory.manifest["stages"].get("discover", {"state": "not requested"})}
     click.echo(json.dumps(stage) if as_json else f"discover: {stage['state']}")
 

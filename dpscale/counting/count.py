@@ -208,11 +208,19 @@ def count_by(
     dropped : mapping of Partition to row mask, optional
         Rows to exclude, in addition to those that the domain file drops.
     """
+    check_cells_known(domain, program.names)
     counter = Counter(program)
     names = list(dict.fromkeys([*program.names, *checked]))
     for codes, gone, partition, first in encoded(domain, partitions, names):
         counter.add(_without(codes, gone, None if dropped is None else dropped.get(partition), first))
     return counter.finish()
+
+
+def check_cells_known(domain: Domain, names: Iterable[str]) -> None:
+    """Raise DataError for an attribute whose cells have not been found yet."""
+    if unknown := [name for name in names if domain[name].search is not None]:
+        raise DataError("domain", f"the attribute {unknown[0]!r}, whose cells are not known", "cells that are known",
+                        "use the domain in the directory of a run, domain/domain.toml")  # fmt: skip
 
 
 def _without(codes: Codes, removed: Flags | None, rows: RowMask | None, first: int) -> Codes:

@@ -29,6 +29,7 @@ from dpscale.job.sections import SynthesizeTable, with_old_names
 from dpscale.measurement import MeasurementStore
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.records.origin import Layout, Origin, differing, layout
 from dpscale.runs.directory import NewRun, Run
@@ -138,6 +139,12 @@ class TableRun(Run):
         """What the searches released, by attribute; empty if all cells are public."""
         found: dict[str, Any] = json.loads(read_text(self.path / SEARCHES)) if self.discovery else {}
         return found
+
+    @property
+    def spent(self) -> Cost:
+        """Cost of the searches and of the measurements."""
+        searches = (self.manifest.get("discovery") or {}).get("cost")
+        return self.measurements.spent + Cost.from_dict(searches) if searches else self.measurements.spent
 
     def write_domain(self, found: Domain) -> None:
         """Write the domain with the cells that were found; what followed from the assumed cells is forgotten."""

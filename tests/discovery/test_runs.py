@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -435,3 +436,23 @@ def test_means_with_the_clipped_part(release):
     for wrong in ({"bias": "head"}, {"bias": "tail", "attribute": "age"}):
         with pytest.raises(JobError, match="bias"):
             release.mean(**{"attribute": "pay", **wrong})
+
+
+def test_counting_with_unknown_cells_is_refused(tmp_path):
+    from dpscale.counting.count import count_marginals
+    from dpscale.domain import Domain
+
+    job = write_job(tmp_path)
+    table = dp.Table.open(job["data"]["path"], Domain.read(job["data"]["domain"]))
+    assert count_marginals(table, [("sex",)])[("sex",)].sum() == 6000
+    with pytest.raises(DataError, match="not known"):
+        count_marginals(table, [("city", "sex")])
+
+
+def test_plain_steps(tmp_path):
+    import tomli_w
+
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(write_job(tmp_path)))
+    steps = Path(__file__).parents[2] / "pipelines/steps.py"
+    subprocess.run([sys.executable, steps, tmp_path / "job.toml", tmp_path / "run"], check=True, capture_output=True)
+    assert dp.Release.open(tmp_path / "run").domain["city"].size >= 4

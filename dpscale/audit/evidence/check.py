@@ -62,6 +62,10 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
          "d23a00d56bb5827391970cf7fdaa29cf080ee914881310093e86d65e68e7a9c4",
          "366b8c3f063d0ba7a4fb5138bf13e37e12d5f6d1618de331862d08d5c59d6923"),
+        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
+         "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
+         "f02adec785dcecffa305b5c24f8631b3852a027be4180f880da3601ec9b51bae",
+         "709e981157f16a3aecd84c182d79f733af8f5055d1832bcb74ad509dbc4d7c98"),
     ),
     "dpscale-evidence/4": (),
 }  # fmt: skip

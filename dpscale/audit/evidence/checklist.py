@@ -55,12 +55,18 @@ def _mechanism(run: Run) -> list[tuple[str, str, str]]:
     )
     return [
         ("mechanism", "How are values bounded?", f"{limits} (domain.toml, or domain.TABLE.toml)"),
-        ("mechanism", "Is the domain public?", "it is declared in a file and never read off the records"),
+        ("mechanism", "Is the domain public?", _domain(run)),
         ("sampling", "How is noise drawn?", f"exactly, from ChaCha20 keyed by HMAC-SHA256; {YES}"),
         ("sampling", "Where does the randomness come from?", _source(run)),
         ("sampling", "Can a failure draw twice?", "no: a draw is a function of the secret and of what is measured"),
         ("floating point", "Does it touch the noise?", "no: integers until the noise is in, floats after it"),
     ]
+
+
+def _domain(run: Run) -> str:
+    if any(table.discovery for table in run.tables.values()):
+        return "it is declared in a file, but for cells that were found by measurements: searches.json"
+    return "it is declared in a file and never read off the records"
 
 
 def _of_table(run: Run, component: Mapping[str, Any]) -> list[tuple[str, str, str]]:
