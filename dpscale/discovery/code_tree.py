@@ -6,6 +6,7 @@ difference of cumulative counts.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,7 @@ from dpscale.domain.search import NodeSearch
 from dpscale.records.searched import VALUE, text_entries
 from dpscale.records.table import Partition
 from dpscale.records.where import RowMask
+from dpscale.storage.files import place
 
 Path = tuple[str, ...]
 
@@ -95,7 +97,7 @@ def read_tree(attribute: Attribute) -> CodeTree:
     assert isinstance(search, NodeSearch)
     columns = [*search.levels, search.leaf]
     try:
-        table = pq.read_table(search.file) if search.file.endswith(".parquet") else arrow_csv.read_csv(search.file)
+        table = _read_table(search, columns)
     except (OSError, pa.ArrowException):
         raise DomainError(f"{name}.file", "a file that cannot be read", "CSV or Parquet", "convert it") from None
     if missing := [one for one in columns if one not in table.column_names]:
@@ -105,6 +107,18 @@ def read_tree(attribute: Attribute) -> CodeTree:
     paths = sorted({_path(row) for row in rows} - {()})
     _check(name, paths)
     return CodeTree(tuple(paths))
+
+
+def _read_table(search: NodeSearch, columns: Sequence[str]) -> pa.Table:
+    """Return the file whose hash the domain states; columns of a CSV file are texts, with their leading zeros."""
+    path = place(search.file, "file")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != search.digest:
+        raise OSError("changed since the domain was read")
+    if search.file.endswith(".parquet"):
+        return pq.read_table(pa.BufferReader(content))
+    texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=False)
+    return arrow_csv.read_csv(pa.BufferReader(content), convert_options=texts)
 
 
 def _path(row: Sequence[str | None]) -> Path:

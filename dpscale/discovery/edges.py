@@ -16,12 +16,13 @@ import numpy as np
 
 from dpscale.base.errors import BudgetError
 from dpscale.base.numerics import Floats, Integers, Words
+from dpscale.discovery.threshold import search_draw
 from dpscale.discovery.tree_estimate import Leaves, TreeCounts, estimate_leaves
 from dpscale.discovery.tree_policy import TreePolicy
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.search import EdgeSearch
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.draws import COST_UNIT, GaussianDraw, gaussian_draw
+from dpscale.privacy.draws import GaussianDraw, cost_of_units, cost_units
 from dpscale.privacy.streams import open_stream
 
 EMPTY_ERRORS = 0.3
@@ -119,7 +120,7 @@ class TreeMeasurement:
 
     def _draw(self, precision: float) -> GaussianDraw:
         rows = self.plan.rows_per_unit
-        return gaussian_draw(1, Fraction(precision) * rows**2, rows, f"the bins of {self.plan.attribute.name}")
+        return search_draw(Fraction(precision) * rows**2, rows, f"the bins of {self.plan.attribute.name}")
 
     def _noisy(self, level: int, index: Words, counts: Integers, draw: GaussianDraw) -> Floats:
         label = {**self.head, **self.plan.record, **draw.noise_spec, "multiplier": str(draw.multiplier),
@@ -128,8 +129,7 @@ class TreeMeasurement:
         return np.asarray((draw.multiplier * counts + noise) / draw.multiplier)
 
     def _spend(self, level: int, index: int, draw: GaussianDraw) -> None:
-        units = -((-draw.cost.numerator * COST_UNIT) // draw.cost.denominator)  # rounded up
-        self.spent[level, index] = self.spent.get((level, index), 0) + units
+        self.spent[level, index] = self.spent.get((level, index), 0) + cost_units(draw.cost)
 
     @property
     def dearest(self) -> Fraction:
@@ -137,7 +137,7 @@ class TreeMeasurement:
         totals: dict[tuple[int, int], int] = {}
         for level, index in sorted(self.spent):
             totals[level, index] = totals.get((level - 1, index >> 1), 0) + self.spent[level, index]
-        return Fraction(max(totals.values(), default=0), COST_UNIT)
+        return cost_of_units(max(totals.values(), default=0))
 
 
 def measure_tree(measurement: TreeMeasurement) -> Leaves:
@@ -163,8 +163,8 @@ def measure_tree(measurement: TreeMeasurement) -> Leaves:
 def found_edges(plan: EdgePlan, leaves: Leaves) -> tuple[Attribute, dict[str, Any]]:
     """Return the attribute with bins of the leaves, and the released record."""
     starts, counts, errors = join_leaves(_within(plan, leaves), plan.search.bins)
-    low, bits = plan.search.axis
-    end = low + (1 << bits) if plan.search.high is None else plan.search.high + 1
+    low, _ = plan.search.axis
+    end = _end(plan)
     edges = [float(one * plan.search.unit) for one in (*(low + int(place) for place in starts), end)]
     if len(edges) < 3:  # an attribute has two cells or more
         edges.insert(1, (edges[0] + edges[1]) / 2)
@@ -173,12 +173,19 @@ def found_edges(plan: EdgePlan, leaves: Leaves) -> tuple[Attribute, dict[str, An
     return closed, {"edges": edges, "counts": counts.tolist(), "errors": errors.tolist()}
 
 
+def _end(plan: EdgePlan) -> int:
+    """Return the end of the axis in steps: after the public one, which is the last value, or that of the tree."""
+    low, bits = plan.search.axis
+    return low + (1 << bits) if plan.search.high is None else plan.search.high + 1
+
+
 def _within(plan: EdgePlan, leaves: Leaves) -> Leaves:
     """Return the leaves that begin within the public ends, and whose first values differ as floats."""
     low, _ = plan.search.axis
     starts = [low + int(one) for one in leaves.first]
     shown = [float(one * plan.search.unit) for one in starts]
-    kept = [at == 0 or shown[at] > shown[at - 1] for at in range(len(starts))]
+    end = float((_end(plan)) * plan.search.unit)
+    kept = [at == 0 or shown[at - 1] < shown[at] < end for at in range(len(starts))]
     if plan.search.high is not None:
         kept = [own and start <= plan.search.high for own, start in zip(kept, starts, strict=True)]
     chosen = np.flatnonzero(kept)

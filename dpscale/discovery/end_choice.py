@@ -21,6 +21,7 @@ from dpscale.discovery.dyadic_bins import DyadicBins, dyadic_bins, estimate_hist
 SIZE_SPREAD, SIZE_POINTS, LEAST_SIZE = 1.5, 15, 50
 STRETCH = 0.25
 MOST_CLIPPED = 0.5
+LARGEST = (1 << 63) - 1
 CANCEL = 0.5  # how far the biases of both sides are trusted to cancel within a group
 SHAPES = ((0, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))
 
@@ -114,7 +115,13 @@ class Ranges:
 
 
 def choose_ends(
-    noisy: Floats, error: float, groups: int, precision: float, low: int | None = None, high: int | None = None
+    noisy: Floats,
+    error: float,
+    groups: int,
+    precision: float,
+    low: int | None = None,
+    high: int | None = None,
+    limit: int = LARGEST,
 ) -> ChosenEnds:
     """Return the range with the least expected error of the means of groups.
 
@@ -130,6 +137,8 @@ def choose_ends(
         1/variance of the count of a group, and of its centred sum in units of half the range.
     low, high : int, optional
         Public ends.
+    limit : int
+        Largest absolute value of an end.
     """
     bins = dyadic_bins()
     counts, _ = estimate_histogram(noisy, error)
@@ -139,7 +148,7 @@ def choose_ends(
     records = max(float(counts.sum()), 1.0)
     column = Column(np.empty(0), counts[used] / records, records, low, high)
     column = Column(column.clip(bins.middle[used]), column.shares, records, low, high)
-    ranges = _ranges(bins, counts > 0, low, high)
+    ranges = _ranges(bins, counts > 0, low, high, limit)
     if ranges is None:  # all records lie beyond a public end
         mean = float(column.shares @ column.values)
         return ChosenEnds(*_narrowest(low, high), 0.0, 0.0, 0.0, mean, records)
@@ -158,12 +167,12 @@ def _narrowest(low: int | None, high: int | None) -> tuple[int, int]:
     return low, low + 1 if high is None else high
 
 
-def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None) -> Ranges | None:
+def _ranges(bins: DyadicBins, seen: Flags, low: int | None, high: int | None, limit: int) -> Ranges | None:
     """Return all ranges within the stretched support; None if there are none."""
     used, reach = np.flatnonzero(seen), np.exp(STRETCH)
     least, most = float(bins.first[used[0]]) - 1, float(bins.last[used[-1]]) + 1
     least, most = least * reach if least < 0 else least / reach, most * reach if most > 0 else most / reach
-    inside = bins.ends[(bins.ends >= least) & (bins.ends <= most)]
+    inside = bins.ends[(bins.ends >= max(least, -limit)) & (bins.ends <= min(most, limit))]
     lows = inside if low is None else np.array([low], np.int64)
     highs = inside if high is None else np.array([high], np.int64)
     i, j = np.nonzero(lows[:, None] < highs[None, :])

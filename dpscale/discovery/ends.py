@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from dpscale.base.errors import JobError
+from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Integers
 from dpscale.discovery.dyadic_bins import dyadic_bins
 from dpscale.discovery.end_choice import ChosenEnds, choose_ends
+from dpscale.discovery.threshold import search_draw
 from dpscale.domain import MOST_PARTS, Number
+from dpscale.domain.attribute import EXACT
+from dpscale.domain.number import read_numbers
 from dpscale.domain.search import EndSearch
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.draws import GaussianDraw, gaussian_draw
+from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import SecretFile
 from dpscale.privacy.streams import open_stream
 
@@ -70,10 +74,7 @@ def plan_ends(number: Number, share: Fraction, remaining: Fraction, groups: int,
         Largest number of groups by which the number is summed.
     rows_per_unit : int
     """
-    draw = gaussian_draw(1, share, rows_per_unit, f"the range of {number.name}")
-    if not draw.fits_words:
-        raise JobError("privacy", f"a budget too small to find the range of {number.name}", "a larger one",
-                       "increase the budget or discover.share, or state public ends")  # fmt: skip
+    draw = search_draw(share, rows_per_unit, f"the range of {number.name}")
     return EndPlan(number, draw, groups, float(remaining) / 2 / rows_per_unit**2)
 
 
@@ -82,7 +83,8 @@ def measure_ends(plan: EndPlan, counts: Integers, secret: SecretFile, head: Mapp
     stream = open_stream(secret.read(), "noise", {**head, **plan.record})
     noisy = (plan.draw.multiplier * counts + plan.draw.words(stream, len(counts))) / plan.draw.multiplier
     error = plan.draw.lattice_variance**0.5
-    return choose_ends(np.asarray(noisy), error, plan.groups, plan.precision, plan.search.low, plan.search.high)
+    limit = int(EXACT / 2 / max(plan.number.unit, Fraction(1)))  # ends of a domain file are exact as floats
+    return choose_ends(np.asarray(noisy), error, plan.groups, plan.precision, plan.search.low, plan.search.high, limit)
 
 
 def first_integers() -> Integers:
@@ -93,14 +95,33 @@ def first_integers() -> Integers:
 def found_ends(plan: EndPlan, ends: ChosenEnds) -> tuple[Number, dict[str, Any]]:
     """Return the number with the range that was found, and the released record.
 
-    If the range has too many steps for exact sums, the step is doubled until it has not.
+    If the range has too many steps for exact sums, the step is 10 times larger, or 100, …, as far as public ends are
+    multiples of it; otherwise the private end is nearer to the public one.
     """
-    number, low, high, unit = plan.number, ends.low, ends.high, plan.number.unit
-    most = int(MOST_PARTS**0.5) if number.squares else MOST_PARTS
-    while high - low > most or max(abs(low), abs(high)) >= 1 << 53:
-        low, high, unit = low // 2, -(-high // 2), unit * 2
-    closed = replace(number, low=low, high=high, unit=unit, search=None)
+    number, search = plan.number, plan.search
+    most = (int(MOST_PARTS**0.5) if number.squares else MOST_PARTS) // 4  # rounder ends may be further apart
+    factor = 1
+    while (ends.high - ends.low) // factor > most - 2 and all((one or 0) % (10 * factor) == 0
+                                                           for one in (search.low, search.high)):  # fmt: skip
+        factor *= 10
+    low, high = ends.low // factor, -(-ends.high // factor)
+    if high - low > most:
+        low, high = (high - most, high) if search.high is not None else (low, low + most)
+    closed = _readable(replace(number, low=low, high=high, unit=number.unit * factor, search=None), search)
     step = float(number.unit)
     return closed, {"ends": list(closed.ends), "clipped": ends.clipped, "below": ends.below * step,
                     "above": ends.above * step, "clipped_mean": ends.mean * step, "records": ends.records,
-                    "step": float(unit)}  # fmt: skip
+                    "step": float(closed.unit)}  # fmt: skip
+
+
+def _readable(number: Number, search: EndSearch) -> Number:
+    """Return the number with private ends at rounder numbers, until the floats of a domain file state it exactly."""
+    for digits in range(20):
+        scale = 10**digits
+        low = number.low if search.low is not None else number.low // scale * scale
+        high = number.high if search.high is not None else -(-number.high // scale) * scale
+        rounder = replace(number, low=low, high=high)
+        with suppress(DomainError):
+            if read_numbers({number.name: rounder.describe()}) == [rounder]:
+                return rounder
+    return number

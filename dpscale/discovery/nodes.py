@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
 from dpscale.discovery.code_tree import CodeNode, CodeTree
+from dpscale.discovery.threshold import search_draw
 from dpscale.discovery.values import NONE_FOUND
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.search import NodeSearch
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.draws import GaussianDraw, gaussian_draw
+from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import SecretFile
 from dpscale.privacy.streams import open_stream
 
@@ -59,11 +59,7 @@ class NodePlan:
 
 def plan_nodes(attribute: Attribute, tree: CodeTree, share: Fraction, rows_per_unit: int) -> NodePlan:
     """Return the measurement of a search for nodes, with equal shares for all levels."""
-    draw = gaussian_draw(1, share / tree.depth, rows_per_unit, f"the codes of {attribute.name}")
-    if not draw.fits_words:
-        raise JobError("privacy", f"a budget too small to find codes of {attribute.name}", "a larger one",
-                       "increase the budget or discover.share")  # fmt: skip
-    return NodePlan(attribute, tree, draw)
+    return NodePlan(attribute, tree, search_draw(share / tree.depth, rows_per_unit, f"the codes of {attribute.name}"))
 
 
 def find_nodes(

@@ -66,7 +66,7 @@ class Checked:
     """Result of the check of some partitions: refused values, and the types of columns of texts or integers."""
 
     worst: Worst
-    types: tuple[str, ...]
+    types: tuple[tuple[str, str], ...]
 
     def __repr__(self) -> str:
         return "result"
@@ -75,14 +75,14 @@ class Checked:
 def check_columns(partitions: Sequence[Partition], domain: Domain, names: Sequence[str]) -> Checked:
     """Return what is refused in the partitions, and the types of the columns whose values are searched."""
     listed = [domain[name] for name in names if isinstance(domain[name].search, ValueSearch | NodeSearch)]
-    types = {f"{one.name}: {text_type(one, part.kind(one.column))}" for part in partitions for one in listed}
+    types = {(one.name, text_type(one, part.kind(one.column))) for part in partitions for one in listed}
     return Checked(worst_of(partitions, domain, names), tuple(sorted(types)))
 
 
 def types_of(checked: Sequence[Checked]) -> dict[str, str]:
     """Return "text" or "integer" for each column; raise DataError if its files differ."""
     found: dict[str, str] = {}
-    for name, kind in (one.split(": ") for part in checked for one in part.types):
+    for name, kind in sorted({one for part in checked for one in part.types if one[1]}):
         if found.setdefault(name, kind) != kind:
             raise DataError(f"data column {name!r}", "texts in some files and integers in others",
                             "one type, because the values are searched", "convert the files")  # fmt: skip

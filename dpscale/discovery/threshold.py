@@ -20,10 +20,29 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpscale.privacy.draws import GaussianDraw
+from dpscale.base.errors import JobError
+from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 
 ROUNDING = 1e-9  # relative error that covers the rounding of every float here
+MOST_MULTIPLIER = 1 << 28  # counts below 2^34 times it fit in 62 bits
+LEAST = 1e-300  # of a bound: smaller ones would be rounded to 0
 MOST_SPLIT = 2000  # rows of a unit of which all splits are compared
+GRID = 1.02  # ratio of the numbers of rows between which the loss is bounded, for more rows
+
+
+def search_draw(share: Fraction, rows_per_unit: int, what: str) -> GaussianDraw:
+    """Return the noise of a histogram whose measurement costs `share` of squared mu, or slightly less.
+
+    Raises
+    ------
+    PlanError, JobError
+        If the budget is too small, or so large that counts times the multiplier could exceed 64 bits.
+    """
+    draw = gaussian_draw(1, share, rows_per_unit, what)
+    if not draw.fits_words or draw.multiplier > MOST_MULTIPLIER:
+        raise JobError("privacy", f"a budget with which {what} cannot be measured on integers of 64 bits",
+                       "a budget between 1e-20 and 1e9 of squared mu", "change it, or discover.share")  # fmt: skip
+    return draw
 
 
 def tail_bound(distance: int, variance: int) -> float:
@@ -47,7 +66,7 @@ def tail_bound(distance: int, variance: int) -> float:
         return 1.0
     first = -float(Fraction(distance**2, 2 * variance)) - 0.5 * math.log(2 * math.pi * variance)
     ratio = -math.expm1(-float(Fraction(2 * distance + 1, 2 * variance)))
-    return min(math.exp(first) / ratio * (1 + ROUNDING), 1.0)
+    return min(max(math.exp(first) / ratio * (1 + ROUNDING), LEAST), 1.0)
 
 
 def delta_of(threshold: int, draw: GaussianDraw, rows_per_unit: int) -> float:
@@ -61,21 +80,29 @@ def delta_of(threshold: int, draw: GaussianDraw, rows_per_unit: int) -> float:
     rows_per_unit : int
         Contribution bound k: the rows of the unit may be split over several values in any way.
     """
-    passing = [tail_bound(threshold - draw.multiplier * rows, draw.variance) for rows in range(1, rows_per_unit + 1)]
+    many = rows_per_unit > MOST_SPLIT
+    numbers = _grid(rows_per_unit) if many else list(range(1, rows_per_unit + 1))
+    passing = [tail_bound(threshold - draw.multiplier * rows, draw.variance) for rows in numbers]
     if max(passing) >= 1:
         return 1.0
     losses = -np.log1p(-np.array(passing))
+    if many:  # of r rows between two numbers of the grid, the loss is at most that of the larger one
+        least = np.array([1, *(one + 1 for one in numbers[:-1])])
+        return min(-math.expm1(-float((losses / least).max()) * rows_per_unit) * (1 + ROUNDING), 1.0)
     return min(-math.expm1(-_largest_sum(losses)) * (1 + ROUNDING), 1.0)
 
 
-def _largest_sum(losses: np.ndarray) -> float:
-    """Return the largest sum of losses[r_1 - 1] + losses[r_2 - 1] + … over all splits of len(losses) rows.
+def _grid(rows: int) -> list[int]:
+    """Return ascending numbers of rows up to `rows`, about in a constant ratio."""
+    numbers = [1]
+    while numbers[-1] < rows:
+        numbers.append(min(max(numbers[-1] + 1, int(numbers[-1] * GRID)), rows))
+    return numbers
 
-    For many rows it is bounded by the largest loss per row.
-    """
+
+def _largest_sum(losses: np.ndarray) -> float:
+    """Return the largest sum of losses[r_1 - 1] + losses[r_2 - 1] + … over all splits of len(losses) rows."""
     rows = len(losses)
-    if rows > MOST_SPLIT:
-        return float((losses / np.arange(1, rows + 1)).max() * rows)
     best = np.zeros(rows + 1)
     for total in range(1, rows + 1):
         best[total] = (losses[:total] + best[total - 1 :: -1][:total]).max()

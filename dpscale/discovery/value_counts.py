@@ -30,6 +30,7 @@ from dpscale.records.where import RowMask
 SHARD_BITS = 8
 SHARDS = 1 << SHARD_BITS
 MERGED = 1 << 21  # entries that wait before they are merged
+SHOWN_BYTES = 1 << 24  # size that the scheduler sees, because the true one tells the number of values
 ENTRY_BYTES = 72  # of a distinct value while it is merged
 Record = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ class ValueCounts:
     counts: Integers = field(repr=False)
 
     def __sizeof__(self) -> int:
-        return self.words.nbytes + self.counts.nbytes
+        return SHOWN_BYTES
 
     def part(self, number: int) -> ValueCounts:
         """Return the range of hashes with a number."""

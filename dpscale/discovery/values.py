@@ -14,13 +14,12 @@ from fractions import Fraction
 from typing import Any
 
 from dpscale.base.errors import JobError
-from dpscale.discovery.threshold import Threshold, threshold_for
+from dpscale.discovery.threshold import Threshold, search_draw, threshold_for
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.search import ValueSearch
 from dpscale.privacy.accounting import Cost
-from dpscale.privacy.draws import gaussian_draw
 
-NONE_FOUND, NO_OTHER = "(no value found)", "(no other value)"
+NONE_FOUND = "(no value found)"
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,9 @@ def plan_values(
     JobError
         If no value can have as many rows as the threshold requires.
     """
-    draw = gaussian_draw(1, share, rows_per_unit, f"the values of {attribute.name}")
+    draw = search_draw(share, rows_per_unit, f"the values of {attribute.name}")
     threshold = threshold_for(draw, delta, rows_per_unit)
-    if not draw.fits_words or (public_rows is not None and threshold.records > public_rows):
+    if public_rows is not None and threshold.records > public_rows:
         raise JobError("privacy", f"a budget with which only values of {threshold.records:,.0f} rows are found in"
                        f" {attribute.name}", "a threshold below the number of rows",
                        "increase the budget or discover.share")  # fmt: skip
@@ -109,4 +108,4 @@ def _padded(attribute: Attribute, values: tuple[Any, ...]) -> tuple[Any, ...]:
     more = (attribute.outside == "category") + (attribute.nulls == "category")
     if len(values) + more >= 2:
         return values
-    return (*values, NO_OTHER if isinstance(values[0], str) else int(values[0]) + 1)
+    return (*values, f"(other than {values[0]})" if isinstance(values[0], str) else -1 if values[0] >= 0 else 0)

@@ -89,7 +89,8 @@ KINDS = ("integer", "categories", "bins", "coded", "boolean", "date", "text-pref
 OUTSIDE_LABEL, NULL_LABEL = "(outside)", "(null)"
 EXACT = 1 << 53  # smaller integers are exact as floats, to which texts and decimals are parsed
 LARGEST = sys.float_info.max
-MOST_CELLS = 1 << 32  # codes are at most 32 bits
+MOST_CELLS = 1 << 32  # codes of known cells are at most 32 bits
+MOST_CODES = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class Attribute:
     @property
     def code_count(self) -> int:
         """Number of codes of a value; a code is a cell, except for numbers and where the cells are not known yet."""
-        return self.size if self.search is None else MOST_CELLS
+        return self.size if self.search is None else MOST_CODES
 
     @property
     def denominator(self) -> int:

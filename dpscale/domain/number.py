@@ -31,7 +31,7 @@ import numpy as np
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Floats, Integers, NDArray
-from dpscale.domain.attribute import EXACT, MOST_CELLS, Attribute
+from dpscale.domain.attribute import EXACT, MOST_CODES, Attribute
 from dpscale.domain.schema_values import check_keys, read_exact, read_policy, read_source
 from dpscale.domain.search import PRIVATE, EndSearch, shown
 
@@ -82,7 +82,7 @@ class Number(Attribute):
     @property
     def code_count(self) -> int:
         """Number of codes of a value: the steps, and one for skipped nulls."""
-        return self.steps + 1 + (self.nulls == "skip") if self.search is None else MOST_CELLS
+        return self.steps + 1 + (self.nulls == "skip") if self.search is None else MOST_CODES
 
     @property
     def is_whole(self) -> bool:

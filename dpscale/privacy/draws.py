@@ -196,6 +196,16 @@ def total_below(parts: Iterable[Costs]) -> Fraction:
     return Fraction(sum(int(part * COST_UNIT) * number for part, number in parts), COST_UNIT)
 
 
+def cost_units(cost: Fraction) -> int:
+    """Return the least number of units of 2^-160 that a cost needs."""
+    return math.ceil(cost * COST_UNIT)
+
+
+def cost_of_units(units: int) -> Fraction:
+    """Return a number of units of 2^-160 as a cost."""
+    return Fraction(units, COST_UNIT)
+
+
 def _rounded_up(costs: Iterable[Costs]) -> Fraction:
     return Fraction(sum(math.ceil(cost * COST_UNIT) * number for cost, number in costs), COST_UNIT)
 

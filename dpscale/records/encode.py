@@ -20,7 +20,7 @@ from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, numbered
 from dpscale.domain.number import Number
 from dpscale.records.column_values import Numbers, days, numbers
-from dpscale.records.searched import DROPPED, NULL, OUTSIDE, UNPARSABLE, field_name, value_hashes
+from dpscale.records.searched import DROPPED, NULL, OUTSIDE, UNPARSABLE, field_name, value_codes
 
 Codes = NDArray[np.unsignedinteger[Any]]
 # of the codes of rows without a cell, only the smallest of a column is reported
@@ -29,7 +29,8 @@ POLICIES = {OUTSIDE: "outside", UNPARSABLE: "unparsable", NULL: "nulls"}
 
 def code_type(size: int) -> np.dtype[Any]:
     """Return the narrowest unsigned type for the codes of an attribute with `size` cells."""
-    return np.dtype(np.uint8 if size <= 1 << 8 else np.uint16 if size <= 1 << 16 else np.uint32)
+    narrow = np.uint8 if size <= 1 << 8 else np.uint16 if size <= 1 << 16 else np.uint32
+    return np.dtype(narrow if size <= 1 << 32 else np.uint64)
 
 
 def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None) -> Codes:
@@ -40,7 +41,7 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
     attribute : Attribute
     column : pyarrow Array or ChunkedArray, or ndarray
         An ndarray contains cells decoded by `pages`, which are only checked. If the cells of the attribute are not
-        known yet, the codes are hashes of the values, which tell rows apart.
+        known yet, the codes only tell rows apart.
     dropped : ndarray of bool, shape (rows,), optional
         Rows that the domain file drops are set to True; their code is 0. Required if the attribute drops rows.
 
@@ -50,7 +51,9 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
         If the domain refuses a value.
     """
     if attribute.search is not None:
-        return _codes(attribute, value_hashes(attribute, column), dropped)
+        codes, states = value_codes(attribute, column)
+        _codes(attribute, np.minimum(states, 0), dropped)
+        return codes
     if isinstance(column, np.ndarray):
         return column if column.dtype.kind == "u" else _codes(attribute, column, dropped)
     if isinstance(column, pa.ChunkedArray):
@@ -167,7 +170,7 @@ def refusal(domain: Domain, worst: Mapping[str, int]) -> RefusedValue:
 def judged(attribute: Attribute, column: pa.Array) -> Integers:
     """Return the cell of every row of a column; negative where a row has none."""
     if attribute.search is not None:
-        return value_hashes(attribute, column)
+        return np.minimum(value_codes(attribute, column)[1], 0)
     if is_text(column.type) or pa.types.is_decimal(column.type):
         column = column.cast(pa.large_string()).dictionary_encode()
     if pa.types.is_dictionary(column.type):

@@ -8,7 +8,7 @@ valid UTF-8, is a value without an entry.
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,16 +17,16 @@ import numpy as np
 from dpscale.base.arrow import is_text, pa, pc
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Integers, NDArray
-from dpscale.domain.attribute import NULL_LABEL, OUTSIDE_LABEL, Attribute
+from dpscale.domain.attribute import EXACT, NULL_LABEL, OUTSIDE_LABEL, Attribute
 from dpscale.domain.number import Number
 from dpscale.domain.search import EdgeSearch, NodeSearch, ValueSearch
 from dpscale.records.column_values import numbers
 
 DROPPED, OUTSIDE, UNPARSABLE, NULL = -1, -2, -3, -4  # codes of rows without a cell
 VALUE, EMPTY = 0, 1
-LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
+LOWEST, HIGHEST = 1 - (1 << 63), (1 << 63) - 1  # -2^63 is the code of a row without a value
+UNFOUND, EMPTY_TEXT = 1, 2  # codes of texts that cannot be found, and of nulls
 FLOAT_END = float(1 << 63)
-MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +47,28 @@ class Entries:
 
 
 def text_type(attribute: Attribute, kind: pa.DataType) -> str:
-    """Return "text" or "integer"; raise DataError for a column of any other type."""
+    """Return "text" or "integer", "" for a column of nulls; raise DataError for any other type, or other labels."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if is_text(kind) or pa.types.is_null(kind):
+    if pa.types.is_null(kind):
+        return ""
+    if is_text(kind):
         return "text"
+    if isinstance(attribute.search, NodeSearch):
+        raise DataError(f"data column {attribute.name!r}", f"type {kind}", "texts, which are codes of a tree",
+                        "convert the column")  # fmt: skip
     if pa.types.is_integer(kind):
+        _check_labels(attribute)
         return "integer"
     raise DataError(f"data column {attribute.name!r}", f"type {kind}", "texts or integers, whose values are searched",
                     f"change the kind of attributes.{attribute.name}, or convert the column")  # fmt: skip
+
+
+def _check_labels(attribute: Attribute) -> None:
+    """Raise DataError for public values that are texts."""
+    values = attribute.search.values if isinstance(attribute.search, ValueSearch) else ()
+    if values and isinstance(values[0], str):
+        raise DataError(f"data column {attribute.name!r}", "integers, but the domain file lists texts", "one type",
+                        f"write the values of attributes.{attribute.name} as integers")  # fmt: skip
 
 
 def text_entries(attribute: Attribute, column: pa.Array) -> Entries:
@@ -75,7 +89,7 @@ def text_entries(attribute: Attribute, column: pa.Array) -> Entries:
         column = column.combine_chunks()
     text_type(attribute, column.type)
     if not pa.types.is_dictionary(column.type):
-        column = column.cast(pa.large_binary() if is_text(column.type) else pa.large_string()).dictionary_encode()
+        column = (column.cast(pa.large_binary()) if is_text(column.type) else column).dictionary_encode()
     indices = column.indices.cast(pa.int64())
     rows = np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False))
     entries, null = _searchable(attribute, column.dictionary)
@@ -93,9 +107,20 @@ def _searchable(attribute: Attribute, dictionary: pa.Array) -> tuple[pa.Array, N
     texts = _texts(dictionary)
     if isinstance(attribute.search, ValueSearch):
         long = pc.greater(pc.utf8_length(texts), attribute.search.max_length)
+        if pa.types.is_integer(dictionary.type):  # the labels of the domain are exact as floats
+            long = pc.or_(long, _large(dictionary))
         reserved = pc.is_in(texts, value_set=pa.array([OUTSIDE_LABEL, NULL_LABEL], pa.large_string()))
         texts = pc.if_else(pc.or_(long, reserved), pa.scalar(None, pa.large_string()), texts)
     return texts, null
+
+
+def _large(dictionary: pa.Array) -> pa.Array:
+    """Return which integers are too large for labels."""
+    most = EXACT - 2
+    if pa.types.is_unsigned_integer(dictionary.type):
+        return pc.greater(dictionary.cast(pa.uint64()), pa.scalar(most, pa.uint64()))
+    whole = dictionary.cast(pa.int64())
+    return pc.or_(pc.greater(whole, most), pc.less(whole, -most))
 
 
 def _texts(dictionary: pa.Array) -> pa.Array:
@@ -145,8 +170,9 @@ def step_values(attribute: Attribute, column: pa.Array) -> tuple[Integers, Integ
     if parsed is None:
         raise DataError(f"data column {attribute.name!r}", f"type {column.type}", "numbers",
                         f"change the kind of {field_name(attribute)}, or convert the column")  # fmt: skip
-    steps, outside = _inside(attribute, _steps(attribute, parsed.values))
-    states = np.where(outside, _outside_state(attribute), VALUE)
+    steps, beyond = _steps(attribute, parsed.values)
+    steps, outside = _inside(attribute, steps)
+    states = np.where(outside | beyond, _outside_state(attribute), VALUE)
     states[parsed.foreign] = DROPPED if attribute.foreign == "drop" else UNPARSABLE
     states[parsed.missing] = _null_state(attribute)
     if isinstance(attribute, Number) and attribute.nulls == "zero":
@@ -159,17 +185,23 @@ def field_name(attribute: Attribute) -> str:
     return f"{'numbers' if isinstance(attribute, Number) else 'attributes'}.{attribute.name}"
 
 
-def _steps(attribute: Attribute, values: NDArray[Any]) -> Integers:
-    whole = isinstance(attribute, Number)
+def _steps(attribute: Attribute, values: NDArray[Any]) -> tuple[Integers, NDArray[np.bool_]]:
+    """Return the steps of values, and which are beyond 64 bits."""
+    nearest = isinstance(attribute, Number)
     unit = attribute.unit if isinstance(attribute, Number) else _search(attribute).unit
     if values.dtype.kind in "iu" and unit == 1:
-        return values.astype(np.int64)
-    steps = (
-        np.asarray(values, np.float64) * float(1 / unit) if unit < 1 else np.asarray(values, np.float64) / float(unit)
-    )
+        return values.astype(np.int64), np.zeros(len(values), bool)
+    floats = np.asarray(values, np.float64)
+    steps = floats * unit.denominator / unit.numerator
+    beyond = (steps >= FLOAT_END) | (steps < -FLOAT_END)
     bounded = np.clip(steps, -FLOAT_END, np.nextafter(FLOAT_END, 0))
-    below = np.floor(bounded)  # adding one half would round large numbers
-    return (below + (bounded - below >= 0.5) if whole else below).astype(np.int64)
+    below = np.floor(bounded)
+    if nearest:  # adding one half would round large numbers
+        return (below + (bounded - below >= 0.5)).astype(np.int64), beyond
+    edge = below * unit.numerator / unit.denominator  # as the edges of bins, which are compared with the values
+    below -= floats < edge
+    below += floats >= (below + 1) * unit.numerator / unit.denominator
+    return np.clip(below, -FLOAT_END, np.nextafter(FLOAT_END, 0)).astype(np.int64), beyond
 
 
 def _search(attribute: Attribute) -> EdgeSearch:
@@ -196,18 +228,20 @@ def _null_state(attribute: Attribute) -> int:
     return {"drop": DROPPED, "zero": VALUE}.get(attribute.nulls, EMPTY)
 
 
-def value_hashes(attribute: Attribute, column: pa.Array) -> Integers:
-    """Return a 32-bit hash of each row's value, or the negative code of a row that is dropped or refused.
+def value_codes(attribute: Attribute, column: pa.Array) -> tuple[NDArray[np.uint64], Integers]:
+    """Return a 64-bit code of each row's value, and the state of each row.
 
-    The hash distinguishes the rows of a privacy unit. It is not secret and never leaves a task.
+    The codes tell apart all rows of a privacy unit that a search counts differently: numbers have distinct codes, texts
+    a hash. They are not secret and never leave a task.
     """
     if isinstance(attribute.search, ValueSearch | NodeSearch):
         found = text_entries(attribute, column)
-        words = [0 if one is None else zlib.crc32(one.encode()) for one in found.texts.to_pylist()]
-        return _coded(np.array([*words, 0], np.int64)[found.rows], found.states)
+        words = [0 if one is None else _hash(one) for one in found.texts.to_pylist()]
+        codes, none = np.array([*words, UNFOUND], np.uint64)[found.rows], EMPTY_TEXT
+        return np.where(found.states == EMPTY, np.uint64(none), codes), found.states
     steps, states = step_values(attribute, column)
-    return _coded(((steps.view(np.uint64) * MIX) >> np.uint64(32)).astype(np.int64), states)
+    return np.where(states == EMPTY, np.uint64(1 << 63), steps.view(np.uint64)), states
 
 
-def _coded(hashes: Integers, states: Integers) -> Integers:
-    return np.where(states < 0, states, np.where(states == EMPTY, 0, hashes))
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -264,10 +264,9 @@ def test_compare_refuses_unnamed_data_of_several_tables(finished, tmp_path):
         assert "expected NAME=PATH, where NAME is persons, orders" in refused.stderr
 
 
-# tests/pipelines/test_killed.py runs the script on one table, tests/runs/test_stages.py its stages in processes
-@pytest.mark.parametrize(
-    "finished", [pytest.param("one table", marks=pytest.mark.slow), "several tables"], indirect=True
-)
+# tests/pipelines/test_killed.py and tests/discovery/test_runs.py run the script on one table
+@pytest.mark.slow
+@pytest.mark.parametrize("finished", ["one table", "several tables"], indirect=True)
 def test_plain_steps_run_job(finished, tmp_path):
     """`pipelines/steps.py` runs each stage in a process of its own."""
     script = Path(__file__).parents[2] / "pipelines" / "steps.py"

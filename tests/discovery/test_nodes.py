@@ -86,3 +86,9 @@ def test_found_codes_are_cells(tmp_path):
     assert abs(counts["(outside)"] - (codes == "Z").sum()) < 200
     found = json.loads((release.path / "domain/searches.json").read_text())["code"]["found"]
     assert {one["code"] for one in found} >= {"A", "A0", "A01", "A02", "B", "B0", "B01", "C"}
+
+
+def test_leading_zeros_of_a_file_are_kept(tmp_path):
+    tree = read_tree(Domain.read(write_tree(tmp_path, [("01", "011", "0111"), ("01", "012", "0121")]))["code"])
+    assert tree.codes == ["0111", "0121"]
+    assert [one.code for one in tree.children(0, 2, 1)] == ["01"]

@@ -456,3 +456,73 @@ def test_plain_steps(tmp_path):
     steps = Path(__file__).parents[2] / "pipelines/steps.py"
     subprocess.run([sys.executable, steps, tmp_path / "job.toml", tmp_path / "run"], check=True, capture_output=True)
     assert dp.Release.open(tmp_path / "run").domain["city"].size >= 4
+
+
+@pytest.mark.parametrize("name", ["commit", "publish", "_mark"])
+def test_a_kill_at_the_end_of_the_stage_is_resumed(tmp_path, monkeypatch, name):
+    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    owner = Ledger if name != "_mark" else type(run)
+    real, calls = getattr(owner, name), []
+
+    def killed(self, *arguments, **changes):
+        if name == "_mark" and changes.get("state") != "done":
+            return real(self, *arguments, **changes)
+        found = None if name == "_mark" else real(self, *arguments)
+        if not calls:
+            calls.append(arguments)
+            raise KeyboardInterrupt
+        return real(self, *arguments, **changes) if name == "_mark" else found
+
+    monkeypatch.setattr(owner, name, killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_stages(run, only="discover")
+    before = (run.path / "domain/searches.json").read_bytes()
+    run_stages(open_run(run.path))
+    assert (run.path / "domain/searches.json").read_bytes() == before
+    assert [row["state"] for row in releases_in(tmp_path)] == ["released", "released"]
+
+
+def test_a_unit_with_different_rows_in_files_counts_the_same_on_every_scheduler(tmp_path):
+    frame = pd.DataFrame({
+        "person": np.repeat(np.arange(2000), 2),
+        "city": np.tile(["plumless", "buckeroo"], 2000),
+        "sex": "f",
+    })  # fmt: skip
+    domain = {"attributes": {"city": {"kind": "discover"}, "sex": {"kind": "categories", "values": ["f", "m"]}}}
+    found, workload = [], [{"family": "marginal", "attributes": [["city"]]}]
+    unit = {"privacy_unit": "person", "max_rows_per_unit": 1}
+    for scheduler in ("synchronous", "threads"):
+        engine = {"scheduler": scheduler}
+        job = write_job(tmp_path / scheduler, frame, domain, engine=engine, workload=workload, data=unit)
+        found.append(dp.run(job, run_dir=tmp_path / scheduler / "run").found("city").cell.tolist())
+    assert found[0] == found[1] == ["buckeroo", "plumless"]
+
+
+def test_an_ended_run_reports_the_charge_of_the_searches(tmp_path):
+    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    run_stages(run, only="discover")
+    found = end(open_run(run.path))
+    assert found["charged"] is None
+    assert found["searches"]["release"].endswith("-domain")
+
+
+def test_a_charged_run_is_not_removed(tmp_path, monkeypatch):
+    from dpscale.base.errors import BudgetError
+    from dpscale.runs.stages import budget
+    from dpscale.runs.stages.runner import remove_on_error
+
+    def fail(*_):
+        raise BudgetError("privacy.ledger", "a failure after the charge", "none", "none")
+
+    monkeypatch.setattr(budget, "record_ledger_link", fail)
+    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    with pytest.raises(BudgetError, match="a failure"), remove_on_error(run):
+        run_stages(run, only="discover")
+    assert (run.path / "secret.key").exists()
+
+
+def test_names_with_punctuation(tmp_path):
+    domain = {"attributes": {"a: b": {"kind": "discover", "from": "city", "nulls": "drop"}}}
+    release = dp.run(write_job(tmp_path, domain=domain, workload=[{"family": "marginal", "degree": 1}]),
+                     run_dir=tmp_path / "run")  # fmt: skip
+    assert "Berlin" in release.domain["a: b"].values

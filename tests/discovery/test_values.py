@@ -10,7 +10,7 @@ import pytest
 import dpscale as dp
 from dpscale.discovery.value_counts import SHARDS, ValueCounts, merge
 from dpscale.domain import Domain
-from dpscale.records.searched import DROPPED, EMPTY, NULL, VALUE, step_values, text_entries, value_hashes
+from dpscale.records.searched import DROPPED, EMPTY, NULL, OUTSIDE, VALUE, step_values, text_entries, value_codes
 from dpscale.runs.searches.values import shard_ranges
 from tests.discovery.small import write_frame
 
@@ -64,7 +64,7 @@ def test_texts_that_cannot_be_found_have_no_entry():
 def test_nulls_follow_the_domain_file(nulls, state):
     for column in (pa.array(["a", None]), pa.array([1, None]), pa.array(["a", None]).dictionary_encode()):
         assert text_entries(attribute_of(nulls=nulls), column).states.tolist() == [VALUE, state]
-    assert value_hashes(attribute_of(nulls="drop"), pa.array(["a", None])).tolist()[1] == DROPPED
+    assert value_codes(attribute_of(nulls="drop"), pa.array(["a", None]))[1].tolist()[1] == DROPPED
 
 
 def test_steps_are_those_of_the_domain_file():
@@ -76,7 +76,7 @@ def test_steps_are_those_of_the_domain_file():
     bins = Domain.from_dict({"attributes": {"a": {"kind": "bins", "edges": "private", "step": 0.5}}})["a"]
     steps, states = step_values(bins, column)
     assert steps.tolist()[:3] == [2, 2, -14]
-    assert states.tolist() == [VALUE, VALUE, VALUE, NULL, VALUE, VALUE]
+    assert states.tolist() == [VALUE, VALUE, VALUE, NULL, OUTSIDE, OUTSIDE]
     texts, states = step_values(number_of(low=0, high="private", unparsable="drop"), pa.array(["12", "x", "3.5"]))
     assert (texts[0], texts[2]) == (12, 4)
     assert states.tolist() == [VALUE, DROPPED, VALUE]

@@ -362,6 +362,7 @@ def first_release(cap: Cap, kind: str, share: float, chance: float) -> FailingRe
     return FailingRelease.of(base, Fraction(chance) * Fraction(cap.delta))
 
 
+@pytest.mark.slow
 def test_search_detects_planted_rules() -> None:
     cap = Cap(1.0, 1e-6)
     first = first_release(cap, "gaussian", 0.5, 0.5)

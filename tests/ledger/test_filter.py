@@ -21,7 +21,6 @@ from scipy.special import ndtr
 from dpscale.ledger.account import Cap
 from dpscale.privacy.accounting import Cost, Spending
 from dpscale.privacy.conversion import gdp_mu, pure_of_mu
-from tests.selection import mostly_slow
 
 Array = NDArray[np.float64]
 INTERPOLATED = 1e-3  # linear between points of a convex curve: a little above it
@@ -166,7 +165,8 @@ def test_two_adaptive_releases_stay_within_cap(cap: Cap, kind: str, share: float
     assert worst_delta_of_two(ledger_rule(cap), first, cap.epsilon) <= cap.delta * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("cap", mostly_slow(CAPS, CAPS[:1]), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("cap", CAPS, ids=str)
 def test_three_adaptive_releases_stay_within_cap(cap: Cap) -> None:
     for kind, share in FIRST[:3]:
         first = first_release(ledger_rule(cap), kind, share)

@@ -128,6 +128,7 @@ def test_error_decreases_with_budget():
     assert errors[2] < 0.05
 
 
+@pytest.mark.slow
 def test_same_secret_gives_same_decisions():
     one, other = (run_decisions(make_plan())[0] for _ in range(2))
     assert [decision.to_dict() for decision in one] == [decision.to_dict() for decision in other]

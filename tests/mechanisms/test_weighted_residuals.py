@@ -255,6 +255,7 @@ def is_standard_normal(z):
     )
 
 
+@pytest.mark.slow
 def test_answers_are_unbiased_with_stated_variance():
     joint = Workload(FOUR).add("affine", attributes=[("a", "b")]).add("prefix", degree=2)
     for workload in (SEVERAL, joint):

@@ -96,7 +96,7 @@ def test_report_rows_and_published_tables(release):
     assert done.exit_code == 0
 
 
-@pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes"], {"processes"}))
+@pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes"], {"threads"}))
 def test_engines_give_the_same_bytes(tmp_path, scheduler):
     workload = [{"family": "sum", "of": "pay", "degree": 2}, {"family": "mean", "of": "wait", "degree": 1}]
     first = dp.run(write_job(tmp_path, workload), run_dir=tmp_path / "one")
@@ -190,7 +190,7 @@ def test_statistics_that_were_not_measured_are_refused(release):
         release.ratio("pay", "pay")
 
 
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize("scheduler", mostly_slow(["synchronous", "threads"], {"threads"}))
 def test_sums_beyond_32_bits_are_exact_in_several_tasks(tmp_path, scheduler):
     """Each file's sum exceeds 2^32 steps, although it has few rows."""
     domain = make_domain({"pay": {"low": 0, "high": 1_000_000}})

@@ -208,7 +208,7 @@ def test_domain_of_all_kinds_round_trip():
     assert [rule.names for rule in domain.rules] == [("town", "region"), ("income", "size")]
 
 
-@pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes"], {"processes"}))
+@pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes"], {"threads"}))
 def test_run_and_synthetic_rows_of_all_kinds(table, scheduler, tmp_path):
     folder, frame = table
     (tmp_path / "d.toml").write_text("reviewed = true\n" + TOWNS)

@@ -107,7 +107,7 @@ ALPHABET = [*(bytes([byte]) for byte in b'"\\{}[],:-+.019eEuna \t\r\x00\x1f\x7f\
             b"Infinity", b"\\u", b"d83d", b'"a":', b"1e5", b"-0", b"01"]  # fmt: skip
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(row=OBJECTS, style=st.sampled_from(STYLES), changes=st.lists(
     st.tuples(st.floats(0, 1), st.integers(0, 2), st.sampled_from(ALPHABET)), max_size=3))  # fmt: skip
 def test_lines_are_accepted_as_by_the_json_module(tmp_path_factory, row, style, changes):

@@ -56,12 +56,13 @@ def tail(distance: int, variance: int) -> float:
 def additive_delta(noise: Fields, rows: int) -> float:
     """Return the largest probability that a value of one unit alone passes the threshold."""
     threshold, step, variance = (int(noise[name]) for name in ("threshold", "multiplier", "variance"))
-    passing = [tail(threshold - step * own, variance) for own in range(1, rows + 1)]
+    passing = [tail(threshold - step * own, variance) for own in range(1, min(rows, MOST_SPLIT) + 1)]
     if max(passing) >= 1:
         return 1.0
     losses = [-math.log1p(-one) for one in passing]
-    if rows > MOST_SPLIT:
-        return -math.expm1(-max(loss / (at + 1) for at, loss in enumerate(losses)) * rows)
+    if rows > MOST_SPLIT:  # a lower bound of the largest δ: equal parts of any size
+        whole = -math.log1p(-tail(threshold - step * rows, variance))
+        return -math.expm1(-max(whole, *(loss * (rows // (at + 1)) for at, loss in enumerate(losses))))
     best = [0.0]
     for total in range(1, rows + 1):
         best.append(max(losses[own - 1] + best[total - own] for own in range(1, total + 1)))

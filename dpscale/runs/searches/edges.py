@@ -11,6 +11,7 @@ import numpy as np
 from dpscale.base.numerics import Integers, Words
 from dpscale.discovery.edges import EdgePlan, TreeMeasurement, found_edges, measure_tree
 from dpscale.discovery.step_counts import NodeRequest, count_steps
+from dpscale.discovery.threshold import search_draw
 from dpscale.domain.attribute import Attribute
 from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
 
@@ -20,6 +21,8 @@ LEVELS = 16  # levels that a pass counts below many nodes, at most
 
 def plan(attribute: Attribute, terms: SearchTerms) -> EdgePlan:
     """Return the measurement of a dyadic tree."""
+    search_draw(terms.share, terms.rows_per_unit, f"the bins of {attribute.name}")  # raises what a round would raise
+    search_draw(terms.share / 10**6, terms.rows_per_unit, f"the bins of {attribute.name}")
     return EdgePlan(attribute, terms.share, terms.rows_per_unit)
 
 

@@ -114,14 +114,15 @@ def _spent(run: Run) -> dict[str, Any]:
         if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
             run.stages["measure"].call("publish_finished", run)
             entry = ledger_entry(run)
-        return {"charged": entry}
+        searches = ledger_entry(run, search_release(run))
+        return {"charged": entry, **({"searches": searches} if searches else {})}
     except (BudgetError, *UNREADABLE) as error:
         return {"charged": run.manifest["privacy"], "ledger": str(error)}
 
 
-def ledger_entry(run: Run) -> dict[str, Any] | None:
-    """Return the state and cost of the run's release on its ledger; None if it was never charged."""
-    dataset, release = ledger_dataset(run), ledger_release(run)
+def ledger_entry(run: Run, release: str | None = None) -> dict[str, Any] | None:
+    """Return the state and cost of a release on the ledger, by default the run's; None if it was never charged."""
+    dataset, release = ledger_dataset(run), release or ledger_release(run)
     return next((one for one in dataset.get("releases", ()) if one["release"] == release), None)
 
 
@@ -176,7 +177,7 @@ def remove_on_error(run: Run) -> Iterator[None]:
 def _remove_directory(run: Run) -> None:
     """Remove the content of a run directory unless the ledger contains the run or another process works in it."""
     with run.locked():
-        if run.manifest["privacy"] is not None or run.manifest.get("discovery") or ledger_entry(run) is not None:
+        if run.manifest["privacy"] is not None or any(ledger_entry(run, name) for name in (None, search_release(run))):
             return
         for secret in run.path.rglob(SECRET):
             destroy_secret(secret)
