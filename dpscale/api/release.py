@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscale.answers.tables import Answered, framed
+from dpscale.answers.unit_counts import in_order
 from dpscale.api.statistics import ReleaseStatistics
+from dpscale.base.arrow import pq
 from dpscale.base.display import glance
-from dpscale.base.errors import DomainError, JobError
+from dpscale.base.errors import DomainError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.reconstruction.base import Estimates
@@ -21,6 +24,7 @@ from dpscale.runs.directory import Run
 from dpscale.runs.estimates import estimates_of, graphical_model_of
 from dpscale.runs.opening import open_run
 from dpscale.runs.searches import summarize_searches
+from dpscale.storage.files import read_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -90,6 +94,37 @@ class Release(ReleaseStatistics):
     @property
     def domain(self) -> Domain:
         return self._run.table.domain
+
+    def units(self, attributes: Sequence[str]) -> DataFrame:
+        """Return the estimated numbers of distinct privacy units by cell.
+
+        A unit counts once in each cell that has one of its rows, of those within the contribution bound, so the numbers
+        of a smaller set are not sums of those of a larger one.
+
+        Parameters
+        ----------
+        attributes : sequence of str
+            A set of a workload part with `count = "units"`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With a column for each attribute, and `estimate`, `std_error`, `low` and `high` (95 %).
+
+        Raises
+        ------
+        PlanError
+            If the units of this set were not counted.
+        """
+        run, names = self._run.table, [attributes] if isinstance(attributes, str) else list(attributes)
+        ordered = run.domain.ordered(names)
+        recorded = json.loads(read_text(run.path / "units/units.json")) if run.unit_counts else []
+        files = {tuple(one["attributes"]): one["file"] for one in recorded}
+        if ordered not in files:
+            raise PlanError("units", f"the units by {', '.join(names) or 'no attribute'}", "sets of the workload with"
+                            ' count = "units"', "add a part with this set")  # fmt: skip
+        table = pq.read_table(run.path / "units" / files[ordered])
+        return in_order(table, run.domain, names).to_pandas()
 
     def found(self, name: str) -> DataFrame:
         """Return the cells of an attribute that a search found, with the estimates of the search.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -18,6 +19,7 @@ from dpscale.domain import Domain
 from dpscale.job.data import Data
 from dpscale.job.search_budget import SearchBudget, search_budget
 from dpscale.job.sections import (
+    BELOW_ONE,
     PREDICATES,
     DiscoverTable,
     EngineSettings,
@@ -27,11 +29,13 @@ from dpscale.job.sections import (
     Privacy,
     ReconstructTable,
     SynthesizeTable,
+    UnitsTable,
     warn_of_old_names,
 )
 from dpscale.ledger.location import resolved
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem
+from dpscale.privacy.accounting import Budget
 from dpscale.reconstruction import (
     RECONSTRUCTIONS,
     distribution,
@@ -43,7 +47,7 @@ from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
-from dpscale.workload import Workload, WorkloadPart, family_distribution, family_named, family_names
+from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution, family_named, family_names
 from dpscale.workload.sums import OTHERS, SUM
 
 
@@ -60,6 +64,7 @@ class TableJob(Settings):
     output: Output = Output()
     synthesize: SynthesizeTable | None = None
     discover: DiscoverTable | None = None
+    units: UnitsTable | None = None
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> TableJob:
@@ -176,8 +181,47 @@ class TableJob(Settings):
 
         `declared` is the domain of the job if that of the workload has the cells that a search has found.
         """
-        budget = self.search_budget(declared or workload.domain).remaining
+        budget = self.row_budget(declared or workload.domain)
         return PlanningProblem(workload, budget, self.data.max_rows_per_unit or 1)
+
+    def row_budget(self, domain: Domain) -> Budget:
+        """Return the budget of the measurements of rows: what searches and numbers of units leave."""
+        whole, share = self.search_budget(domain).remaining, self._unit_share(domain)
+        return replace(whole, amount=whole.amount * (1 - share) * BELOW_ONE) if share else whole
+
+    def unit_budget(self, domain: Domain) -> Budget:
+        """Return the budget of the numbers of distinct units."""
+        whole = self.search_budget(domain).remaining
+        return replace(whole, amount=whole.amount * self._unit_share(domain))
+
+    def _unit_share(self, domain: Domain) -> float:
+        units = self.unit_workload(domain)
+        if units is None:
+            return 0.0
+        if self.units is not None and self.units.share is not None:
+            return self.units.share
+        sets, rows = (sum(len(part.sets) for part in one.parts) for one in (units, self.build_workload(domain)))
+        return sets / (sets + rows)
+
+    def unit_workload(self, domain: Domain) -> Workload | None:
+        """Return the sets whose distinct units are counted; None if there are none.
+
+        Raises JobError without a privacy unit, or for another family than marginal.
+        """
+        parts = [part for part in self.workload if part.count == "units"]
+        if not parts:
+            return None
+        if self.data.privacy_unit is None:
+            raise JobError("workload.count", "'units', but the unit is a row", "rows", "set data.privacy_unit and"
+                           " max_rows_per_unit, or leave it out")  # fmt: skip
+        workload = Workload(domain)
+        for part in parts:
+            if part.family != MARGINAL.name or part.given or part.record_weight or isinstance(part.weight, list):
+                raise JobError("workload.count", f"'units' for family {part.family!r}, or with other keys",
+                               f"family {MARGINAL.name} with degree or attributes, and one weight",
+                               "leave it out")  # fmt: skip
+            workload.add(part.family, part.degree, part.attributes, part.weight)
+        return workload
 
     def search_budget(self, domain: Domain) -> SearchBudget:
         """Return the part of the budget for the searches of a domain, and the rest."""
@@ -194,7 +238,10 @@ class TableJob(Settings):
         """Return the workload over a domain."""
         workload = Workload(domain)
         for part in self.workload:
-            _add(workload, part)
+            if part.count != "units":
+                _add(workload, part)
+        if not workload.parts:
+            raise JobError("workload", "numbers of units only", "a family of rows beside them", "add one")
         if self.output.joint:
             for built in workload.parts:
                 _check_joint(built, self.output.max_rows)
@@ -346,5 +393,6 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
                 "output": Output,
                 "synthesize": SynthesizeTable,
                 "discover": DiscoverTable,
+                "units": UnitsTable,
             }[part]
     return sorted(model.model_fields)

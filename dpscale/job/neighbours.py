@@ -239,6 +239,9 @@ def table_job(job: CompositeJob, protects: NeighbourRelation, name: str, folder:
     for section in ("reconstruct", "synthesize", "output"):
         if (own := getattr(one, section)) is not None:
             content[section] = {**content.get(section, {}), **own.model_dump(exclude_unset=True)}
+    if any(part.get("count") == "units" for part in workload):
+        raise JobError(f"tables.{name}.workload", "count = 'units' in a job of several tables", "numbers of rows",
+                       "count the units in a job of this table alone")  # fmt: skip
     return TableJob.parse(content, folder)
 
 

@@ -192,6 +192,7 @@ class Part(Settings):
     numeric: list[str] | None = None
     conditions: list[str] | None = None
     record_weight: str | None = None
+    count: Literal["rows", "units"] | None = None
     label: str | None = Field(None, pattern=LABEL)
 
     @model_validator(mode="after")
@@ -304,6 +305,12 @@ class DiscoverTable(Settings):
 
     share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.05
     delta: Delta | None = None
+
+
+class UnitsTable(Settings):
+    """Budget of the numbers of distinct units: `share` of what remains after searches; default: by numbers of sets."""
+
+    share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
 
 
 class Output(Settings):

@@ -130,6 +130,11 @@ class TableRun(Run):
         return "domain.toml" if self.domain is self.declared else FOUND
 
     @property
+    def unit_counts(self) -> Workload | None:
+        """Sets whose distinct units are counted; None if there are none."""
+        return self.job.unit_workload(self.domain)
+
+    @property
     def discovery(self) -> Sequence[Attribute] | None:
         """Attributes whose cells are searched; None if all cells are public."""
         return self.declared.searches or None
@@ -142,9 +147,9 @@ class TableRun(Run):
 
     @property
     def spent(self) -> Cost:
-        """Cost of the searches and of the measurements."""
-        searches = (self.manifest.get("discovery") or {}).get("cost")
-        return self.measurements.spent + Cost.from_dict(searches) if searches else self.measurements.spent
+        """Cost of the searches, of the numbers of units and of the measurements."""
+        others = [(self.manifest.get(name) or {}).get("cost") for name in ("discovery", "units")]
+        return sum((Cost.from_dict(one) for one in others if one), self.measurements.spent)
 
     def write_domain(self, found: Domain) -> None:
         """Write the domain with the cells that were found; what followed from the assumed cells is forgotten."""

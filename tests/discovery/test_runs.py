@@ -374,7 +374,7 @@ def test_evidence_recomputes_the_searches(bundle, tmp_path):
     assert check_bundle(bundle)["own_scripts"]
     alone = subprocess.run([sys.executable, "-I", str(bundle / "search_costs.py")], capture_output=True, text=True)
     assert alone.returncode == 0, alone.stdout + alone.stderr
-    assert "correct" in alone.stdout
+    assert "are correct" in alone.stdout
 
 
 def forged(bundle, folder, change):

@@ -47,8 +47,8 @@ def redacted(value: Any, key: str = "") -> Any:
 FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/3"
 SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 SEARCHED = "dpscale-evidence/4"  # format of a run that found cells which are not public
-SEARCH_SCRIPT, SEARCH_FILE = "search_costs.py", "searches.json"
-PUBLIC = ("domain", "plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
+SEARCH_SCRIPT, SEARCH_FILE, UNIT_FILE = "search_costs.py", "searches.json", "units.json"
+PUBLIC = ("domain", "units", "plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
         "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
 TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes",
@@ -104,7 +104,7 @@ def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
         "run-files.json": file_hashes(run, PUBLIC),
         "selftest.json": {"passed": all(one["passed"] for one in selftest), "checks": selftest},
         "versions.json": {
-            "format": SEARCHED if _searched(run) else FORMAT,
+            "format": SEARCHED if _searched(run) or _unit_counted(run) else FORMAT,
             "made": now(),
             "run": run.manifest["versions"],
             "bundle": versions(),
@@ -189,16 +189,23 @@ def _shown(kind: str, cost: float) -> Fields:
 def _texts(run: Run) -> dict[str, bytes]:
     """Return the readable files and the scripts."""
     searched = _searched(run)
-    names = [*SCRIPTS, SEARCH_SCRIPT] if searched else SCRIPTS
+    names = [*SCRIPTS, SEARCH_SCRIPT] if searched or _unit_counted(run) else SCRIPTS
     scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in names}
     if searched:
         scripts[SEARCH_FILE] = read_bytes(searched[0].path / SEARCHES)
+    for table in _unit_counted(run):
+        scripts[UNIT_FILE] = read_bytes(table.path / "units" / UNIT_FILE)
     return scripts | {"README.md": README.encode(), "job.toml": tomli_w.dumps(_job(run)).encode()} | _domains(run)
 
 
 def _searched(run: Run) -> list[Any]:
     """Return the runs of tables whose cells were searched."""
     return [table for table in run.tables.values() if table.discovery]
+
+
+def _unit_counted(run: Run) -> list[Any]:
+    """Return the runs of tables whose distinct units were counted."""
+    return [table for table in run.tables.values() if table.unit_counts]
 
 
 def _job(run: Run) -> Fields:
@@ -254,6 +261,7 @@ The claims in this folder can be checked without the data and without dpscale:
 | `ledger.json` | the ledger's entries of the dataset, with their hash chain |
 | `checklist.json` | questions after NIST SP 800-226, answered from the run |
 | `searches.json` | searches for cells that are not public, if there are any: noise, thresholds and results |
+| `units.json` | numbers of distinct units, if there are any: the noise of each set |
 | `job.toml` | the job, without paths and addresses |
 | `domain.toml`, or `domain.TABLE.toml` of several tables | the domain |
 | `run-files.json` | SHA-256 of plans, measurements, answers and synthetic rows in the run directory |

@@ -69,6 +69,7 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
     ),
     "dpscale-evidence/4": (),
 }  # fmt: skip
+EXTRA = ("searches.json", "units.json")  # of format 4
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
           "run-files.json", "versions.json", "job.toml")  # fmt: skip
 
@@ -196,7 +197,7 @@ def _hashes(folder: Path) -> Fields:
         raise _wrong(folder, f"lacks {lacking[0]!r}")
     if form not in SCRIPTS:
         raise _wrong(folder, "has a format that this version cannot read")
-    known = {*NEEDED, *SCRIPTS[form], "README.md", *(["searches.json"] if "search_costs.py" in SCRIPTS[form] else [])}
+    known = {*NEEDED, *SCRIPTS[form], "README.md", *(EXTRA if "search_costs.py" in SCRIPTS[form] else ())}
     if unknown := sorted(
         name for name in set(listed) - known if not (name.startswith("domain.") and name.endswith(".toml"))
     ):

@@ -340,7 +340,7 @@ def _checklist(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Ite
     fixed = [{**row, "answer": None} if row["question"] in derived else row for row in rows if "component" not in row]
     form = files["versions"]["format"]
     if (
-        chained(fixed) != CONSTANTS[SEARCHED if form == SEARCHED else form in OLD]
+        chained(fixed) not in (CONSTANTS[form in OLD], form == SEARCHED and CONSTANTS[SEARCHED])
         or len(answers) != len(rows)
         or len(rows) - len(fixed) != (sum(bool(own) for own, _ in expected))
     ):

@@ -1,4 +1,4 @@
-"""Recompute the cost of searches for cells that are not public: python search_costs.py [FOLDER]; exit code 1 if wrong.
+"""Recompute the cost of searches and of numbers of units: python search_costs.py [FOLDER]; exit code 1 if wrong.
 
 The script uses only the standard library and is part of a bundle whose run had a stage `discover`, beside recompute.py.
 searches.json has the noise of every search. The ledger's entry NAME-domain must cover their costs, for units of k rows:
@@ -9,7 +9,8 @@ searches.json has the noise of every search. The ledger's entry NAME-domain must
     nodes    the same for each level of the tree
     edges    the largest sum of m²k²/(v − 8) over the measured nodes of a path from the root to a node
 
-Both entries together must be within ε and δ of the job.
+units.json has the noise of numbers of distinct units, with the entry NAME-units: a unit counts once in at most k cells
+of a set, so μ² = m²k/(v − 8) of each set, or ε = mk/s. All entries together must be within ε and δ of the job.
 """
 
 from __future__ import annotations
@@ -93,56 +94,87 @@ def cost_of(search: Fields, rows: int) -> tuple[Fraction, float]:
 
 
 def faults(folder: str | Path) -> list[str]:
-    """Return the claims about the searches that fail; none if all are correct."""
-    names = ("searches", "draws", "ledger", "events", "run-files")
+    """Return the claims about searches and numbers of units that fail; none if all are correct."""
+    names = ("draws", "ledger", "run-files")
     files = {name: json.loads((Path(folder) / f"{name}.json").read_text("utf-8")) for name in names}
     rows = int(files["draws"]["components"][0]["rows_per_unit"])
     releases = {row["release"]: row for row in files["ledger"]["releases"]}
-    own, table = (releases.get(files["draws"]["release"] + end) for end in ("-domain", ""))
-    if own is None or table is None:
-        return ["the searches are not on the ledger"]
-    costs = [cost_of(one, rows) for one in files["searches"].values()]
+    found, entries = list[str](), [releases.get(files["draws"]["release"])]
+    for name, end, place in (("searches", "-domain", "domain"), ("units", "-units", "units")):
+        if not (path := Path(folder) / f"{name}.json").exists():
+            continue
+        content, entry = json.loads(path.read_text("utf-8")), releases.get(files["draws"]["release"] + end)
+        entries.append(entry)
+        if entry is None:
+            return [f"the {name} are not on the ledger"]
+        costs = [cost_of(one, rows) for one in content.values()] if name == "searches" else unit_costs(content, rows)
+        found += _charge_faults(name, entry["cost"], costs)
+        if files["run-files"].get(f"{place}/{name}.json") != hashlib.sha256(path.read_bytes()).hexdigest():
+            found.append(f"{name}.json differs from the file of the run")
+        files[name] = content
+    own = [one for one in entries if one is not None]
+    return found + (list(_job_faults(Path(folder), files, own)) if tomllib is not None else [])
+
+
+def unit_costs(sets: list[Fields], rows: int) -> list[tuple[Fraction, float]]:
+    """Return the cost of the numbers of distinct units of each set: a unit is in at most `rows` cells, once in each."""
+    found = []
+    for one in sets:
+        if "laplace" in one:
+            epsilon = Fraction(int(one["multiplier"]) * rows, int(one["laplace"]))
+            found.append((epsilon, 0.0))
+        else:
+            found.append((Fraction(int(one["multiplier"]) ** 2 * rows, int(one["variance"]) - SMOOTHING), 0.0))
+    return found
+
+
+def _charge_faults(name: str, cost: Fields, costs: list[tuple[Fraction, float]]) -> Iterator[str]:
+    """Yield a fault if draws cost more than was charged, or if their noise is larger than what was charged."""
     squared, delta = sum((one for one, _ in costs), Fraction(0)), sum(one for _, one in costs)
-    found = list(_charge_faults(own["cost"], squared, delta, files["searches"]))
-    digest = hashlib.sha256((Path(folder) / "searches.json").read_bytes()).hexdigest()
-    if files["run-files"].get("domain/searches.json") != digest:
-        found.append("searches.json differs from the file of the run")
-    return found + (list(_job_faults(Path(folder), files, own, table)) if tomllib is not None else [])
-
-
-def _charge_faults(cost: Fields, squared: Fraction, delta: float, searches: Fields) -> Iterator[str]:
-    """Yield a fault if the searches cost more than was charged, or if their noise is larger than what was charged."""
-    paid, added = Fraction(cost.get("gaussian") or 0), float(Fraction(cost.get("delta") or 0))
+    paid, added = (
+        Fraction(cost.get("gaussian") or 0) + Fraction(cost.get("pure") or 0),
+        float(Fraction(cost.get("delta") or 0)),
+    )
     if squared > paid * Fraction(1 + 1e-12):
-        yield f"the searches cost {float(squared):.9g}, but {float(paid):.9g} was charged"
+        yield f"the {name} cost {float(squared):.9g}, but {float(paid):.9g} was charged"
     if squared < LEAST * paid:
-        yield f"the searches cost only {float(squared / paid):.3g} of the charge"
+        yield f"the {name} cost only {float(squared / paid):.3g} of the charge"
     if delta > added * (1 + ROUNDING):
-        yield f"the searches have an additive δ of {delta:.9g}, but {added:.9g} was charged"
-    if wrong := [name for name, one in searches.items() if one["measurement"]["attribute"] != name]:
-        yield f"searches.json has the search of another attribute under {wrong[0]}"
+        yield f"the {name} have an additive δ of {delta:.9g}, but {added:.9g} was charged"
 
 
-def _job_faults(folder: Path, files: Fields, own: Fields, table: Fields) -> Iterator[str]:
+def _job_faults(folder: Path, files: Fields, entries: list[Fields]) -> Iterator[str]:
     """Yield differences from the job and the domain."""
     job, domain = (tomllib.loads((folder / name).read_text("utf-8")) for name in ("job.toml", "domain.toml"))
-    if list(domain.get("discovered", [])) != list(files["searches"]):
+    searches = files.get("searches", {})
+    if list(domain.get("discovered", [])) != list(searches):
         yield "domain.toml and searches.json name different attributes"
-    if own.get("unit") != table.get("unit") or own.get("relation") != table.get("relation"):
-        yield "the searches and the release protect different units"
-    privacy, costs = job["privacy"], (own["cost"], table["cost"])
+    if wrong := [name for name, one in searches.items() if one["measurement"]["attribute"] != name]:
+        yield f"searches.json has the search of another attribute under {wrong[0]}"
+    if len({(one.get("unit"), one.get("relation")) for one in entries}) > 1:
+        yield "the entries of the release protect different units"
+    privacy, costs = job["privacy"], [one["cost"] for one in entries]
+    if privacy.get("epsilon") is not None and privacy.get("delta") is None:
+        if sum(Fraction(one.get("pure") or 0) for one in costs) > Fraction(privacy["epsilon"]) * Fraction(1 + WITHIN):
+            yield "the entries of the release cost more than the epsilon of job.toml"
+        return
     squared = sum((Fraction(one.get("gaussian") or 0) for one in costs), Fraction(0))
     if squared > budget(privacy) * Fraction(1 + WITHIN):
-        yield "the searches and the release cost more than the budget of job.toml"
+        yield "the entries of the release cost more than the budget of job.toml"
     if privacy.get("epsilon") is not None:
-        left = privacy["delta"] - float(Fraction(own["cost"].get("delta") or 0))
+        left = privacy["delta"] - float(sum(Fraction(one.get("delta") or 0) for one in costs))
         mu = math.sqrt(squared)
         if left <= 0 or min_epsilon(lambda epsilon: delta_of_mu(mu, epsilon), left) > privacy["epsilon"] * (1 + WITHIN):
-            yield "the searches and the release have a larger epsilon than job.toml at its delta"
+            yield "the entries of the release have a larger epsilon than job.toml at its delta"
 
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     wrong = faults(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent)
-    print(*(f"FAULT: {one}" for one in wrong) if wrong else ["all claims about the searches are correct"], sep="\n")
+    print(
+        *(f"FAULT: {one}" for one in wrong)
+        if wrong
+        else ["all claims about searches and numbers of units are correct"],
+        sep="\n",
+    )
     sys.exit(1 if wrong else 0)

@@ -79,6 +79,11 @@ def search_release(run: Run) -> str:
     return f"{run.manifest['release']}-domain"
 
 
+def unit_release(run: Run) -> str:
+    """Return the release id of a run's numbers of distinct units on the ledger."""
+    return f"{run.manifest['release']}-units"
+
+
 def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: bool = True, name: str = "privacy") -> str:
     """Reserve the whole cost before the first draw and return the release's state; a repeated charge costs nothing.
 

@@ -69,13 +69,14 @@ def read_names(run: TableRun) -> list[str]:
     """Return the attributes whose columns are read: those of the workload and those that are searched."""
     used = {name for part in run.workload.parts for attributes in part.sets for name in attributes}
     used |= {one.name for one in run.declared.searches}
+    used |= {name for part in (run.unit_counts.parts if run.unit_counts else ()) for own in part.sets for name in own}
     return [name for name in run.declared.axis_names if name in used]
 
 
 def plan_searches(run: TableRun) -> dict[str, SearchPlan]:
     """Return the plans of all searches by attribute; they follow from the job."""
     budget, privacy = run.job.search_budget(run.declared), run.job.privacy
-    rows, remaining = run.job.data.max_rows_per_unit or 1, Fraction(budget.remaining.amount)
+    rows, remaining = run.job.data.max_rows_per_unit or 1, Fraction(run.job.row_budget(run.declared).amount)
     plans = {}
     for one in run.declared.searches:
         terms = SearchTerms(budget.each, budget.delta, rows, privacy.public_rows, _groups(run, one), remaining)

@@ -99,7 +99,7 @@ def content_hash(run: TableRun, table: Table, engine: Engine) -> str:
     """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
     hops = run.job.data.unit_through or []
-    contents = [snapshot(one, footers, each) for one in (table, *_unit_tables(run))]
+    contents = [snapshot(one, footers, each) for one in (table, *unit_tables(run))]
     contents += [str(run.job.data.matching)] if run.job.data.matching else []
     contents += [f"{number}: {hop.matching}" for number, hop in enumerate(hops) if hop.matching]
     return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()
@@ -167,14 +167,14 @@ def rows_beyond_bound(
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None
     rows = survey_units(engine, table.partitions, data.privacy_unit)
-    hops = [(one, hop.key, hop.unit) for one, hop in zip(_unit_tables(run), data.unit_through or [], strict=True)]
+    hops = [(one, hop.key, hop.unit) for one, hop in zip(unit_tables(run), data.unit_through or [], strict=True)]
     through = read_unit_lookup(engine, hops) if hops else None
     found = rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
                         run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
     return send_dropped_rows(engine, found)
 
 
-def _unit_tables(run: TableRun) -> list[Table]:
+def unit_tables(run: TableRun) -> list[Table]:
     """Return the tables that define the privacy unit."""
     return [one.origin.table(one.path, run.domain) for one in run.job.data.unit_through or []]
 

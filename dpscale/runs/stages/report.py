@@ -28,8 +28,8 @@ from dpscale.answers.report import (
 from dpscale.answers.report.figures import number_bars
 from dpscale.answers.report.numbers import has_numbers, number_results
 from dpscale.answers.report.page import public_name, redacted
-from dpscale.answers.tables import LEVEL, Answered
-from dpscale.base.arrow import pa
+from dpscale.answers.tables import LEVEL, Answered, texts
+from dpscale.base.arrow import pa, pq
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
 from dpscale.engine import Engine
@@ -155,6 +155,7 @@ TABLE = (
     Section("summary", "Summary", listed=False),
     Section("says", "Key results"),
     Section("numbers", "Sums and means"),
+    Section("units", "Distinct units"),
     Section("found", "Discovered cells"),
     Section("listed", "Listed queries"),
     Section("sure", "Accuracy"),
@@ -210,6 +211,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "capless": lambda: left()["capless"],
         "listed": lambda: tables.listed_counts(Answered(estimates_of(run), str(run.manifest["release"])), LISTED),
         "found": lambda: _found(run),
+        "units": lambda: _units(run),
         "numbers": lambda: number_results(Answered(estimates_of(run), str(run.manifest["release"])), NUMBERS),
         "sure": sure,
         "errors": lambda: overall_errors([line for line in sure() if line["family"] in counts] or sure()),
@@ -250,6 +252,20 @@ def _found(run: TableRun) -> list[dict[str, Any]]:
         bars = number_bars(name, "records", labels, values, values - ends, values + ends) if largest else ""
         sections.append({"name": name, "title": one.title, "facts": one.facts, "cells": len(one.cells),
                          "shown": len(largest), "svg": bars})  # fmt: skip
+    return sections
+
+
+def _units(run: TableRun) -> list[dict[str, Any]]:
+    """Return the number of units, or bars, of every set of at most one attribute whose units were counted."""
+    sections = list[dict[str, Any]]()
+    for one in json.loads(read_text(run.path / "units/units.json")) if run.unit_counts else ():
+        names, table = one["attributes"], pq.read_table(run.path / "units" / one["file"])
+        estimate, low, high = (table[figure].to_numpy() for figure in ("estimate", "low", "high"))
+        small = len(names) == 1 and len(table) <= MOST_CELLS
+        labels = texts(run.domain[names[0]]) if small else []
+        bars = number_bars(names[0], "units", labels, estimate, low, high) if small else ""
+        total = (float(estimate[0]), float(high[0] - estimate[0])) if not names else None
+        sections.append({"name": ", ".join(names), "svg": bars, "total": total, "cells": len(table)})
     return sections
 
 

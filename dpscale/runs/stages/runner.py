@@ -21,7 +21,7 @@ from dpscale.records.frames import FRAME
 from dpscale.runs.directory import ABANDONED, FINISHED, UNREADABLE, Run, now
 from dpscale.runs.manifest import check_output, disk_errors, frame_tag
 from dpscale.runs.stages import Stage
-from dpscale.runs.stages.budget import check_ledger_exists, check_ledger_link, search_release
+from dpscale.runs.stages.budget import check_ledger_exists, check_ledger_link, search_release, unit_release
 from dpscale.runs.stages.measure import columns_of, content_hash, open_table
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import is_local, remove_partial, store_errors
@@ -114,8 +114,9 @@ def _spent(run: Run) -> dict[str, Any]:
         if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
             run.stages["measure"].call("publish_finished", run)
             entry = ledger_entry(run)
-        searches = ledger_entry(run, search_release(run))
-        return {"charged": entry, **({"searches": searches} if searches else {})}
+        others = {"searches": search_release(run), "units": unit_release(run)}
+        found = {name: one for name, release in others.items() if (one := ledger_entry(run, release))}
+        return {"charged": entry, **found}
     except (BudgetError, *UNREADABLE) as error:
         return {"charged": run.manifest["privacy"], "ledger": str(error)}
 
@@ -129,6 +130,11 @@ def ledger_entry(run: Run, release: str | None = None) -> dict[str, Any] | None:
 def ledger_release(run: Run) -> str:
     """Return the release id on the ledger: that of the run, or of the multi-table run that it belongs to."""
     return str((run.manifest.get("within") or run.manifest)["release"])
+
+
+def _releases(run: Run) -> list[str]:
+    """Return the release ids on the ledger that a run may have."""
+    return [ledger_release(run), search_release(run), unit_release(run)]
 
 
 def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
@@ -147,7 +153,7 @@ def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:
                               "the ledger of the run, on its machine", "run the command there")  # fmt: skip
         check_ledger_link(run, ledger)
         datasets: dict[str, dict[str, Any]] = ledger.summary()["datasets"]
-        releases = {ledger_release(run), search_release(run)}
+        releases = _releases(run)
         containing = ((name, one) for name, one in datasets.items()
                    if any(row["release"] in releases for row in one["releases"]))  # fmt: skip
         name, found = next(containing, ("", {}))
@@ -177,7 +183,7 @@ def remove_on_error(run: Run) -> Iterator[None]:
 def _remove_directory(run: Run) -> None:
     """Remove the content of a run directory unless the ledger contains the run or another process works in it."""
     with run.locked():
-        if run.manifest["privacy"] is not None or any(ledger_entry(run, name) for name in (None, search_release(run))):
+        if run.manifest["privacy"] is not None or any(ledger_entry(run, name) for name in _releases(run)):
             return
         for secret in run.path.rglob(SECRET):
             destroy_secret(secret)

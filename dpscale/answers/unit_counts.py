@@ -1,0 +1,43 @@
+"""Tables of numbers of distinct units by cell, with standard errors and 95 % intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, column, label_name
+from dpscale.base.arrow import pa
+from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.domain import Domain
+from dpscale.reconstruction.joint_intervals import half_width
+
+
+def unit_table(domain: Domain, names: AttributeSet, values: Floats, error: float, noise: str) -> pa.Table:
+    """Return a row for each cell of a set: labels, estimate, standard error and interval.
+
+    Parameters
+    ----------
+    domain : Domain
+    names : AttributeSet
+    values : ndarray of float64, shape (cells,)
+        Estimates in row-major order.
+    error : float
+        Standard error of each.
+    noise : {"gaussian", "laplace"}
+    """
+    places = np.unravel_index(np.arange(len(values)), domain.shape(names)) if names else ()
+    columns = {label_name(name, STATISTICS): column(domain[name], own)
+               for name, own in zip(names, places, strict=True)}  # fmt: skip
+    half = half_width(LEVEL, noise) * error
+    figures = values, np.full(len(values), error), values - half, values + half
+    return pa.table(columns | dict(zip(FIGURES, figures, strict=True)))
+
+
+def in_order(table: pa.Table, domain: Domain, names: Sequence[str]) -> pa.Table:
+    """Return a table of a set in the domain's order with the rows of the given order of attributes."""
+    ordered = domain.ordered(names)
+    cells = np.arange(table.num_rows).reshape(domain.shape(ordered))
+    rows = cells.transpose([ordered.index(name) for name in names]).reshape(-1)
+    labels = [label_name(name, STATISTICS) for name in names]
+    return table.take(pa.array(rows)).select([*labels, *FIGURES])

@@ -1,0 +1,166 @@
+"""The stage `units`: numbers of distinct privacy units by cell, of the workload parts with `count = "units"`.
+
+The order of the steps is that of the measure stage (`budget`): the rows are counted and checked, so that refused data
+cost nothing; the cost, which the job determines, is charged; the noise is drawn and the values are written. The release
+has an entry of its own on the ledger. The contribution bound is applied first, and the counts are those of its rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from dpscale.answers.unit_counts import unit_table
+from dpscale.base.errors import RefusedValue
+from dpscale.base.numerics import Integers, one_thread
+from dpscale.contributions.unit_cells import RANGES, UnitRequest, count_units, take_range, unit_cells
+from dpscale.engine import Engine
+from dpscale.engine.contribution_bounds import KEYS_SENT, collect_refusals, read_unit_lookup
+from dpscale.engine.counting import partition_groups
+from dpscale.measurement.unit_counts import UnitPlan, measure_units, plan_units
+from dpscale.records import Table
+from dpscale.records.table import Partition
+from dpscale.runs.stages.budget import (
+    Charge,
+    charge_release,
+    check_noise_key,
+    ensure_noise_key,
+    open_ledger,
+    public_hashes,
+    unit_release,
+)
+from dpscale.runs.stages.measure import open_table, rows_beyond_bound, snapshot_of, unit_tables
+from dpscale.runs.table import TableRun
+from dpscale.storage.files import flush_names, write_whole
+
+ROW_BYTES = 96  # of a distinct row while it is sorted
+RECORD = "units/units.json"
+
+
+def perform(run: TableRun, engine: Engine) -> None:
+    """Count, charge, draw noise and write a table for each set."""
+    plan = plan_of(run)
+    names = read_names(run, plan)
+    table = open_table(run, names, engine)
+    engine.check_file_access(run.path, table.files)
+    ensure_noise_key(run)
+    check_noise_key(run)
+    snapshot = snapshot_of(run, table, engine)
+    charge(run, plan, snapshot, reserve=False)
+    with one_thread():
+        try:
+            counts = exact_counts(run, engine, table, plan, names)
+        except RefusedValue as error:
+            raise collect_refusals(engine, table, names, error) from None
+        charge(run, plan, snapshot)
+        head = {"release": run.manifest["release"], "snapshot": snapshot}
+        write(run, plan, measure_units(plan, counts, run.secret.read(), head))
+    publish(run, charge(run, plan, snapshot))
+
+
+def plan_of(run: TableRun) -> UnitPlan:
+    """Return the measurement of all sets of a run."""
+    workload, budget = run.job.unit_workload(run.domain), run.job.unit_budget(run.declared)
+    assert workload is not None
+    pairs = {names: weight for part in workload.parts for names, weight in zip(part.sets, part.weights, strict=True)}
+    return plan_units(run.domain, list(pairs), list(pairs.values()), budget, run.job.data.max_rows_per_unit or 1)
+
+
+def read_names(run: TableRun, plan: UnitPlan) -> list[str]:
+    """Return the attributes that are read: those of the plan of rows too, so that the same rows are dropped."""
+    used = {name for own in (*plan.sets, *run.measurement_plan.counted_sets) for name in own} or {run.domain.names[0]}
+    return [name for name in run.domain.axis_names if name in used]
+
+
+def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, names: Sequence[str]) -> list[Integers]:
+    """Return the exact numbers of distinct units of each set, in as many passes as the memory setting requires."""
+    data, groups = run.job.data, partition_groups(table.partitions, engine.workers)
+    dropped = rows_beyond_bound(run, engine, table, groups, list(names)) or {}
+    hops = [(one, hop.key, hop.unit) for one, hop in zip(unit_tables(run), data.unit_through or [], strict=True)]
+    through = engine.scatter(read_unit_lookup(engine, hops).cut(KEYS_SENT), "units") if hops else []
+    used = tuple(name for name in names if any(name in own for own in plan.sets))
+    dropping = tuple(name for name in names if run.domain[name].drops and name not in used)
+    rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())
+    totals = [np.zeros(run.domain.cells(own), np.int64) for own in plan.sets]
+    for ranges in passes(rows, run.job.engine.bytes):
+        request = UnitRequest(run.domain, used, dropping, str(data.privacy_unit), ranges)
+        handles = engine.persist(unit_cells, _items(request, groups, dropped, through), "read-units")
+        cuts = _cuts(ranges, 2 * engine.workers)
+        take = partial(take_range, ranges=cuts)
+        join = partial(count_units, names=used, sets=plan.sets, domain=run.domain)
+        for found in engine.exchange(take, handles, join, len(cuts), "count-units"):
+            for total, own in zip(totals, found.counts, strict=True):
+                total += own
+    return totals
+
+
+def _items(
+    request: UnitRequest,
+    groups: Sequence[tuple[Partition, ...]],
+    dropped: Mapping[Partition, Any],
+    through: Sequence[Any],
+) -> list[tuple[Any, ...]]:
+    """Return the arguments of the tasks that read the groups of partitions."""
+    found = []
+    for group in groups:
+        own = [part for part in group if part in dropped]
+        found.append((request, group, own, *(dropped[part] for part in own), *through))
+    return found
+
+
+def passes(rows: int, memory: int) -> list[range]:
+    """Return the ranges of hashes that are counted together, so that the rows fit half of the memory."""
+    many = min(max(-(-2 * rows * ROW_BYTES // memory), 1), RANGES)
+    return _cuts(range(RANGES), many)
+
+
+def _cuts(whole: range, many: int) -> list[range]:
+    ends = [whole.start + len(whole) * number // many for number in range(many + 1)]
+    return [range(first, end) for first, end in pairwise(ends) if end > first]
+
+
+def charge(run: TableRun, plan: UnitPlan, snapshot: str, reserve: bool = True) -> str:
+    """Reserve the cost of all sets; a repeated charge costs nothing."""
+    content = [plan.records, run.domain.digest, snapshot, run.manifest["secret_tag"], unit_release(run),
+               run.manifest["job_sha256"]]  # fmt: skip
+    digest, privacy = hashlib.sha256(json.dumps(content).encode()).hexdigest(), run.job.privacy
+    terms = Charge(unit_release(run), plan.cost, digest, privacy.epsilon, privacy.delta, run.job.data.protects,
+                   public_hashes(run))  # fmt: skip
+    return charge_release(run, terms, {"dataset": run.job.dataset, "cost": plan.cost.to_dict()}, reserve, "units")
+
+
+def write(run: TableRun, plan: UnitPlan, found: Sequence[tuple[Any, float]]) -> None:
+    """Write a table of answers for each set, then the record of the draws, whose presence completes the stage."""
+    folder = run.path / "units"
+    for number, (names, (values, error)) in enumerate(zip(plan.sets, found, strict=True)):
+        table = unit_table(run.domain, names, values, error, run.job.privacy.noise)
+        _write_table(folder / f"{number:04d}.parquet", table)
+    files = [f"{number:04d}.parquet" for number in range(len(plan.sets))]
+    record = [{"file": file, **one} for file, one in zip(files, plan.records, strict=True)]
+    write_whole(run.path / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode())
+    flush_names(folder)
+
+
+def _write_table(path: Path, table: Any) -> None:
+    from io import BytesIO
+
+    content = BytesIO()
+    pq.write_table(table, content)
+    write_whole(path, content.getvalue())
+
+
+def publish(run: TableRun, state: str) -> None:
+    """Commit and publish the release, which has a state on the ledger."""
+    with open_ledger(run) as ledger:
+        if state == "reserved":
+            ledger.commit(unit_release(run))
+        if state != "released":
+            ledger.publish(unit_release(run))
