@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
-from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, column, label_name
+from dpscale.answers.report.figures import number_bars
+from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, column, label_name, texts
 from dpscale.base.arrow import pa
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
@@ -41,3 +43,25 @@ def in_order(table: pa.Table, domain: Domain, names: Sequence[str]) -> pa.Table:
     rows = cells.transpose([ordered.index(name) for name in names]).reshape(-1)
     labels = [label_name(name, STATISTICS) for name in names]
     return table.take(pa.array(rows)).select([*labels, *FIGURES])
+
+
+def unit_results(domain: Domain, tables: Iterable[tuple[Sequence[str], pa.Table]], most: int) -> list[dict[str, Any]]:
+    """Return what a report shows of each set: the number of all units, or bars of one attribute.
+
+    Parameters
+    ----------
+    domain : Domain
+    tables : iterable of (sequence of str, pyarrow.Table)
+        Sets with their tables of `unit_table`.
+    most : int
+        Largest number of bars.
+    """
+    found = list[dict[str, Any]]()
+    for names, table in tables:
+        estimate, low, high = (table[figure].to_numpy() for figure in ("estimate", "low", "high"))
+        bars = ""
+        if len(names) == 1 and len(table) <= most:
+            bars = number_bars(names[0], "units", texts(domain[names[0]]), estimate, low, high)
+        total = None if names else (float(estimate[0]), float(high[0] - estimate[0]))
+        found.append({"name": ", ".join(names), "svg": bars, "total": total})
+    return found

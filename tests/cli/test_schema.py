@@ -72,5 +72,6 @@ def test_documented_options_equal_command_output():
 
 def test_stages_are_listed_for_schedulers():
     listed = json.loads(CliRunner().invoke(main, ["stages", "--json"]).stdout)["stages"]
-    assert [stage["name"] for stage in listed] == ["discover", "plan", "units", "measure", "reconstruct", "synthesize", "report"]
+    stages = ["discover", "plan", "units", "measure", "reconstruct", "synthesize", "report"]
+    assert [stage["name"] for stage in listed] == stages
     assert [stage["name"] for stage in listed if stage["spends"]] == ["discover", "units", "measure"]

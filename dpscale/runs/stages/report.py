@@ -28,7 +28,8 @@ from dpscale.answers.report import (
 from dpscale.answers.report.figures import number_bars
 from dpscale.answers.report.numbers import has_numbers, number_results
 from dpscale.answers.report.page import public_name, redacted
-from dpscale.answers.tables import LEVEL, Answered, texts
+from dpscale.answers.tables import LEVEL, Answered
+from dpscale.answers.unit_counts import unit_results
 from dpscale.base.arrow import pa, pq
 from dpscale.base.errors import DpscaleError, PlanError
 from dpscale.base.numerics import one_thread
@@ -256,17 +257,10 @@ def _found(run: TableRun) -> list[dict[str, Any]]:
 
 
 def _units(run: TableRun) -> list[dict[str, Any]]:
-    """Return the number of units, or bars, of every set of at most one attribute whose units were counted."""
-    sections = list[dict[str, Any]]()
-    for one in json.loads(read_text(run.path / "units/units.json")) if run.unit_counts else ():
-        names, table = one["attributes"], pq.read_table(run.path / "units" / one["file"])
-        estimate, low, high = (table[figure].to_numpy() for figure in ("estimate", "low", "high"))
-        small = len(names) == 1 and len(table) <= MOST_CELLS
-        labels = texts(run.domain[names[0]]) if small else []
-        bars = number_bars(names[0], "units", labels, estimate, low, high) if small else ""
-        total = (float(estimate[0]), float(high[0] - estimate[0])) if not names else None
-        sections.append({"name": ", ".join(names), "svg": bars, "total": total, "cells": len(table)})
-    return sections
+    """Return what the report shows of the numbers of distinct units."""
+    recorded = json.loads(read_text(run.path / "units/units.json")) if run.unit_counts else ()
+    tables = ((one["attributes"], pq.read_table(run.path / "units" / one["file"])) for one in recorded)
+    return unit_results(run.domain, tables, MOST_CELLS)
 
 
 def _same(value: Value) -> Value:
