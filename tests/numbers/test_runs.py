@@ -42,7 +42,8 @@ def test_statistics_are_near_the_data(release):
     mean = release.mean("wait", by=["b"])
     assert list(mean.columns) == ["b", "estimate", "std_error", "low", "high"]
     assert (np.abs(mean.estimate - values.groupby(frame.b).mean()) < 5 * mean.std_error).all()
-    assert release.mean("wait").low < values.mean() < release.mean("wait").high
+    mean = release.mean("wait", level=1 - 1e-9)
+    assert mean.low < values.mean() < mean.high
     deviation = release.std("pay", by="a")
     assert (np.abs(deviation.estimate - frame.pay.clip(-20, 100).groupby(frame.a).std()) < 8).all()
     ratio = release.ratio("pay", "records", by="a")
@@ -241,7 +242,8 @@ def test_labels_of_attributes_named_like_figures(tmp_path):
 def test_variances_determine_means_and_totals(tmp_path):
     one = dp.run(write_job(tmp_path, [{"family": "variance", "of": "pay", "degree": 1}]), run_dir=tmp_path / "run")
     assert one.mean("pay", by="a").estimate.notna().all()
-    assert one.std("pay").low < make_frame().pay.clip(-20, 100).std() < one.std("pay").high
+    deviation = one.std("pay", level=1 - 1e-9)
+    assert deviation.low < make_frame().pay.clip(-20, 100).std() < deviation.high
     assert abs(one.sum("pay", by="b").estimate.sum() - one.sum("pay").estimate) < 1e-6 * one.sum("pay").estimate
 
 
