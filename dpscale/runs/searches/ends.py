@@ -29,6 +29,6 @@ def summarize(number: Number, released: Mapping[str, Any]) -> SearchSummary:
         return SearchSummary("ends of the range", (f"No values were found; the range is {low:g} to {high:g}.",))
     facts = (
         f"Values are clipped to {low:g} … {high:g}; about {100 * released['clipped']:.2g} % of the records lie beyond.",
-        f"What is clipped lowers or raises the mean by about {released['above']:.3g} and {released['below']:.3g}.",
+        f"Clipping lowers the mean by about {released['above'] - released['below']:.3g}.",
     )
     return SearchSummary("ends of the range", facts)
