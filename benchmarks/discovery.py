@@ -21,6 +21,7 @@ import argparse
 import csv
 import json
 import math
+import multiprocessing
 import resource
 import tempfile
 import time
@@ -308,14 +309,11 @@ def print_strings(seeds: int) -> None:
     print("(a value of one row is found with a probability of at most 5e-10: 0.005 of 10^7 are expected)")
     print("memory    found  wrong  seconds  peak MiB")
     with tempfile.TemporaryDirectory() as folder:
-        place, random = Path(folder), np.random.default_rng(0)
+        place = Path(folder)
         (place / "data").mkdir()
-        for part in range(10):
-            rare = np.arange(part * 1_000_000, (part + 1) * 1_000_000)
-            texts = np.char.add("value ", rare.astype(str))
-            often = np.char.add("often ", np.repeat(np.arange(1000), 200).astype(str))
-            frame = pd.DataFrame({"a": random.permutation(np.concatenate([texts, often]))})
-            frame.to_parquet(place / f"data/{part}.parquet", row_group_size=100_000)
+        writer = multiprocessing.get_context("spawn").Process(target=write_strings, args=(place / "data",))
+        writer.start()  # a process of its own, whose memory is not counted
+        writer.join()
         domain = write_toml(place / "domain.toml", {"attributes": {"a": {"kind": "discover"}}})
         for memory in ("128MiB", "512MiB", "4GiB"):
             job = {"data": {"path": str(place / "data"), "domain": domain}, "engine": {"memory": memory, "seed": 1},
@@ -327,6 +325,16 @@ def print_strings(seeds: int) -> None:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             wrong = sum(not one.startswith("often") for one in found)
             print(f"{memory:<8} {len(found):>6} {wrong:>6} {seconds:>8.1f} {peak:>9.0f}", flush=True)
+
+
+def write_strings(folder: Path) -> None:
+    random = np.random.default_rng(0)
+    for part in range(10):
+        rare = np.arange(part * 1_000_000, (part + 1) * 1_000_000)
+        texts = np.char.add("value ", rare.astype(str))
+        often = np.char.add("often ", np.repeat(np.arange(1000), 200).astype(str))
+        frame = pd.DataFrame({"a": random.permutation(np.concatenate([texts, often]))})
+        frame.to_parquet(folder / f"{part}.parquet", row_group_size=100_000)
 
 
 def print_codes(seeds: int) -> None:

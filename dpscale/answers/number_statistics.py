@@ -40,8 +40,8 @@ def mean_table(answered: Answered, name: str, by: Sequence[str], level: float) -
 def tail_of(domain: Domain, name: str, bias: str, searched: Mapping[str, Any]) -> Callable[[pa.Table], pa.Table]:
     """Return the function that adds the clipped part of a number to a table of means.
 
-    With the range L … H, the mean x of the clipped column, and the estimated means a and b of what is clipped above and
-    below, a mean m becomes m + a (m - L)/(x - L) - b (H - m)/(H - x).
+    With the range L … H, the mean x of the clipped column, and the estimated means a and b of the parts that are
+    clipped above and below, a mean m becomes m + a (m - L)/(x - L) - b (H - m)/(H - x).
 
     Raises
     ------

@@ -46,7 +46,7 @@ def in_order(table: pa.Table, domain: Domain, names: Sequence[str]) -> pa.Table:
 
 
 def unit_results(domain: Domain, tables: Iterable[tuple[Sequence[str], pa.Table]], most: int) -> list[dict[str, Any]]:
-    """Return what a report shows of each set: the number of all units, or bars of one attribute.
+    """Return the figures of each set in a report: the number of all units, or bars of one attribute.
 
     Parameters
     ----------

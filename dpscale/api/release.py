@@ -160,7 +160,7 @@ class Release(ReleaseStatistics):
 
     @property
     def searched(self) -> Mapping[str, Any]:
-        """What the searches for cells released, by attribute; empty if all cells are public."""
+        """Released values of the searches for cells, by attribute; empty if all cells are public."""
         found: Mapping[str, Any] = self._run.table.searched
         return found
 

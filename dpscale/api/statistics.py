@@ -46,7 +46,7 @@ class ReleaseStatistics(ABC):
     @property
     @abstractmethod
     def searched(self) -> Mapping[str, Any]:
-        """What the searches for cells released, by attribute."""
+        """Released values of the searches for cells, by attribute."""
 
     def total(self, level: float = 0.95) -> Estimate:
         """Return the estimated number of records.
@@ -183,9 +183,9 @@ class ReleaseStatistics(ABC):
         level : float
             Probability that the interval covers the true mean.
         bias : {"tail"}, optional
-            For a number with a private end: add what the search estimated to be clipped, to each group in proportion to
-            the distance of its mean from the other end. The interval is that of the clipped mean, moved likewise: it
-            covers neither the error of this estimate nor differences between groups beyond the range.
+            For a number with a private end: add the part that is clipped, as the search estimated it, to each group in
+            proportion to the distance of its mean from the other end. The interval is that of the clipped mean, moved
+            likewise: it covers neither the error of this estimate nor differences between groups beyond the range.
 
         Returns
         -------

@@ -1,1 +1,1 @@
-"""Searches for the cells of attributes that are not public: what is measured, its cost, and what follows from it."""
+"""Searches for the cells of attributes that are not public: measurements, their costs, and the cells that follow."""

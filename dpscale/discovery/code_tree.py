@@ -17,7 +17,7 @@ import numpy as np
 from dpscale.base.arrow import arrow_csv, pa, pc, pq
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Integers
-from dpscale.discovery.reading import Rows
+from dpscale.discovery.reading import SearchRows
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.search import NodeSearch
 from dpscale.records.searched import VALUE, text_entries
@@ -144,7 +144,7 @@ def _check(name: str, paths: Sequence[Path]) -> None:
 class LeafRequest:
     """Column whose codes are counted; `codes` are those of the tree in its order."""
 
-    rows: Rows
+    rows: SearchRows
     attribute: Attribute
     codes: Any
 

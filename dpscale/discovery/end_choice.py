@@ -2,9 +2,9 @@
 
 For a range L … H, the mean of a group of n records has noise of standard deviation e/n · sqrt(h² + o²), where h is half
 of the range, o the distance of the mean from the centre, and 1/e² the precision of the count and of the centred sum in
-units of h. Its bias is what is clipped: a = E max(v - H, 0) above and b = E max(L - v, 0) below. Nothing is known about
-single groups, so the rule takes the column itself, stretched from its median by exp(±STRETCH) on each side, as the
-distributions of five groups, and the quantiles of a lognormal distribution as their sizes. The range has the least
+units of h. Its bias is the clipped part: a = E max(v - H, 0) above and b = E max(L - v, 0) below. Nothing is known
+about single groups, so the rule takes the column itself, stretched from its median by exp(±STRETCH) on each side, as
+the distributions of five groups, and the quantiles of a lognormal distribution as their sizes. The range has the least
 expected absolute error, the sum of E|bias + noise|, among the ranges that clip at most MOST_CLIPPED of the records.
 """
 
@@ -28,7 +28,7 @@ SHAPES = ((0, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))
 
 @dataclass(frozen=True)
 class ChosenEnds:
-    """Range of a number, in steps, and what is estimated about the records beyond it.
+    """Range of a number, in steps, and estimates about the records beyond it.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Ranges:
         return (self.highs.astype(float)[self.j] + self.lows.astype(float)[self.i]) / 2
 
     def tails(self, values: Floats, shares: Floats) -> tuple[Floats, Floats]:
-        """Return the means of what lies above and below each range."""
+        """Return the means of the parts above and below each range."""
         above = np.maximum(values - self.highs.astype(float)[:, None], 0) @ shares
         below = np.maximum(self.lows.astype(float)[:, None] - values, 0) @ shares
         return above[self.j], below[self.i]

@@ -1,7 +1,7 @@
 """Search for the nodes of a public tree of codes (kind "nodes"): level by level, below the nodes that are found.
 
 Every level has the same share of the squared mu. A record lies in at most one node of each level, so all levels cost
-their sum, whatever is found; a unit of k rows costs k² times as much. The children of a node are measured if the noisy
+their sum for every outcome; a unit of k rows costs k² times as much. The children of a node are measured if the noisy
 count of the node is at least FOUND standard deviations. There is no additive delta, because the nodes are public. A
 found node is a cell with the codes below it that are in no found node further down.
 """

@@ -24,7 +24,7 @@ from dpscale.records.where import RowMask
 
 
 @dataclass(frozen=True)
-class Rows:
+class SearchRows:
     """Rows of a table that a search reads.
 
     Attributes
@@ -38,7 +38,7 @@ class Rows:
     dropping: tuple[str, ...]
 
     @classmethod
-    def of(cls, domain: Domain, names: Sequence[str]) -> Rows:
+    def of(cls, domain: Domain, names: Sequence[str]) -> SearchRows:
         """Return the rows of which the named attributes are read."""
         return cls(domain, tuple(name for name in names if domain[name].drops))
 
@@ -73,7 +73,7 @@ class Checked:
 
 
 def check_columns(partitions: Sequence[Partition], domain: Domain, names: Sequence[str]) -> Checked:
-    """Return what is refused in the partitions, and the types of the columns whose values are searched."""
+    """Return the refused values of the partitions, and the types of the columns whose values are searched."""
     listed = [domain[name] for name in names if isinstance(domain[name].search, ValueSearch | NodeSearch)]
     types = {(one.name, text_type(one, part.kind(one.column))) for part in partitions for one in listed}
     return Checked(worst_of(partitions, domain, names), tuple(sorted(types)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpscale.base.numerics import Integers, Words
-from dpscale.discovery.reading import Rows
+from dpscale.discovery.reading import SearchRows
 from dpscale.domain.attribute import Attribute
 from dpscale.records.searched import VALUE, step_values
 from dpscale.records.table import Partition
@@ -24,13 +24,13 @@ class BinRequest:
 
     Attributes
     ----------
-    rows : Rows
+    rows : SearchRows
     attribute : Attribute
     first : ndarray of int64, shape (bins,)
         First integer of each bin, ascending; the first one is the lowest integer.
     """
 
-    rows: Rows
+    rows: SearchRows
     attribute: Attribute
     first: Integers
 
@@ -44,7 +44,7 @@ class NodeRequest:
 
     Attributes
     ----------
-    rows : Rows
+    rows : SearchRows
     attribute : Attribute
     low : int
         First integer of the axis.
@@ -58,7 +58,7 @@ class NodeRequest:
         Levels below the nodes at which descendants are counted.
     """
 
-    rows: Rows
+    rows: SearchRows
     attribute: Attribute
     low: int
     bits: int
@@ -94,7 +94,7 @@ def count_steps(
 
 
 def _steps(
-    rows: Rows, attribute: Attribute, partitions: Sequence[Partition], dropped: Mapping[Partition, RowMask]
+    rows: SearchRows, attribute: Attribute, partitions: Sequence[Partition], dropped: Mapping[Partition, RowMask]
 ) -> Iterator[Integers]:
     """Yield the steps of the rows that count and have a value."""
     for column, kept in rows.columns(attribute, partitions, dropped):

@@ -2,7 +2,7 @@
 
 The values of an open column are not public: a value that only one unit has must not appear. With integer noise z of
 variance v, the count n of a value is released as y = m n + z, and only where y >= t. Let a unit have r_1 + … + r_j <= k
-rows with values that nobody else has. The probability that one of them appears is
+rows with values of no other unit. The probability that one of them appears is
     1 - Π_j (1 - P(z >= t - m r_j)) =: δ_T,
 and on the complement of this event the release has the law of a Gaussian mechanism on the values that the other units
 have. Hence δ(ε) <= δ_μ(ε) + δ_T for every ε. Over columns and releases the δ_T add (docs/privacy.md).

@@ -6,9 +6,9 @@ every path, for any noise. Precisions depend on earlier noisy counts, and compos
 mechanisms with a cost for each record. A search from the root uses f = SEARCH of the budget:
 
 1. Children of a node are measured with standard deviation n/s, where n is the estimate of the node and s = SAFETY, so
-   large nodes and empty levels above them cost little. The pair is then made consistent with what is known of the node.
-2. The least count of a node that is split is T = s / sqrt(g · left), where left is what the search has left on the path
-   and g = PART. A node that seems smaller is measured again, until its standard deviation is at most T/s.
+   large nodes and empty levels above them cost little. The pair is then made consistent with the estimate of the node.
+2. The least count of a node that is split is T = s / sqrt(g · left), where left is the rest of the search budget on
+   the path and g = PART. A node that seems smaller is measured again, until its standard deviation is at most T/s.
 3. Nodes of at least T records are split, unless they are a single integer.
 
 A last round spends the rest on all nodes. A range of values whose ends are drawn from the records needs the count of
@@ -112,7 +112,7 @@ class TreePolicy:
         return np.stack([children, children + np.uint64(1)], 1).ravel(), np.repeat(needed[split], 2)
 
     def last_round(self) -> list[tuple[int, Words, Floats]]:
-        """Return levels, nodes and precisions that use what every path has left."""
+        """Return levels, nodes and precisions that use the rest of the budget of every path."""
         wish, total, room = self._wishes()
         found, used = [], np.zeros(1)
         for level, index in enumerate(self.index):

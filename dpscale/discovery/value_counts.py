@@ -18,7 +18,7 @@ import numpy as np
 from dpscale.base.arrow import buffers_of, pa
 from dpscale.base.numerics import Integers, NDArray, Words
 from dpscale.contributions.unit_shards import places
-from dpscale.discovery.reading import Rows
+from dpscale.discovery.reading import SearchRows
 from dpscale.domain.attribute import Attribute
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import SecretFile
@@ -73,7 +73,7 @@ class ValueRequest:
 
     Attributes
     ----------
-    rows : Rows
+    rows : SearchRows
     attribute : Attribute
     secret : SecretFile
     record : mapping
@@ -82,7 +82,7 @@ class ValueRequest:
         Numbers of the ranges of hashes that are counted in this pass.
     """
 
-    rows: Rows
+    rows: SearchRows
     attribute: Attribute
     secret: SecretFile
     record: Record = field(repr=False)

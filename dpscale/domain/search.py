@@ -6,7 +6,7 @@
     [numbers.fare]      high = "private"          ends of the range outside of which values are clipped
 
 Until the stage `discover` has run, such an attribute has assumed cells, with which a job is validated and planned. Its
-`search` describes what the stage measures (`dpscale.discovery`). Records are never encoded in assumed cells.
+`search` describes the measurement of the stage (`dpscale.discovery`). Records are never encoded in assumed cells.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def shown(value: Fraction) -> int | float:
 
 @dataclass(frozen=True)
 class Search:
-    """What is measured to find the cells of an attribute.
+    """Measurement that finds the cells of an attribute.
 
     Attributes
     ----------

@@ -185,7 +185,7 @@ class TableJob(Settings):
         return PlanningProblem(workload, budget, self.data.max_rows_per_unit or 1)
 
     def row_budget(self, domain: Domain) -> Budget:
-        """Return the budget of the measurements of rows: what searches and numbers of units leave."""
+        """Return the budget of the measurements of rows, after searches and numbers of units."""
         whole, share = self.search_budget(domain).remaining, self._unit_share(domain)
         return replace(whole, amount=whole.amount * (1 - share) * BELOW_ONE) if share else whole
 

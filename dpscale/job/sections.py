@@ -308,7 +308,7 @@ class DiscoverTable(Settings):
 
 
 class UnitsTable(Settings):
-    """Budget of the numbers of distinct units: `share` of what remains after searches; default: by numbers of sets."""
+    """Budget of the numbers of distinct units: `share` of the rest after searches; default: by numbers of sets."""
 
     share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
 

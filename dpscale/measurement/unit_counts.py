@@ -49,7 +49,7 @@ class UnitPlan:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What determines the draw of each set, in text and integers."""
+        """Everything that determines the draw of each set, in text and integers."""
         return [{"count": "units", "version": 1, "attributes": list(names), "multiplier": str(draw.multiplier),
                  **draw.noise_spec, "rows_per_unit": self.rows_per_unit}
                 for names, draw in zip(self.sets, self.draws, strict=True)]  # fmt: skip

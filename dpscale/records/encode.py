@@ -41,7 +41,7 @@ def encode(attribute: Attribute, column: pa.Array, dropped: Flags | None = None)
     attribute : Attribute
     column : pyarrow Array or ChunkedArray, or ndarray
         An ndarray contains cells decoded by `pages`, which are only checked. If the cells of the attribute are not
-        known yet, the codes only tell rows apart.
+        known yet, the codes only distinguish rows.
     dropped : ndarray of bool, shape (rows,), optional
         Rows that the domain file drops are set to True; their code is 0. Required if the attribute drops rows.
 

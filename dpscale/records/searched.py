@@ -231,7 +231,7 @@ def _null_state(attribute: Attribute) -> int:
 def value_codes(attribute: Attribute, column: pa.Array) -> tuple[NDArray[np.uint64], Integers]:
     """Return a 64-bit code of each row's value, and the state of each row.
 
-    The codes tell apart all rows of a privacy unit that a search counts differently: numbers have distinct codes, texts
+    Rows of a privacy unit that a search counts differently have different codes: numbers have distinct codes, texts
     a hash. They are not secret and never leave a task.
     """
     if isinstance(attribute.search, ValueSearch | NodeSearch):

@@ -141,7 +141,7 @@ class TableRun(Run):
 
     @property
     def searched(self) -> dict[str, Any]:
-        """What the searches released, by attribute; empty if all cells are public."""
+        """Released values of the searches for cells, by attribute; empty if all cells are public."""
         found: dict[str, Any] = json.loads(read_text(self.path / SEARCHES)) if self.discovery else {}
         return found
 
@@ -152,7 +152,7 @@ class TableRun(Run):
         return sum((Cost.from_dict(one) for one in others if one), self.measurements.spent)
 
     def write_domain(self, found: Domain) -> None:
-        """Write the domain with the cells that were found; what followed from the assumed cells is forgotten."""
+        """Write the domain with the cells that were found; results from the assumed cells are forgotten."""
         write_whole(self.path / FOUND, tomli_w.dumps(found.to_dict()).encode())
         for name in ("workload", "planning_problem", "measurement_plan"):
             vars(self).pop(name, None)

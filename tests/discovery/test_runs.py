@@ -115,7 +115,7 @@ def test_same_result_however_the_rows_are_read(release, tmp_path, change):
 
 def exact_searches(run):
     """Results of the searches of a run under one key and one snapshot, so that only the reading differs."""
-    from dpscale.discovery.reading import Rows
+    from dpscale.discovery.reading import SearchRows
     from dpscale.engine.counting import partition_groups
     from dpscale.engine.schedulers import resolve
     from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
@@ -128,7 +128,7 @@ def exact_searches(run):
     table = open_table(run, names, engine).split()
     groups = partition_groups(table.partitions, engine.workers)
     secret, types = SecretFile(key, secret_tag(read_secret(key))), {"city": "text", "zip": "integer"}
-    rows = Rows.of(run.declared, names)
+    rows = SearchRows.of(run.declared, names)
     reader = SearchReader(engine, rows, groups, {}, types, secret, {"release": "x"}, run.job.engine.bytes)
     return {
         name: perform_search(run.declared[name], plan, reader) for name, plan in discover.plan_searches(run).items()

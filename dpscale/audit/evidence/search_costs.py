@@ -129,7 +129,7 @@ def unit_costs(sets: list[Fields], rows: int) -> list[tuple[Fraction, float]]:
 
 
 def _charge_faults(name: str, cost: Fields, costs: list[tuple[Fraction, float]]) -> Iterator[str]:
-    """Yield a fault if draws cost more than was charged, or if their noise is larger than what was charged."""
+    """Yield a fault if draws cost more than was charged, or if their noise is larger than the charge permits."""
     squared, delta = sum((one for one, _ in costs), Fraction(0)), sum(one for _, one in costs)
     paid, added = (
         Fraction(cost.get("gaussian") or 0) + Fraction(cost.get("pure") or 0),

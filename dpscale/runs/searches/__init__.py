@@ -2,7 +2,7 @@
 
 A module has three functions: `plan(attribute, terms)` returns a plan with its exact `cost` and the `record` that
 determines its draws; `search(plan, reader)` reads the rows, draws the noise, and returns the attribute with its cells
-and what is released beside it; `summarize(attribute, released)` returns this for readers. The noise follows from the
+and the other released values; `summarize(attribute, released)` returns these for readers. The noise follows from the
 secret, the record and the data, so a repeated search returns the same result.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
-from dpscale.discovery.reading import Rows
+from dpscale.discovery.reading import SearchRows
 from dpscale.domain import Attribute, Domain
 from dpscale.engine import Engine
 from dpscale.privacy.accounting import Cost
@@ -78,12 +78,12 @@ Found = tuple[Attribute, dict[str, Any]]
 
 @dataclass(frozen=True)
 class SearchSummary:
-    """What a search released, for readers.
+    """Released values of a search, for readers.
 
     Attributes
     ----------
     title : str
-        What was searched, as the end of a sentence.
+        The cells that were searched, as the end of a sentence.
     facts : tuple of str
         Sentences.
     cells : tuple of (str, float, float)
@@ -102,7 +102,7 @@ class SearchReader:
     Attributes
     ----------
     engine : Engine
-    rows : Rows
+    rows : SearchRows
     groups : sequence of tuple of Partition
         Partitions of each worker.
     dropped : mapping
@@ -117,7 +117,7 @@ class SearchReader:
     """
 
     engine: Engine
-    rows: Rows
+    rows: SearchRows
     groups: Sequence[tuple[Partition, ...]]
     dropped: Mapping[Partition, Any]
     types: Mapping[str, str]

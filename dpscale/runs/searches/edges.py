@@ -21,7 +21,7 @@ LEVELS = 16  # levels that a pass counts below many nodes, at most
 
 def plan(attribute: Attribute, terms: SearchTerms) -> EdgePlan:
     """Return the measurement of a dyadic tree."""
-    search_draw(terms.share, terms.rows_per_unit, f"the bins of {attribute.name}")  # raises what a round would raise
+    search_draw(terms.share, terms.rows_per_unit, f"the bins of {attribute.name}")  # raises the errors of later rounds
     search_draw(terms.share / 10**6, terms.rows_per_unit, f"the bins of {attribute.name}")
     return EdgePlan(attribute, terms.share, terms.rows_per_unit)
 

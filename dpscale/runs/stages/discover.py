@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from dpscale.base.errors import BudgetError, DataError
 from dpscale.base.numerics import one_thread
-from dpscale.discovery.reading import Rows, check_columns, types_of
+from dpscale.discovery.reading import SearchRows, check_columns, types_of
 from dpscale.domain import Attribute
 from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
@@ -100,8 +100,8 @@ def _reader(run: TableRun, engine: Engine, table: Table, names: list[str], snaps
         raise refused
     dropped = rows_beyond_bound(run, engine, table, groups, names) or {}
     head = {"release": run.manifest["release"], "snapshot": snapshot}
-    return SearchReader(engine, Rows.of(run.declared, names), groups, dropped, types_of(checked), run.secret, head,
-                        run.job.engine.bytes)  # fmt: skip
+    rows, memory = SearchRows.of(run.declared, names), run.job.engine.bytes
+    return SearchReader(engine, rows, groups, dropped, types_of(checked), run.secret, head, memory)
 
 
 def total_cost(plans: Mapping[str, SearchPlan]) -> Cost:

@@ -257,7 +257,7 @@ def _found(run: TableRun) -> list[dict[str, Any]]:
 
 
 def _units(run: TableRun) -> list[dict[str, Any]]:
-    """Return what the report shows of the numbers of distinct units."""
+    """Return the figures of the numbers of distinct units."""
     recorded = json.loads(read_text(run.path / "units/units.json")) if run.unit_counts else ()
     tables = ((one["attributes"], pq.read_table(run.path / "units" / one["file"])) for one in recorded)
     return unit_results(run.domain, tables, MOST_CELLS)
