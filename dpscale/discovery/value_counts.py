@@ -29,7 +29,7 @@ from dpscale.records.where import RowMask
 
 SHARD_BITS = 8
 SHARDS = 1 << SHARD_BITS
-MERGED = 1 << 21  # entries that wait before they are merged
+LEAST_MERGED, MOST_MERGED = 1 << 16, 1 << 21  # entries that wait before they are merged
 SHOWN_BYTES = 1 << 24  # size that the scheduler sees, because the true one tells the number of values
 ENTRY_BYTES = 72  # of a distinct value while it is merged
 Record = Mapping[str, Any]
@@ -80,6 +80,8 @@ class ValueRequest:
         Record of the search, which identifies keys and noise.
     shards : range
         Numbers of the ranges of hashes that are counted in this pass.
+    merged : int
+        Number of entries that wait in a task before they are merged.
     """
 
     rows: SearchRows
@@ -87,6 +89,7 @@ class ValueRequest:
     secret: SecretFile
     record: Record = field(repr=False)
     shards: range = range(SHARDS)
+    merged: int = MOST_MERGED
 
     @property
     def keys(self) -> Words:
@@ -103,7 +106,7 @@ def count_values(
     for texts, counts in _batches(request, partitions, dict(zip(bounded, dropped, strict=True))):
         waiting.append(_hashed(texts, counts, keys, request.shards))
         many += len(waiting[-1].counts)
-        if many > MERGED:
+        if many > request.merged:
             waiting, many = [merge(waiting)], 0
     return merge(waiting)
 

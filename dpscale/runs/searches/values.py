@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 
 from dpscale.discovery.value_counts import (
     ENTRY_BYTES,
+    LEAST_MERGED,
+    MOST_MERGED,
     SHARDS,
     Passing,
     ValueRequest,
@@ -44,10 +47,12 @@ def search(plan: ValuePlan, reader: SearchReader) -> Found:
 def _passing(plan: ValuePlan, request: ValueRequest, reader: SearchReader) -> list[Passing]:
     """Return the passing hashes in order, in as many passes over the rows as the memory setting requires."""
     found, draw = list[Passing](), plan.threshold.draw
+    share = reader.memory // (8 * reader.engine.workers * ENTRY_BYTES)
+    merged = min(max(share, LEAST_MERGED), MOST_MERGED)
     join = partial(measure_shard, secret=reader.secret, record=request.record, draw=draw,
                    threshold=plan.threshold.value)  # fmt: skip
     for shards in shard_ranges(_row_bound(reader), reader.memory):
-        own = ValueRequest(request.rows, request.attribute, request.secret, request.record, shards)
+        own = replace(request, shards=shards, merged=merged)
         handles = reader.engine.persist(count_values, reader.items(own), "count-values")
         take = partial(take_shard, first=shards.start)
         found += reader.engine.exchange(take, handles, join, len(shards), "measure-values")
