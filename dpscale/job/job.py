@@ -17,7 +17,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Domain
 from dpscale.job.data import Data
-from dpscale.job.search_budget import SearchBudget, search_budget
+from dpscale.job.search_budget import SearchBudget, search_budget, unit_workload
 from dpscale.job.sections import (
     BELOW_ONE,
     PREDICATES,
@@ -47,7 +47,7 @@ from dpscale.reconstruction.base import Reconstruction
 from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
-from dpscale.workload import MARGINAL, Workload, WorkloadPart, family_distribution, family_named, family_names
+from dpscale.workload import Workload, WorkloadPart, family_distribution, family_named, family_names
 from dpscale.workload.sums import OTHERS, SUM
 
 
@@ -91,6 +91,8 @@ class TableJob(Settings):
         _ = job.options, job.estimating  # validate them before anything is created
         job.check_way()
         job.check_joint()
+        if job.units is not None and all(part.count != "units" for part in job.workload):
+            raise JobError("units", "given without a part with count = 'units'", "such a part", "remove it")
         job = job._resolved(folder)
         check_texts(job.to_dict(), "")  # the name of the folder may not be valid text
         return job
@@ -204,24 +206,8 @@ class TableJob(Settings):
         return sets / (sets + rows)
 
     def unit_workload(self, domain: Domain) -> Workload | None:
-        """Return the sets whose distinct units are counted; None if there are none.
-
-        Raises JobError without a privacy unit, or for another family than marginal.
-        """
-        parts = [part for part in self.workload if part.count == "units"]
-        if not parts:
-            return None
-        if self.data.privacy_unit is None:
-            raise JobError("workload.count", "'units', but the unit is a row", "rows", "set data.privacy_unit and"
-                           " max_rows_per_unit, or leave it out")  # fmt: skip
-        workload = Workload(domain)
-        for part in parts:
-            if part.family != MARGINAL.name or part.given or part.record_weight or isinstance(part.weight, list):
-                raise JobError("workload.count", f"'units' for family {part.family!r}, or with other keys",
-                               f"family {MARGINAL.name} with degree or attributes, and one weight",
-                               "leave it out")  # fmt: skip
-            workload.add(part.family, part.degree, part.attributes, part.weight)
-        return workload
+        """Return the sets whose distinct units are counted; None if there are none. Raises JobError for other parts."""
+        return unit_workload(self.workload, self.data.privacy_unit is not None, domain)
 
     def search_budget(self, domain: Domain) -> SearchBudget:
         """Return the part of the budget for the searches of a domain, and the rest."""

@@ -1,4 +1,4 @@
-"""Division of a budget between the searches for cells that are not public, and the release of the table.
+"""Division of a budget between searches for cells that are not public, numbers of units, and numbers of rows.
 
 The searches use a share of the squared mu. If some of them have an additive delta, which adds to that of the noise,
 the squared mu of a job with epsilon and delta is that of the remaining delta.
@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dpscale.base.errors import JobError
-from dpscale.domain import Attribute
-from dpscale.job.sections import BELOW_ONE, DiscoverTable, Privacy
+from dpscale.domain import Attribute, Domain
+from dpscale.job.sections import BELOW_ONE, DiscoverTable, Part, Privacy
 from dpscale.privacy.accounting import GAUSSIAN, Budget, gdp_mu
+from dpscale.workload import MARGINAL, Workload
 
 
 @dataclass(frozen=True)
@@ -69,3 +70,25 @@ def _additive_delta(privacy: Privacy, settings: DiscoverTable) -> float:
         raise JobError("discover.delta", f"{settings.delta:g}", f"less than privacy.delta = {privacy.delta:g}",
                        "lower it, or leave it out")  # fmt: skip
     return settings.delta
+
+
+def unit_workload(parts: Sequence[Part], has_unit: bool, domain: Domain) -> Workload | None:
+    """Return the sets whose distinct units are counted; None if there are none.
+
+    Raises JobError without a privacy unit, or for another family than marginal.
+    """
+    counted = [part for part in parts if part.count == "units"]
+    if not counted:
+        return None
+    if not has_unit:
+        raise JobError("workload.count", "'units', but the unit is a row", "rows",
+                       "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
+    workload = Workload(domain)
+    for part in counted:
+        unknown = part.given or part.record_weight or not part.weight or isinstance(part.weight, list)
+        if part.family != MARGINAL.name or unknown:
+            raise JobError("workload.count", f"'units' for family {part.family!r}, or with other keys",
+                           f"family {MARGINAL.name} with degree or attributes, and one weight above 0",
+                           "leave it out")  # fmt: skip
+        workload.add(part.family, part.degree, part.attributes, part.weight)
+    return workload

@@ -231,3 +231,49 @@ def test_pure_noise_and_searched_cells(tmp_path):
     both = dp.run(write_job(tmp_path / "both", frame, domain=domain, privacy={"epsilon": 8.0}),
                   run_dir=tmp_path / "both/run")  # fmt: skip
     assert set(both.units(["a"])["a"]) >= {"v0", "v1", "v2"}
+
+
+def test_files_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch):
+    job = write_job(tmp_path)
+    run = begin_run(read_job(job), tmp_path / "run")
+    run_stages(run, only="plan")
+    real = units.exact_counts
+
+    def slow(*arguments):
+        found = real(*arguments)
+        make_frame(seed=1).to_parquet(tmp_path / "data/0.parquet")
+        return found
+
+    monkeypatch.setattr(units, "exact_counts", slow)
+    with pytest.raises(DpscaleError, match="changed while they were read"):
+        run_stages(run, only="units")
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert not ledger.summary()["datasets"]
+
+
+def test_a_data_frame_has_units(tmp_path):
+    job = write_job(tmp_path, privacy={"dataset": "frame"})
+    del job["data"]["path"]
+    frame = make_frame()
+    release = dp.run(job, data=frame, run_dir=tmp_path / "run")
+    assert abs(release.units([]).estimate[0] - frame.person.nunique()) < 60
+
+
+LATE = {
+    "tiny share": ({"units": {"share": 1e-60}}, "too small"),
+    "no weight": ({"workload": [{"family": "marginal", "degree": 1},
+                                {"family": "marginal", "degree": 1, "count": "units", "weight": 0.0}]}, "above 0"),
+    "memory": ({"engine": {"memory": "64B"}}, "need"),
+    "no units": ({"workload": [{"family": "marginal", "degree": 1}], "units": {"share": 0.5}}, "units"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_impossible_counts_are_refused_before_a_search_is_charged(tmp_path, name):
+    changes, words = LATE[name]
+    frame = make_frame().assign(a=lambda one: "v" + one.a.astype(str))
+    domain = {"attributes": {**DOMAIN["attributes"], "a": {"kind": "discover"}}}
+    with pytest.raises(DpscaleError, match=words):
+        dp.run(write_job(tmp_path, frame, domain=domain, **changes), run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "ledger.sqlite").exists()

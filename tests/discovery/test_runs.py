@@ -25,6 +25,7 @@ from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.stages import discover
 from dpscale.runs.stages.runner import end, run_stages
 from tests.discovery.small import CITIES, DOMAIN, PLANTED, make_frame, write_job
+from tests.selection import mostly_slow
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def test_a_repeated_run_spends_nothing(tmp_path):
     assert len(releases_in(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("change", ["files", "order", "synchronous", "memory"])
+@pytest.mark.parametrize("change", mostly_slow(["files", "order", "synchronous", "memory"], {"order", "memory"}))
 def test_same_result_however_the_rows_are_read(release, tmp_path, change):
     frame = make_frame()
     frame = frame.sample(frac=1, random_state=3) if change == "order" else frame

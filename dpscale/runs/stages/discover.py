@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from fractions import Fraction
 
-from dpscale.base.errors import BudgetError, DataError
+from dpscale.base.errors import BudgetError
 from dpscale.base.numerics import one_thread
 from dpscale.discovery.reading import SearchRows, check_columns, types_of
 from dpscale.domain import Attribute
@@ -22,7 +22,6 @@ from dpscale.engine.counting import partition_groups
 from dpscale.privacy.accounting import Cost
 from dpscale.records import Table
 from dpscale.records.judging import refused_of
-from dpscale.records.origin import stamps
 from dpscale.runs.searches import SearchPlan, SearchReader, SearchTerms, perform_search, plan_search
 from dpscale.runs.stages.budget import (
     Charge,
@@ -33,7 +32,8 @@ from dpscale.runs.stages.budget import (
     public_hashes,
     search_release,
 )
-from dpscale.runs.stages.measure import open_table, rows_beyond_bound, snapshot_of
+from dpscale.runs.stages.measure import all_stamps, changed_files, open_table, rows_beyond_bound, snapshot_of
+from dpscale.runs.stages.preflight import unit_plan
 from dpscale.runs.table import SEARCHES, TableRun
 from dpscale.storage.files import flush_names, write_whole
 
@@ -41,21 +41,21 @@ from dpscale.storage.files import flush_names, write_whole
 def perform(run: TableRun, engine: Engine) -> None:
     """Check the rows, charge, search, and write the domain."""
     plans = plan_searches(run)
+    unit_plan(run.job, run.declared, run.declared)  # refuses a job whose units could not be counted later
     names = read_names(run)
     table = open_table(run, names, engine).split()
     engine.check_file_access(run.path, table.files)
     ensure_noise_key(run)
     check_noise_key(run)
-    before = stamps(table)
+    before = all_stamps(run, table)
     snapshot = snapshot_of(run, table, engine)
     charge(run, plans, snapshot, reserve=False)
     with one_thread():
         reader = _reader(run, engine, table, names, snapshot)
         charge(run, plans, snapshot)
         found = {name: perform_search(run.declared[name], plan, reader) for name, plan in plans.items()}
-    if stamps(table) != before:
-        raise DataError("data.path", "the files changed while they were read", "the same files",
-                        "restore them, or end this run and start a new one with --fresh")  # fmt: skip
+    if all_stamps(run, table) != before:
+        raise changed_files("the files changed while they were read")
     results = {name: {**released, "measurement": plans[name].record} for name, (_, released) in found.items()}
     record = json.dumps(results, indent=1, ensure_ascii=False)
     _record_result(run, record)

@@ -87,7 +87,7 @@ def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:
     content = content_hash(run, table, engine)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if first_snapshot not in (None, tag):
-        raise _changed("the files changed since this release started")
+        raise changed_files("the files changed since this release started")
     if first_snapshot is None or run.manifest.get("data") != known:
         run.update(snapshot=tag, data=known, **({"table": table.lake.told} if table.lake else {}))
     if run.frame is not None and "frame" not in run.manifest:
@@ -150,10 +150,16 @@ class Reader:
     def check_unchanged(self) -> None:
         """Raise DataError if a file changed; counts lost with a worker may be read from it again."""
         if stamps(self.table) != self.file_stamps:
-            raise _changed("the files changed while they were read")
+            raise changed_files("the files changed while they were read")
 
 
-def _changed(got: str) -> DataError:
+def all_stamps(run: TableRun, table: Table) -> list[Stamps]:
+    """Return the state of the files of the table, and of the tables that define the privacy unit."""
+    return [stamps(one) for one in (table, *unit_tables(run))]
+
+
+def changed_files(got: str) -> DataError:
+    """Return the error for data that changed since the release began."""
     return DataError(
         "data.path", got, "the same files", "restore them, or end this run and start a new one with --fresh"
     )

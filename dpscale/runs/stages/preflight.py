@@ -6,13 +6,14 @@ is opened and when the release is charged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
 from dpscale.base.display import format_bytes, nearest
 from dpscale.base.errors import DataError, JobError, PlanError, TransientError
+from dpscale.base.numerics import AttributeSet
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
@@ -21,6 +22,7 @@ from dpscale.job.sections import SynthesizeTable
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import is_address, standing
 from dpscale.ledger.transfer import there
+from dpscale.measurement.unit_counts import UnitPlan, plan_units
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.protection import Protection
@@ -38,11 +40,35 @@ def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
     """Return True, or raise DataError, JobError or BudgetError if the job would be refused later for known reasons."""
     searches = job.search_budget(domain)
     check_cap(job, job.data.protects, searches.total, searches.total_delta)
+    if (units := unit_plan(job, domain, domain)) is not None:
+        check_unit_memory(domain, units.sets, job.engine.bytes, 1)
     if job.data.path == FRAME:
         return True
     names = [name for name in domain.axis_names if any(name in own for own in workload.sets)]
     check_table(job.data.origin.table(job.data.path, domain), names, job.data.privacy_unit)
     return True
+
+
+def unit_plan(job: TableJob, domain: Domain, declared: Domain) -> UnitPlan | None:
+    """Return the measurement of the numbers of distinct units of a job; None if it has none.
+
+    `declared` is the domain of the job, `domain` the one with the cells that a search has found.
+    """
+    workload = job.unit_workload(domain)
+    if workload is None:
+        return None
+    pairs = {names: weight for part in workload.parts for names, weight in zip(part.sets, part.weights, strict=True)}
+    rows = job.data.max_rows_per_unit or 1
+    return plan_units(domain, list(pairs), list(pairs.values()), job.unit_budget(declared), rows)
+
+
+def check_unit_memory(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> None:
+    """Raise PlanError if the counters of distinct units, of which two wait for each worker, do not fit the memory."""
+    cells = sum(domain.cells_each(sets))
+    if (needed := 8 * cells * (2 * workers + 2)) > memory:
+        raise PlanError("engine.memory", f"{cells:,} cells in which units are counted need {format_bytes(needed)}",
+                        f"at most the {format_bytes(memory)} of engine.memory",
+                        "raise it, or leave out a set")  # fmt: skip
 
 
 def check_unit_column(unit: str | None, table: Table) -> None:

@@ -25,7 +25,7 @@ from dpscale.contributions.unit_cells import RANGES, UnitRequest, count_units, t
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import KEYS_SENT, collect_refusals, read_unit_lookup
 from dpscale.engine.counting import partition_groups
-from dpscale.measurement.unit_counts import UnitPlan, measure_units, plan_units
+from dpscale.measurement.unit_counts import UnitPlan, measure_units
 from dpscale.records import Table
 from dpscale.records.table import Partition
 from dpscale.runs.stages.budget import (
@@ -37,7 +37,15 @@ from dpscale.runs.stages.budget import (
     public_hashes,
     unit_release,
 )
-from dpscale.runs.stages.measure import open_table, rows_beyond_bound, snapshot_of, unit_tables
+from dpscale.runs.stages.measure import (
+    all_stamps,
+    changed_files,
+    open_table,
+    rows_beyond_bound,
+    snapshot_of,
+    unit_tables,
+)
+from dpscale.runs.stages.preflight import check_unit_memory, unit_plan
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, write_whole
 
@@ -48,11 +56,13 @@ RECORD = "units/units.json"
 def perform(run: TableRun, engine: Engine) -> None:
     """Count, charge, draw noise and write a table for each set."""
     plan = plan_of(run)
+    check_unit_memory(run.domain, plan.sets, run.job.engine.bytes, engine.workers)
     names = read_names(run, plan)
     table = open_table(run, names, engine)
     engine.check_file_access(run.path, table.files)
     ensure_noise_key(run)
     check_noise_key(run)
+    before = all_stamps(run, table)
     snapshot = snapshot_of(run, table, engine)
     charge(run, plan, snapshot, reserve=False)
     with one_thread():
@@ -60,6 +70,8 @@ def perform(run: TableRun, engine: Engine) -> None:
             counts = exact_counts(run, engine, table, plan, names)
         except RefusedValue as error:
             raise collect_refusals(engine, table, names, error) from None
+        if all_stamps(run, table) != before:
+            raise changed_files("the files changed while they were read")
         charge(run, plan, snapshot)
         head = {"release": run.manifest["release"], "snapshot": snapshot}
         write(run, plan, measure_units(plan, counts, run.secret.read(), head))
@@ -68,10 +80,9 @@ def perform(run: TableRun, engine: Engine) -> None:
 
 def plan_of(run: TableRun) -> UnitPlan:
     """Return the measurement of all sets of a run."""
-    workload, budget = run.job.unit_workload(run.domain), run.job.unit_budget(run.declared)
-    assert workload is not None
-    pairs = {names: weight for part in workload.parts for names, weight in zip(part.sets, part.weights, strict=True)}
-    return plan_units(run.domain, list(pairs), list(pairs.values()), budget, run.job.data.max_rows_per_unit or 1)
+    plan = unit_plan(run.job, run.domain, run.declared)
+    assert plan is not None
+    return plan
 
 
 def read_names(run: TableRun, plan: UnitPlan) -> list[str]:
