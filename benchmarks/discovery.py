@@ -2,7 +2,8 @@
 
 threeway: adult with seven, and salary with two columns whose values are searched, released by aim-grem at epsilon 1 and
 delta 1e-9; L1 error of all 3-way tables on the found cells (all other values are one cell), beside a release of the
-same job whose domain lists all values, coarsened to the same cells. Printed with the share of records that are covered.
+same job whose domain lists all values, coarsened to the same cells. Printed with the least share of the records of a
+column whose value was found, and the largest threshold in records.
 bins: private edges of six columns beside 128 bins of equal width and PrivTree, all at mu = gdp_mu(1, 1e-9) sqrt(.3/14)
 for finding and counting; mean error of the counts of 400 ranges between random quantiles, in percent of the records.
 ends: mean arrival delay by carrier and departure delay by destination of all flights, the range found in the data's
@@ -63,7 +64,7 @@ def write_toml(path: Path, content: dict[str, Any]) -> str:
 
 def print_threeway(seeds: int) -> None:
     print("L1 error of 3-way tables on found cells, as a share of the records")
-    print("table    seed  known  found  ratio  least share of records covered")
+    print("table    seed  known  found  ratio  least covered  largest threshold")
     for name, searched in SEARCHED.items():
         sizes = json.loads((DATA / name / f"{name}-domain.json").read_text())
         frame = pd.read_csv(DATA / name / f"{name}.csv")[list(sizes)]
@@ -71,15 +72,16 @@ def print_threeway(seeds: int) -> None:
             frame[column] = "v" + frame[column].astype(str)
         ratios = []
         for seed in range(seeds):
-            known, found, covered = _threeway(frame, sizes, searched, SHARES[name], seed)
+            known, found, covered, needed = _threeway(frame, sizes, searched, SHARES[name], seed)
             ratios.append(found / known)
-            print(f"{name:<8} {seed:>4}  {known:.4f} {found:.4f} {found / known:>6.3f}  {covered:.3f}", flush=True)
+            errors = f"{known:.4f} {found:.4f} {found / known:>6.3f}"
+            print(f"{name:<8} {seed:>4}  {errors}  {covered:>13.3f} {needed:>18.0f}", flush=True)
         print(f"{name:<8} mean ratio {np.mean(ratios):.3f}")
 
 
 def _threeway(
     frame: pd.DataFrame, sizes: dict[str, int], searched: Sequence[str], share: float, seed: int
-) -> tuple[float, float, float]:
+) -> tuple[float, float, float, float]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         frame.to_parquet(place / "data.parquet")
@@ -102,7 +104,9 @@ def _threeway(
                 "discover": {"share": share},
             }  # fmt: skip
             releases[which] = dp.run(job, run_dir=place / which)
-        return _compared(frame, list(sizes), searched, releases["known"], releases["found"])
+        searches = json.loads((place / "found/domain/searches.json").read_text())
+        needed = max(one["threshold"] for one in searches.values())
+        return *_compared(frame, list(sizes), searched, releases["known"], releases["found"]), needed
 
 
 def _compared(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -111,7 +112,7 @@ def _columns(request: UnitRequest) -> list[str]:
 
 def _batch(
     request: UnitRequest,
-    batch: Mapping[str, NDArray[np.uint8]],
+    batch: Mapping[str, Any],
     lookup: UnitMap | None,
     mask: RowMask | None,
     first: int,

@@ -25,7 +25,7 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, cost_of_units, cost_units
 from dpscale.privacy.streams import open_stream
 
-EMPTY_ERRORS = 0.3
+EMPTY_ERRORS = 0.3  # leaves below this many standard errors count as empty
 Count = Callable[[int, Words], Integers]
 
 
@@ -184,7 +184,7 @@ def _within(plan: EdgePlan, leaves: Leaves) -> Leaves:
     low, _ = plan.search.axis
     starts = [low + int(one) for one in leaves.first]
     shown = [float(one * plan.search.unit) for one in starts]
-    end = float((_end(plan)) * plan.search.unit)
+    end = float(_end(plan) * plan.search.unit)
     kept = [at == 0 or shown[at - 1] < shown[at] < end for at in range(len(starts))]
     if plan.search.high is not None:
         kept = [own and start <= plan.search.high for own, start in zip(kept, starts, strict=True)]

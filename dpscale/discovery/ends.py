@@ -12,7 +12,6 @@ import numpy as np
 
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import Integers
-from dpscale.discovery.dyadic_bins import dyadic_bins
 from dpscale.discovery.end_choice import ChosenEnds, choose_ends
 from dpscale.discovery.threshold import search_draw
 from dpscale.domain import MOST_PARTS, Number
@@ -85,11 +84,6 @@ def measure_ends(plan: EndPlan, counts: Integers, secret: SecretFile, head: Mapp
     error = plan.draw.lattice_variance**0.5
     limit = int(EXACT / 2 / max(plan.number.unit, Fraction(1)))  # ends of a domain file are exact as floats
     return choose_ends(np.asarray(noisy), error, plan.groups, plan.precision, plan.search.low, plan.search.high, limit)
-
-
-def first_integers() -> Integers:
-    """Return the first integer of each dyadic bin."""
-    return dyadic_bins().first
 
 
 def found_ends(plan: EndPlan, ends: ChosenEnds) -> tuple[Number, dict[str, Any]]:

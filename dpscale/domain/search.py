@@ -11,6 +11,7 @@ Until the stage `discover` has run, such an attribute has assumed cells, with wh
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -31,7 +32,7 @@ def shown(value: Fraction) -> int | float:
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(ABC):
     """Measurement that finds the cells of an attribute.
 
     Attributes
@@ -45,9 +46,9 @@ class Search:
     kind: ClassVar[str] = ""
     uses_delta: ClassVar[bool] = False
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the keys of the domain file that state the search."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,12 @@ def partition_groups(partitions: Sequence[Partition], workers: int) -> list[tupl
     return [tuple(sorted(group, key=lambda part: (part.path, part.row_groups))) for group in groups]
 
 
+def dropped_rows(group: Sequence[Partition], dropped: Mapping[Partition, Any]) -> tuple[Any, ...]:
+    """Return arguments of a task: the partitions of a group with rows that are not counted, then those rows of each."""
+    bounded = [part for part in group if part in dropped]
+    return bounded, *(dropped[part] for part in bounded)
+
+
 def run_pass(
     engine: Engine,
     one: Pass,
@@ -254,10 +260,8 @@ def run_pass(
             _task_count(one, cover, rows),
         )
     shared_requests = {request: engine.broadcast(request, "count") for _, request in items}
-    tasks = []
-    for group, request in items:
-        own = [part for part in group if part in (dropped or {})]
-        tasks.append((shared_requests[request], group, tuple(checked), own, *((dropped or {})[part] for part in own)))
+    tasks = [(shared_requests[request], group, tuple(checked), *dropped_rows(group, dropped or {}))
+             for group, request in items]  # fmt: skip
     pieces = [request.range for _, request in items] if disjoint else one.pieces
     return engine.reduce(count_shards, tasks, len(one.shards), "count", one.bytes, pieces, disjoint)
 

@@ -268,6 +268,24 @@ def test_files_rewritten_between_readings_are_refused(tmp_path, monkeypatch):
         measure(run)
 
 
+def test_unit_tables_rewritten_between_readings_are_refused(tmp_path, monkeypatch):
+    """The noise belongs to a snapshot of the table that defines the units, and the bound must be that of its units."""
+    homes = frame()[["unit"]].drop_duplicates().assign(home=lambda one: one.unit.astype(str))
+    homes.to_parquet(tmp_path / "homes.parquet", index=False)
+    hop = {"path": str(tmp_path / "homes.parquet"), "key": "unit", "unit": "home"}
+    run = make_planned_run(tmp_path, data=UNITS | {"unit_through": [hop]}, engine=PRIVATE)
+    read = measuring.read_unit_lookup
+
+    def rewrite_and_read(*arguments):
+        homes.assign(home="one").to_parquet(tmp_path / "homes.parquet", index=False)
+        return read(*arguments)
+
+    monkeypatch.setattr(measuring, "read_unit_lookup", rewrite_and_read)
+    with pytest.raises(DataError, match="changed while they were read"):
+        measure(run)
+    assert run.manifest["privacy"] is None  # nothing is charged
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     place = tmp_path_factory.mktemp("schedulers")

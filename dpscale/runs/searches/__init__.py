@@ -21,6 +21,7 @@ from dpscale.base.numerics import Integers
 from dpscale.discovery.reading import SearchRows
 from dpscale.domain import Attribute, Domain
 from dpscale.engine import Engine
+from dpscale.engine.counting import dropped_rows
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.secret import SecretFile
 from dpscale.records.table import Partition
@@ -127,11 +128,7 @@ class SearchReader:
 
     def items(self, *arguments: Any) -> list[tuple[Any, ...]]:
         """Return the arguments of a task for each group: the given ones, its partitions and their dropped rows."""
-        found = []
-        for group in self.groups:
-            bounded = [one for one in group if one in self.dropped]
-            found.append((*arguments, group, bounded, *(self.dropped[one] for one in bounded)))
-        return found
+        return [(*arguments, group, *dropped_rows(group, self.dropped)) for group in self.groups]
 
     def total(self, function: Callable[..., Any], request: Any, label: str) -> Integers:
         """Return the sum, over all rows, of the array that a function of the request and partitions returns."""

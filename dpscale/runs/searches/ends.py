@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpscale.discovery.ends import EndPlan, first_integers, found_ends, measure_ends, plan_ends
+from dpscale.discovery.dyadic_bins import dyadic_bins
+from dpscale.discovery.ends import EndPlan, found_ends, measure_ends, plan_ends
 from dpscale.discovery.step_counts import BinRequest, count_steps
 from dpscale.domain import Number
 from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
@@ -18,7 +19,7 @@ def plan(number: Number, terms: SearchTerms) -> EndPlan:
 
 def search(plan: EndPlan, reader: SearchReader) -> Found:
     """Return the number with the range that was found."""
-    counts = reader.total(count_steps, BinRequest(reader.rows, plan.number, first_integers()), "count-bins")
+    counts = reader.total(count_steps, BinRequest(reader.rows, plan.number, dyadic_bins().first), "count-bins")
     return found_ends(plan, measure_ends(plan, counts, reader.secret, reader.head))
 
 

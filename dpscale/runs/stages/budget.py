@@ -120,6 +120,78 @@ def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: boo
     return state
 
 
+@dataclass(frozen=True)
+class PartRelease:
+    """Release of a part of a run that has its own entry on the ledger: the searches, or the numbers of units.
+
+    The noise key stays after its end, because the table is measured with it later.
+
+    Attributes
+    ----------
+    run : TableRun
+    name : str
+        Name of the part's entry in the manifest.
+    release : str
+        Release id on the ledger.
+    cost : Cost
+        Whole cost of the part.
+    records : list of mapping
+        Everything that determines the draws besides data, domain and job.
+    domain : str
+        Digest of the domain in which the part is counted.
+    snapshot : str
+        Tag of the data.
+    details : mapping
+        Further content of the entry of the manifest.
+    """
+
+    run: TableRun
+    name: str
+    release: str
+    cost: Cost
+    records: list[dict[str, Any]]
+    domain: str
+    snapshot: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def query(self) -> None:
+        """Raise JobError without the noise key, and BudgetError if the ledger would refuse the charge."""
+        check_noise_key(self.run)
+        self._charge(reserve=False)
+
+    def charge(self) -> str:
+        """Reserve the whole cost and return the state of the release; a repeated charge costs nothing."""
+        state = self._charge(reserve=True)
+        if state == "admitted":
+            raise BudgetError("privacy.ledger", "the charge was not recorded", "a writable ledger",
+                              "run again to resume")  # fmt: skip
+        return state
+
+    def _charge(self, reserve: bool) -> str:
+        manifest, job = self.run.manifest, self.run.job
+        content = [self.records, self.domain, self.snapshot, manifest["secret_tag"], self.release,
+                   manifest["job_sha256"]]  # fmt: skip
+        digest, privacy = hashlib.sha256(json.dumps(content).encode()).hexdigest(), job.privacy
+        terms = Charge(self.release, self.cost, digest, privacy.epsilon, privacy.delta, job.data.protects,
+                       public_hashes(self.run))  # fmt: skip
+        entry = {"dataset": job.dataset, "cost": self.cost.to_dict(), **self.details}
+        return charge_release(self.run, terms, entry, reserve, self.name)
+
+    def record_result(self, digest: str) -> None:
+        """Record the digest of the result; raise BudgetError if another copy of the run found something else."""
+        with open_ledger(self.run) as ledger:
+            ledger.decide(self.release, 0, digest)
+
+    def publish(self) -> None:
+        """Commit and publish the release, whose values are on disk."""
+        state = self.charge()
+        with open_ledger(self.run) as ledger:
+            if state == "reserved":
+                ledger.commit(self.release)
+            if state != "released":
+                ledger.publish(self.release)
+
+
 def charge(run: TableRun, measurements: MeasurementStore, reserve: bool = True) -> str:
     """Charge the release of a table, or the release of several tables that it belongs to; see `charge_release`."""
     drawn, earlier = _draw_digests(run, measurements)

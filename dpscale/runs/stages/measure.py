@@ -106,32 +106,70 @@ def content_hash(run: TableRun, table: Table, engine: Engine) -> str:
 
 
 @dataclass(frozen=True, eq=False)
+class OpenData:
+    """Data of a run that are about to be counted.
+
+    Attributes
+    ----------
+    tables : list of Table
+        The table, and those that define the privacy unit.
+    file_stamps : list of Stamps
+        State of their files before they were read.
+    snapshot : str
+        Tag of the data.
+    """
+
+    run: TableRun
+    tables: list[Table]
+    file_stamps: list[Stamps]
+    snapshot: str
+
+    @classmethod
+    def of(cls, run: TableRun, names: Sequence[str], engine: Engine) -> OpenData:
+        """Open the columns of some attributes; the run has a noise key afterwards, if its noise is not drawn."""
+        tables = [open_table(run, names, engine), *unit_tables(run)]
+        engine.check_file_access(run.path, tables[0].files)
+        ensure_noise_key(run)
+        file_stamps = [stamps(one) for one in tables]
+        return cls(run, tables, file_stamps, snapshot_of(run, tables[0], engine))
+
+    @property
+    def table(self) -> Table:
+        return self.tables[0]
+
+    @property
+    def head(self) -> dict[str, str]:
+        """Beginning of the noise records of a part with its own release."""
+        return {"release": self.run.manifest["release"], "snapshot": self.snapshot}
+
+    def check_unchanged(self) -> None:
+        """Raise DataError if a file changed; counts lost with a worker may be read from it again."""
+        if [stamps(one) for one in self.tables] != self.file_stamps:
+            raise changed_files("the files changed while they were read")
+
+
+@dataclass(frozen=True, eq=False)
 class Reader:
     """Counter of passes over the table.
 
     Attributes
     ----------
-    file_stamps : Stamps
-        State of the files when the stage began.
     columns : list of str
         All columns that are read.
     dropped : mapping of Partition, optional
         Rows that exceed the contribution bound.
     """
 
-    run: TableRun
+    data: OpenData
     engine: Engine
-    table: Table
-    file_stamps: Stamps
     columns: list[str]
     groups: list[Any]
     dropped: Mapping[Partition, Any] | None
 
     @classmethod
-    def of(cls, run: TableRun, engine: Engine, table: Table, file_stamps: Stamps, columns: list[str]) -> Reader:
-        groups = partition_groups(table.partitions, engine.workers)
-        dropped = rows_beyond_bound(run, engine, table, groups, columns)
-        return cls(run, engine, table, file_stamps, columns, groups, dropped)
+    def of(cls, data: OpenData, engine: Engine, columns: list[str]) -> Reader:
+        groups = partition_groups(data.table.partitions, engine.workers)
+        return cls(data, engine, columns, groups, rows_beyond_bound(data.run, engine, data.table, groups, columns))
 
     def first(self, one: Pass) -> list[Any]:
         """Return the handles of a pass that also checks every column against the domain."""
@@ -142,20 +180,10 @@ class Reader:
 
         Every pass reads the columns whose values can drop a row, so that all passes omit the same rows.
         """
-        dropping = [name for name in self.columns if self.run.domain[name].drops]
+        dropping = [name for name in self.columns if self.data.run.domain[name].drops]
         handles = run_pass(self.engine, one, self.groups, [*checked, *dropping], self.dropped)
-        self.check_unchanged()
+        self.data.check_unchanged()
         return handles
-
-    def check_unchanged(self) -> None:
-        """Raise DataError if a file changed; counts lost with a worker may be read from it again."""
-        if stamps(self.table) != self.file_stamps:
-            raise changed_files("the files changed while they were read")
-
-
-def all_stamps(run: TableRun, table: Table) -> list[Stamps]:
-    """Return the state of the files of the table, and of the tables that define the privacy unit."""
-    return [stamps(one) for one in (table, *unit_tables(run))]
 
 
 def changed_files(got: str) -> DataError:
@@ -192,20 +220,17 @@ def perform(run: TableRun, engine: Engine) -> None:
     """Count, charge, draw noise and store the values."""
     run.check_plan()
     check_memory(run.measurement_plan, run.job, engine)
-    table = open_table(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
-    engine.check_file_access(run.path, table.files)
-    ensure_noise_key(run)
+    data = OpenData.of(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
     if run.manifest.get("columns") is None:
         public = run.synthesis is not None and run.synthesis.types == "input"
-        run.update(columns={name: kind if public else "" for name, kind in table.types().items()})
-    file_stamps = stamps(table)
-    measurements = run.open_measurements(run.manifest["release"], snapshot_of(run, table, engine))
+        run.update(columns={name: kind if public else "" for name, kind in data.table.types().items()})
+    measurements = run.open_measurements(run.manifest["release"], data.snapshot)
     with one_thread():
-        measure(run, engine, table, measurements, file_stamps)
+        measure(run, engine, data, measurements)
     publish(run, measurements)
 
 
-def measure(run: TableRun, engine: Engine, table: Table, measurements: MeasurementStore, file_stamps: Stamps) -> None:
+def measure(run: TableRun, engine: Engine, data: OpenData, measurements: MeasurementStore) -> None:
     """Make all remaining decisions."""
     state, pending = measurements.replay()
     if pending is not None or measurements.measurement_plan.next_selection(state) is not None:
@@ -215,10 +240,10 @@ def measure(run: TableRun, engine: Engine, table: Table, measurements: Measureme
                            "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip
         columns = columns_of(run.domain, measurements.measurement_plan.counted_sets)
         try:
-            reader = Reader.of(run, engine, table, file_stamps, columns)
+            reader = Reader.of(data, engine, columns)
             state = MeasurementLoop(run, engine, measurements, reader).finish(state, pending)
         except RefusedValue as error:
-            raise collect_refusals(engine, table, columns, error) from None
+            raise collect_refusals(engine, data.table, columns, error) from None
     write_trace(run.path / "trace.parquet", measurements.measurement_plan.trace(state))
 
 
@@ -295,7 +320,7 @@ class MeasurementLoop:
         measurement_plan = self.measurements.measurement_plan
         decision = self._record_decision(pending or self._select_decision(state, shards))
         shards.measure(self.measurements.missing(decision), self.run.secret)
-        self.reader.check_unchanged()
+        self.reader.data.check_unchanged()
         after = measurement_plan.next_state(state, decision, self.measurements.values(decision))
         self.scores.forget(measurement_plan.changed_sets(state, after))
         return after
@@ -324,7 +349,7 @@ class MeasurementLoop:
         missing = self.scores.missing(selection.candidates)
         for distances in shards.distances(state.estimates, missing, selection.classes):
             self.scores.learn(distances)
-        self.reader.check_unchanged()
+        self.reader.data.check_unchanged()
         secret, head = self.run.secret.read(), self.measurements.head
         chosen = select_candidates(selection, self.scores.of(selection), self.measurements.rows_per_unit,
                              lambda label: open_stream(secret, "selection", {**head, **label}))  # fmt: skip

@@ -1,15 +1,14 @@
 """The stage `units`: numbers of distinct privacy units by cell, of the workload parts with `count = "units"`.
 
 The order of the steps is that of the measure stage (`budget`): the rows are counted and checked, so that refused data
-cost nothing; the cost, which the job determines, is charged; the noise is drawn and the values are written. The release
-has an entry of its own on the ledger. The contribution bound is applied first, and the counts are those of its rows.
+cost nothing; the plan's cost is charged; the noise is drawn and the values are written. The release has an entry of its
+own on the ledger. The contribution bound is applied first, and the counts are those of its rows.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,27 +23,11 @@ from dpscale.base.numerics import Integers, one_thread
 from dpscale.contributions.unit_cells import RANGES, UnitRequest, count_units, take_range, unit_cells
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import KEYS_SENT, collect_refusals, read_unit_lookup
-from dpscale.engine.counting import partition_groups
+from dpscale.engine.counting import dropped_rows, partition_groups
 from dpscale.measurement.unit_counts import UnitPlan, measure_units
 from dpscale.records import Table
-from dpscale.records.table import Partition
-from dpscale.runs.stages.budget import (
-    Charge,
-    charge_release,
-    check_noise_key,
-    ensure_noise_key,
-    open_ledger,
-    public_hashes,
-    unit_release,
-)
-from dpscale.runs.stages.measure import (
-    all_stamps,
-    changed_files,
-    open_table,
-    rows_beyond_bound,
-    snapshot_of,
-    unit_tables,
-)
+from dpscale.runs.stages.budget import PartRelease, unit_release
+from dpscale.runs.stages.measure import OpenData, rows_beyond_bound, unit_tables
 from dpscale.runs.stages.preflight import check_unit_memory, unit_plan
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, write_whole
@@ -58,24 +41,18 @@ def perform(run: TableRun, engine: Engine) -> None:
     plan = plan_of(run)
     check_unit_memory(run.domain, plan.sets, run.job.engine.bytes, engine.workers)
     names = read_names(run, plan)
-    table = open_table(run, names, engine)
-    engine.check_file_access(run.path, table.files)
-    ensure_noise_key(run)
-    check_noise_key(run)
-    before = all_stamps(run, table)
-    snapshot = snapshot_of(run, table, engine)
-    charge(run, plan, snapshot, reserve=False)
+    data = OpenData.of(run, names, engine)
+    release = PartRelease(run, "units", unit_release(run), plan.cost, plan.records, run.domain.digest, data.snapshot)
+    release.query()
     with one_thread():
         try:
-            counts = exact_counts(run, engine, table, plan, names)
+            counts = exact_counts(run, engine, data.table, plan, names)
         except RefusedValue as error:
-            raise collect_refusals(engine, table, names, error) from None
-        if all_stamps(run, table) != before:
-            raise changed_files("the files changed while they were read")
-        charge(run, plan, snapshot)
-        head = {"release": run.manifest["release"], "snapshot": snapshot}
-        write(run, plan, measure_units(plan, counts, run.secret.read(), head))
-    publish(run, charge(run, plan, snapshot))
+            raise collect_refusals(engine, data.table, names, error) from None
+        data.check_unchanged()
+        release.charge()
+        write(run, plan, measure_units(plan, counts, run.secret.read(), data.head))
+    release.publish()
 
 
 def plan_of(run: TableRun) -> UnitPlan:
@@ -103,7 +80,8 @@ def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, na
     totals = [np.zeros(run.domain.cells(own), np.int64) for own in plan.sets]
     for ranges in passes(rows, run.job.engine.bytes):
         request = UnitRequest(run.domain, used, dropping, str(data.privacy_unit), ranges)
-        handles = engine.persist(unit_cells, _items(request, groups, dropped, through), "read-units")
+        items = [(request, group, *dropped_rows(group, dropped), *through) for group in groups]
+        handles = engine.persist(unit_cells, items, "read-units")
         cuts = _cuts(ranges, 2 * engine.workers)
         take = partial(take_range, ranges=cuts)
         join = partial(count_units, names=used, sets=plan.sets, domain=run.domain)
@@ -111,20 +89,6 @@ def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, na
             for total, own in zip(totals, found.counts, strict=True):
                 total += own
     return totals
-
-
-def _items(
-    request: UnitRequest,
-    groups: Sequence[tuple[Partition, ...]],
-    dropped: Mapping[Partition, Any],
-    through: Sequence[Any],
-) -> list[tuple[Any, ...]]:
-    """Return the arguments of the tasks that read the groups of partitions."""
-    found = []
-    for group in groups:
-        own = [part for part in group if part in dropped]
-        found.append((request, group, own, *(dropped[part] for part in own), *through))
-    return found
 
 
 def passes(rows: int, memory: int) -> list[range]:
@@ -136,16 +100,6 @@ def passes(rows: int, memory: int) -> list[range]:
 def _cuts(whole: range, many: int) -> list[range]:
     ends = [whole.start + len(whole) * number // many for number in range(many + 1)]
     return [range(first, end) for first, end in pairwise(ends) if end > first]
-
-
-def charge(run: TableRun, plan: UnitPlan, snapshot: str, reserve: bool = True) -> str:
-    """Reserve the cost of all sets; a repeated charge costs nothing."""
-    content = [plan.records, run.domain.digest, snapshot, run.manifest["secret_tag"], unit_release(run),
-               run.manifest["job_sha256"]]  # fmt: skip
-    digest, privacy = hashlib.sha256(json.dumps(content).encode()).hexdigest(), run.job.privacy
-    terms = Charge(unit_release(run), plan.cost, digest, privacy.epsilon, privacy.delta, run.job.data.protects,
-                   public_hashes(run))  # fmt: skip
-    return charge_release(run, terms, {"dataset": run.job.dataset, "cost": plan.cost.to_dict()}, reserve, "units")
 
 
 def write(run: TableRun, plan: UnitPlan, found: Sequence[tuple[Any, float]]) -> None:
@@ -166,12 +120,3 @@ def _write_table(path: Path, table: Any) -> None:
     content = BytesIO()
     pq.write_table(table, content)
     write_whole(path, content.getvalue())
-
-
-def publish(run: TableRun, state: str) -> None:
-    """Commit and publish the release, which has a state on the ledger."""
-    with open_ledger(run) as ledger:
-        if state == "reserved":
-            ledger.commit(unit_release(run))
-        if state != "released":
-            ledger.publish(unit_release(run))
