@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import SecretFile
 from dpscale.privacy.streams import open_stream
+
+LARGEST = 10**40  # ratio of steps
 
 
 @dataclass(frozen=True)
@@ -87,35 +91,44 @@ def measure_ends(plan: EndPlan, counts: Integers, secret: SecretFile, head: Mapp
 
 
 def found_ends(plan: EndPlan, ends: ChosenEnds) -> tuple[Number, dict[str, Any]]:
-    """Return the number with the range that was found, and the released record.
-
-    If the range has too many steps for exact sums, the step is 10 times larger, or 100, …, as far as public ends are
-    multiples of it; otherwise the private end is nearer to the public one.
-    """
-    number, search = plan.number, plan.search
-    most = (int(MOST_PARTS**0.5) if number.squares else MOST_PARTS) // 4  # rounder ends may be further apart
-    factor = 1
-    while (ends.high - ends.low) // factor > most - 2 and all((one or 0) % (10 * factor) == 0
-                                                           for one in (search.low, search.high)):  # fmt: skip
-        factor *= 10
-    low, high = ends.low // factor, -(-ends.high // factor)
-    if high - low > most:
-        low, high = (high - most, high) if search.high is not None else (low, low + most)
-    closed = _readable(replace(number, low=low, high=high, unit=number.unit * factor, search=None), search)
-    step = float(number.unit)
+    """Return the number with the range that was found, and the released record."""
+    closed, step = _closed(plan, ends), float(plan.number.unit)
     return closed, {"ends": list(closed.ends), "clipped": ends.clipped, "below": ends.below * step,
                     "above": ends.above * step, "clipped_mean": ends.mean * step, "records": ends.records,
                     "step": float(closed.unit)}  # fmt: skip
 
 
-def _readable(number: Number, search: EndSearch) -> Number:
-    """Return the number with private ends at rounder numbers, until the floats of a domain file state it exactly."""
-    for digits in range(20):
-        scale = 10**digits
-        low = number.low if search.low is not None else number.low // scale * scale
-        high = number.high if search.high is not None else -(-number.high // scale) * scale
+def _closed(plan: EndPlan, ends: ChosenEnds) -> Number:
+    """Return the number with ends that a domain file can state, and few enough steps for exact sums.
+
+    The step is the own one of the number, or 10 times larger, or 100, …, as far as public ends are multiples of it.
+    With the last of these steps, a private end that is too far from the public one is nearer to it.
+    """
+    number, search = plan.number, plan.search
+    most = (math.isqrt(MOST_PARTS) if number.squares else MOST_PARTS) // 4  # rounder ends may be further apart
+    factor, last = 1, False
+    while not last:
+        last = factor >= LARGEST or any((one or 0) % (10 * factor) for one in (search.low, search.high))
+        low, high = ends.low // factor, -(-ends.high // factor)
+        if high - low > most - 2 and last:
+            low, high = (high - most, high) if search.high is not None else (low, low + most)
+        if high - low <= most:
+            closed = replace(number, low=low, high=high, unit=number.unit * factor, search=None)
+            if (found := _readable(closed, search)) is not None:
+                return found
+        factor *= 10
+    raise DomainError(f"numbers.{number.name}", "a range that no domain file can state", "a step of fewer digits",
+                      "change the step")  # fmt: skip
+
+
+def _readable(number: Number, search: EndSearch) -> Number | None:
+    """Return the number with private ends at rounder numbers, which the floats of a domain file state exactly."""
+    public = number.low if search.low is not None else number.high if search.high is not None else 0
+    for scale, origin in product([10**digits for digits in range(20)], dict.fromkeys((public, 0))):
+        low = number.low if search.low is not None else origin + (number.low - origin) // scale * scale
+        high = number.high if search.high is not None else origin - (origin - number.high) // scale * scale
         rounder = replace(number, low=low, high=high)
         with suppress(DomainError):
             if read_numbers({number.name: rounder.describe()}) == [rounder]:
                 return rounder
-    return number
+    return None

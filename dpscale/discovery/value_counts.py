@@ -30,7 +30,7 @@ from dpscale.records.where import RowMask
 SHARD_BITS = 8
 SHARDS = 1 << SHARD_BITS
 LEAST_MERGED, MOST_MERGED = 1 << 16, 1 << 21  # entries that wait before they are merged
-SHOWN_BYTES = 1 << 24  # size that the scheduler sees, because the true one tells the number of values
+SHOWN_BYTES = 1 << 24  # size that the scheduler sees, because the true one shows the number of values
 ENTRY_BYTES = 72  # of a distinct value while it is merged
 Record = Mapping[str, Any]
 

@@ -1,6 +1,7 @@
 """Numbers of distinct units: exact counts by brute force, sensitivity of one unit, runs, evidence and refused jobs."""
 
 import json
+import sys
 from collections import defaultdict
 from fractions import Fraction
 from itertools import combinations
@@ -181,6 +182,7 @@ def test_repeated_and_interrupted_runs_draw_once(tmp_path, monkeypatch):
     monkeypatch.setattr(units, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run_stages(run, only="units")
+    assert run.manifest["units"] is not None  # charged before the noise is drawn and written
     monkeypatch.setattr(units, "write", real)
     run_stages(run)
     again = dp.run(write_job(tmp_path / "other"), run_dir=tmp_path / "other/run")
@@ -188,6 +190,12 @@ def test_repeated_and_interrupted_runs_draw_once(tmp_path, monkeypatch):
     assert ours.units(["a"]).std_error[0] == again.units(["a"]).std_error[0]
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         assert len(next(iter(ledger.summary()["datasets"].values()))["releases"]) == 2
+
+
+def test_the_scheduler_does_not_see_the_number_of_rows():
+    sizes = {sys.getsizeof(UnitCells(np.zeros((rows, 2), np.uint64), np.zeros((rows, 3), np.uint32)))
+             for rows in (0, 1, 1000)}  # fmt: skip
+    assert len(sizes) == 1
 
 
 def test_units_through_another_table(tmp_path):

@@ -171,6 +171,21 @@ def test_changed_data_between_the_stages_are_refused(tmp_path):
         run_stages(open_run(run.path), only="measure")
 
 
+def test_files_that_change_during_a_search_are_refused(tmp_path, monkeypatch):
+    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    real = discover.perform_search
+
+    def search_and_rewrite(*arguments):
+        found = real(*arguments)
+        write_job(tmp_path, make_frame().iloc[1:])
+        return found
+
+    monkeypatch.setattr(discover, "perform_search", search_and_rewrite)
+    with pytest.raises(DataError, match="changed while they were read"):
+        run_stages(run, only="discover")
+    assert not (run.path / "domain").exists()
+
+
 def test_an_edited_domain_is_refused(tmp_path):
     run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
     run_stages(run, only="discover")

@@ -1,6 +1,7 @@
 """Search for values: counts under keyed hashes, ranges of hashes, texts of every kind, and other engines."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
@@ -148,3 +149,9 @@ def test_processes_and_a_cluster_find_the_same(tmp_path):
     texts = {(one.path / "domain/searches.json").read_text() for one in results}
     assert len(texts) == 1
     assert json.loads(texts.pop())["a"]["found"]
+
+
+def test_the_scheduler_does_not_see_the_number_of_values():
+    sizes = {sys.getsizeof(ValueCounts(np.zeros((values, 2), np.uint64), np.ones(values, np.int64)))
+             for values in (0, 1, 1000)}  # fmt: skip
+    assert len(sizes) == 1
