@@ -1,8 +1,8 @@
 """Exact counts and values of records appear in no file and no output of a run, also if it fails.
 
 Each case runs in its own process with its own working and temporary directory; then all files in them (run
-directory, ledger, scratch space of Dask) and all output are searched. The noise is large, so that no noisy value is
-near a count.
+directory, ledger, scratch space of Dask) and all output are searched. The noise is so large that a noisy value is
+rounded to a count by chance in fewer than one of 10,000 runs.
 """
 
 import os
@@ -54,7 +54,7 @@ def write_job(place, table, mechanism="query-smasher", **privacy):
     (place / "domain.toml").write_text(tomli_w.dumps({"attributes": domain}))
     job = {
         "data": {"path": str(table), "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 2},
-        "privacy": {"privacy_cost": 1e-6, "dataset": "planted"} | privacy,
+        "privacy": {"privacy_cost": 1e-12, "dataset": "planted"} | privacy,
         "workload": [{"family": "prefix", "degree": 2}],
         "mechanism": {"name": mechanism},
         "engine": {"seed": 3},
@@ -138,7 +138,7 @@ def test_unwritable_path_leaks_nothing(tmp_path, data, name):
 def test_refused_budget_leaks_nothing(tmp_path, data):
     job = write_job(tmp_path, data / "good")
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
-        ledger.set_cap("planted", 1e-6, 1e-9)
+        ledger.set_cap("planted", 1e-12, 1e-9)
     code, output = run_in_process(tmp_path, "dpscale", "run", job, "--run-dir", "run")
     assert code == 3, output
     assert_no_leaks(tmp_path, output)
@@ -186,10 +186,10 @@ def test_planted_leak_in_error_is_detected(tmp_path, data):
         "from dpscale import __main__ as commands\n"
         "from dpscale.runs.stages import measure\n"
         "from dpscale.base.errors import DataError\n"
-        "def told(counts):\n"
+        "def fail(counts):\n"
         "    raise DataError('data', f'{int(counts.sum())} rows in {counts!r}')\n"
         "def first(reader, one):\n"
-        "    reader.engine.map(told, [(handle,) for handle in reader.count(one, reader.columns)], 'check')\n"
+        "    reader.engine.map(fail, [(handle,) for handle in reader.count(one, reader.columns)], 'check')\n"
         "measure.Reader.first = first\n"
         f"commands.main(['run', {str(job)!r}, '--run-dir', 'run', '--scheduler', 'threads'])\n"
     )
