@@ -58,19 +58,19 @@ def mean_figures(statistic: Statistic, answers: Floats, errors: Floats, width: f
         Estimates of t, n and t + n, and their standard errors.
     width : float
     """
-    (t, n), moments = np.moveaxis(answers[..., :2], -1, 0), covariances(errors, 2)
+    (t, n), moments, limit = np.moveaxis(answers[..., :2], -1, 0), covariances(errors, 2), statistic.limit
     first, second, covariance = moments[..., 0, 0], moments[..., 1, 1], moments[..., 0, 1]
     seen = n > width * np.sqrt(second)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.clip(t / n, -1, 1)
+        share = np.clip(t / n, -limit, limit)
         deviation = np.sqrt(np.maximum(first - 2 * share * covariance + share**2 * second, 0)) / n
         low, high = fieller((t, n), (first, second, covariance), width)
     return _seen(
         seen,
         statistic.centre + statistic.half_range * share,
         statistic.half_range * deviation,
-        statistic.centre + statistic.half_range * np.clip(low, -1, 1),
-        statistic.centre + statistic.half_range * np.clip(high, -1, 1),
+        statistic.centre + statistic.half_range * np.clip(low, -limit, limit),
+        statistic.centre + statistic.half_range * np.clip(high, -limit, limit),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,17 @@ class UnitCells:
 
 def _ranges(units: Words) -> Integers:
     return (units[:, 0] >> np.uint64(64 - RANGE_BITS)).astype(np.int64)
+
+
+def hash_passes(size: int, memory: int) -> list[range]:
+    """Return the ranges of hashes that are read together, so that rows of `size` bytes fit half of the memory."""
+    return cut_ranges(range(RANGES), min(max(-(-2 * size // memory), 1), RANGES))
+
+
+def cut_ranges(whole: range, many: int) -> list[range]:
+    """Divide ranges of hashes into at most `many` parts."""
+    ends = [whole.start + len(whole) * number // many for number in range(many + 1)]
+    return [range(first, end) for first, end in pairwise(ends) if end > first]
 
 
 def distinct(parts: Sequence[UnitCells], columns: int) -> UnitCells:

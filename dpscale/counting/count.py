@@ -206,13 +206,16 @@ def count_by(
     checked : sequence of str
         Further attributes whose values are checked against the domain.
     dropped : mapping of Partition to row mask, optional
-        Rows to exclude, in addition to those that the domain file drops.
+        Rows to exclude, in addition to those that the domain file drops, and values to change.
     """
     check_cells_known(domain, program.names)
     counter = Counter(program)
     names = list(dict.fromkeys([*program.names, *checked]))
     for codes, gone, partition, first in encoded(domain, partitions, names):
-        counter.add(_without(codes, gone, None if dropped is None else dropped.get(partition), first))
+        rows = None if dropped is None else dropped.get(partition)
+        if rows is not None:
+            rows.clip(codes, names, first)
+        counter.add(_without(codes, gone, rows, first))
     return counter.finish()
 
 

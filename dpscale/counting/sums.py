@@ -127,8 +127,9 @@ class Packing:
     def unpack(self, words: Words, counts: Integers) -> None:
         """Add words to counts, shape (cells, cells of the number)."""
         records, sums = (words >> np.uint64(WORD - self._width)).astype(np.int64), words & np.uint64(self._sum)
-        counts[:, 1] += sums.astype(np.int64)
-        counts[:, 0] += self.number.steps * records - sums.astype(np.int64)
+        high = self.number.high_part(sums.astype(np.int64), records)
+        counts[:, 1] += high
+        counts[:, 0] += self.number.steps * records - high
         if self.number.null_cell >= 0:
             nulls = (words >> np.uint64(WORD - 2 * self._width)) & np.uint64(self.most)
             counts[:, 2] += self.number.steps * nulls.astype(np.int64)

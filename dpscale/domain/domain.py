@@ -21,7 +21,7 @@ from dpscale.base.display import display_path, glance, nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.attribute import Attribute, check_size
 from dpscale.domain.domain_schema import EXAMPLE, coded, from_tables
-from dpscale.domain.number import MOST_PARTS, Number, checked_number, read_numbers
+from dpscale.domain.number import TOTAL, Number, checked_number, read_numbers
 from dpscale.domain.schema_values import check_keys, check_names, check_names_list
 from dpscale.domain.search import NodeSearch
 from dpscale.domain.search_schema import check_rules_known, located_tree
@@ -60,12 +60,8 @@ class Domain:
             attributes = [coded(name, size) for name, size in attributes.items()]
         self.axes = tuple(attributes)
         if strange := [one for one in self.axes if not isinstance(one, Attribute)]:
-            raise DomainError(
-                "attributes",
-                f"an item of type {type(strange[0]).__name__}",
-                "sizes by name, or attributes",
-                'write them as {"a": 10}',
-            )
+            raise DomainError("attributes", f"an item of type {type(strange[0]).__name__}",
+                              "sizes by name, or attributes", 'write them as {"a": 10}')  # fmt: skip
         self.attributes = tuple(one for one in self.axes if not isinstance(one, Number))
         self.numbers = tuple(one for one in self.axes if isinstance(one, Number))
         self.axes = self.attributes + self.numbers
@@ -171,17 +167,12 @@ class Domain:
         """
         check_keys(content, {"attributes", "numbers", REVIEWED, DISCOVERED, *RULES}, "domain file")
         if content.get(REVIEWED, True) is not True:
-            raise DomainError(
-                REVIEWED,
-                safe_repr(content[REVIEWED]),
-                "true, after public bounds have replaced those that `dpscale domain sketch` took from the records",
-                "review the file, then set it",
-            )
+            known = "true, after public bounds have replaced those that `dpscale domain sketch` took from the records"
+            raise DomainError(REVIEWED, safe_repr(content[REVIEWED]), known, "review the file, then set it")
         tables = content.get("attributes", {})
         if not isinstance(tables, Mapping):
-            raise DomainError(
-                "attributes", "not a table", "tables [attributes.NAME]", f"such as [attributes.age] with {EXAMPLE}"
-            )
+            raise DomainError("attributes", "not a table", "tables [attributes.NAME]",
+                              f"such as [attributes.age] with {EXAMPLE}")  # fmt: skip
         return cls([*from_tables(tables), *read_numbers(content.get("numbers", {}))], content)
 
     def to_dict(self) -> dict[str, Any]:
@@ -233,6 +224,26 @@ class Domain:
     @cached_property
     def number_names(self) -> frozenset[str]:
         return frozenset(one.name for one in self.numbers)
+
+    @cached_property
+    def totals(self) -> tuple[Number, ...]:
+        """Numbers whose ends bound the total of a privacy unit."""
+        return tuple(one for one in self.numbers if one.per_unit == TOTAL)
+
+    def for_rows_per_unit(self, rows: int) -> Domain:
+        """Return the domain for units of some rows, on which numbers with bounded totals depend.
+
+        Parameters
+        ----------
+        rows : int
+            Largest number of rows of a unit.
+
+        Returns
+        -------
+        Domain
+        """
+        changed = {one.name: checked_number(replace(one, rows_per_unit=rows)) for one in self.totals}
+        return self._with(changed) if changed else self
 
     def denominator(self, names: Iterable[str]) -> int:
         """Return the number of parts into which the cells of a marginal divide a record; 1 without numbers.
@@ -300,9 +311,8 @@ class Domain:
         try:
             return self._by_name[name]
         except KeyError:
-            raise DomainError(
-                "attributes", f"no attribute {name!r}", "a name of the domain", nearest(name, self.axis_names)
-            ) from None
+            raise DomainError("attributes", f"no attribute {name!r}", "a name of the domain",
+                              nearest(name, self.axis_names)) from None  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.attributes)
@@ -388,11 +398,3 @@ class Domain:
         if len(set(names)) != len(names):
             raise DomainError("attributes", f"{', '.join(names)} repeats a name", "distinct names", "drop the repeat")
         return tuple(sorted(names, key=self._position.__getitem__))
-
-
-def check_parts(domain: Domain, names: Sequence[str]) -> None:
-    """Raise DomainError for a set of several numbers whose products of parts are too fine for exact counts."""
-    if (parts := domain.denominator(names)) > MOST_PARTS:
-        numbers = ", ".join(name for name in names if name in domain.number_names)
-        raise DomainError("numbers", f"{numbers} in one table, with {parts:,} parts of a record",
-                          f"at most {MOST_PARTS:,}", "use larger steps, or separate tables")  # fmt: skip

@@ -16,15 +16,22 @@ in reverse order with 2 − x in the upper half: the quadratic B-splines of two 
 1, 0, 0, 1 (the control points, a polygon around the parabola). The bound by single cells is no longer attained
 everywhere: the best strategy for 1, t and t² has 1.2 % more error than one that is bounded on the parabola. Exact
 counts are integers in units of 1/R² records.
+
+With `per_unit = "total"` the range −B … B bounds the sum of |v| over the rows of a unit instead of a single value. Let
+a unit have at most k rows. The cells then stand for the values −B/k and B/k, and a record adds (1 − t)/2 and
+(1 + t)/2 with t = k v/B. A part may be negative, but Σ|t| ≤ k over the rows of a unit. A measurement K whose rows sum
+to zero along this axis depends on t alone and is linear in it, so the unit changes it by at most Σ|t| columns, as k
+records in single cells do. A measurement of other attributes is not affected. Plans with any other measurement are
+refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,9 +42,13 @@ from dpscale.domain.attribute import EXACT, MOST_CODES, Attribute
 from dpscale.domain.schema_values import check_keys, read_exact, read_policy, read_source
 from dpscale.domain.search import PRIVATE, EndSearch, shown
 
+if TYPE_CHECKING:
+    from dpscale.domain.domain import Domain
+
 KEYS = {"low", "high"}
 RESERVED = ("records",)  # the denominator of a ratio
-MORE = {"step", "squares", "outside", "nulls", "unparsable", "from"}
+MORE = {"step", "squares", "outside", "nulls", "unparsable", "from", "per_unit", "rows_per_unit"}
+TOTAL = "total"  # of `per_unit`
 POLICIES = {
     "outside": ("clip", "reject", "drop"),
     "nulls": ("reject", "skip", "zero", "drop"),
@@ -65,10 +76,16 @@ class Number(Attribute):
         "skip": the row counts, but its value does not enter sums or means. "zero": the value is 0.
     squares : bool
         Whether squares are measured too, for variances.
+    per_unit : {"", "total"}
+        "total": the ends bound the sum of absolute values of a privacy unit.
+    rows_per_unit : int
+        Largest number k of rows of a unit, if `per_unit` is "total".
     """
 
     unit: Fraction = Fraction(1)
     squares: bool = False
+    per_unit: str = ""
+    rows_per_unit: int = 1
 
     @property
     def steps(self) -> int:
@@ -116,9 +133,14 @@ class Number(Attribute):
         return float(self.low * self.unit), float(self.high * self.unit)
 
     @property
+    def cell_ends(self) -> tuple[float, float]:
+        """Values of the first and last cell, in units of the column: the ends, divided by k for the total of a unit."""
+        return float(self.low * self.unit / self.rows_per_unit), float(self.high * self.unit / self.rows_per_unit)
+
+    @property
     def half_range(self) -> float:
-        """Half the distance of the ends, in units of the column."""
-        return float(self.steps * self.unit / 2)
+        """Half the distance of the values of the first and last cell, in units of the column."""
+        return float(self.steps * self.unit / 2 / self.rows_per_unit)
 
     @property
     def _listed_labels(self) -> list[Any]:
@@ -127,12 +149,13 @@ class Number(Attribute):
     @property
     def _own_keys(self) -> dict[str, Any]:
         ends = {"low": shown(self.low * self.unit), "high": shown(self.high * self.unit), "step": shown(self.unit)}
-        return ends | ({"squares": True} if self.squares else {})
+        bound = {"per_unit": TOTAL, "rows_per_unit": self.rows_per_unit} if self.per_unit == TOTAL else {}
+        return ends | ({"squares": True} if self.squares else {}) | bound
 
     @property
     def cell_values(self) -> Floats:
         """Value of each cell, from which the sum is computed, in units of the column; 0 for nulls."""
-        low, high = self.ends
+        low, high = self.cell_ends
         return np.array([low + place * (high - low) for place in PLACES[self.squares]] + [0.0] * (self.null_cell >= 0))
 
     def parts(self, codes: NDArray[Any]) -> Integers:
@@ -153,11 +176,16 @@ class Number(Attribute):
             for cell, part in enumerate(spline):
                 parts[:, cell] = np.where(upper, spline[3 - cell], part)
         else:
-            parts[:, 0], parts[:, 1] = total - steps, steps
+            parts[:, 1] = self.high_part(steps, 1)
+            parts[:, 0] = total - parts[:, 1]
         if self.null_cell >= 0:
             parts[nulls] = 0
             parts[nulls, self.null_cell] = self.denominator
         return parts
+
+    def high_part(self, steps: Integers, records: Integers | int) -> Integers:
+        """Return the parts of records on the cell of the high end, from the sum of their steps and their number."""
+        return self.rows_per_unit * steps - (self.rows_per_unit - 1) * (self.steps // 2) * records
 
     def describe(self) -> dict[str, Any]:
         """Return the number as a table of the domain file."""
@@ -197,6 +225,9 @@ def _read_number(name: str, table: Any) -> Number:
     if not isinstance(table, Mapping):
         raise DomainError(field, "not a table", "a table with low and high", "such as low = 0 and high = 100")
     check_keys(table, KEYS | MORE, field)
+    bound = _read_unit_bound(field, table)
+    if bound and "low" not in table and isinstance(table.get("high"), int | float):
+        table = {**table, "low": -table["high"]}
     for key in sorted(KEYS - set(table)):
         raise DomainError(f"{field}.{key}", "missing", f'a public number, or "{PRIVATE}"', "add it")
     low, high, step, search = _read_range(field, table)
@@ -208,8 +239,22 @@ def _read_number(name: str, table: Any) -> Number:
     policies.setdefault("outside", "clip")
     squares, source = table.get("squares", False), read_source(field, name, table)
     return checked_number(
-        Number(name, "number", low, high, unit=step, squares=squares, source=source, search=search, **policies)
+        Number(name, "number", low, high, unit=step, squares=squares, source=source, search=search, **policies, **bound)
     )
+
+
+def _read_unit_bound(field: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a number whose ends bound the total of a unit; none for other numbers."""
+    if "per_unit" not in table:
+        if "rows_per_unit" in table:
+            raise DomainError(f"{field}.rows_per_unit", "a bound without per_unit", f'per_unit = "{TOTAL}"', "add it")
+        return {}
+    rows = table.get("rows_per_unit", 1)
+    if table["per_unit"] != TOTAL:
+        raise DomainError(f"{field}.per_unit", safe_repr(table["per_unit"]), f'"{TOTAL}"', "fix it, or leave it out")
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+        raise DomainError(f"{field}.rows_per_unit", safe_repr(rows), "a whole number above 0", "leave it out")
+    return {"per_unit": TOTAL, "rows_per_unit": rows}
 
 
 def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fraction, EndSearch | None]:
@@ -241,10 +286,37 @@ def _read_range(field: str, table: Mapping[str, Any]) -> tuple[int, int, Fractio
 
 
 def checked_number(number: Number) -> Number:
-    """Return the number; raise DomainError if it has too many steps for exact sums."""
-    if number.denominator > MOST_PARTS:
+    """Return the number; raise DomainError for a wrong bound of a unit's total, or too many steps for exact sums."""
+    if number.per_unit == TOTAL:
+        _check_unit_bound(number)
+    if number.denominator * number.rows_per_unit > MOST_PARTS:
         most = math.isqrt(MOST_PARTS) if number.squares else MOST_PARTS
         takes = f"at most {most:,}{' for variances' if number.squares else ''}"
-        got = f"{number.steps:,} steps from low to high"
+        got = f"{number.steps * number.rows_per_unit:,} steps from low to high"
         raise DomainError(f"numbers.{number.name}.step", got, takes, "use a larger step")
     return number
+
+
+def _check_unit_bound(number: Number) -> None:
+    """Raise DomainError unless the ends can bound the total of a unit."""
+    field, ends = f"numbers.{number.name}", f'a public range from -high to high, with per_unit = "{TOTAL}"'
+    if number.search is not None:
+        raise DomainError(f"{field}.high", f'"{PRIVATE}"', ends, "state the largest total of a unit")
+    if number.low != -number.high:
+        raise DomainError(f"{field}.low", str(shown(number.low * number.unit)), ends, "leave it out")
+    if number.squares:
+        raise DomainError(f"{field}.squares", "squares of a number whose total is bounded", "sums and means",
+                          "leave per_unit out, so that each value is bounded")  # fmt: skip
+    if number.nulls == "skip":
+        raise DomainError(f"{field}.nulls", '"skip"', f'reject, zero or drop, with per_unit = "{TOTAL}"', "fix it")
+
+
+def check_parts(domain: Domain, names: Sequence[str]) -> None:
+    """Raise DomainError for a set of several numbers with too fine parts, or of several bounded totals."""
+    if (parts := domain.denominator(names)) > MOST_PARTS:
+        numbers = ", ".join(name for name in names if name in domain.number_names)
+        raise DomainError("numbers", f"{numbers} in one table, with {parts:,} parts of a record",
+                          f"at most {MOST_PARTS:,}", "use larger steps, or separate tables")  # fmt: skip
+    if len(totals := [one.name for one in domain.totals if one.name in names]) > 1:
+        raise DomainError("numbers", f"{' and '.join(totals)} in one table, both with per_unit = \"{TOTAL}\"",
+                          "one of them", "use separate tables")  # fmt: skip

@@ -1,7 +1,8 @@
 """Checks of rows over all partitions: contribution bounds of privacy units, and values that the domain refuses.
 
 For a contribution bound, all partitions are read once, the rows are exchanged between workers by buckets of units, and
-the result is one bit per row. Refused values are searched after a task met one, or for `dpscale domain check`.
+the result is one bit per row. For bounded totals of numbers they are read again, and the result is the changed values.
+Refused values are searched after a task met one, or for `dpscale domain check`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ import numpy as np
 
 from dpscale.base.errors import RefusedValue
 from dpscale.contributions.links import link_ends
+from dpscale.contributions.unit_cells import cut_ranges, hash_passes
 from dpscale.contributions.unit_ids import one_family
 from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, UnitMap, composed, deal
+from dpscale.contributions.unit_totals import (
+    ROW_BYTES as TOTAL_BYTES,
+    TotalRequest,
+    clip_totals,
+    clipped_rows,
+    take_unit_rows,
+    unit_rows,
+)
 from dpscale.contributions.units import bounded_rows, buckets, decided, marked, survey, together
 from dpscale.counting.count import Dropped
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
-from dpscale.engine.counting import partition_groups
+from dpscale.engine.counting import dropped_rows, partition_groups
 from dpscale.records.judging import Faults, Key, Tally, faults_of, refused_of, worst_of
 from dpscale.records.table import Partition, Table
 from dpscale.storage.scratch import Memory, Sealed, Use
@@ -144,9 +154,50 @@ def _worker_folder() -> str | None:
         return None
 
 
+def clip_unit_totals(
+    engine: Engine,
+    request: TotalRequest,
+    groups: Sequence[tuple[Partition, ...]],
+    dropped: Dropped,
+    memory: int,
+    through: UnitMap | None = None,
+) -> Dropped:
+    """Return the rows to leave out and the values to change, so that totals of numbers by unit are bounded.
+
+    Parameters
+    ----------
+    engine : Engine
+    request : TotalRequest
+    groups : sequence of tuple of Partition
+    dropped : mapping of Partition to RowMask
+        Rows that are left out because of the contribution bound.
+    memory : int
+        Memory setting, in bytes.
+    through : UnitMap, optional
+        Map from the values of the unit's column to the unit.
+    """
+    rows = sum(part.row_bound() for part in {part.path: part for group in groups for part in group}.values())
+    sent = send_dropped_rows(engine, dropped)
+    lookup = engine.scatter(through.cut(KEYS_SENT), "units") if through is not None else []
+    found: list[list[Any]] = [[] for _ in groups]
+    for ranges in hash_passes(rows * TOTAL_BYTES * (1 + len(request.numbers)), memory):
+        own = replace(request, ranges=ranges)
+        items = [(own, group, *dropped_rows(group, sent), *lookup) for group in groups]
+        handles = engine.persist(unit_rows, items, "read-units")
+        cuts = cut_ranges(ranges, 2 * engine.workers)
+        take, join = partial(take_unit_rows, ranges=cuts), partial(clip_totals, numbers=request.numbers)
+        for changes in engine.exchange(take, handles, join, len(cuts), "bound-totals"):
+            for whole, part in zip(found, changes, strict=True):
+                whole.append(part)
+    clipped = dict(dropped)
+    for group, changes in zip(groups, found, strict=True):
+        clipped |= clipped_rows(group, request.numbers, changes, dropped)
+    return clipped
+
+
 def send_dropped_rows(engine: Engine, dropped: Dropped) -> Mapping[Partition, Any]:
     """Return the dropped rows as arguments of many tasks: the values if they are small, otherwise handles."""
-    if sum(rows.bits.nbytes for rows in dropped.values()) <= SMALL:
+    if sum(map(sys.getsizeof, dropped.values())) <= SMALL:
         return dropped
     return dict(zip(dropped, engine.scatter(list(dropped.values()), "units"), strict=True))
 

@@ -348,7 +348,8 @@ def count_shards(
     """
     without = dict(zip(bounded, dropped, strict=True))
     flat = count_by(request.program, request.shards[0].domain, partitions, checked, without)
-    if request.partial and flat.max(initial=0) < 1 << 31:  # counts of numbers exceed the number of rows
+    least, most = flat.min(initial=0), flat.max(initial=0)
+    if request.partial and least >= -(1 << 31) and most < 1 << 31:  # counts of numbers exceed the number of rows
         flat = flat.astype(np.int32)  # halves the bytes that are sent
     ends = np.cumsum([0, *(shard.offsets[-1] for shard in request.shards)])
     return [flat[start:end] for start, end in pairwise(ends.tolist())]

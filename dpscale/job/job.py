@@ -214,7 +214,11 @@ class TableJob(Settings):
         return search_budget(self.privacy, self.discover or DiscoverTable(), domain.searches)
 
     def read_domain(self) -> Domain:
-        domain = Domain.read(self.data.domain)
+        domain, rows = Domain.read(self.data.domain), self.data.max_rows_per_unit
+        if domain.totals and rows is None:
+            raise JobError(f"numbers.{domain.totals[0].name}.per_unit", "'total' without a privacy unit", "a unit",
+                           "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
+        domain = domain.for_rows_per_unit(rows or 1)
         known = [part for part in self.workload if part.family in family_names()]
         return domain.with_squares(
             [str(one.given.get("of")) for one in known if family_named(one.family).needs_squares]

@@ -46,11 +46,11 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan with the weights found by the search, or with the plain mean if it is better."""
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
     demands = demands_of(problem.workload)
-    sets = candidates(problem.workload, bool(sums(demands)))
+    sets = [] if _bounded(problem) else candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
         return _plan_unweighted(problem, tools, solve, sets)
     searched = _search_weights(problem, demands, options.seconds, tools.store)
-    weights = _weights(demands, searched)
+    weights = {name: own for name, own in _weights(demands, searched).items() if name not in _bounded(problem)}
     plans, large = list[Plan](), _has_large_sum(demands)
     if weights:
         with suppress(PlanError):  # strategies of integers may not have these weights
@@ -60,6 +60,11 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     made = min([*plans, *_whole_plans(problem, tools)], key=lambda one: one.error)
     notes = (*made.notes, *_remarks(searched)) if made.accuracy.weights else made.notes
     return replace(made, stationary=searched.stationary, floor=min(searched.floor, made.error), notes=notes)
+
+
+def _bounded(problem: PlanningProblem) -> set[str]:
+    """Return the numbers of the workload whose totals by unit are bounded; they need residuals by the plain mean."""
+    return {one.name for one in problem.workload.domain.totals}.intersection(problem.workload.numbers)
 
 
 def _plan_unweighted(problem: PlanningProblem, tools: Tools, solve: Solve, sets: Sequence[AttributeSet]) -> Plan:
@@ -80,7 +85,7 @@ def _whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
     A residual then costs about twice as much per axis as its marginal. On few cells the strategies of `hdmm` are
     included.
     """
-    if problem.noise != LAPLACE:
+    if problem.noise != LAPLACE or _bounded(problem):
         return
     note = "pure ε: sets are measured whole, not residual by residual"
     given = identity.plan(problem, NoOptions(), tools)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Real
 from operator import itemgetter
 
@@ -24,7 +24,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import MOST_PARTS, Domain
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.attribute_sets import CountSources, count_sources
-from dpscale.plans.blocks import Blocks
+from dpscale.plans.blocks import Blocks, Strategy
 from dpscale.workload import Workload
 from dpscale.workload.residual import kron
 
@@ -32,7 +32,8 @@ SHOWN_CELLS = 4096
 
 
 def _check_numbers(domain: Domain, blocks: Blocks) -> None:
-    """Raise PlanError for a block of several numbers whose products of parts are too fine for exact counts."""
+    """Raise PlanError for a block of numbers that cannot be counted exactly, or whose effect is not bounded."""
+    _check_totals(domain, blocks)
     if len(domain.numbers) < 2:
         return
     for names in blocks.sets:
@@ -41,6 +42,30 @@ def _check_numbers(domain: Domain, blocks: Blocks) -> None:
             got = f"one measurement of {both} with {domain.denominator(names):,} parts of a record"
             raise PlanError("numbers", got, f"at most {MOST_PARTS:,}",
                             "use larger steps, or mechanism weighted-residuals")  # fmt: skip
+
+
+def _check_totals(domain: Domain, blocks: Blocks) -> None:
+    """Raise PlanError for a block that a unit's bounded total of a number does not bound (`dpscale.domain.number`)."""
+    bounded = frozenset(one.name for one in domain.totals)
+    for attributes, which in zip(blocks.sets, blocks.which.tolist(), strict=True) if bounded else ():
+        own = [axis for axis, name in enumerate(attributes) if name in bounded]
+        if len(own) > 1:
+            raise PlanError("numbers", f"one measurement of {' and '.join(attributes[axis] for axis in own)}",
+                            'one number with per_unit = "total"', "use separate workloads for them")  # fmt: skip
+        if own and not _is_centred(blocks.strategies[which], own[0]):
+            raise PlanError(f"numbers.{attributes[own[0]]}.per_unit", "one measurement of sums and counts together",
+                            "mechanism weighted-residuals", "set it, or leave per_unit out")  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _is_centred(strategy: Strategy, axis: int) -> bool:
+    """Return whether the rows of a strategy sum to zero along an axis, exactly."""
+    joint = len(strategy) == 1
+    factor = strategy[0 if joint else axis]
+    if factor.matrix is None or factor.kind not in ("matrix", "full"):
+        return factor.kind == "center" and len(factor.shape) == 1
+    rows = factor.matrix.astype(object).reshape(-1, *factor.shape)
+    return not rows.sum(axis=1 + (axis if joint else 0)).any()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -261,6 +261,18 @@ class RowMask:
         flags[: len(found)] = found
         return flags
 
+    def clip(self, codes: NDArray[Any], names: Sequence[str], first: int) -> None:
+        """Change the codes of a batch in place; a mask alone changes none.
+
+        Parameters
+        ----------
+        codes : ndarray of unsigned integers, shape (attributes, rows)
+        names : sequence of str
+            Attributes of the codes.
+        first : int
+            First row of the batch.
+        """
+
     @property
     def places(self) -> NDArray[np.int64]:
         """Indices of the marked rows, ascending."""
@@ -271,3 +283,25 @@ class RowMask:
 
     def __len__(self) -> int:
         return int(np.unpackbits(self.bits).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedRows(RowMask):
+    """Mask of a partition, with other codes of some numbers: places of rows, ascending, and their codes, by name."""
+
+    changes: Mapping[str, tuple[Integers, NDArray[np.uint32]]] = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def of_changes(cls, mask: RowMask | None, changes: Mapping[str, tuple[Integers, NDArray[np.uint32]]]) -> Self:
+        """Return the changes with the rows of a mask, if there is one."""
+        count, bits = (mask.count, mask.bits) if mask is not None else (0, np.empty(0, np.uint8))
+        return cls(count, bits, changes)
+
+    def clip(self, codes: NDArray[Any], names: Sequence[str], first: int) -> None:
+        for name in set(self.changes).intersection(names):
+            places, own = self.changes[name]
+            start, end = np.searchsorted(places, [first, first + codes.shape[1]])
+            codes[names.index(name), places[start:end] - first] = own[start:end]
+
+    def __sizeof__(self) -> int:
+        return self.bits.nbytes + sum(places.nbytes + own.nbytes for places, own in self.changes.values())

@@ -39,12 +39,15 @@ class Statistic(NamedTuple):
     power : {1, 2}
         Power of the column's unit: 1 for a mean, 2 for a variance.
     centre, half_range : float
-        Those of the number's range.
+        Those of the values of the number's cells.
+    limit : float
+        Largest distance of a value from the centre, in half ranges.
     """
 
     power: int
     centre: float
     half_range: float
+    limit: float = 1.0
 
 
 class QueryFamily(Settings):

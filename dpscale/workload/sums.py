@@ -113,7 +113,7 @@ def sum_queries(number: Number) -> ValueQueries:
     JobError
         If the range is so far from 0 that the sum is nearly a multiple of the number of records.
     """
-    low, high = number.ends
+    low, high = number.cell_ends
     if abs(low + high) / 2 > FARTHEST * number.half_range:
         raise JobError("workload.of", f"the sum of {number.name}, whose range {low:g} … {high:g} is far from 0",
                        f"a centre of at most {FARTHEST:,} times half the range",
@@ -124,7 +124,7 @@ def sum_queries(number: Number) -> ValueQueries:
 def centred_rows(number: Number) -> dict[str, Floats]:
     """Return queries on the cells of a number: the centred sum t, records n and, if measured, the squares t²."""
     known = np.arange(number.size) != number.null_cell
-    low, high = number.ends
+    low, high = number.cell_ends
     rows = {"t": np.where(known, (number.cell_values - (low + high) / 2) / number.half_range, 0.0), "n": 1.0 * known}
     return rows | ({"q": np.array([1.0, 0, 0, 1, 0])[: number.size]} if number.squares else {})
 
@@ -243,8 +243,8 @@ class _Statistics(_OfNumber):
 
     @property
     def statistic(self) -> Statistic:
-        low, high = self._number.ends
-        return Statistic(self.power, (low + high) / 2, self._number.half_range)
+        low, high = self._number.cell_ends
+        return Statistic(self.power, (low + high) / 2, self._number.half_range, float(self._number.rows_per_unit))
 
     @property
     def planned_per_answer(self) -> int:

@@ -13,7 +13,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from dpscale.audit.evidence.sensitivities import rows
+else:  # in a bundle, where recompute.py has put the folder on sys.path
+    from sensitivities import rows
 
 Fields = dict[str, Any]
 EPOCH = date(1970, 1, 1)
@@ -187,6 +192,40 @@ def shape_faults(table: Fields, domain: Fields, factors: Mapping[str, Fields]) -
         if int(draw["multiplier"]) % math.prod(denominator(axes[name]) for name in draw["attributes"]):
             yield f"the measurement of ({', '.join(draw['attributes'])}) rounds its numbers"
             return
+        yield from total_faults(table, draw, factors, axes)
+
+
+def total_faults(
+    table: Fields, draw: Fields, factors: Mapping[str, Fields], axes: Mapping[str, Fields]
+) -> Iterator[str]:
+    """Yield faults of a draw with a number of which the total over a unit is bounded, instead of each value.
+
+    A record is then −t/2 and t/2 beside equal parts of 1/2, with Σ|t| at most the number of rows of a unit. So columns
+    bound the effect of a unit if every row of the strategy sums to zero along this axis, and no other one has totals.
+    """
+    own = [axis for axis, name in enumerate(draw["attributes"]) if axes[name].get("per_unit") == "total"]
+    where = f"the measurement of ({', '.join(draw['attributes'])})"
+    if any(axes[draw["attributes"][axis]].get("rows_per_unit") != int(table["rows_per_unit"]) for axis in own):
+        yield f"{where} has a total over another number of rows of a unit"
+    if len(own) > 1 or any(not is_centred(draw["factors"], factors, axis) for axis in own):
+        yield f"{where} is not bounded by the total of a unit"
+
+
+def is_centred(names: Sequence[str], factors: Mapping[str, Fields], axis: int) -> bool:
+    """Return whether every row of a strategy sums to zero along an axis."""
+    one = factors[names[0 if len(names) == 1 else axis]]
+    shape, place = one["shape"], axis if len(names) == 1 else 0
+    if one["kind"] == "center":
+        return len(shape) == 1
+    if not {"matrix", "packed"} & set(one):
+        return False
+    size, inner = shape[place], math.prod(shape[place + 1 :])
+    return not any(
+        sum(row[first : first + size * inner : inner])
+        for row in rows(one)
+        for block in range(0, math.prod(shape), size * inner)
+        for first in range(block, block + inner)
+    )
 
 
 def axes_of(domain: Fields) -> dict[str, Fields]:

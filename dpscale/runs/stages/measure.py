@@ -16,9 +16,11 @@ from typing import Any
 
 from dpscale.base.errors import DataError, JobError, RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
+from dpscale.contributions.unit_totals import TotalRequest
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
+    clip_unit_totals,
     collect_refusals,
     read_unit_lookup,
     rows_beyond,
@@ -196,7 +198,7 @@ def changed_files(got: str) -> DataError:
 def rows_beyond_bound(
     run: TableRun, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
 ) -> Mapping[Partition, Any] | None:
-    """Return the rows that exceed the contribution bound; None without one."""
+    """Return the rows that exceed the contribution bound, and values beyond a unit's total; None without a bound."""
     data = run.job.data
     if data.privacy_unit is None or data.max_rows_per_unit is None:
         return None
@@ -205,6 +207,9 @@ def rows_beyond_bound(
     through = read_unit_lookup(engine, hops) if hops else None
     found = rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
                         run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
+    if totals := tuple(one for one in run.domain.totals if one.name in names):
+        request = TotalRequest(run.domain, tuple(names), totals, data.privacy_unit)
+        found = clip_unit_totals(engine, request, groups, found, run.job.engine.bytes, through)
     return send_dropped_rows(engine, found)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,14 @@ import pyarrow.parquet as pq
 from dpscale.answers.unit_counts import unit_table
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Integers, one_thread
-from dpscale.contributions.unit_cells import RANGES, UnitRequest, count_units, take_range, unit_cells
+from dpscale.contributions.unit_cells import (
+    UnitRequest,
+    count_units,
+    cut_ranges,
+    hash_passes,
+    take_range,
+    unit_cells,
+)
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import KEYS_SENT, collect_refusals, read_unit_lookup
 from dpscale.engine.counting import dropped_rows, partition_groups
@@ -78,28 +84,17 @@ def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, na
     dropping = tuple(name for name in names if run.domain[name].drops and name not in used)
     rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())
     totals = [np.zeros(run.domain.cells(own), np.int64) for own in plan.sets]
-    for ranges in passes(rows, run.job.engine.bytes):
+    for ranges in hash_passes(rows * ROW_BYTES, run.job.engine.bytes):
         request = UnitRequest(run.domain, used, dropping, str(data.privacy_unit), ranges)
         items = [(request, group, *dropped_rows(group, dropped), *through) for group in groups]
         handles = engine.persist(unit_cells, items, "read-units")
-        cuts = _cuts(ranges, 2 * engine.workers)
+        cuts = cut_ranges(ranges, 2 * engine.workers)
         take = partial(take_range, ranges=cuts)
         join = partial(count_units, names=used, sets=plan.sets, domain=run.domain)
         for found in engine.exchange(take, handles, join, len(cuts), "count-units"):
             for total, own in zip(totals, found.counts, strict=True):
                 total += own
     return totals
-
-
-def passes(rows: int, memory: int) -> list[range]:
-    """Return the ranges of hashes that are counted together, so that the rows fit half of the memory."""
-    many = min(max(-(-2 * rows * ROW_BYTES // memory), 1), RANGES)
-    return _cuts(range(RANGES), many)
-
-
-def _cuts(whole: range, many: int) -> list[range]:
-    ends = [whole.start + len(whole) * number // many for number in range(many + 1)]
-    return [range(first, end) for first, end in pairwise(ends) if end > first]
 
 
 def write(run: TableRun, plan: UnitPlan, found: Sequence[tuple[Any, float]]) -> None:

@@ -1,0 +1,209 @@
+"""Values of numbers that are clipped so that the total of a privacy unit stays within its bound.
+
+With `per_unit = "total"` a unit has at most B = Σ|v| over its rows (`dpscale.domain.number`). Its rows are taken in the
+order of the hash that also chooses the rows within the contribution bound. Values are kept until their sum reaches B,
+the value at which it does so is cut to the rest, and later values are 0:
+
+    |v_i| becomes min(|v_i|, max(B − Σ_{j<i} |v_j|, 0)).
+
+The result depends only on the unit's own rows. A task leaves the hashes, places and values of the rows of its
+partitions. They are exchanged between workers by ranges of the unit's hash, and the changed values return to their
+partitions. Everything here is private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.numerics import Flags, Integers, NDArray, Words
+from dpscale.contributions.unit_cells import RANGE_BITS, RANGES, SHOWN_BYTES
+from dpscale.contributions.unit_ids import identities
+from dpscale.contributions.unit_shards import UnitMap, value_words
+from dpscale.counting.count import encode_batch
+from dpscale.domain import Domain, Number
+from dpscale.records.table import Partition
+from dpscale.records.where import ClippedRows, RowMask
+
+ROW_BYTES = 96  # of a row while it is sorted, and as much for each number
+
+
+@dataclass(frozen=True)
+class TotalRequest:
+    """Rows whose totals by unit are bounded.
+
+    Attributes
+    ----------
+    domain : Domain
+    names : tuple of str
+        Attributes that distinguish rows.
+    numbers : tuple of Number
+        Numbers with bounded totals.
+    unit : str
+        Column of the unit's id.
+    ranges : range
+        Ranges of hashes that are compared in this pass.
+    """
+
+    domain: Domain
+    names: tuple[str, ...]
+    numbers: tuple[Number, ...]
+    unit: str
+    ranges: range = range(RANGES)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitRows:
+    """Rows of some partitions, sorted by the hash of the unit.
+
+    Attributes
+    ----------
+    units : ndarray of uint64, shape (rows, 2)
+    order : ndarray of uint64, shape (rows,)
+        Hash of the values with the unit, which orders the rows of a unit.
+    places : ndarray of int64, shape (rows, 2)
+        Number of the partition in the task and of the row in the partition.
+    codes : ndarray of uint32, shape (rows, numbers)
+    """
+
+    units: Words = field(repr=False)
+    order: Words = field(repr=False)
+    places: Integers = field(repr=False)
+    codes: NDArray[np.uint32] = field(repr=False)
+
+    def __sizeof__(self) -> int:
+        return SHOWN_BYTES
+
+    def take(self, chosen: Any) -> UnitRows:
+        """Return some rows."""
+        return UnitRows(self.units[chosen], self.order[chosen], self.places[chosen], self.codes[chosen])
+
+    @classmethod
+    def joined(cls, parts: Sequence[UnitRows], numbers: int) -> UnitRows:
+        """Return the rows of several parts, in their order."""
+        none = cls(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty((0, 2), np.int64),
+                   np.empty((0, numbers), np.uint32))  # fmt: skip
+        rows = [none, *parts]
+        return cls(*(np.concatenate([getattr(one, name) for one in rows]) for name in ("units", "order", "places",
+                                                                                      "codes")))  # fmt: skip
+
+
+def unit_rows(
+    request: TotalRequest, partitions: Sequence[Partition], bounded: Sequence[Partition], *handed: RowMask | UnitMap
+) -> UnitRows:
+    """Return the rows of some partitions; `handed` is that of `unit_cells`."""
+    masks = dict(zip(bounded, (one for one in handed if isinstance(one, RowMask)), strict=True))
+    maps = [one for one in handed if isinstance(one, UnitMap)]
+    lookup, parts = UnitMap.joined(maps) if maps else None, list[UnitRows]()
+    for number, partition in enumerate(partitions):
+        parts += _rows_of(request, partition, number, lookup, masks.get(partition))
+    rows = UnitRows.joined(parts, len(request.numbers))
+    return rows.take(np.argsort(rows.units[:, 0], kind="stable"))
+
+
+def _rows_of(
+    request: TotalRequest, partition: Partition, number: int, lookup: UnitMap | None, mask: RowMask | None
+) -> Iterator[UnitRows]:
+    domain, first = request.domain, 0
+    columns = list(dict.fromkeys([request.unit, *domain.columns(request.names)]))
+    for batch in partition.batches(columns, request.unit, domain):
+        codes, gone = encode_batch(domain, batch, request.names)
+        owners = identities(batch[request.unit], request.unit)
+        units, missing = owners.words, owners.missing
+        if lookup is not None:
+            units, unknown = lookup(units)
+            missing = missing | unknown
+        counted = _counted(request, units, missing, gone, mask.within(first, len(units)) if mask else None)
+        own = codes[[request.names.index(one.name) for one in request.numbers]]
+        places = np.stack([np.full(len(counted), number), first + counted], axis=1)
+        yield UnitRows(units[counted], value_words(codes)[counted] ^ units[counted, 1], places,
+                       own[:, counted].T.astype(np.uint32))  # fmt: skip
+        first += codes.shape[1]
+
+
+def _counted(request: TotalRequest, units: Words, missing: Flags, gone: Flags | None, masked: Flags | None) -> Integers:
+    """Return the rows of a batch that are counted, in the ranges of the pass."""
+    out = missing.copy()
+    for other in (gone, masked):
+        if other is not None:
+            out |= other
+    own = _ranges(units)
+    return np.flatnonzero(~out & (own >= request.ranges.start) & (own < request.ranges.stop))
+
+
+def _ranges(units: Words) -> Integers:
+    return (units[:, 0] >> np.uint64(64 - RANGE_BITS)).astype(np.int64)
+
+
+def take_unit_rows(rows: UnitRows, number: int, ranges: Sequence[range]) -> UnitRows:
+    """Return the rows of the ranges with a number."""
+    ends = np.searchsorted(_ranges(rows.units), [ranges[number].start, ranges[number].stop])
+    return rows.take(slice(*ends))
+
+
+Changes = tuple[Integers, NDArray[np.uint32]]  # places of rows, and their codes
+
+
+def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> list[list[Changes]]:
+    """Return the changed codes of some ranges of hashes, for each part and number."""
+    rows = UnitRows.joined(parts, len(numbers))
+    source = np.repeat(np.arange(len(parts)), [len(one.order) for one in parts])
+    ranks = np.lexsort((np.arange(len(source)), rows.order, rows.units[:, 1], rows.units[:, 0]))
+    rows, source = rows.take(ranks), source[ranks]
+    new = np.ones(len(source), bool)
+    new[1:] = (rows.units[1:] != rows.units[:-1]).any(axis=1)
+    found: list[list[Changes]] = [[] for _ in parts]
+    for column, number in enumerate(numbers):
+        codes = rows.codes[:, column].astype(np.int64)
+        wanted = clipped_codes(codes, new, number.high)
+        changed = wanted != codes
+        for place, own in enumerate(found):
+            here = changed & (source == place)
+            own.append((rows.places[here], wanted[here].astype(np.uint32)))
+    return found
+
+
+def clipped_codes(codes: Integers, new: Flags, bound: int) -> Integers:
+    """Return the codes of values whose totals by unit are bounded.
+
+    Parameters
+    ----------
+    codes : ndarray of int64, shape (rows,)
+        Values in steps from the low end −B, in the order of units and of their rows.
+    new : ndarray of bool, shape (rows,)
+        Whether a row is the first one of its unit.
+    bound : int
+        Largest total B of absolute values of a unit, in steps.
+    """
+    values = codes - bound
+    before = np.cumsum(np.abs(values)) - np.abs(values)
+    before -= before[new][np.cumsum(new) - 1] if len(new) else 0
+    return bound + np.sign(values) * np.minimum(np.abs(values), np.maximum(bound - before, 0))
+
+
+def clipped_rows(
+    partitions: Sequence[Partition],
+    numbers: Sequence[Number],
+    found: Sequence[Sequence[Changes]],
+    masks: Mapping[Partition, RowMask],
+) -> dict[Partition, ClippedRows]:
+    """Return the changed rows of the partitions of a task that have any; `found` has the changes of every range."""
+    out = {}
+    changes = [_by_partition([one[column] for one in found], len(partitions)) for column in range(len(numbers))]
+    for place, partition in enumerate(partitions):
+        own = {number.name: by[place] for number, by in zip(numbers, changes, strict=True) if len(by[place][0])}
+        if own:
+            out[partition] = ClippedRows.of_changes(masks.get(partition), own)
+    return out
+
+
+def _by_partition(parts: Sequence[Changes], count: int) -> list[Changes]:
+    places, codes = (np.concatenate(own) for own in zip(*parts, strict=True))
+    ranks = np.lexsort((places[:, 1], places[:, 0]))
+    places, codes = places[ranks], codes[ranks]
+    ends = np.searchsorted(places[:, 0], np.arange(count + 1))
+    return [(places[first:end, 1], codes[first:end]) for first, end in pairwise(ends.tolist())]
