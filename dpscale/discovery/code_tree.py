@@ -155,7 +155,7 @@ def count_leaves(
     """Return the exact counts of all codes in some partitions, as a list of one array. They are private."""
     total = np.zeros(len(request.codes), np.int64)
     masks: Mapping[Partition, RowMask] = dict(zip(bounded, dropped, strict=True))
-    for column, kept in request.rows.columns(request.attribute, partitions, masks):
+    for column, _, kept in request.rows.columns(request.attribute, partitions, masks):
         found = text_entries(request.attribute, column)
         rows = found.rows[kept & (found.states == VALUE) & (found.rows >= 0)]
         places = np.array(pc.index_in(found.texts, value_set=request.codes).fill_null(-1), dtype=np.int64)

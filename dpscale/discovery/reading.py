@@ -43,21 +43,25 @@ class SearchRows:
         return cls(domain, tuple(name for name in names if domain[name].drops))
 
     def columns(
-        self, attribute: Attribute, partitions: Sequence[Partition], dropped: Mapping[Partition, RowMask]
-    ) -> Iterator[tuple[Any, Flags]]:
-        """Yield the column of an attribute in batches, with the rows that count."""
+        self,
+        attribute: Attribute,
+        partitions: Sequence[Partition],
+        dropped: Mapping[Partition, RowMask],
+        unit: str | None = None,
+    ) -> Iterator[tuple[Any, Any, Flags]]:
+        """Yield the column of an attribute in batches, that of the unit if it is named, and the rows that count."""
         names = [name for name in self.dropping if name != attribute.name]
-        columns = list(dict.fromkeys([attribute.column, *self.domain.columns(names)]))
+        columns = list(dict.fromkeys([attribute.column, *self.domain.columns(names), *([unit] if unit else [])]))
         for partition in partitions:
             first = 0
-            for batch in partition.batches(columns):
+            for batch in partition.batches(columns, unit or ""):
                 column = batch[attribute.column]
                 kept = np.ones(len(column), dtype=bool)
                 if names and (gone := encode_batch(self.domain, batch, names)[1]) is not None:
                     kept &= ~gone
                 if (mask := dropped.get(partition)) is not None:
                     kept &= ~mask.within(first, len(column))
-                yield column, kept
+                yield column, batch[unit] if unit else None, kept
                 first += len(column)
 
 

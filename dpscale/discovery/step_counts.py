@@ -97,6 +97,6 @@ def _steps(
     rows: SearchRows, attribute: Attribute, partitions: Sequence[Partition], dropped: Mapping[Partition, RowMask]
 ) -> Iterator[Integers]:
     """Yield the steps of the rows that count and have a value."""
-    for column, kept in rows.columns(attribute, partitions, dropped):
+    for column, _, kept in rows.columns(attribute, partitions, dropped):
         steps, states = step_values(attribute, column)
         yield np.ascontiguousarray(steps[kept & (states == VALUE)])

@@ -7,6 +7,10 @@ rows with values of no other unit. The probability that one of them appears is
 and on the complement of this event the release has the law of a Gaussian mechanism on the values that the other units
 have. Hence δ(ε) <= δ_μ(ε) + δ_T for every ε. Over columns and releases the δ_T add (docs/privacy.md).
 
+With votes (`dpscale.discovery.votes`) a unit of r values adds w_r = floor(W/√r) to each of them, at most k. If all of
+them are values of no other unit, one appears with probability 1 - (1 - P(z >= t - m w_r))^r; if fewer are, with less.
+So δ_T is the largest of these for r = 1 … k, and the squared L2 sensitivity is r w_r² <= W², whatever k is.
+
 The tail of the discrete Gaussian is bounded by a geometric series whose ratio is that of its first two terms:
     P(z >= x) <= exp(-x²/2v) / (sqrt(2πv) (1 - exp(-(2x + 1)/2v))),   x >= 0,
 since Σ_j exp(-j²/2v) >= sqrt(2πv) by Poisson summation.
@@ -28,17 +32,33 @@ MOST_MULTIPLIER = 1 << 28  # counts below 2^34 times it fit in 62 bits
 LEAST = 1e-300  # of a bound: smaller ones would be rounded to 0
 MOST_SPLIT = 2000  # rows of a unit of which all splits are compared
 GRID = 1.02  # ratio of the numbers of rows between which the loss is bounded, for more rows
+VOTE = 256  # steps of the vote of a unit with one value
 
 
-def search_draw(share: Fraction, rows_per_unit: int, what: str) -> GaussianDraw:
+def vote_weight(values: int) -> int:
+    """Return the steps that a unit of some values adds to each of them."""
+    return math.isqrt(VOTE**2 // values)
+
+
+def search_draw(share: Fraction, rows_per_unit: int, what: str, squared_l2: int = 1) -> GaussianDraw:
     """Return the noise of a histogram whose measurement costs `share` of squared mu, or slightly less.
+
+    Parameters
+    ----------
+    share : Fraction
+    rows_per_unit : int
+        Contribution bound.
+    what : str
+        Name of the measurement in an error.
+    squared_l2 : int
+        Squared change of the histogram by one row.
 
     Raises
     ------
     PlanError, JobError
         If the budget is too small, or so large that counts times the multiplier could exceed 64 bits.
     """
-    draw = gaussian_draw(1, share, rows_per_unit, what)
+    draw = gaussian_draw(squared_l2, share, rows_per_unit, what)
     if not draw.fits_words or draw.multiplier > MOST_MULTIPLIER:
         raise JobError("privacy", f"a budget with which {what} cannot be measured on integers of 64 bits",
                        "a budget between 1e-20 and 1e9 of squared mu", "change it, or discover.share")  # fmt: skip
@@ -92,6 +112,26 @@ def delta_of(threshold: int, draw: GaussianDraw, rows_per_unit: int) -> float:
     return min(-math.expm1(-_largest_sum(losses)) * (1 + ROUNDING), 1.0)
 
 
+def delta_of_votes(threshold: int, draw: GaussianDraw, values: int) -> float:
+    """Return the largest probability that a value of one unit alone passes a threshold of votes.
+
+    Parameters
+    ----------
+    threshold : int
+        Least released value of `multiplier` · votes + noise.
+    draw : GaussianDraw
+    values : int
+        Largest number of values of a unit.
+    """
+    numbers = _grid(values) if values > MOST_SPLIT else list(range(1, values + 1))
+    least = [1, *(one + 1 for one in numbers[:-1])]  # fewest values up to each number, which have the largest weight
+    passing = [tail_bound(threshold - draw.multiplier * vote_weight(one), draw.variance) for one in least]
+    if max(passing) >= 1:
+        return 1.0
+    losses = [most * -math.log1p(-one) for most, one in zip(numbers, passing, strict=True)]
+    return min(-math.expm1(-max(losses)) * (1 + ROUNDING), 1.0)
+
+
 def _grid(rows: int) -> list[int]:
     """Return ascending numbers of rows up to `rows`, about in a constant ratio."""
     numbers = [1]
@@ -121,19 +161,22 @@ class Threshold:
         Least released measurement.
     delta : Fraction
         Upper bound of the probability that a value of one unit alone is released.
+    steps : int
+        Steps of a row, or of the vote of a unit.
     """
 
     draw: GaussianDraw
     value: int
     delta: Fraction
+    steps: int = 1
 
     @property
     def records(self) -> float:
-        """Threshold in records."""
-        return self.value / self.draw.multiplier
+        """Threshold in records, or in votes."""
+        return self.value / (self.draw.multiplier * self.steps)
 
 
-def threshold_for(draw: GaussianDraw, delta: Fraction, rows_per_unit: int) -> Threshold:
+def threshold_for(draw: GaussianDraw, delta: Fraction, rows_per_unit: int, votes: bool = False) -> Threshold:
     """Return the lowest threshold whose additive delta is at most `delta`.
 
     Parameters
@@ -141,17 +184,20 @@ def threshold_for(draw: GaussianDraw, delta: Fraction, rows_per_unit: int) -> Th
     draw : GaussianDraw
     delta : Fraction
     rows_per_unit : int
+    votes : bool
+        Whether units vote for their values.
 
     Returns
     -------
     Threshold
     """
+    loss, steps = (delta_of_votes, VOTE) if votes else (delta_of, 1)
     most, low = float(delta), 0
-    step = math.isqrt(draw.variance) + draw.multiplier * rows_per_unit
-    while delta_of(low + step, draw, rows_per_unit) > most:
+    step = math.isqrt(draw.variance) + draw.multiplier * (VOTE if votes else rows_per_unit)
+    while loss(low + step, draw, rows_per_unit) > most:
         low, step = low + step, 2 * step
     high = low + step
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if delta_of(middle, draw, rows_per_unit) <= most else (middle, high)
-    return Threshold(draw, high, Fraction(delta_of(high, draw, rows_per_unit)))
+        low, high = (low, middle) if loss(middle, draw, rows_per_unit) <= most else (middle, high)
+    return Threshold(draw, high, Fraction(loss(high, draw, rows_per_unit)), steps)

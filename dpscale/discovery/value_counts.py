@@ -113,7 +113,7 @@ def count_values(
 
 def _batches(request: ValueRequest, partitions: Sequence[Partition], dropped: Mapping[Partition, RowMask]) -> Any:
     """Yield the texts of a batch that occur, and their counts."""
-    for column, kept in request.rows.columns(request.attribute, partitions, dropped):
+    for column, _, kept in request.rows.columns(request.attribute, partitions, dropped):
         found = text_entries(request.attribute, column)
         rows = found.rows[kept & (found.states == VALUE) & (found.rows >= 0)]
         counts = np.bincount(rows, minlength=len(found.texts))
@@ -125,11 +125,16 @@ def _hashed(texts: Any, counts: Integers, keys: Words, shards: range) -> ValueCo
     from dpscale.contributions.unit_hashes import text_words
 
     words = text_words(*buffers_of(texts), keys) if len(texts) else np.empty((0, 2), np.uint64)
-    if len(shards) == SHARDS:
-        return ValueCounts(words, counts)
-    own = _shards(words)
-    chosen = (own >= shards.start) & (own < shards.stop)
+    chosen = chosen_shards(words, shards)
     return ValueCounts(words[chosen], counts[chosen])
+
+
+def chosen_shards(words: Words, shards: range) -> Any:
+    """Return the places of the hashes in some shards."""
+    if len(shards) == SHARDS:
+        return slice(None)
+    own = _shards(words)
+    return (own >= shards.start) & (own < shards.stop)
 
 
 def take_shard(counts: ValueCounts, number: int, first: int = 0) -> ValueCounts:

@@ -3,7 +3,8 @@
 The count of every value is measured with Gaussian noise, and the values above the threshold are cells
 (`dpscale.discovery.threshold`). One row changes one count by one, so a unit of k rows costs k² times the squared mu of
 one row. The found cells are measured again with the rest of the budget, so their answers need no correction for the
-selection.
+selection. With `count = "units"` the votes of units are measured instead (`dpscale.discovery.votes`), whose sensitivity
+does not grow with k.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpscale.base.errors import JobError
-from dpscale.discovery.threshold import Threshold, search_draw, threshold_for
+from dpscale.discovery.threshold import VOTE, Threshold, search_draw, threshold_for
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.search import ValueSearch
 from dpscale.privacy.accounting import Cost
@@ -43,9 +44,15 @@ class ValuePlan:
     def record(self) -> dict[str, Any]:
         """Everything that determines the draws, in text and integers."""
         draw = self.threshold.draw
+        votes = {"vote": str(self.threshold.steps)} if self.votes else {}
         return {"search": "values", "version": 1, "attribute": self.attribute.name, "column": self.attribute.column,
-                "multiplier": str(draw.multiplier), **draw.noise_spec,
+                "multiplier": str(draw.multiplier), **draw.noise_spec, **votes,
                 "threshold": str(self.threshold.value)}  # fmt: skip
+
+    @property
+    def votes(self) -> bool:
+        """Whether units vote for their values."""
+        return self.attribute.search is not None and self.attribute.search.has_votes
 
 
 def plan_values(
@@ -70,8 +77,10 @@ def plan_values(
     JobError
         If no value can have as many rows as the threshold requires.
     """
-    draw = search_draw(share, rows_per_unit, f"the values of {attribute.name}")
-    threshold = threshold_for(draw, delta, rows_per_unit)
+    what = f"the values of {attribute.name}"
+    votes = attribute.search is not None and attribute.search.has_votes
+    draw = search_draw(share, 1, what, VOTE**2) if votes else search_draw(share, rows_per_unit, what)
+    threshold = threshold_for(draw, delta, rows_per_unit, votes)
     if public_rows is not None and threshold.records > public_rows:
         raise JobError("privacy", f"a budget with which only values of {threshold.records:,.0f} rows are found in"
                        f" {attribute.name}", "a threshold below the number of rows",
@@ -86,7 +95,7 @@ def found_values(plan: ValuePlan, counts: Mapping[str, int], kind: str) -> tuple
     ----------
     plan : ValuePlan
     counts : mapping of str to int
-        Released measurement of each value above the threshold.
+        Released measurement of each value above the threshold, in steps.
     kind : {"text", "integer"}
         Type of the column.
     """
@@ -96,11 +105,12 @@ def found_values(plan: ValuePlan, counts: Mapping[str, int], kind: str) -> tuple
     found = sorted(set(counts) - set(public), key=(lambda text: (int(text), text)) if kind == "integer" else None)
     listed = [*public, *found] or ([NONE_FOUND] if kind == "text" else ["0"])
     values = tuple(map(int, listed)) if kind == "integer" else tuple(listed)
-    draw = plan.threshold.draw
-    measured = [{"value": one, "count": counts[one] / draw.multiplier} for one in found]
+    threshold = plan.threshold
+    steps = threshold.draw.multiplier * threshold.steps
+    measured = [{"value": one, "count": counts[one] / steps} for one in found]
     closed = replace(plan.attribute, values=_padded(plan.attribute, values), search=None)
-    return closed, {"found": measured, "public": public, "error": draw.lattice_variance**0.5,
-                    "threshold": plan.threshold.records}  # fmt: skip
+    error = threshold.draw.lattice_variance**0.5 / threshold.steps
+    return closed, {"found": measured, "public": public, "error": error, "threshold": threshold.records}
 
 
 def _padded(attribute: Attribute, values: tuple[Any, ...]) -> tuple[Any, ...]:

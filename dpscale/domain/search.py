@@ -46,6 +46,11 @@ class Search(ABC):
     kind: ClassVar[str] = ""
     uses_delta: ClassVar[bool] = False
 
+    @property
+    def has_votes(self) -> bool:
+        """Whether privacy units vote for their values."""
+        return False
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the keys of the domain file that state the search."""
@@ -65,6 +70,8 @@ class ValueSearch(Search):
         Whether all other values have a cell; their rows are dropped otherwise.
     assumed : int
         Number of values with which the job is planned before they are known.
+    count : {"rows", "units"}
+        Statistic of the search: numbers of rows, or votes of privacy units for the values that they have.
     """
 
     kind: ClassVar[str] = "values"
@@ -73,11 +80,17 @@ class ValueSearch(Search):
     values: tuple[Any, ...] = ()
     other: bool = True
     assumed: int = ASSUMED
+    count: str = "rows"
+
+    @property
+    def has_votes(self) -> bool:
+        return self.count == "units"
 
     def describe(self) -> dict[str, Any]:
         values = {"values": list(self.values)} if self.values else {}
+        count = {"count": self.count} if self.count != ValueSearch.count else {}
         return {"kind": "discover", "max_length": self.max_length, **values, "other": self.other,
-                "assumed": self.assumed}  # fmt: skip
+                "assumed": self.assumed, **count}  # fmt: skip
 
 
 @dataclass(frozen=True)

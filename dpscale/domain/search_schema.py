@@ -24,7 +24,8 @@ from dpscale.domain.search import (
 from dpscale.storage.files import is_local, place
 
 BIN_KEYS = {"low", "high", "step", "assumed", "bins"}  # of bins with private edges
-DISCOVER_KEYS = {"max_length", "values", "other", "assumed", "file", "leaf", "levels", "sha256"}
+DISCOVER_KEYS = {"max_length", "values", "other", "assumed", "count", "file", "leaf", "levels", "sha256"}
+COUNTS = ("rows", "units")  # of the values that are searched
 SUFFIXES = (".csv", ".parquet")
 
 
@@ -75,14 +76,17 @@ def read_discover(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     other = table.get("other", True)
     if not isinstance(other, bool):
         raise DomainError(f"{field}.other", safe_repr(other), "true or false", "fix it")
-    search = ValueSearch(longest, tuple(values), other, assumed)
+    count = table.get("count", ValueSearch.count)
+    if count not in COUNTS:
+        raise DomainError(f"{field}.count", safe_repr(count), " or ".join(COUNTS), "fix it")
+    search = ValueSearch(longest, tuple(values), other, assumed, count)
     return {"values": assumed_values(assumed, search.values), "outside": "category" if other else "drop",
             "search": search}  # fmt: skip
 
 
 def _read_tree(field: str, name: str, table: Mapping[str, Any], assumed: int) -> dict[str, Any]:
     """Return categories that are nodes of a public tree of codes."""
-    if given := sorted({"max_length", "values", "other"} & set(table)):
+    if given := sorted({"max_length", "values", "other", "count"} & set(table)):
         raise DomainError(
             f"{field}.{given[0]}", "given with the file of a tree", "a tree alone, or values", "remove it"
         )

@@ -90,7 +90,7 @@ class Engine(ABC):
     @abstractmethod
     def exchange(
         self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], count: int,
-        label: str = "exchange",
+        label: str = "exchange", keep: bool = False,
     ) -> list[Any]:  # fmt: skip
         """Return join([take(handle, number) for all handles]) for every number below `count`.
 
@@ -106,6 +106,8 @@ class Engine(ABC):
             Combines the list of parts with the same number.
         count : int
             Number of parts of each value.
+        keep : bool
+            Leave each result where it was computed and return handles.
         """
 
     @abstractmethod

@@ -166,7 +166,7 @@ class ClusterEngine(Engine):
 
     def exchange(
         self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], count: int,
-        label: str = "exchange",
+        label: str = "exchange", keep: bool = False,
     ) -> list[Any]:  # fmt: skip
         """Return join([take(handle, number) for all handles]) for every number; parts travel between workers directly.
 
@@ -178,21 +178,22 @@ class ClusterEngine(Engine):
             at_once = min(TASKS_PER_THREAD * self.workers, max(MOST_TASKS // len(handles), self.workers))
             while len(results) < count:
                 numbers = range(len(results), min(len(results) + at_once, count))
-                results += self._run_exchange(take, handles, join, numbers, self._key_namer(label))
-                accepted(results[-len(numbers) :])
+                results += self._run_exchange(take, handles, join, numbers, self._key_namer(label), keep)
+                if not keep:
+                    accepted(results[-len(numbers) :])
                 self.progress(label, len(results), count)
         return results
 
     def _run_exchange(
         self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], numbers: range,
-        key_name: Callable[[str], str],
+        key_name: Callable[[str], str], keep: bool,
     ) -> list[Any]:  # fmt: skip
         graph, keys = exchange_graph(take, handles, join, numbers, key_name)
         futures, watch = self._submit(graph, keys, None), Watch(self.client)
         watch.add(futures)
         for _ in watch.all(len(futures)):
             pass
-        return watch.gather(futures)
+        return futures if keep else watch.gather(futures)
 
     def scatter(self, values: Sequence[Any], label: str = "send") -> list[Any]:
         """Return futures of values that tasks return, so that a value lost with its worker is sent again.

@@ -72,7 +72,7 @@ class LocalEngine(Engine):
 
     def exchange(
         self, take: Callable[..., Any], handles: Sequence[Any], join: Callable[..., Any], count: int,
-        label: str = "exchange",
+        label: str = "exchange", keep: bool = False,
     ) -> list[Any]:  # fmt: skip
         """Return join([take(handle, number) for all handles]) for every number below `count`."""
         return self.map(_join_parts, [(take, handles, join, number) for number in range(count)], label)

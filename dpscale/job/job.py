@@ -17,7 +17,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Domain
 from dpscale.job.data import Data
-from dpscale.job.search_budget import SearchBudget, search_budget, unit_workload
+from dpscale.job.search_budget import SearchBudget, check_unit_needed, search_budget, unit_workload
 from dpscale.job.sections import (
     BELOW_ONE,
     PREDICATES,
@@ -215,9 +215,7 @@ class TableJob(Settings):
 
     def read_domain(self) -> Domain:
         domain, rows = Domain.read(self.data.domain), self.data.max_rows_per_unit
-        if domain.totals and rows is None:
-            raise JobError(f"numbers.{domain.totals[0].name}.per_unit", "'total' without a privacy unit", "a unit",
-                           "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
+        check_unit_needed(domain, rows is not None)
         domain = domain.for_rows_per_unit(rows or 1)
         known = [part for part in self.workload if part.family in family_names()]
         return domain.with_squares(

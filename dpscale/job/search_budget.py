@@ -72,6 +72,20 @@ def _additive_delta(privacy: Privacy, settings: DiscoverTable) -> float:
     return settings.delta
 
 
+def check_unit_needed(domain: Domain, has_unit: bool) -> None:
+    """Raise JobError if the unit is a row, but a domain bounds totals of units or has values that units vote for."""
+    fields = [f"numbers.{one.name}.per_unit: 'total'" for one in domain.totals]
+    fields += [
+        f"attributes.{one.name}.count: 'units'"
+        for one in domain.searches
+        if one.search is not None and one.search.has_votes
+    ]
+    if fields and not has_unit:
+        field, _, value = fields[0].partition(": ")
+        raise JobError(field, f"{value}, but the unit is a row", "a privacy unit",
+                       "set data.privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
+
+
 def unit_workload(parts: Sequence[Part], has_unit: bool, domain: Domain) -> Workload | None:
     """Return the sets whose distinct units are counted; None if there are none.
 

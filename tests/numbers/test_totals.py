@@ -282,7 +282,7 @@ def test_wrong_domains_are_refused(number, message):
 
 
 def test_wrong_jobs_are_refused(tmp_path):
-    with pytest.raises(JobError, match=r"numbers.pay.per_unit: 'total' without a privacy unit"):
+    with pytest.raises(JobError, match=r"numbers.pay.per_unit: 'total', but the unit is a row"):
         dp.run(write(tmp_path, data={"path": "data", "domain": "domain.toml"}), run_dir=tmp_path / "run")
     workload = [{"family": "variance", "of": "pay", "degree": 1}]
     with pytest.raises(DomainError, match=r"numbers.pay.squares"):

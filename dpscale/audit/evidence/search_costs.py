@@ -70,6 +70,18 @@ def additive_delta(noise: Fields, rows: int) -> float:
     return -math.expm1(-best[rows])
 
 
+def vote_delta(noise: Fields, values: int) -> float:
+    """Return the largest probability that a value of one unit alone passes the threshold of votes."""
+    threshold, step, variance, vote = (int(noise[name]) for name in ("threshold", "multiplier", "variance", "vote"))
+    found = 0.0
+    for own in range(1, min(values, vote**2) + 1):
+        passing = tail(threshold - step * math.isqrt(vote**2 // own), variance)
+        found = max(found, 1.0 if passing >= 1 else -math.expm1(own * math.log1p(-passing)))
+    if values > vote**2:  # such votes have no weight
+        found = max(found, -math.expm1(values * math.log1p(-tail(threshold, variance))))
+    return found
+
+
 def dearest_path(nodes: list[Any], rows: int) -> Fraction:
     """Return the largest sum of μ² on a path of a binary tree."""
     own: dict[tuple[int, int], Fraction] = {}
@@ -90,6 +102,8 @@ def cost_of(search: Fields, rows: int) -> tuple[Fraction, float]:
     if kind == "edges":
         return dearest_path(search["nodes"], rows), 0.0
     levels = int(noise["levels"]) if kind == "nodes" else 1
+    if "vote" in noise:  # of a unit, with r values and floor(vote/sqrt(r)) for each, whose squares sum to vote²
+        return squared_mu(noise, int(noise["vote"])), vote_delta(noise, rows)
     return squared_mu(noise, rows) * levels, additive_delta(noise, rows) if kind == "values" else 0.0
 
 

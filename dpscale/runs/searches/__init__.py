@@ -115,6 +115,10 @@ class SearchReader:
         Release and snapshot, which begin every noise record.
     memory : int
         Memory setting, in bytes.
+    unit : str, optional
+        Column of the privacy unit.
+    through : sequence
+        Parts of the map from the values of this column to units, or handles of them.
     """
 
     engine: Engine
@@ -125,6 +129,8 @@ class SearchReader:
     secret: SecretFile
     head: Mapping[str, Any]
     memory: int
+    unit: str | None = None
+    through: Sequence[Any] = ()
 
     def items(self, *arguments: Any) -> list[tuple[Any, ...]]:
         """Return the arguments of a task for each group: the given ones, its partitions and their dropped rows."""

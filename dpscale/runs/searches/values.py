@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.contributions.unit_cells import cut_ranges, hash_passes
 from dpscale.discovery.value_counts import (
     ENTRY_BYTES,
     LEAST_MERGED,
@@ -23,6 +24,7 @@ from dpscale.discovery.value_counts import (
     take_shard,
 )
 from dpscale.discovery.values import ValuePlan, found_values, plan_values
+from dpscale.discovery.votes import PAIR_BYTES, VoteRequest, count_votes, take_pairs, unit_values
 from dpscale.domain.attribute import Attribute
 from dpscale.records.table import Partition
 from dpscale.runs.searches import Found, SearchReader, SearchSummary, SearchTerms
@@ -51,11 +53,28 @@ def _passing(plan: ValuePlan, request: ValueRequest, reader: SearchReader) -> li
     merged = min(max(share, LEAST_MERGED), MOST_MERGED)
     join = partial(measure_shard, secret=reader.secret, record=request.record, draw=draw,
                    threshold=plan.threshold.value)  # fmt: skip
-    for shards in shard_ranges(_row_bound(reader), reader.memory):
+    rows = _row_bound(reader)
+    for shards in shard_ranges(rows, reader.memory):
         own = replace(request, shards=shards, merged=merged)
-        handles = reader.engine.persist(count_values, reader.items(own), "count-values")
+        handles = _votes(own, reader, rows) if plan.votes else _counts(own, reader)
         take = partial(take_shard, first=shards.start)
         found += reader.engine.exchange(take, handles, join, len(shards), "measure-values")
+    return found
+
+
+def _counts(request: ValueRequest, reader: SearchReader) -> list[Any]:
+    """Return handles of the numbers of rows of the values in the shards of a request."""
+    return reader.engine.persist(count_values, reader.items(request), "count-values")
+
+
+def _votes(request: ValueRequest, reader: SearchReader, rows: int) -> list[Any]:
+    """Return handles of the votes for the values in the shards of a request."""
+    found, engine = list[Any](), reader.engine
+    for ranges in hash_passes(rows * PAIR_BYTES, reader.memory):
+        own, cuts = VoteRequest(request, str(reader.unit), ranges), cut_ranges(ranges, 2 * engine.workers)
+        handles = engine.persist(unit_values, [(*item, *reader.through) for item in reader.items(own)], "read-units")
+        take, join = partial(take_pairs, ranges=cuts), partial(count_votes, shards=request.shards)
+        found += engine.exchange(take, handles, join, len(cuts), "count-votes", keep=True)
     return found
 
 
@@ -87,7 +106,12 @@ def _texts(request: ValueRequest, words: np.ndarray, reader: SearchReader) -> di
 
 def summarize(attribute: Attribute, released: Mapping[str, Any]) -> SearchSummary:
     """Return the values that were found."""
-    facts = (f"A value was found if its noisy count was at least {released['threshold']:,.0f} records.",)
+    facts: tuple[str, ...] = (
+        f"A value was found if its noisy count was at least {released['threshold']:,.0f} records.",
+    )
+    if "vote" in released["measurement"]:
+        facts = (f"A value was found if it had at least {released['threshold']:,.0f} votes, with noise.",
+                 "A unit with r values votes for each with weight 1/√r; numbers are votes, not records.")  # fmt: skip
     public = (f"{len(released['public'])} more values are public.",) if released["public"] else ()
     other = {"category": "All other values are in one cell.", "drop": "Rows with other values are not counted."}
     cells = tuple((str(one["value"]), one["count"], released["error"]) for one in released["found"])

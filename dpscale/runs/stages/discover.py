@@ -22,8 +22,9 @@ from dpscale.privacy.accounting import Cost
 from dpscale.records.judging import refused_of
 from dpscale.runs.searches import SearchPlan, SearchReader, SearchTerms, perform_search, plan_search
 from dpscale.runs.stages.budget import PartRelease, search_release
-from dpscale.runs.stages.measure import OpenData, rows_beyond_bound
+from dpscale.runs.stages.measure import OpenData
 from dpscale.runs.stages.preflight import unit_plan
+from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_lookup
 from dpscale.runs.table import SEARCHES, TableRun
 from dpscale.storage.files import flush_names, write_whole
 
@@ -94,4 +95,5 @@ def _reader(run: TableRun, engine: Engine, data: OpenData, names: list[str]) -> 
         raise refused
     dropped = rows_beyond_bound(run, engine, table, groups, names) or {}
     rows, memory = SearchRows.of(run.declared, names), run.job.engine.bytes
-    return SearchReader(engine, rows, groups, dropped, types_of(checked), run.secret, data.head, memory)
+    unit, through = run.job.data.privacy_unit, unit_lookup(run, engine)
+    return SearchReader(engine, rows, groups, dropped, types_of(checked), run.secret, data.head, memory, unit, through)

@@ -16,16 +16,10 @@ from typing import Any
 
 from dpscale.base.errors import DataError, JobError, RefusedValue
 from dpscale.base.numerics import AttributeSet, one_thread
-from dpscale.contributions.unit_totals import TotalRequest
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
-    clip_unit_totals,
     collect_refusals,
-    read_unit_lookup,
-    rows_beyond,
-    send_dropped_rows,
-    survey_units,
 )
 from dpscale.engine.counting import Pass, partition_groups, plan_passes, run_pass
 from dpscale.engine.frames import frame_table
@@ -52,6 +46,7 @@ from dpscale.runs.stages.budget import (
     record_empty_decisions,
 )
 from dpscale.runs.stages.preflight import check_memory, counting_memory
+from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_tables
 from dpscale.runs.table import TableRun, origin_of
 from dpscale.storage.files import flush_names, remove_partial
 
@@ -193,29 +188,6 @@ def changed_files(got: str) -> DataError:
     return DataError(
         "data.path", got, "the same files", "restore them, or end this run and start a new one with --fresh"
     )
-
-
-def rows_beyond_bound(
-    run: TableRun, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
-) -> Mapping[Partition, Any] | None:
-    """Return the rows that exceed the contribution bound, and values beyond a unit's total; None without a bound."""
-    data = run.job.data
-    if data.privacy_unit is None or data.max_rows_per_unit is None:
-        return None
-    rows = survey_units(engine, table.partitions, data.privacy_unit)
-    hops = [(one, hop.key, hop.unit) for one, hop in zip(unit_tables(run), data.unit_through or [], strict=True)]
-    through = read_unit_lookup(engine, hops) if hops else None
-    found = rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
-                        run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
-    if totals := tuple(one for one in run.domain.totals if one.name in names):
-        request = TotalRequest(run.domain, tuple(names), totals, data.privacy_unit)
-        found = clip_unit_totals(engine, request, groups, found, run.job.engine.bytes, through)
-    return send_dropped_rows(engine, found)
-
-
-def unit_tables(run: TableRun) -> list[Table]:
-    """Return the tables that define the privacy unit."""
-    return [one.origin.table(one.path, run.domain) for one in run.job.data.unit_through or []]
 
 
 CountedPasses = list[tuple[Pass, list[Any]]]

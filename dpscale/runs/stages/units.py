@@ -28,13 +28,14 @@ from dpscale.contributions.unit_cells import (
     unit_cells,
 )
 from dpscale.engine import Engine
-from dpscale.engine.contribution_bounds import KEYS_SENT, collect_refusals, read_unit_lookup
+from dpscale.engine.contribution_bounds import collect_refusals
 from dpscale.engine.counting import dropped_rows, partition_groups
 from dpscale.measurement.unit_counts import UnitPlan, measure_units
 from dpscale.records import Table
 from dpscale.runs.stages.budget import PartRelease, unit_release
-from dpscale.runs.stages.measure import OpenData, rows_beyond_bound, unit_tables
+from dpscale.runs.stages.measure import OpenData
 from dpscale.runs.stages.preflight import check_unit_memory, unit_plan
+from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_lookup
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, write_whole
 
@@ -78,8 +79,7 @@ def exact_counts(run: TableRun, engine: Engine, table: Table, plan: UnitPlan, na
     """Return the exact numbers of distinct units of each set, in as many passes as the memory setting requires."""
     data, groups = run.job.data, partition_groups(table.partitions, engine.workers)
     dropped = rows_beyond_bound(run, engine, table, groups, list(names)) or {}
-    hops = [(one, hop.key, hop.unit) for one, hop in zip(unit_tables(run), data.unit_through or [], strict=True)]
-    through = engine.scatter(read_unit_lookup(engine, hops).cut(KEYS_SENT), "units") if hops else []
+    through = unit_lookup(run, engine)
     used = tuple(name for name in names if any(name in own for own in plan.sets))
     dropping = tuple(name for name in names if run.domain[name].drops and name not in used)
     rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())

@@ -1,0 +1,136 @@
+"""Votes of privacy units for the values of a column.
+
+A unit with r distinct values in its rows, at most k, votes for each of them with weight 1/√r, in whole steps of 1/VOTE
+rounded down (`dpscale.discovery.threshold`). The votes of a unit have a squared norm of at most 1, so their noise does
+not grow with k, while counts of its rows have the norm k. A value that many units have a few times each is found more
+easily, and one that few units repeat often less easily.
+
+A task leaves the distinct pairs of unit and value of its partitions. They are exchanged between workers by ranges of
+the unit's hash, where each range becomes votes by value. These are exchanged, measured and thresholded like counts of
+rows (`dpscale.discovery.value_counts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.arrow import buffers_of
+from dpscale.base.numerics import Integers, Words
+from dpscale.contributions.unit_cells import RANGE_BITS, RANGES, SHOWN_BYTES
+from dpscale.contributions.unit_ids import identities
+from dpscale.contributions.unit_shards import UnitMap
+from dpscale.discovery.threshold import VOTE
+from dpscale.discovery.value_counts import ValueCounts, ValueRequest, chosen_shards, merge
+from dpscale.records.searched import VALUE, text_entries
+from dpscale.records.table import Partition
+from dpscale.records.where import RowMask
+
+PAIR_BYTES = 96  # of a pair while it is sorted
+
+
+@dataclass(frozen=True)
+class VoteRequest:
+    """Column whose values units vote for.
+
+    Attributes
+    ----------
+    values : ValueRequest
+    unit : str
+        Column of the unit's id.
+    ranges : range
+        Ranges of hashes of units that vote in this pass.
+    """
+
+    values: ValueRequest
+    unit: str
+    ranges: range = range(RANGES)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitValues:
+    """Distinct pairs of unit and value, sorted by the hash of the unit. Private, so its repr shows nothing."""
+
+    units: Words = field(repr=False)
+    words: Words = field(repr=False)
+
+    def __sizeof__(self) -> int:
+        return SHOWN_BYTES
+
+
+def distinct_pairs(parts: Sequence[UnitValues]) -> UnitValues:
+    """Return the distinct pairs of several parts."""
+    units, words = (
+        np.concatenate([np.empty((0, 2), np.uint64), *own])
+        for own in ([one.units for one in parts], [one.words for one in parts])
+    )
+    order = np.lexsort((words[:, 1], words[:, 0], units[:, 1], units[:, 0]))
+    units, words = units[order], words[order]
+    new = np.ones(len(units), bool)
+    new[1:] = (units[1:] != units[:-1]).any(axis=1) | (words[1:] != words[:-1]).any(axis=1)
+    return UnitValues(units[new], words[new])
+
+
+def unit_values(
+    request: VoteRequest, partitions: Sequence[Partition], bounded: Sequence[Partition], *handed: RowMask | UnitMap
+) -> UnitValues:
+    """Return the distinct pairs of unit and value of some partitions; `handed` is that of `unit_cells`."""
+    masks = dict(zip(bounded, (one for one in handed if isinstance(one, RowMask)), strict=True))
+    maps = [one for one in handed if isinstance(one, UnitMap)]
+    lookup, waiting, many = UnitMap.joined(maps) if maps else None, list[UnitValues](), 0
+    values = request.values
+    for column, ids, kept in values.rows.columns(values.attribute, partitions, masks, request.unit):
+        waiting.append(_pairs(request, column, ids, kept, lookup))
+        many += len(waiting[-1].units)
+        if many > values.merged:
+            waiting, many = [distinct_pairs(waiting)], 0
+    return distinct_pairs(waiting)
+
+
+def _pairs(request: VoteRequest, column: Any, ids: Any, kept: Any, lookup: UnitMap | None) -> UnitValues:
+    """Return the pairs of the rows of a batch that have a value, in the ranges of the pass."""
+    from dpscale.contributions.unit_hashes import text_words
+
+    found, owners = text_entries(request.values.attribute, column), identities(ids, request.unit)
+    units, missing = owners.words, owners.missing
+    if lookup is not None:
+        units, unknown = lookup(units)
+        missing = missing | unknown
+    own = _ranges(units)
+    rows = np.flatnonzero(kept & ~missing & (found.states == VALUE) & (found.rows >= 0)
+                          & (own >= request.ranges.start) & (own < request.ranges.stop))  # fmt: skip
+    if not len(rows):
+        return UnitValues(np.empty((0, 2), np.uint64), np.empty((0, 2), np.uint64))
+    words = text_words(*buffers_of(found.texts), request.values.keys)
+    return distinct_pairs([UnitValues(units[rows], words[found.rows[rows]])])
+
+
+def _ranges(units: Words) -> Integers:
+    return (units[:, 0] >> np.uint64(64 - RANGE_BITS)).astype(np.int64)
+
+
+def take_pairs(pairs: UnitValues, number: int, ranges: Sequence[range]) -> UnitValues:
+    """Return the pairs of the ranges of units with a number."""
+    ends = slice(*np.searchsorted(_ranges(pairs.units), [ranges[number].start, ranges[number].stop]))
+    return UnitValues(pairs.units[ends], pairs.words[ends])
+
+
+def count_votes(parts: Sequence[UnitValues], shards: range) -> ValueCounts:
+    """Return the votes of the units of some ranges, in steps, for values in some shards."""
+    pairs = distinct_pairs(parts)
+    new = np.ones(len(pairs.units), bool)
+    new[1:] = (pairs.units[1:] != pairs.units[:-1]).any(axis=1)
+    unit = np.cumsum(new) - 1
+    values = np.bincount(unit)[unit] if len(unit) else unit
+    chosen = chosen_shards(pairs.words, shards)
+    return merge([ValueCounts(pairs.words[chosen], vote_weights(values)[chosen])])
+
+
+def vote_weights(values: Integers) -> Integers:
+    """Return the steps that units with some numbers of values add to each of them: floor(VOTE/√r), exactly."""
+    weights = np.sqrt(VOTE**2 / np.maximum(values, 1)).astype(np.int64)
+    weights -= weights**2 * values > VOTE**2
+    return weights + ((weights + 1) ** 2 * values <= VOTE**2)

@@ -1,0 +1,55 @@
+"""Rows and values of a run's table beyond the bounds of a privacy unit, and the tables that define the unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpscale.contributions.unit_shards import UnitMap
+from dpscale.contributions.unit_totals import TotalRequest
+from dpscale.engine import Engine
+from dpscale.engine.contribution_bounds import (
+    KEYS_SENT,
+    clip_unit_totals,
+    read_unit_lookup,
+    rows_beyond,
+    send_dropped_rows,
+    survey_units,
+)
+from dpscale.records import Table
+from dpscale.records.table import Partition
+from dpscale.runs.table import TableRun
+
+
+def rows_beyond_bound(
+    run: TableRun, engine: Engine, table: Table, groups: Sequence[Any], names: Sequence[str]
+) -> Mapping[Partition, Any] | None:
+    """Return the rows that exceed the contribution bound, and values beyond a unit's total; None without a bound."""
+    data = run.job.data
+    if data.privacy_unit is None or data.max_rows_per_unit is None:
+        return None
+    rows = survey_units(engine, table.partitions, data.privacy_unit)
+    through = _read_lookup(run, engine)
+    found = rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
+                        run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
+    if totals := tuple(one for one in run.domain.totals if one.name in names):
+        request = TotalRequest(run.domain, tuple(names), totals, data.privacy_unit)
+        found = clip_unit_totals(engine, request, groups, found, run.job.engine.bytes, through)
+    return send_dropped_rows(engine, found)
+
+
+def unit_lookup(run: TableRun, engine: Engine) -> list[Any]:
+    """Return handles of the parts of the map from the unit's column to units; none if the column has the units."""
+    found = _read_lookup(run, engine)
+    return engine.scatter(found.cut(KEYS_SENT), "units") if found is not None else []
+
+
+def _read_lookup(run: TableRun, engine: Engine) -> UnitMap | None:
+    through = run.job.data.unit_through or []
+    hops = [(one, hop.key, hop.unit) for one, hop in zip(unit_tables(run), through, strict=True)]
+    return read_unit_lookup(engine, hops) if hops else None
+
+
+def unit_tables(run: TableRun) -> list[Table]:
+    """Return the tables that define the privacy unit."""
+    return [one.origin.table(one.path, run.domain) for one in run.job.data.unit_through or []]
