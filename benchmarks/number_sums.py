@@ -8,9 +8,12 @@ Coverage: 95 % intervals of means over releases with new noise, by size of the g
 values. Optimum: squared errors of the count, sum and square of one number. Time: a job with all 3-way counts of --rows
 rows and nine attributes, with and without all 3-way sums, and the CPU seconds of counting alone; then the same job on a
 cluster of two processes, whose measurements must be equal bytes.
+Totals: sums of the amounts of 49,102 bank transactions by year and type, where an account has at most 150 rows, at
+epsilon 1: each amount clipped to 5,000, 20,000 or 76,500, against a bound on the total of an account. Error: root mean
+square of estimate - sum of all amounts, noise and clipping together.
 Tables of ../shared/data are not part of dpscale.
 
-    python benchmarks/number_sums.py [errors coverage optimum time] [--seeds 10] [--rows 10000000]
+    python benchmarks/number_sums.py [errors coverage optimum totals time] [--seeds 10] [--rows 10000000]
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tomli_w
 
 import dpscale as dp
 from dpscale.answers.number_statistics import mean_table
@@ -40,6 +44,11 @@ DELTA = 1e-9
 DELAYS = {"dep_delay": (-60, 180), "arr_delay": (-60, 180)}
 GROUPS = [["carrier"], ["dest"], ["carrier", "month"]]
 LEAST = 50  # records of a group that counts in the error
+TRANSACTIONS = Path(__file__).parents[2] / "shared/data/berka/trans_48k.asc"
+BOUNDS: dict[str, dict[str, Any]] = {
+    **{f"each value <= {high:,}": {"low": 0, "high": high} for high in (5_000, 20_000, 76_500)},
+    **{f"total <= {high:,}": {"high": high, "per_unit": "total"} for high in (300_000, 600_000, 1_200_000)},
+}
 SIZES = (30, 100, 300, 1000, 10_000, 100_000)
 ATTRIBUTES = (2, 5, 7, 10, 16, 20, 12, 4, 50)
 
@@ -165,6 +174,38 @@ def print_optima() -> None:
         )
 
 
+def print_totals(seeds: int) -> None:
+    """Print errors of sums with bounds of values and with bounds of totals."""
+    if not TRANSACTIONS.exists():
+        print("no ../shared/data: totals not measured")
+        return
+    frame = pd.read_csv(TRANSACTIONS, sep=";", usecols=["account_id", "date", "type", "amount"])
+    frame["year"] = frame.pop("date") // 10_000 + 1900
+    types = sorted(frame.type.unique())
+    exact = frame.groupby(["year", "type"]).amount.sum().reindex(pd.MultiIndex.from_product([[1993, 1994], types]))
+    print("sums by year and type: error in % of the total, noise and clipping")
+    with tempfile.TemporaryDirectory() as folder:
+        frame.to_parquet(Path(folder) / "rows.parquet")
+        for name, bound in BOUNDS.items():
+            errors = [_total_errors(Path(folder), bound, types, exact.to_numpy(), seed) for seed in range(seeds)]
+            print(f"  {name:22}{100 * float(np.sqrt(np.mean(np.square(errors)))) / frame.amount.sum():7.2f}")
+
+
+def _total_errors(folder: Path, bound: dict[str, Any], types: list[str], exact: np.ndarray, seed: int) -> np.ndarray:
+    attributes = {"year": {"kind": "integer", "low": 1993, "high": 1994},
+                  "type": {"kind": "categories", "values": types}}  # fmt: skip
+    domain = Domain.from_dict({"attributes": attributes, "numbers": {"amount": bound}})
+    workload = [{"family": "sum", "of": "amount", "degree": 2}, {"family": "marginal", "degree": 2}]
+    (folder / "domain.toml").write_text(tomli_w.dumps(domain.to_dict()))
+    job = {"data": {"path": str(folder / "rows.parquet"), "domain": str(folder / "domain.toml"),
+                    "privacy_unit": "account_id", "max_rows_per_unit": 150},
+           "privacy": {"epsilon": 1.0, "delta": 1e-6, "ledger": str(folder / "ledger.sqlite"), "dataset": "totals"},
+           "workload": workload, "engine": {"seed": seed}}  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=folder) as run:
+        found = dp.run(job, run_dir=Path(run) / "run").sum("amount", by=["year", "type"])
+    return found.estimate.to_numpy() - exact
+
+
 def print_coverage(runs: int = 500) -> None:
     """Print the share of intervals that contain the mean, of all releases and of those that show the group."""
     domain = Domain.from_dict({"attributes": {"g": {"kind": "coded", "size": len(SIZES)}},
@@ -248,8 +289,6 @@ def run_job(
     folder: Path, domain: Domain, workload: list[dict[str, Any]], scheduler: str
 ) -> tuple[float, dict[str, bytes]]:
     """Return the CPU seconds of a run and the content of its measurement files."""
-    import tomli_w
-
     (folder / "domain.toml").write_text(tomli_w.dumps(domain.to_dict()))
     ledger = str(folder / "ledger.sqlite")
     job = {"data": {"path": str(folder / "*.parquet"), "domain": str(folder / "domain.toml")},
@@ -269,7 +308,7 @@ def _payload(path: Path) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["errors", "coverage", "optimum", "time"])
+    parser.add_argument("parts", nargs="*", default=["errors", "coverage", "optimum", "totals", "time"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--rows", type=int, default=10_000_000)
     given = parser.parse_args()
@@ -279,6 +318,8 @@ def main() -> None:
         print_coverage()
     if "optimum" in given.parts:
         print_optima()
+    if "totals" in given.parts:
+        print_totals(given.seeds)
     if "time" in given.parts:
         print_times(given.rows)
 

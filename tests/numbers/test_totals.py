@@ -21,6 +21,7 @@ from dpscale.counting.count import ExactMarginal
 from dpscale.domain import Domain
 from dpscale.plans import plan as plans
 from dpscale.plans.requests import make_schedule
+from dpscale.records.where import ClippedRows, RowMask
 from dpscale.workload import Workload
 from tests.audit.small import measurements
 from tests.numbers.small import write_job
@@ -77,6 +78,18 @@ def test_values_are_clipped_one_after_the_other(units, bound):
             new.append(place == 0)
     found = clipped_codes(np.array(codes, np.int64), np.array(new, bool), bound) - bound
     assert found.tolist() == wanted
+
+
+def test_codes_of_a_batch_change_at_their_places():
+    rows = ClippedRows.of_changes(None, {"v": (np.array([1, 4, 5, 9]), np.array([7, 8, 9, 6], np.uint32))})
+    codes = np.zeros((2, 4), np.uint8)
+    rows.clip(codes, ["a", "v"], 3)
+    assert codes.tolist() == [[0, 0, 0, 0], [0, 8, 9, 0]]
+    rows.clip(codes, ["a"], 0)
+    assert not codes[0].any()
+    assert not rows.within(2, 4).any()
+    assert ClippedRows.of_changes(RowMask.of(np.array([True, False, True])), {}).within(1, 3).tolist() == [0, 1, 0]
+    assert "7" not in repr(rows)
 
 
 def test_sums_are_those_of_clipped_units(tmp_path):
