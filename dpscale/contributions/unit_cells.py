@@ -10,22 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Integers, NDArray, Words
-from dpscale.contributions.unit_ids import identities
+from dpscale.contributions.unit_ranges import (
+    RANGES,
+    SHOWN_BYTES,
+    first_rows,
+    masks_and_lookup,
+    place_of_ranges,
+    read_units,
+    within_ranges,
+)
 from dpscale.contributions.unit_shards import UnitMap
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain
 from dpscale.records.table import Partition
 from dpscale.records.where import RowMask
 
-RANGE_BITS = 16
-RANGES = 1 << RANGE_BITS
-SHOWN_BYTES = 1 << 24  # size that the scheduler sees
 MERGED = 1 << 21  # rows that wait before repeats are removed
 
 
@@ -65,23 +69,8 @@ class UnitCells:
 
     def within(self, ranges: range) -> UnitCells:
         """Return the rows of some ranges of hashes."""
-        ends = np.searchsorted(_ranges(self.units), [ranges.start, ranges.stop])
-        return UnitCells(self.units[slice(*ends)], self.cells[slice(*ends)])
-
-
-def _ranges(units: Words) -> Integers:
-    return (units[:, 0] >> np.uint64(64 - RANGE_BITS)).astype(np.int64)
-
-
-def hash_passes(size: int, memory: int) -> list[range]:
-    """Return the ranges of hashes that are read together, so that rows of `size` bytes fit half of the memory."""
-    return cut_ranges(range(RANGES), min(max(-(-2 * size // memory), 1), RANGES))
-
-
-def cut_ranges(whole: range, many: int) -> list[range]:
-    """Divide ranges of hashes into at most `many` parts."""
-    ends = [whole.start + len(whole) * number // many for number in range(many + 1)]
-    return [range(first, end) for first, end in pairwise(ends) if end > first]
+        place = place_of_ranges(self.units, ranges)
+        return UnitCells(self.units[place], self.cells[place])
 
 
 def distinct(parts: Sequence[UnitCells], columns: int) -> UnitCells:
@@ -90,22 +79,17 @@ def distinct(parts: Sequence[UnitCells], columns: int) -> UnitCells:
     cells = np.concatenate([np.empty((0, columns), np.uint32), *(one.cells for one in parts)])
     order = np.lexsort((*cells.T[::-1], units[:, 1], units[:, 0]))
     units, cells = units[order], cells[order]
-    new = np.ones(len(units), bool)
-    new[1:] = (units[1:] != units[:-1]).any(axis=1) | (cells[1:] != cells[:-1]).any(axis=1)
+    new = first_rows(units)
+    new[1:] |= (cells[1:] != cells[:-1]).any(axis=1)
     return UnitCells(units[new], cells[new])
 
 
 def unit_cells(
     request: UnitRequest, partitions: Sequence[Partition], bounded: Sequence[Partition], *handed: RowMask | UnitMap
 ) -> UnitCells:
-    """Return the distinct rows of some partitions.
-
-    `handed` has the rows of the bounded partitions that are not counted, then the parts of the map from the ids of the
-    column to units, if there is one.
-    """
-    masks = dict(zip(bounded, (one for one in handed if isinstance(one, RowMask)), strict=True))
-    maps = [one for one in handed if isinstance(one, UnitMap)]
-    lookup, waiting, many = UnitMap.joined(maps) if maps else None, list[UnitCells](), 0
+    """Return the distinct rows of some partitions; the other arguments are those of `masks_and_lookup`."""
+    masks, lookup = masks_and_lookup(bounded, handed)
+    waiting, many = list[UnitCells](), 0
     for partition in partitions:
         first = 0
         for batch in partition.batches(_columns(request), request.unit):
@@ -131,17 +115,11 @@ def _batch(
 ) -> UnitCells:
     """Return the rows of a batch that count, in the ranges of the pass."""
     codes, gone = encode_batch(request.domain, batch, [*request.names, *request.dropping])
-    owners = identities(batch[request.unit], request.unit)
-    words, missing = owners.words, owners.missing
-    if lookup is not None:
-        words, unknown = lookup(words)
-        missing = missing | unknown
+    words, missing = read_units(batch[request.unit], request.unit, lookup)
     kept = ~missing if gone is None else ~(missing | gone)
     if mask is not None:
         kept &= ~mask.within(first, len(kept))
-    if len(request.ranges) < RANGES:
-        own = _ranges(words)
-        kept &= (own >= request.ranges.start) & (own < request.ranges.stop)
+    kept &= within_ranges(words, request.ranges)
     return UnitCells(words[kept], codes[: len(request.names), kept].T.astype(np.uint32))
 
 
@@ -162,9 +140,7 @@ def count_units(
 ) -> UnitCounts:
     """Return the numbers of distinct units of the parts of some ranges, in the cells of each set."""
     rows = distinct(parts, len(names))
-    new = np.ones(len(rows.units), np.int64)
-    new[1:] = (rows.units[1:] != rows.units[:-1]).any(axis=1)
-    unit, counts = np.cumsum(new), []
+    unit, counts = np.cumsum(first_rows(rows.units)), []
     for own in sets:
         size, columns = domain.cells(own), [names.index(name) for name in own]
         cell = np.zeros(len(unit), np.int64)

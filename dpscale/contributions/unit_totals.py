@@ -21,8 +21,15 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import Flags, Integers, NDArray, Words
-from dpscale.contributions.unit_cells import RANGE_BITS, RANGES, SHOWN_BYTES
-from dpscale.contributions.unit_ids import identities
+from dpscale.contributions.unit_ranges import (
+    RANGES,
+    SHOWN_BYTES,
+    first_rows,
+    masks_and_lookup,
+    place_of_ranges,
+    read_units,
+    within_ranges,
+)
 from dpscale.contributions.unit_shards import UnitMap, value_words
 from dpscale.counting.count import encode_batch
 from dpscale.domain import Domain, Number
@@ -95,10 +102,9 @@ class UnitRows:
 def unit_rows(
     request: TotalRequest, partitions: Sequence[Partition], bounded: Sequence[Partition], *handed: RowMask | UnitMap
 ) -> UnitRows:
-    """Return the rows of some partitions; `handed` is that of `unit_cells`."""
-    masks = dict(zip(bounded, (one for one in handed if isinstance(one, RowMask)), strict=True))
-    maps = [one for one in handed if isinstance(one, UnitMap)]
-    lookup, parts = UnitMap.joined(maps) if maps else None, list[UnitRows]()
+    """Return the rows of some partitions; the other arguments are those of `masks_and_lookup`."""
+    masks, lookup = masks_and_lookup(bounded, handed)
+    parts = list[UnitRows]()
     for number, partition in enumerate(partitions):
         parts += _rows_of(request, partition, number, lookup, masks.get(partition))
     rows = UnitRows.joined(parts, len(request.numbers))
@@ -112,11 +118,7 @@ def _rows_of(
     columns = list(dict.fromkeys([request.unit, *domain.columns(request.names)]))
     for batch in partition.batches(columns, request.unit, domain):
         codes, gone = encode_batch(domain, batch, request.names)
-        owners = identities(batch[request.unit], request.unit)
-        units, missing = owners.words, owners.missing
-        if lookup is not None:
-            units, unknown = lookup(units)
-            missing = missing | unknown
+        units, missing = read_units(batch[request.unit], request.unit, lookup)
         counted = _counted(request, units, missing, gone, mask.within(first, len(units)) if mask else None)
         own = codes[[request.names.index(one.name) for one in request.numbers]]
         places = np.stack([np.full(len(counted), number), first + counted], axis=1)
@@ -127,22 +129,16 @@ def _rows_of(
 
 def _counted(request: TotalRequest, units: Words, missing: Flags, gone: Flags | None, masked: Flags | None) -> Integers:
     """Return the rows of a batch that are counted, in the ranges of the pass."""
-    out = missing.copy()
+    kept = within_ranges(units, request.ranges) & ~missing
     for other in (gone, masked):
         if other is not None:
-            out |= other
-    own = _ranges(units)
-    return np.flatnonzero(~out & (own >= request.ranges.start) & (own < request.ranges.stop))
-
-
-def _ranges(units: Words) -> Integers:
-    return (units[:, 0] >> np.uint64(64 - RANGE_BITS)).astype(np.int64)
+            kept &= ~other
+    return np.flatnonzero(kept)
 
 
 def take_unit_rows(rows: UnitRows, number: int, ranges: Sequence[range]) -> UnitRows:
     """Return the rows of the ranges with a number."""
-    ends = np.searchsorted(_ranges(rows.units), [ranges[number].start, ranges[number].stop])
-    return rows.take(slice(*ends))
+    return rows.take(place_of_ranges(rows.units, ranges[number]))
 
 
 Changes = tuple[Integers, NDArray[np.uint32]]  # places of rows, and their codes
@@ -154,8 +150,7 @@ def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> list[li
     source = np.repeat(np.arange(len(parts)), [len(one.order) for one in parts])
     ranks = np.lexsort((np.arange(len(source)), rows.order, rows.units[:, 1], rows.units[:, 0]))
     rows, source = rows.take(ranks), source[ranks]
-    new = np.ones(len(source), bool)
-    new[1:] = (rows.units[1:] != rows.units[:-1]).any(axis=1)
+    new = first_rows(rows.units)
     found: list[list[Changes]] = [[] for _ in parts]
     for column, number in enumerate(numbers):
         codes = rows.codes[:, column].astype(np.int64)

@@ -20,8 +20,15 @@ import numpy as np
 
 from dpscale.base.arrow import buffers_of
 from dpscale.base.numerics import Integers, Words
-from dpscale.contributions.unit_cells import RANGE_BITS, RANGES, SHOWN_BYTES
-from dpscale.contributions.unit_ids import identities
+from dpscale.contributions.unit_ranges import (
+    RANGES,
+    SHOWN_BYTES,
+    first_rows,
+    masks_and_lookup,
+    place_of_ranges,
+    read_units,
+    within_ranges,
+)
 from dpscale.contributions.unit_shards import UnitMap
 from dpscale.discovery.threshold import VOTE
 from dpscale.discovery.value_counts import ValueCounts, ValueRequest, chosen_shards, merge
@@ -69,19 +76,17 @@ def distinct_pairs(parts: Sequence[UnitValues]) -> UnitValues:
     )
     order = np.lexsort((words[:, 1], words[:, 0], units[:, 1], units[:, 0]))
     units, words = units[order], words[order]
-    new = np.ones(len(units), bool)
-    new[1:] = (units[1:] != units[:-1]).any(axis=1) | (words[1:] != words[:-1]).any(axis=1)
+    new = first_rows(units)
+    new[1:] |= (words[1:] != words[:-1]).any(axis=1)
     return UnitValues(units[new], words[new])
 
 
 def unit_values(
     request: VoteRequest, partitions: Sequence[Partition], bounded: Sequence[Partition], *handed: RowMask | UnitMap
 ) -> UnitValues:
-    """Return the distinct pairs of unit and value of some partitions; `handed` is that of `unit_cells`."""
-    masks = dict(zip(bounded, (one for one in handed if isinstance(one, RowMask)), strict=True))
-    maps = [one for one in handed if isinstance(one, UnitMap)]
-    lookup, waiting, many = UnitMap.joined(maps) if maps else None, list[UnitValues](), 0
-    values = request.values
+    """Return the distinct pairs of some partitions; the other arguments are those of `masks_and_lookup`."""
+    masks, lookup = masks_and_lookup(bounded, handed)
+    values, waiting, many = request.values, list[UnitValues](), 0
     for column, ids, kept in values.rows.columns(values.attribute, partitions, masks, request.unit):
         waiting.append(_pairs(request, column, ids, kept, lookup))
         many += len(waiting[-1].units)
@@ -94,36 +99,26 @@ def _pairs(request: VoteRequest, column: Any, ids: Any, kept: Any, lookup: UnitM
     """Return the pairs of the rows of a batch that have a value, in the ranges of the pass."""
     from dpscale.contributions.unit_hashes import text_words
 
-    found, owners = text_entries(request.values.attribute, column), identities(ids, request.unit)
-    units, missing = owners.words, owners.missing
-    if lookup is not None:
-        units, unknown = lookup(units)
-        missing = missing | unknown
-    own = _ranges(units)
-    rows = np.flatnonzero(kept & ~missing & (found.states == VALUE) & (found.rows >= 0)
-                          & (own >= request.ranges.start) & (own < request.ranges.stop))  # fmt: skip
+    found = text_entries(request.values.attribute, column)
+    units, missing = read_units(ids, request.unit, lookup)
+    has_value = (found.states == VALUE) & (found.rows >= 0)
+    rows = np.flatnonzero(kept & ~missing & has_value & within_ranges(units, request.ranges))
     if not len(rows):
         return UnitValues(np.empty((0, 2), np.uint64), np.empty((0, 2), np.uint64))
     words = text_words(*buffers_of(found.texts), request.values.keys)
     return distinct_pairs([UnitValues(units[rows], words[found.rows[rows]])])
 
 
-def _ranges(units: Words) -> Integers:
-    return (units[:, 0] >> np.uint64(64 - RANGE_BITS)).astype(np.int64)
-
-
 def take_pairs(pairs: UnitValues, number: int, ranges: Sequence[range]) -> UnitValues:
     """Return the pairs of the ranges of units with a number."""
-    ends = slice(*np.searchsorted(_ranges(pairs.units), [ranges[number].start, ranges[number].stop]))
-    return UnitValues(pairs.units[ends], pairs.words[ends])
+    place = place_of_ranges(pairs.units, ranges[number])
+    return UnitValues(pairs.units[place], pairs.words[place])
 
 
 def count_votes(parts: Sequence[UnitValues], shards: range) -> ValueCounts:
     """Return the votes of the units of some ranges, in steps, for values in some shards."""
     pairs = distinct_pairs(parts)
-    new = np.ones(len(pairs.units), bool)
-    new[1:] = (pairs.units[1:] != pairs.units[:-1]).any(axis=1)
-    unit = np.cumsum(new) - 1
+    unit = np.cumsum(first_rows(pairs.units)) - 1
     values = np.bincount(unit)[unit] if len(unit) else unit
     chosen = chosen_shards(pairs.words, shards)
     return merge([ValueCounts(pairs.words[chosen], vote_weights(values)[chosen])])

@@ -18,8 +18,8 @@ import numpy as np
 
 from dpscale.base.errors import RefusedValue
 from dpscale.contributions.links import link_ends
-from dpscale.contributions.unit_cells import cut_ranges, hash_passes
 from dpscale.contributions.unit_ids import one_family
+from dpscale.contributions.unit_ranges import cut_ranges, hash_passes
 from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, UnitMap, composed, deal
 from dpscale.contributions.unit_totals import (
     ROW_BYTES as TOTAL_BYTES,

@@ -17,7 +17,8 @@ from dpscale.__main__ import main
 from dpscale.audit.evidence import search_costs
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import DpscaleError, JobError, PlanError
-from dpscale.contributions.unit_cells import RANGES, UnitCells, count_units, distinct, hash_passes
+from dpscale.contributions.unit_cells import UnitCells, count_units, distinct
+from dpscale.contributions.unit_ranges import RANGES, hash_passes
 from dpscale.domain import Domain
 from dpscale.engine.schedulers import resolve
 from dpscale.ledger import Ledger

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.contributions.unit_cells import cut_ranges, hash_passes
+from dpscale.contributions.unit_ranges import cut_ranges, hash_passes
 from dpscale.discovery.value_counts import (
     ENTRY_BYTES,
     LEAST_MERGED,

@@ -19,14 +19,8 @@ import pyarrow.parquet as pq
 from dpscale.answers.unit_counts import unit_table
 from dpscale.base.errors import RefusedValue
 from dpscale.base.numerics import Integers, one_thread
-from dpscale.contributions.unit_cells import (
-    UnitRequest,
-    count_units,
-    cut_ranges,
-    hash_passes,
-    take_range,
-    unit_cells,
-)
+from dpscale.contributions.unit_cells import UnitRequest, count_units, take_range, unit_cells
+from dpscale.contributions.unit_ranges import cut_ranges, hash_passes
 from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import collect_refusals
 from dpscale.engine.counting import dropped_rows, partition_groups
