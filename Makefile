@@ -9,7 +9,7 @@ demo: $(VENV)/.demo
 	$(BIN)/dpscale demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

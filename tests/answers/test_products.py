@@ -20,6 +20,7 @@ from dpscale.workload import Workload
 from dpscale.workload.listed import factored
 from tests.audit.small import frame, write
 from tests.oracles import explicit_strategy, kron
+from tests.selection import mostly_slow
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 _found = importlib.util.spec_from_file_location("census_tables", BENCHMARKS / "census_tables.py")
@@ -214,7 +215,7 @@ def test_census_tables_have_4151_queries():
     assert census.census_domain().cells(census.census_domain().names) == 500_480
 
 
-@pytest.mark.parametrize("name", ["hdmm", "weighted-residuals"])
+@pytest.mark.parametrize("name", mostly_slow(["hdmm", "weighted-residuals"], {"hdmm"}))
 def test_census_tables_are_planned_without_an_array_of_the_domain(name):
     """The process stays far below the 4 MB per query that one vector of the domain needs."""
     script = (

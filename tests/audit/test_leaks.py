@@ -89,7 +89,7 @@ def slow_case(*values):
 
 
 @pytest.mark.parametrize(
-    "mechanism", ["query-smasher", "aim-grem", slow_case("residual-planner"), slow_case("identity")]
+    "mechanism", ["query-smasher", slow_case("aim-grem"), slow_case("residual-planner"), slow_case("identity")]
 )
 def test_whole_run_leaks_nothing(tmp_path, data, mechanism):
     job = write_job(tmp_path, data / "good", mechanism)

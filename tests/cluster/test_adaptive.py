@@ -54,7 +54,7 @@ def test_cluster_gives_bytes_of_threads(client, job, expected):
     assert_same_release(run(job, "cluster", client), expected)
 
 
-@pytest.mark.parametrize("place", mostly_slow(ROUNDS, ("first measuring", "scoring")))
+@pytest.mark.parametrize("place", mostly_slow(ROUNDS, ("first measuring",)))
 def test_killed_workers_in_round_do_not_change_release(cluster, client, job, expected, place):
     before = {worker.pid for worker in cluster.workers.values()}
     client.run(kill_at_stage, place)
@@ -63,6 +63,7 @@ def test_killed_workers_in_round_do_not_change_release(cluster, client, job, exp
     assert_same_release(found, expected)
 
 
+@pytest.mark.slow
 def test_cached_counts_lost_between_rounds_are_counted_again(cluster, client, job, expected):
     """All workers are killed when the second round is decided, so only the driver still has data of the first round."""
     pids = set(client.run(os.getpid).values())

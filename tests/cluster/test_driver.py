@@ -361,6 +361,7 @@ def test_silence_is_measured_by_local_clock(submitted_run, monkeypatch):
     assert driver_status.read_status(submitted_run)["silent"]
 
 
+@pytest.mark.slow
 def test_submitted_job_of_several_tables_finishes_and_is_waited_for(cluster, client, tmp_path):
     job = shop.write_job(tmp_path)
     content = tomllib.loads(job.read_text())

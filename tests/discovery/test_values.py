@@ -134,6 +134,7 @@ def test_other_formats(tmp_path, kind):
     assert dp.run(job, run_dir=tmp_path / "run").domain["a"].values == ("007", "x")
 
 
+@pytest.mark.slow
 def test_processes_and_a_cluster_find_the_same(tmp_path):
     from distributed import Client, LocalCluster
 

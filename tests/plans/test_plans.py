@@ -63,7 +63,7 @@ def make_plan(name: str, mechanism: str, noise: str = "gaussian"):
 
 def make_case(name: str, mechanism: str, noise: str):
     """Return the parameters of a test; the slowest searches for Laplace noise are marked slow."""
-    quick = {"hdmm": ("mixed", "array", "total only"), "weighted-residuals": ("prefix", "array", "total only")}
+    quick = {"hdmm": ("array", "total only"), "weighted-residuals": ("array", "total only")}
     long = noise == "laplace" and mechanism in quick and name not in quick[mechanism]
     long |= noise == "laplace" and mechanism not in ("hdmm", "query-smasher", "weighted-residuals")
     return pytest.param(name, mechanism, noise, marks=[pytest.mark.slow] if long else [])

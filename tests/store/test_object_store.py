@@ -261,6 +261,7 @@ def test_store_that_ignores_conditions_is_refused(tmp_path):
     assert not [name for name in UnconditionalStore.store if "probe" not in name]
 
 
+@pytest.mark.slow
 def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
     run = TableRun.create(TableJob.read(write(tmp_path)), prefix)
     driver_status.change(run.path, lambda found: not found, submission="s", driver="d", state="running")

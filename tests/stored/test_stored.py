@@ -142,7 +142,9 @@ def ledger_entries(folder):
         return [one for dataset in ledger.summary()["datasets"].values() for one in dataset["releases"]]
 
 
-@pytest.mark.parametrize("case", quickly(INTERRUPTED))
+@pytest.mark.parametrize(
+    "case", mostly_slow(INTERRUPTED, ["interrupted", "interrupted-rounds", "interrupted-database"])
+)
 def test_interrupted_run_resumes_with_same_noise_and_one_charge(case):
     with restore_case(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:
         finished.extractall(folder / "finished", filter="data")

@@ -94,6 +94,7 @@ def test_foreign_mechanism_is_listed_in_schema_and_comparison(site, tmp_path):
     assert "toy-cut" in names["ReconstructTable"]
 
 
+@pytest.mark.slow
 def test_foreign_family_is_in_schema_workload_and_errors(site, tmp_path):
     part = json.loads(run_dpscale(site, "job", "schema")[0])["$defs"]["Part"]
     assert {"prefix", "toy-window", "predicates"} <= set(part["properties"]["family"]["enum"])
