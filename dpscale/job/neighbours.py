@@ -20,6 +20,8 @@ from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.job import TableJob
+from dpscale.job.search_budget import step_delta
+from dpscale.job.sections import DiscoverTable
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.privacy.protection import REPLACE, Protection
 from dpscale.workload import MARGINAL
@@ -217,8 +219,8 @@ DEGREE = 3
 def table_job(job: CompositeJob, protects: NeighbourRelation, name: str, folder: Path) -> TableJob:
     """Return the job of one table at its share of the budget."""
     one, steps = job.tables[name], protects.steps[name]
-    budget = job.privacy.budget.amount * job.shares[f"tables.{name}"] / steps**2
-    degree = min(DEGREE, len(job.domains[name].names))
+    budget = job.budget.amount * job.shares[f"tables.{name}"] / steps**2
+    degree = min(DEGREE, len(job.declared[name].names))
     workload = [part.model_dump(exclude_none=True) for part in one.workload or []]
     data = {"path": one.path, "domain": one.domain, "snapshot": one.snapshot}
     content: dict[str, Any] = {
@@ -236,13 +238,23 @@ def table_job(job: CompositeJob, protects: NeighbourRelation, name: str, folder:
         "engine": job.engine.model_dump(exclude_none=True),
         "synthesize": {"types": job.synthesize.types} | ({"rows": one.rows} if one.rows else {}),
     }
-    for section in ("reconstruct", "synthesize", "output"):
+    for section in ("reconstruct", "synthesize", "output", "units"):
         if (own := getattr(one, section)) is not None:
             content[section] = {**content.get(section, {}), **own.model_dump(exclude_unset=True)}
-    if any(part.get("count") == "units" for part in workload):
-        raise JobError(f"tables.{name}.workload", "count = 'units' in a job of several tables", "numbers of rows",
-                       "count the units in a job of this table alone")  # fmt: skip
+    if job.declared[name].searches:
+        content["discover"] = _discovery(job, name, budget, steps)
+    if any(part.get("count") == "units" for part in workload) and "privacy_unit" not in content["data"]:
+        raise JobError(f"tables.{name}.workload", "count = 'units', but the unit is a row", "rows",
+                       f"set tables.{name}.key, or privacy_unit and max_rows_per_unit, or leave it out")  # fmt: skip
     return TableJob.parse(content, folder)
+
+
+def _discovery(job: CompositeJob, name: str, budget: float, steps: int) -> dict[str, float]:
+    """Return the settings of a table's searches: their share, and the additive delta to one step of its run."""
+    share = (job.tables[name].discover or DiscoverTable()).share
+    if name not in job.search_deltas:
+        return {"share": share}
+    return {"share": share, "delta": step_delta(job.search_deltas[name], budget * share, steps)}
 
 
 def table_jobs(job: CompositeJob) -> dict[str, TableJob]:

@@ -6,14 +6,15 @@ the squared mu of a job with epsilon and delta is that of the remaining delta.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dpscale.base.errors import JobError
 from dpscale.domain import Attribute, Domain
 from dpscale.job.sections import BELOW_ONE, DiscoverTable, Part, Privacy
-from dpscale.privacy.accounting import GAUSSIAN, Budget, gdp_mu
+from dpscale.privacy.accounting import GAUSSIAN, Budget, Cost, gdp_mu
 from dpscale.workload import MARGINAL, Workload
 
 
@@ -51,12 +52,69 @@ def search_budget(privacy: Privacy, settings: DiscoverTable, searches: Sequence[
                        "Gaussian noise for the search", "add a delta, for example 1e-9")  # fmt: skip
     listed = [one for one in searches if one.search is not None and one.search.uses_delta]
     delta = _additive_delta(privacy, settings) if listed else 0.0
-    total = privacy.budget
-    if delta and privacy.epsilon is not None and privacy.delta is not None:
-        total = replace(total, amount=gdp_mu(privacy.epsilon, privacy.delta - delta) ** 2 * BELOW_ONE)
+    total = budget_beside(privacy, delta)
     each = Fraction(total.amount) * Fraction(settings.share) / len(searches)
     remaining = replace(total, amount=total.amount * (1 - settings.share) * BELOW_ONE)
     return SearchBudget(each, Fraction(delta) / max(len(listed), 1), remaining, total, Fraction(delta))
+
+
+def budget_beside(privacy: Privacy, delta: float) -> Budget:
+    """Return the budget of a job of which searches have this additive delta."""
+    total = privacy.budget
+    if not delta or privacy.epsilon is None or privacy.delta is None:
+        return total
+    return replace(total, amount=gdp_mu(privacy.epsilon, privacy.delta - delta) ** 2 * BELOW_ONE)
+
+
+def table_deltas(privacy: Privacy, settings: Mapping[str, DiscoverTable]) -> dict[str, float]:
+    """Return the additive delta of the searches of each of several tables, to a unit of the job.
+
+    Parameters
+    ----------
+    privacy : Privacy
+        Budget of the job.
+    settings : mapping of str to DiscoverTable
+        Settings of the tables of which values are searched. Those that state no delta share half of the job's delta
+        equally.
+
+    Raises
+    ------
+    JobError
+        If the job has no delta and a table states none, or if the sum is not below that of the job.
+    """
+    if missing := next((name for name, one in settings.items() if one.delta is None and privacy.delta is None), None):
+        raise JobError(f"tables.{missing}.discover.delta", "missing, but values are searched", "an additive delta,"
+                       " because the job has none", "add it, for example 1e-9, or state epsilon and delta")  # fmt: skip
+    usual = (privacy.delta or 0.0) / 2 / max(sum(one.delta is None for one in settings.values()), 1)
+    deltas = {name: usual if one.delta is None else one.delta for name, one in settings.items()}
+    if privacy.delta is not None and settings and (total := sum(deltas.values())) >= privacy.delta:
+        raise JobError("discover.delta", f"{total:g} in total of all tables", f"less than privacy.delta ="
+                       f" {privacy.delta:g}", "lower it, or leave it out")  # fmt: skip
+    return deltas
+
+
+LEAST_DELTA = 1e-300
+
+
+def step_delta(delta: float, squared_mu: float, steps: int) -> float:
+    """Return the additive delta to one neighbour step of which `steps` have at most `delta` (`Cost.for_group`).
+
+    Raises JobError for a budget with which there is none.
+    """
+
+    def fits(own: float) -> bool:
+        return Cost(gaussian=Fraction(squared_mu), delta=Fraction(own)).for_group(steps).delta <= Fraction(delta)
+
+    if fits(delta):
+        return delta
+    if not fits(LEAST_DELTA):
+        raise JobError("discover.share", f"a search with μ² = {squared_mu:.3g} to each of {steps} steps",
+                       f"one whose additive delta can be below {delta:g}", "lower it")  # fmt: skip
+    low, high = math.log(LEAST_DELTA), math.log(delta)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(math.exp(middle)) else (low, middle)
+    return math.exp(low) if fits(math.exp(low)) else LEAST_DELTA
 
 
 def _additive_delta(privacy: Privacy, settings: DiscoverTable) -> float:

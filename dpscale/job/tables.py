@@ -16,7 +16,9 @@ from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
 from dpscale.job.data import Address, UnitSettings
+from dpscale.job.search_budget import budget_beside, table_deltas
 from dpscale.job.sections import (
+    DiscoverTable,
     EngineSettings,
     MechanismTable,
     Named,
@@ -25,10 +27,11 @@ from dpscale.job.sections import (
     Privacy,
     ReconstructTable,
     SynthesizeTable,
+    UnitsTable,
 )
 from dpscale.ledger.location import resolved
 from dpscale.mechanisms import DEFAULT_OF_LINKED
-from dpscale.privacy.accounting import GAUSSIAN
+from dpscale.privacy.accounting import GAUSSIAN, Budget
 from dpscale.relational.published import Rounds
 from dpscale.storage.objects import is_url, located, real
 
@@ -51,6 +54,8 @@ class TableSection(UnitSettings, Named):
     reconstruct: ReconstructTable | None = None
     synthesize: SynthesizeTable | None = None
     output: Output | None = None
+    discover: DiscoverTable | None = None
+    units: UnitsTable | None = None
     snapshot: Literal["content", "footers"] | None = None
     share: Share | None = None
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
@@ -60,8 +65,11 @@ class TableSection(UnitSettings, Named):
 
     @model_validator(mode="after")
     def _charged(self) -> TableSection:
-        if self.public and (self.share is not None or self.rows is not None or self.privacy_unit is not None):
-            raise ValueError("a public table is released unchanged: remove share, rows and privacy_unit")
+        charged = (self.share, self.rows, self.privacy_unit, self.discover, self.units)
+        if self.public and any(one is not None for one in charged):
+            raise ValueError(
+                "a public table is released unchanged: remove share, rows, privacy_unit, discover and units"
+            )
         if self.key is not None and self.privacy_unit is not None:
             raise ValueError("a key identifies a row, and its rows are the privacy units: remove key or privacy_unit")
         if not isinstance(self.mechanism, str) and self.model_extra:
@@ -207,14 +215,32 @@ class CompositeJob(Settings):
         return dict(one.rsplit(" ", 1) for table in self.tables.values() for one in table.distributions)
 
     @cached_property
+    def declared(self) -> dict[str, Domain]:
+        """Domains of the tables as their files state them, with assumed cells where they are not public."""
+        return {name: Domain.read(one.domain) for name, one in self.tables.items()}
+
+    @cached_property
     def domains(self) -> dict[str, Domain]:
-        found = {name: Domain.read(one.domain) for name, one in self.tables.items()}
-        for name, domain in found.items():
-            if domain.searches:
-                got = f"cells of {domain.searches[0].name} that are not public, in a job of several tables"
-                raise JobError(f"tables.{name}.domain", got, "public cells",
-                               "release the table alone first, and use the domain that its run finds")  # fmt: skip
-        return found
+        """Domains of the tables: those declared, or with the cells that were found (`with_domains`)."""
+        return self.declared
+
+    def with_domains(self, domains: Mapping[str, Domain]) -> CompositeJob:
+        """Return the job with the domains of some tables in place of those declared; budgets stay."""
+        job = self.model_copy()
+        vars(job)["domains"] = {**self.declared, **domains}
+        return job
+
+    @cached_property
+    def search_deltas(self) -> dict[str, float]:
+        """Additive delta of the searches of each table of which values are searched, to a unit of the job."""
+        listed = {name: self.tables[name].discover or DiscoverTable() for name, domain in self.declared.items()
+                  if any(one.search is not None and one.search.uses_delta for one in domain.searches)}  # fmt: skip
+        return table_deltas(self.privacy, listed)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """Budget of all draws beside the additive delta of the searches."""
+        return budget_beside(self.privacy, sum(self.search_deltas.values()))
 
     def key(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table's key."""
@@ -253,6 +279,7 @@ class CompositeJob(Settings):
         for name in self.tables:
             self._check_distinct(f"tables.{name}.key", self.key(name), name)
         self._check_columns()
+        self._check_searches()
         for at, link in enumerate(self.link):
             self._check_counts(link, names[:at])
             for end in (link.parent, link.child):
@@ -264,6 +291,23 @@ class CompositeJob(Settings):
                 self._check_distinct(f"link {link.called}", self.ends(link)[0], link.child)
         if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
             raise JobError("share", f"{total:g} in total", "a total of at most 1", "lower them")
+
+    def _check_searches(self) -> None:
+        """Raise JobError for cells that no budget finds, or that could leave a link without a row at its end."""
+        for name, domain in self.declared.items():
+            if self.tables[name].public and domain.searches:
+                raise JobError(f"tables.{name}.domain", f"cells of {domain.searches[0].name} that are not public, in a"
+                               " public table", "public cells, because a public table has no budget for a search",
+                               "state the cells, or make the table private")  # fmt: skip
+        _ = self.budget  # refuses additive deltas that do not fit the job
+        for link in self.link:
+            ends = [link.parent, *([link.child] if link.via else [])]
+            searched = [one for end in ends if end in self.tables for one in self.declared[end].searches]
+            names = [one.name for one in searched if one.search and one.search.uses_delta and one.outside == "drop"]
+            if names and link.dangling != "drop":
+                raise JobError(f"link {link.called}: dangling", f"{link.dangling!r}, but rows whose value of {names[0]}"
+                               " is not found are dropped", '"drop"', "set it, or other = true in the domain"
+                               " file")  # fmt: skip
 
     def _check_distinct(self, field: str, columns: tuple[str, ...], table: str) -> None:
         """Raise JobError if a key column is an attribute."""

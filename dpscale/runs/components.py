@@ -14,9 +14,11 @@ from dpscale.engine import Engine
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import UNREADABLE
+from dpscale.runs.joint_parts import JointPart
 from dpscale.runs.links.report import write_report
 from dpscale.runs.links.writer import write_tables
-from dpscale.runs.stages.budget import ensure_noise_key
+from dpscale.runs.stages.budget import SEARCHES, UNITS, ensure_noise_key
+from dpscale.runs.stages.discover import check_searches
 from dpscale.runs.stages.runner import run_requested
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, remove_partial
@@ -77,6 +79,33 @@ def table_components(run: CompositeRun) -> list[TableComponent]:
     """Return the components of the private tables."""
     steps = run.neighbours.steps
     return [TableComponent(f"tables.{name}", table, steps[name]) for name, table in run.tables.items()]
+
+
+def discover(run: CompositeRun, engine: Engine) -> None:
+    """Find the cells that are not public, in all tables: their rows are checked before the searches are charged."""
+    run.pin_versions()
+    part = JointPart(run, SEARCHES)
+    part.assign()
+    part.charge(reserve=False)
+    for table in part.tables.values():
+        if not table.done(part.stage):
+            table.checked = check_searches(table, engine)
+    _draw_part(part, engine)
+
+
+def units(run: CompositeRun, engine: Engine) -> None:
+    """Count distinct units by cell, in all tables."""
+    part = JointPart(run, UNITS)
+    part.assign()
+    part.charge(reserve=False)
+    _draw_part(part, engine)
+
+
+def _draw_part(part: JointPart, engine: Engine) -> None:
+    """Draw a part of every table under the common charge, then publish it."""
+    for table in part.tables.values():
+        run_requested(table, engine, part.stage)
+    part.publish()
 
 
 def plan(run: CompositeRun, engine: Engine) -> None:

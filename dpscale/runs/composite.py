@@ -21,24 +21,25 @@ from typing import Any, Protocol
 
 import tomli_w
 
-from dpscale.base.errors import BudgetError, JobError
+from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
 from dpscale.job.sections import with_old_names
-from dpscale.job.tables import CompositeJob, TableSection
-from dpscale.privacy.accounting import Cost, float_above
+from dpscale.job.tables import CompositeJob, Rows, TableSection
+from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
 from dpscale.runs.directory import NewRun, Run
+from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
 from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
 from dpscale.runs.stages import STAGES as TABLE_STAGES
-from dpscale.runs.stages.budget import Charge, charge_release, open_ledger, publish_release
-from dpscale.runs.stages.preflight import check_cap
+from dpscale.runs.stages.budget import PARTS, Charge, charge_release, open_ledger, publish_release
+from dpscale.runs.stages.preflight import check_cap, check_units
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import present, read_text
 
@@ -65,10 +66,9 @@ def at_versions(job: CompositeJob, versions: Mapping[str, int]) -> CompositeJob:
 
 
 KIND = "database"
-ROUNDING = 1 + Fraction(1, 10**9)  # shares are floats, whose sum may exceed 1 by rounding
 INDEX = "_tables.json"
 STAGES = {
-    name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1], enabled_by="",
+    name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1],
                   module=f"dpscale.runs.components:{name}")
     for name, stage in TABLE_STAGES.items()
     if name in OUTPUTS_OF_TABLES
@@ -172,7 +172,9 @@ class CompositeRun(Run):
 
     @classmethod
     def _preflight(cls, job: CompositeJob, inputs: tuple[Any, ...]) -> None:
-        check_cap(job, neighbour_relation(job).protects)
+        check_cap(job, neighbour_relation(job).protects, job.budget, Fraction(sum(job.search_deltas.values())))
+        for name, own in table_jobs(job).items():
+            check_units(own, job.declared[name])
 
     @classmethod
     def table_jobs(cls, job: CompositeJob) -> Mapping[str, TableJob]:
@@ -226,7 +228,29 @@ class CompositeRun(Run):
 
     @property
     def links(self) -> Sequence[LinkBudget]:
-        return [LinkBudget(self.job, self.neighbours, link) for link in self.job.link]
+        return [LinkBudget(self.closed_job, self.neighbours, link) for link in self.job.link]
+
+    @property
+    def closed_job(self) -> CompositeJob:
+        """The job with the cells that searches have found, for links and reports."""
+        return self.job.with_domains({name: table.domain for name, table in self.tables.items()})
+
+    @property
+    def synthesis(self) -> Rows:
+        """Settings of the synthetic rows, which links require."""
+        return self.job.synthesize
+
+    @property
+    def discovery(self) -> Sequence[str] | None:
+        """Tables whose cells are searched; None if all cells are public."""
+        return [name for name, domain in self.job.declared.items() if domain.searches] or None
+
+    @property
+    def unit_counts(self) -> Sequence[str] | None:
+        """Tables whose distinct units are counted; None if there are none."""
+        counted = {name: [part for part in one.workload or [] if part.count == "units"]
+                   for name, one in self.job.tables.items() if not one.public}  # fmt: skip
+        return [name for name, parts in counted.items() if parts] or None
 
     @property
     def pair_tables(self) -> tuple[str, ...]:
@@ -254,17 +278,19 @@ class CompositeRun(Run):
 
     @property
     def cost(self) -> Cost:
-        """Total cost of the components, known once they are planned. Raises BudgetError above the job's budget."""
-        cost, budget = Cost.total([one.cost for one in self.components().values()]), self.job.privacy.budget.amount
-        if cost.squared_mu > Fraction(budget) * ROUNDING:
-            raise BudgetError("privacy", f"components that cost {float(cost.squared_mu):.6g} in total",
-                              f"at most the budget of the job, {budget:.6g}", "lower their shares")  # fmt: skip
-        epsilon, delta = self.job.privacy.epsilon, self.job.privacy.delta or 0.0
-        if cost.delta and epsilon is not None and cost.epsilon_or_inf(delta) > epsilon * ROUNDING:
-            raise BudgetError("privacy.delta", f"components with additive delta {float_above(cost.delta):.6g} in total",
-                              "a total cost within the epsilon of the job at its delta",
-                              "lower their additive delta or their shares")  # fmt: skip
+        """Total cost of the components, known once they are planned.
+
+        Raises BudgetError if it exceeds the job's budget together with the parts that have an entry of their own.
+        """
+        cost = Cost.total([one.cost for one in self.components().values()])
+        check_total(self, sum((one.cost for one in joint_parts(self)), cost), self.job.budget.amount)
         return cost.coarsened()
+
+    @property
+    def spent(self) -> Cost:
+        """Cost that was charged: of the components, of all searches and of all numbers of units."""
+        entries = [self.manifest.get(name) for name in ("privacy", *PARTS)]
+        return Cost.total(Cost.from_dict(entry["cost"]) for entry in entries if entry)
 
     def charge(self, reserve: bool = True) -> str:
         """Reserve the total cost and return the release's state; a repeated call costs nothing."""
@@ -283,12 +309,7 @@ class CompositeRun(Run):
             "digest": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
             "epsilon": self.job.privacy.epsilon,
             "delta": self.job.privacy.delta,
-            "protects": {
-                "unit": protects.unit,
-                "relation": protects.relation,
-                "bound": protects.bound,
-                "table": protects.table,
-            },
+            "protects": protection_fields(protects),
         }
 
     def assign_charges(self) -> None:
@@ -330,7 +351,7 @@ def digest_of(job: CompositeJob) -> str:
     content = with_old_names(job.to_dict())
     for setting in ("scheduler", "memory"):
         content["engine"].pop(setting, None)
-    text = json.dumps([content, [one.digest for one in job.domains.values()]], sort_keys=True)
+    text = json.dumps([content, [one.digest for one in job.declared.values()]], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

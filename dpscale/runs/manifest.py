@@ -38,7 +38,9 @@ DEFAULT_OUTPUTS = {  # output and completion marker of stages whose manifest ent
     "report": ("report.html", "report.html"),
 }
 OUTPUTS_OF_TABLES = {  # the same of a run of several tables, whose tables hash their own outputs
+    "discover": ("", "tables"),
     "plan": ("", "tables"),
+    "units": ("", "tables"),
     "measure": ("", "tables"),
     "reconstruct": ("", "tables"),
     "synthesize": ("synthetic", "synthetic/_tables.json"),

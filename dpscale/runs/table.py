@@ -40,7 +40,7 @@ from dpscale.storage.files import read_text, write_whole
 from dpscale.workload import Workload
 
 # defaults that every digest includes, also that of a job that omits them
-FOUND, SEARCHES = "domain/domain.toml", "domain/searches.json"
+FOUND, SEARCH_FILE = "domain/domain.toml", "domain/searches.json"
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
@@ -52,6 +52,7 @@ class TableRun(Run):
     stages = STAGES
     frame: object = None  # the data, if a call passes them as a frame
     measured_together = False  # the run of several tables, which charges for all, measures this one of them
+    checked: object = None  # searches whose rows the run of several tables has checked
 
     def _load(self, inputs: tuple[Any, ...]) -> None:
         if self.manifest.get("kind"):
@@ -142,7 +143,7 @@ class TableRun(Run):
     @property
     def searched(self) -> dict[str, Any]:
         """Released values of the searches for cells, by attribute; empty if all cells are public."""
-        found: dict[str, Any] = json.loads(read_text(self.path / SEARCHES)) if self.discovery else {}
+        found: dict[str, Any] = json.loads(read_text(self.path / SEARCH_FILE)) if self.discovery else {}
         return found
 
     @property
@@ -182,6 +183,12 @@ class TableRun(Run):
                            "the plan as the run wrote it", "start a new run")  # fmt: skip
         return measurement_plan
 
+    def check_alone(self) -> None:
+        """Raise JobError for the run of one of several tables, unless their common run, which charges, measures it."""
+        if not self.measured_together and (self.manifest.get("within") or self.manifest.get("within_parts")):
+            raise JobError("run directory", f"{self.path} is one of several tables, which are charged together",
+                           "the directory of the whole run", "run the stage there")  # fmt: skip
+
     def check_plan(self) -> None:
         """Raise JobError if the run may not be measured: alone as one of several tables, or with a plan of another job.
 
@@ -189,14 +196,12 @@ class TableRun(Run):
         tables it knows the sum only: they are measured by their common run, with the plans that it charges.
         """
         part, recorded = self.manifest.get("within") is not None, self.manifest["mechanism"] or {}
+        self.check_alone()
         method = self.job.method
         if recorded.get("version", method.version) not in {method.version, *method.resumes}:
             raise JobError("run directory", f"{self.path} was planned by version {recorded['version']} of "
                            f"{method.name}", f"version {method.version}",
                            "resume it with the version of dpscale that its manifest.json names")  # fmt: skip
-        if part and not self.measured_together:
-            raise JobError("run directory", f"{self.path} is one of several tables, which are charged together",
-                           "the directory of the whole run", "run the stage there")  # fmt: skip
         charged = self.manifest["privacy"] is not None and not part
         if not charged and not method.follows(self.measurement_plan, self.planning_problem, self.job.options):
             raise JobError("run directory", f"the plan in {self.path / 'plan'} does not follow from the job",

@@ -352,14 +352,6 @@ def test_commands_of_the_stage(tmp_path):
     assert dp.Release.open(directory).domain["city"].size >= 4
 
 
-def test_several_tables_refuse_searches(tmp_path):
-    job = write_job(tmp_path)
-    tables = {"tables": {"people": {"path": job["data"]["path"], "domain": job["data"]["domain"], "key": "person"}},
-              "privacy": job["privacy"], "links": []}  # fmt: skip
-    with pytest.raises(DpscaleError, match="not public, in a job of several tables"):
-        dp.run({key: value for key, value in tables.items() if value}, run_dir=tmp_path / "run")
-
-
 def test_squared_budgets_add_up(tmp_path):
     job = read_job(write_job(tmp_path))
     found = job.search_budget(job.read_domain())

@@ -16,7 +16,7 @@ from typing import Any
 import tomli_w
 
 from dpscale.audit.evidence.checklist import checklist
-from dpscale.audit.evidence.draws import EventCounts, domain_file, draws_and_factors, file_hashes
+from dpscale.audit.evidence.draws import EventCounts, domain_file, draws_and_factors, file_hashes, folder_of
 from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger.chain import Link
@@ -25,7 +25,6 @@ from dpscale.runs.directory import Run, now
 from dpscale.runs.manifest import check_output, disk_errors, versions
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.runner import ledger_dataset
-from dpscale.runs.table import SEARCHES
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
 
 LEFT_OUT = "(left out)"
@@ -47,7 +46,7 @@ def redacted(value: Any, key: str = "") -> Any:
 FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/3"
 SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 SEARCHED = "dpscale-evidence/4"  # format of a run that found cells which are not public
-SEARCH_SCRIPT, SEARCH_FILE, UNIT_FILE = "search_costs.py", "searches.json", "units.json"
+SEARCH_SCRIPT, PARTS = "search_costs.py", {"searches": "domain", "units": "units"}  # files by folder of the run
 PUBLIC = ("domain", "units", "plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
         "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
@@ -188,24 +187,24 @@ def _shown(kind: str, cost: float) -> Fields:
 
 def _texts(run: Run) -> dict[str, bytes]:
     """Return the readable files and the scripts."""
-    searched = _searched(run)
-    names = [*SCRIPTS, SEARCH_SCRIPT] if searched or _unit_counted(run) else SCRIPTS
+    parts = {"searches": _searched(run), "units": _unit_counted(run)}
+    names = [*SCRIPTS, SEARCH_SCRIPT] if any(parts.values()) else SCRIPTS
     scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in names}
-    if searched:
-        scripts[SEARCH_FILE] = read_bytes(searched[0].path / SEARCHES)
-    for table in _unit_counted(run):
-        scripts[UNIT_FILE] = read_bytes(table.path / "units" / UNIT_FILE)
+    for part, tables in parts.items():
+        for name, table in tables.items():
+            file = f"{part}.{name}.json" if folder_of(run, table.path) else f"{part}.json"
+            scripts[file] = read_bytes(table.path / PARTS[part] / f"{part}.json")
     return scripts | {"README.md": README.encode(), "job.toml": tomli_w.dumps(_job(run)).encode()} | _domains(run)
 
 
-def _searched(run: Run) -> list[Any]:
+def _searched(run: Run) -> dict[str, Any]:
     """Return the runs of tables whose cells were searched."""
-    return [table for table in run.tables.values() if table.discovery]
+    return {name: table for name, table in run.tables.items() if table.discovery}
 
 
-def _unit_counted(run: Run) -> list[Any]:
+def _unit_counted(run: Run) -> dict[str, Any]:
     """Return the runs of tables whose distinct units were counted."""
-    return [table for table in run.tables.values() if table.unit_counts]
+    return {name: table for name, table in run.tables.items() if table.unit_counts}
 
 
 def _job(run: Run) -> Fields:
@@ -260,8 +259,8 @@ The claims in this folder can be checked without the data and without dpscale:
 | `strategies.json` | the distinct integer strategies |
 | `ledger.json` | the ledger's entries of the dataset, with their hash chain |
 | `checklist.json` | questions after NIST SP 800-226, answered from the run |
-| `searches.json` | searches for cells that are not public, if there are any: noise, thresholds and results |
-| `units.json` | numbers of distinct units, if there are any: the noise of each set |
+| `searches.json`, or `searches.TABLE.json` | searches for cells, if there are any: noise, thresholds and results |
+| `units.json`, or `units.TABLE.json` | numbers of distinct units, if there are any: the noise of each set |
 | `job.toml` | the job, without paths and addresses |
 | `domain.toml`, or `domain.TABLE.toml` of several tables | the domain |
 | `run-files.json` | SHA-256 of plans, measurements, answers and synthetic rows in the run directory |

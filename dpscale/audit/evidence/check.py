@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -66,10 +67,20 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
          "f02adec785dcecffa305b5c24f8631b3852a027be4180f880da3601ec9b51bae",
          "709e981157f16a3aecd84c182d79f733af8f5055d1832bcb74ad509dbc4d7c98"),
+        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
+         "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
+         "73462be50b102cff84c88425ea9a0f481fbffa10f50a62dac3d99a2760318281",
+         "709e981157f16a3aecd84c182d79f733af8f5055d1832bcb74ad509dbc4d7c98"),
     ),
-    "dpscale-evidence/4": (),
+    "dpscale-evidence/4": (
+        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
+         "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
+         "73462be50b102cff84c88425ea9a0f481fbffa10f50a62dac3d99a2760318281",
+         "709e981157f16a3aecd84c182d79f733af8f5055d1832bcb74ad509dbc4d7c98",
+         "f2ddc10499043a375865fe352c4c2da0d5407d6324f3de8b87de524c1612c4c2"),
+    ),
 }  # fmt: skip
-EXTRA = ("searches.json", "units.json")  # of format 4
+EXTRA = re.compile(r"(searches|units)(\.[\w-]+)?\.json")  # of format 4
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
           "run-files.json", "versions.json", "job.toml")  # fmt: skip
 
@@ -197,7 +208,8 @@ def _hashes(folder: Path) -> Fields:
         raise _wrong(folder, f"lacks {lacking[0]!r}")
     if form not in SCRIPTS:
         raise _wrong(folder, "has a format that this version cannot read")
-    known = {*NEEDED, *SCRIPTS[form], "README.md", *(EXTRA if "search_costs.py" in SCRIPTS[form] else ())}
+    known = {*NEEDED, *SCRIPTS[form], "README.md"}
+    known |= {name for name in listed if "search_costs.py" in SCRIPTS[form] and EXTRA.fullmatch(name)}
     if unknown := sorted(
         name for name in set(listed) - known if not (name.startswith("domain.") and name.endswith(".toml"))
     ):

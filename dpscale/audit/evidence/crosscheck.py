@@ -136,7 +136,7 @@ def _components(job: Fields, domains: Mapping[str, Fields], files: Fields) -> It
             yield f"job.toml and draws.json have different values of {wrong} of {label(component)}"
         if component["kind"] == "link":
             yield from statistic_faults(component, facts)
-        if not is_old(files):
+        if not is_old(files) and files["versions"]["format"] != SEARCHED:  # search_costs.py adds the other entries
             yield from _share_faults(component, facts["share"], job["privacy"], files)
 
 

@@ -11,6 +11,9 @@ searches.json has the noise of every search. The ledger's entry NAME-domain must
 
 units.json has the noise of numbers of distinct units, with the entry NAME-units: a unit counts once in at most k cells
 of a set, so μ² = m²k/(v − 8) of each set, or ε = mk/s. All entries together must be within ε and δ of the job.
+
+With several tables, searches.TABLE.json and units.TABLE.json are those of one table, whose costs add under the same
+entries. Where neighbours are s steps of a table apart, μ² is s² times as large, and an additive δ grows as for a group.
 """
 
 from __future__ import annotations
@@ -19,23 +22,27 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from dpscale.audit.evidence.crosscheck import budget, tomllib
+    from dpscale.audit.evidence import shapes
+    from dpscale.audit.evidence.crosscheck import SHARES, budget, cost_of as draw_costs, tomllib
     from dpscale.audit.evidence.recompute import min_epsilon
-    from dpscale.audit.evidence.sensitivities import SMOOTHING, delta_of_mu
+    from dpscale.audit.evidence.sensitivities import SMOOTHING, components, delta_of_mu, grown_delta, label
 else:  # in a bundle, in which no files may be created
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(Path(__file__).parent))
-    from crosscheck import budget, tomllib
+    import shapes
+    from crosscheck import SHARES, budget, cost_of as draw_costs, tomllib
     from recompute import min_epsilon
-    from sensitivities import SMOOTHING, delta_of_mu
+    from sensitivities import SMOOTHING, components, delta_of_mu, grown_delta, label
 
 Fields = dict[str, Any]
+Tables = dict[str, Any]  # content of the files of a part, by table
+PARTS = {"searches": ("-domain", "domain"), "units": ("-units", "units")}  # end of the entry, and folder of the run
 ROUNDING, WITHIN = 1e-8, 1e-6  # relative tolerances: of tails of the noise, and of a claim
 LEAST = Fraction(9, 10)  # of the charge that the noise must cost
 MOST_SPLIT = 2000
@@ -109,25 +116,53 @@ def cost_of(search: Fields, rows: int) -> tuple[Fraction, float]:
 
 def faults(folder: str | Path) -> list[str]:
     """Return the claims about searches and numbers of units that fail; none if all are correct."""
-    names = ("draws", "ledger", "run-files")
+    names = ("draws", "strategies", "ledger", "run-files")
     files = {name: json.loads((Path(folder) / f"{name}.json").read_text("utf-8")) for name in names}
-    rows = int(files["draws"]["components"][0]["rows_per_unit"])
-    releases = {row["release"]: row for row in files["ledger"]["releases"]}
-    found, entries = list[str](), [releases.get(files["draws"]["release"])]
-    for name, end, place in (("searches", "-domain", "domain"), ("units", "-units", "units")):
-        if not (path := Path(folder) / f"{name}.json").exists():
-            continue
-        content, entry = json.loads(path.read_text("utf-8")), releases.get(files["draws"]["release"] + end)
-        entries.append(entry)
-        if entry is None:
-            return [f"the {name} are not on the ledger"]
-        costs = [cost_of(one, rows) for one in content.values()] if name == "searches" else unit_costs(content, rows)
-        found += _charge_faults(name, entry["cost"], costs)
-        if files["run-files"].get(f"{place}/{name}.json") != hashlib.sha256(path.read_bytes()).hexdigest():
-            found.append(f"{name}.json differs from the file of the run")
-        files[name] = content
-    own = [one for one in entries if one is not None]
-    return found + (list(_job_faults(Path(folder), files, own)) if tomllib is not None else [])
+    releases, found = {row["release"]: row for row in files["ledger"]["releases"]}, list[str]()
+    entries, parts = [releases[files["draws"]["release"]]], dict[str, Tables]()
+    for name, (end, place) in PARTS.items():
+        entry, own = releases.get(files["draws"]["release"] + end), parts.setdefault(name, {})
+        for table in tables_of(files):
+            path = Path(folder) / file_of(name, table)
+            if path.exists():
+                own[table["name"]] = json.loads(path.read_text("utf-8"))
+                if files["run-files"].get(f"{table['folder']}{place}/{name}.json") != digest_of(path):
+                    found.append(f"{path.name} differs from the file of the run")
+        if (entry is None) != (not own):
+            return [*found, f"the {name} are not on the ledger" if own else f"the {name} on the ledger are in no file"]
+        if entry is not None:
+            entries.append(entry)
+            found += _charge_faults(name, entry["cost"], [
+                part_cost(name, own[table["name"]], table) for table in tables_of(files) if table["name"] in own
+            ])  # fmt: skip
+    return found + (list(_job_faults(Path(folder), files, parts, entries)) if tomllib is not None else [])
+
+
+def tables_of(files: Fields) -> list[Fields]:
+    """Return the components that are tables."""
+    return [one for one in components(files["draws"]) if one["kind"] == "table"]
+
+
+def file_of(name: str, table: Fields) -> str:
+    """Return the name of the file of a table's searches or units: with the name of the table if there are several."""
+    return f"{name}.{table['name']}.json" if table["folder"] else f"{name}.json"
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def part_cost(name: str, content: Any, table: Fields) -> tuple[Fraction, float]:
+    """Return the cost of the searches or units of a table to a unit of the job, which is some steps of the table's."""
+    rows, steps = int(table["rows_per_unit"]), int(table["steps"])
+    if name == "units":
+        costs = unit_costs(content, rows)
+        power = 1 if any("laplace" in one for one in content) else 2
+    else:
+        costs, power = [cost_of(one, rows) for one in content.values()], 2
+    cost, delta = sum((one for one, _ in costs), Fraction(0)), sum(one for _, one in costs)
+    grown = grown_delta(Fraction(delta), math.sqrt(cost), math.inf, steps) if delta else 0.0
+    return cost * steps**power, float(grown)
 
 
 def unit_costs(sets: list[Fields], rows: int) -> list[tuple[Fraction, float]]:
@@ -157,15 +192,20 @@ def _charge_faults(name: str, cost: Fields, costs: list[tuple[Fraction, float]])
         yield f"the {name} have an additive δ of {delta:.9g}, but {added:.9g} was charged"
 
 
-def _job_faults(folder: Path, files: Fields, entries: list[Fields]) -> Iterator[str]:
-    """Yield differences from the job and the domain."""
-    job, domain = (tomllib.loads((folder / name).read_text("utf-8")) for name in ("job.toml", "domain.toml"))
-    searches = files.get("searches", {})
-    if list(domain.get("discovered", [])) != list(searches):
-        yield "domain.toml and searches.json name different attributes"
-    if wrong := [name for name, one in searches.items() if one["measurement"]["attribute"] != name]:
-        yield f"searches.json has the search of another attribute under {wrong[0]}"
-    if len({(one.get("unit"), one.get("relation")) for one in entries}) > 1:
+def _job_faults(folder: Path, files: Fields, parts: Mapping[str, Tables], entries: list[Fields]) -> Iterator[str]:
+    """Yield differences from the job and the domains."""
+    job = tomllib.loads((folder / "job.toml").read_text("utf-8"))
+    domains = {name: tomllib.loads((folder / name).read_text("utf-8")) for name in shapes.domain_files(job)}
+    for table in tables_of(files):
+        searches, section = parts["searches"].get(table["name"], {}), job.get("tables", {}).get(table["name"], job)
+        if list(domains[table["domain"]].get("discovered", [])) != list(searches):
+            yield f"{table['domain']} and {file_of('searches', table)} name different attributes"
+        if wrong := [name for name, one in searches.items() if one["measurement"]["attribute"] != name]:
+            yield f"{file_of('searches', table)} has the search of another attribute under {wrong[0]}"
+        counted = any(part.get("count") == "units" for part in section.get("workload", ()))
+        if counted != (table["name"] in parts["units"]):
+            yield f"job.toml and {file_of('units', table)} disagree on whether units are counted"
+    if len({(one.get("unit"), one.get("unit_table"), one.get("relation")) for one in entries}) > 1:
         yield "the entries of the release protect different units"
     privacy, costs = job["privacy"], [one["cost"] for one in entries]
     if privacy.get("epsilon") is not None and privacy.get("delta") is None:
@@ -180,6 +220,28 @@ def _job_faults(folder: Path, files: Fields, entries: list[Fields]) -> Iterator[
         mu = math.sqrt(squared)
         if left <= 0 or min_epsilon(lambda epsilon: delta_of_mu(mu, epsilon), left) > privacy["epsilon"] * (1 + WITHIN):
             yield "the entries of the release have a larger epsilon than job.toml at its delta"
+    yield from _share_faults(files, parts, shapes.expected(job, domains), (squared, budget(privacy)))
+
+
+def _share_faults(
+    files: Fields, parts: Mapping[str, Tables], known: list[Fields], whole: tuple[Fraction, Fraction]
+) -> Iterator[str]:
+    """Yield components whose draws, with their searches and units, do not cost their share of the charge.
+
+    `whole` is the charge of all entries, and the budget of the job.
+    """
+    charged, most = whole
+    for component, facts in zip(components(files["draws"]), known, strict=True):
+        spent = sum((cost * count for (kind, cost), count in draw_costs(component, files).items()
+                     if kind == "gaussian"), Fraction(0))  # fmt: skip
+        for name, own in parts.items():
+            if component["kind"] == "table" and component["name"] in own:
+                spent += part_cost(name, own[component["name"]], component)[0]
+        share, chosen = Fraction(facts["share"]), component["selections"] or component.get("loop")
+        if spent > share * most * Fraction(1 + SHARES):
+            yield f"{label(component)} costs more than its share of the budget in job.toml"
+        if spent < LEAST * share * charged and not chosen:
+            yield f"the draws of {label(component)} cost only {float(spent / charged / share):.3g} of its share"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ ALMOST = 1 - Fraction(1, 1 << 40)  # shares are floats, whose sum may exceed 1 b
 
 def budget(job: CompositeJob, piece: str) -> Fraction:
     """Return the squared μ that a component may cost."""
-    return Fraction(job.privacy.budget.amount) * Fraction(job.shares[piece]) * ALMOST
+    return Fraction(job.budget.amount) * Fraction(job.shares[piece]) * ALMOST
 
 
 @dataclass(frozen=True, eq=False)

@@ -200,7 +200,7 @@ class LinkSides:
         return self._side(link, link.parent), self._side(link, link.child)
 
     def _side(self, link: LinkSection, table: str) -> Side:
-        job, domain = self.run.job, self.run.job.domains[table]
+        job, domain = self.run.job, self.run.closed_job.domains[table]
         own = [domain[one].size for one in domain.names] + sizes(job, link, table)
         return Side.made(with_drawn(job, link, table, self.codes[table], self.drawn), own)
 

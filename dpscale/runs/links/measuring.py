@@ -79,7 +79,7 @@ def records_of(run: CompositeRun, link: LinkSection) -> LinkRecords:
 
 
 def piece_of(run: CompositeRun, link: LinkSection) -> LinkBudget:
-    return LinkBudget(run.job, run.neighbours, link)
+    return LinkBudget(run.closed_job, run.neighbours, link)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,18 +241,20 @@ class _Measuring:
 
 def read_all(run: CompositeRun, engine: Engine) -> dict[str, ExactLinks]:
     """Read and check every link of the job before any budget is spent."""
+    job = run.closed_job
     for name in run.neighbours.steps if run.neighbours.replaces else ():
-        if run.job.key(name):
-            keyed(engine, run.job, name)  # refuses duplicate keys, also in tables that no link reads
+        if job.key(name):
+            keyed(engine, job, name)  # refuses duplicate keys, also in tables that no link reads
     found: dict[str, ExactLinks] = {}
-    for link in run.job.link:
-        found[link.called] = with_counts(run.job, link, read_links(engine, run.job, link, run.neighbours), found)
+    for link in job.link:
+        found[link.called] = with_counts(job, link, read_links(engine, job, link, run.neighbours), found)
     return found
 
 
 def files_of(run: CompositeRun) -> list[Table]:
     """Return all tables that the job reads."""
-    tables = [open_table(one, run.job.domains[name]) for name, one in run.job.tables.items()]
+    domains = run.closed_job.domains
+    tables = [open_table(one, domains[name]) for name, one in run.job.tables.items()]
     return tables + [open_table(one.via) for one in run.job.link if one.via]
 
 

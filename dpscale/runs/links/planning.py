@@ -35,7 +35,7 @@ LINKS, ROWS = (1_000, 10_000, 100_000, 1_000_000), 2000
 
 def summary(job: CompositeJob) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
-    protects, amount = neighbour_relation(job), job.privacy.budget.amount
+    protects, amount = neighbour_relation(job), job.budget.amount
     return {
         "neighbours": describe_neighbours(protects),
         "relation": protects.protects.relation,
@@ -46,7 +46,7 @@ def summary(job: CompositeJob) -> dict[str, Any]:
 
 
 def _pieces(job: CompositeJob, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
-    amount, links = job.privacy.budget.amount, {one.called: one for one in job.link}
+    amount, links = job.budget.amount, {one.called: one for one in job.link}
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
         rows = protects.steps.get(name, 1) * protects.rows.get(name, 1)  # a step adds or removes the rows of a unit
@@ -73,8 +73,9 @@ def _rmse(job: TableJob, mechanism: str) -> float | None:
     tried = TableJob.parse(content, Path())
     engine = resolve(scheduler="synchronous")
     try:
-        plan = make_plan(tried, tried.planning_problem(tried.build_workload(tried.read_domain())), engine)
-        error = plan.summary(tried.privacy.budget).get("rmse")
+        domain = tried.read_domain()
+        plan = make_plan(tried, tried.planning_problem(tried.build_workload(domain)), engine)
+        error = plan.summary(tried.row_budget(domain)).get("rmse")
     except DpscaleError:
         return None
     finally:

@@ -23,8 +23,9 @@ from dpscale.base.numerics import Floats, Integers
 from dpscale.counting.count import encode_batch
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.job.tables import LinkSection
-from dpscale.privacy.accounting import GDP, Cost, Spending, float_above
+from dpscale.privacy.accounting import GDP, Spending, float_above
 from dpscale.runs.composite import INDEX, CompositeRun
+from dpscale.runs.joint_parts import joint_parts
 from dpscale.runs.links.measuring import SIDES, piece_of, records_of
 from dpscale.runs.stages.report import remaining
 from dpscale.storage.files import present, read_bytes, read_text, write_whole
@@ -108,8 +109,8 @@ class ReleasedLink:
 
         Of many links, a regular sample is used.
         """
-        above, below = self._linked_codes()
-        one, two = (self.run.job.domains[name] for name in (self.link.parent, self.link.child))
+        (above, below), domains = self._linked_codes(), self.run.closed_job.domains
+        one, two = (domains[name] for name in (self.link.parent, self.link.child))
         found = []
         for a, b in product(one.attributes, two.attributes):
             if a.size * b.size <= MOST_CELLS:
@@ -160,7 +161,7 @@ def positions(keys: Series, values: Series) -> Integers:
 
 def codes_at(run: CompositeRun, name: str, rows: Integers) -> Integers:
     """Return the cells of some rows of a released table, shape (attributes, rows)."""
-    domain, begun = run.job.domains[name], 0
+    domain, begun = run.closed_job.domains[name], 0
     codes = np.zeros((len(domain.names), len(rows)), np.int64)
     for file in files_of(run, name):
         table = pq.read_table(file, columns=list(domain.columns(domain.names)))
@@ -236,7 +237,7 @@ def write_report(run: CompositeRun) -> None:
         **{name: lambda name=name: cost()[name] for name in COST},  # type: ignore[misc]
         "neighbours": lambda: describe_neighbours(run.neighbours),
         "components": lambda: _components(run),
-        "guarantees": lambda: [(Cost.from_dict(run.manifest["privacy"]["cost"]).epsilon_or_inf(delta), delta)
+        "guarantees": lambda: [(run.spent.epsilon_or_inf(delta), delta)
                                for delta in dict.fromkeys([cost()["delta"], 1e-6, 1e-9]) if delta > cost()["additive"]],
         "remaining": lambda: left()["remaining"],
         "capless": lambda: left()["capless"],
@@ -253,15 +254,16 @@ def write_report(run: CompositeRun) -> None:
 
 def _cost(run: CompositeRun) -> dict[str, Any]:
     delta = run.job.privacy.delta or DELTA
-    spent = Cost.from_dict(run.manifest["privacy"]["cost"])
+    spent = run.spent
     figures = Spending().plus(spent).epsilon(GDP, delta), delta, float(spent.squared_mu) ** 0.5
     return dict(zip(COST, (*figures, float_above(spent.delta), spent.period), strict=True))
 
 
 def _components(run: CompositeRun) -> list[dict[str, Any]]:
-    """Return share, μ and ε of every component alone; their squared μ add."""
+    """Return share, μ and ε of every component alone, and of searches and numbers of units; their squared μ add."""
     delta = run.job.privacy.delta or DELTA
-    costs = {name: one.cost for name, one in run.components().items()}
+    costs = {f"{part.title} of {', '.join(part.tables)}": part.cost for part in joint_parts(run)}
+    costs |= {name: one.cost for name, one in run.components().items()}
     return [{"name": name, "share": _share(run, name), "mu": float(own.squared_mu) ** 0.5,
              "epsilon": Spending().plus(own).epsilon(GDP, delta)} for name, own in costs.items()]  # fmt: skip
 

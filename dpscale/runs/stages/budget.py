@@ -29,6 +29,8 @@ from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, read_bytes, remove_partial
 
 ROUNDS_PER_TABLE = 1 << 20  # the rounds of each table of a multi-table run start at a multiple of it
+SEARCHES, UNITS = "discovery", "units"
+PARTS = {SEARCHES: "domain", UNITS: "units"}  # parts with an entry of their own, and the ends of their release ids
 
 
 def ensure_noise_key(run: Run) -> None:
@@ -74,14 +76,16 @@ class Charge:
     decision: tuple[int, str] | None = None
 
 
-def search_release(run: Run) -> str:
-    """Return the release id of a run's searches for cells on the ledger."""
-    return f"{run.manifest['release']}-domain"
+def part_release(run: Run, part: str) -> str:
+    """Return the release id of a part of a run on the ledger, or of the part of several tables that it belongs to."""
+    within = common_charge(run, part)
+    return str(within["release"]) if within else f"{run.manifest['release']}-{PARTS[part]}"
 
 
-def unit_release(run: Run) -> str:
-    """Return the release id of a run's numbers of distinct units on the ledger."""
-    return f"{run.manifest['release']}-units"
+def common_charge(run: Run, part: str) -> dict[str, Any] | None:
+    """Return the charge of several tables to which a part of a table's run belongs; None if there is none."""
+    found: dict[str, Any] | None = run.manifest.get("within_parts", {}).get(part)
+    return found
 
 
 def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: bool = True, name: str = "privacy") -> str:
@@ -130,9 +134,7 @@ class PartRelease:
     ----------
     run : TableRun
     name : str
-        Name of the part's entry in the manifest.
-    release : str
-        Release id on the ledger.
+        Name of the part in PARTS, and of its entry in the manifest.
     cost : Cost
         Whole cost of the part.
     records : list of mapping
@@ -147,12 +149,16 @@ class PartRelease:
 
     run: TableRun
     name: str
-    release: str
     cost: Cost
     records: list[dict[str, Any]]
     domain: str
     snapshot: str
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def release(self) -> str:
+        """Release id on the ledger."""
+        return part_release(self.run, self.name)
 
     def query(self) -> None:
         """Raise JobError without the noise key, and BudgetError if the ledger would refuse the charge."""
@@ -172,24 +178,40 @@ class PartRelease:
         content = [self.records, self.domain, self.snapshot, manifest["secret_tag"], self.release,
                    manifest["job_sha256"]]  # fmt: skip
         digest, privacy = hashlib.sha256(json.dumps(content).encode()).hexdigest(), job.privacy
-        terms = Charge(self.release, self.cost, digest, privacy.epsilon, privacy.delta, job.data.protects,
-                       public_hashes(self.run))  # fmt: skip
+        if within := common_charge(self.run, self.name):
+            terms = _charge_within(within, digest)
+        else:
+            terms = Charge(self.release, self.cost, digest, privacy.epsilon, privacy.delta, job.data.protects,
+                           public_hashes(self.run))  # fmt: skip
         entry = {"dataset": job.dataset, "cost": self.cost.to_dict(), **self.details}
         return charge_release(self.run, terms, entry, reserve, self.name)
 
     def record_result(self, digest: str) -> None:
         """Record the digest of the result; raise BudgetError if another copy of the run found something else."""
+        within = common_charge(self.run, self.name)
+        number = (within["piece"] + 1) * ROUNDS_PER_TABLE if within else 0  # lower ones are of the draws of a table
         with open_ledger(self.run) as ledger:
-            ledger.decide(self.release, 0, digest)
+            ledger.decide(self.release, number, digest)
 
     def publish(self) -> None:
-        """Commit and publish the release, whose values are on disk."""
-        state = self.charge()
-        with open_ledger(self.run) as ledger:
-            if state == "reserved":
-                ledger.commit(self.release)
-            if state != "released":
-                ledger.publish(self.release)
+        """Commit and publish the release, whose values are on disk; several tables are published together."""
+        if common_charge(self.run, self.name) is None:
+            publish_part(self.run, self.release, self.charge())
+
+
+def publish_part(run: Run, release: str, state: str) -> None:
+    """Commit and publish the release of a part, whose values are on disk; the noise key stays."""
+    with open_ledger(run) as ledger:
+        if state == "reserved":
+            ledger.commit(release)
+        if state != "released":
+            ledger.publish(release)
+
+
+def _charge_within(within: Mapping[str, Any], drawn: str) -> Charge:
+    """Return the charge of several tables, with the digest of the draws of one of them."""
+    terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
+    return Charge(*terms, Protection(**within["protects"]), decision=(within["piece"], drawn))
 
 
 def charge(run: TableRun, measurements: MeasurementStore, reserve: bool = True) -> str:
@@ -207,8 +229,7 @@ def charge(run: TableRun, measurements: MeasurementStore, reserve: bool = True) 
 def _charge_of(run: TableRun, measurements: MeasurementStore, drawn: str) -> Charge:
     within, privacy = run.manifest.get("within"), run.job.privacy
     if within:
-        terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
-        return Charge(*terms, Protection(**within["protects"]), decision=(within["piece"], drawn))
+        return _charge_within(within, drawn)
     return Charge(measurements.release, measurements.spent, drawn, privacy.epsilon, privacy.delta,
                   run.job.data.protects, public_hashes(run))  # fmt: skip
 

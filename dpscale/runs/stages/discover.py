@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from dpscale.base.numerics import one_thread
 from dpscale.discovery.reading import SearchRows, check_columns, types_of
@@ -21,16 +23,35 @@ from dpscale.engine.counting import partition_groups
 from dpscale.privacy.accounting import Cost
 from dpscale.records.judging import refused_of
 from dpscale.runs.searches import SearchPlan, SearchReader, SearchTerms, perform_search, plan_search
-from dpscale.runs.stages.budget import PartRelease, search_release
+from dpscale.runs.stages.budget import SEARCHES, PartRelease
 from dpscale.runs.stages.measure import OpenData
 from dpscale.runs.stages.preflight import unit_plan
 from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_lookup
-from dpscale.runs.table import SEARCHES, TableRun
+from dpscale.runs.table import SEARCH_FILE, TableRun
 from dpscale.storage.files import flush_names, write_whole
 
 
-def perform(run: TableRun, engine: Engine) -> None:
-    """Check the rows, charge, search, and write the domain."""
+@dataclass(frozen=True, eq=False)
+class CheckedSearches:
+    """Searches of a run whose rows are checked and whose charge is not refused; nothing is charged or drawn yet.
+
+    Attributes
+    ----------
+    plans : mapping of str to SearchPlan
+        Plans by attribute.
+    data : OpenData
+    reader : SearchReader
+    release : PartRelease
+    """
+
+    plans: Mapping[str, SearchPlan]
+    data: OpenData
+    reader: SearchReader
+    release: PartRelease
+
+
+def check_searches(run: TableRun, engine: Engine) -> CheckedSearches:
+    """Read and check the rows, and ask the ledger whether it admits the charge."""
     plans = plan_searches(run)
     unit_plan(run.job, run.declared, run.declared)  # refuses a job whose units could not be counted later
     names = read_names(run)
@@ -38,14 +59,23 @@ def perform(run: TableRun, engine: Engine) -> None:
     release = release_of(run, plans, data.snapshot)
     release.query()
     with one_thread():
-        reader = _reader(run, engine, data, names)
+        return CheckedSearches(plans, data, _reader(run, engine, data, names), release)
+
+
+def perform(run: TableRun, engine: Engine) -> None:
+    """Check the rows unless a run of several tables has done so, charge, search, and write the domain."""
+    run.check_alone()
+    checked, run.checked = run.checked or check_searches(run, engine), None
+    assert isinstance(checked, CheckedSearches)
+    plans, release = checked.plans, checked.release
+    with one_thread():
         release.charge()
-        found = {name: perform_search(run.declared[name], plan, reader) for name, plan in plans.items()}
-    data.check_unchanged()
+        found = {name: perform_search(run.declared[name], plan, checked.reader) for name, plan in plans.items()}
+    checked.data.check_unchanged()
     results = {name: {**released, "measurement": plans[name].record} for name, (_, released) in found.items()}
     record = json.dumps(results, indent=1, ensure_ascii=False).encode()
     release.record_result(hashlib.sha256(record).hexdigest())
-    write_whole(run.path / SEARCHES, record)
+    write_whole(run.path / SEARCH_FILE, record)
     run.write_domain(run.declared.with_found({name: attribute for name, (attribute, _) in found.items()}))
     flush_names(run.path / "domain")
     release.publish()
@@ -53,10 +83,16 @@ def perform(run: TableRun, engine: Engine) -> None:
 
 def release_of(run: TableRun, plans: Mapping[str, SearchPlan], snapshot: str) -> PartRelease:
     """Return the release of all searches of a run."""
-    cost = Cost.total([plan.cost for plan in plans.values()]).coarsened()
-    records = [plan.record for plan in plans.values()]
-    return PartRelease(run, "discovery", search_release(run), cost, records, run.declared.digest, snapshot,
-                      {"searches": list(plans)})  # fmt: skip
+    return PartRelease(run, SEARCHES, *_terms(plans), run.declared.digest, snapshot, {"searches": list(plans)})
+
+
+def part_terms(run: TableRun) -> tuple[Cost, list[dict[str, Any]]]:
+    """Return the cost of all searches, and the records that determine their draws."""
+    return _terms(plan_searches(run))
+
+
+def _terms(plans: Mapping[str, SearchPlan]) -> tuple[Cost, list[dict[str, Any]]]:
+    return Cost.total([plan.cost for plan in plans.values()]).coarsened(), [plan.record for plan in plans.values()]
 
 
 def read_names(run: TableRun) -> list[str]:

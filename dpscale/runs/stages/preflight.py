@@ -40,13 +40,21 @@ def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
     """Return True, or raise DataError, JobError or BudgetError if the job would be refused later for known reasons."""
     searches = job.search_budget(domain)
     check_cap(job, job.data.protects, searches.total, searches.total_delta)
-    if (units := unit_plan(job, domain, domain)) is not None:
-        check_unit_memory(domain, units.sets, job.engine.bytes, 1)
+    check_units(job, domain)
     if job.data.path == FRAME:
         return True
     names = [name for name in domain.axis_names if any(name in own for own in workload.sets)]
     check_table(job.data.origin.table(job.data.path, domain), names, job.data.privacy_unit)
     return True
+
+
+def check_units(job: TableJob, domain: Domain) -> None:
+    """Raise JobError or PlanError for numbers of distinct units that cannot be measured; `domain` is that of the job.
+
+    Searches are charged before them.
+    """
+    if (units := unit_plan(job, domain, domain)) is not None:
+        check_unit_memory(domain, units.sets, job.engine.bytes, 1)
 
 
 def unit_plan(job: TableJob, domain: Domain, declared: Domain) -> UnitPlan | None:

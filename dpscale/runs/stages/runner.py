@@ -21,7 +21,7 @@ from dpscale.records.frames import FRAME
 from dpscale.runs.directory import ABANDONED, FINISHED, UNREADABLE, Run, now
 from dpscale.runs.manifest import check_output, disk_errors, frame_tag
 from dpscale.runs.stages import Stage
-from dpscale.runs.stages.budget import check_ledger_exists, check_ledger_link, search_release, unit_release
+from dpscale.runs.stages.budget import PARTS, SEARCHES, UNITS, check_ledger_exists, check_ledger_link, part_release
 from dpscale.runs.stages.measure import columns_of, content_hash, open_table
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import is_local, remove_partial, store_errors
@@ -114,7 +114,7 @@ def _spent(run: Run) -> dict[str, Any]:
         if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
             run.stages["measure"].call("publish_finished", run)
             entry = ledger_entry(run)
-        others = {"searches": search_release(run), "units": unit_release(run)}
+        others = {"searches": part_release(run, SEARCHES), "units": part_release(run, UNITS)}
         found = {name: one for name, release in others.items() if (one := ledger_entry(run, release))}
         return {"charged": entry, **found}
     except (BudgetError, *UNREADABLE) as error:
@@ -134,7 +134,7 @@ def ledger_release(run: Run) -> str:
 
 def _releases(run: Run) -> list[str]:
     """Return the release ids on the ledger that a run may have."""
-    return [ledger_release(run), search_release(run), unit_release(run)]
+    return [ledger_release(run), *(part_release(run, part) for part in PARTS)]
 
 
 def ledger_dataset(run: Run, chained: bool = False) -> dict[str, Any]:

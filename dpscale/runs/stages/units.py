@@ -25,8 +25,9 @@ from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import collect_refusals
 from dpscale.engine.counting import dropped_rows, partition_groups
 from dpscale.measurement.unit_counts import UnitPlan, measure_units
+from dpscale.privacy.accounting import Cost
 from dpscale.records import Table
-from dpscale.runs.stages.budget import PartRelease, unit_release
+from dpscale.runs.stages.budget import UNITS, PartRelease
 from dpscale.runs.stages.measure import OpenData
 from dpscale.runs.stages.preflight import check_unit_memory, unit_plan
 from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_lookup
@@ -39,11 +40,12 @@ RECORD = "units/units.json"
 
 def perform(run: TableRun, engine: Engine) -> None:
     """Count, charge, draw noise and write a table for each set."""
+    run.check_alone()
     plan = plan_of(run)
     check_unit_memory(run.domain, plan.sets, run.job.engine.bytes, engine.workers)
     names = read_names(run, plan)
     data = OpenData.of(run, names, engine)
-    release = PartRelease(run, "units", unit_release(run), plan.cost, plan.records, run.domain.digest, data.snapshot)
+    release = PartRelease(run, UNITS, *part_terms(run), run.domain.digest, data.snapshot)
     release.query()
     with one_thread():
         try:
@@ -61,6 +63,12 @@ def plan_of(run: TableRun) -> UnitPlan:
     plan = unit_plan(run.job, run.domain, run.declared)
     assert plan is not None
     return plan
+
+
+def part_terms(run: TableRun) -> tuple[Cost, list[dict[str, Any]]]:
+    """Return the cost of all sets, and the records that determine their draws."""
+    plan = plan_of(run)
+    return plan.cost, plan.records
 
 
 def read_names(run: TableRun, plan: UnitPlan) -> list[str]:

@@ -1,0 +1,553 @@
+"""Searches and numbers of units in jobs of several tables: results, cost, interruptions, evidence and refused jobs."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.audit.evidence import bundle, search_costs
+from dpscale.audit.evidence.check import check_bundle
+from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError
+from dpscale.ledger import Ledger
+from dpscale.privacy.accounting import Cost
+from dpscale.runs.joint_parts import JointPart
+from dpscale.runs.opening import begin_run, open_run, read_job
+from dpscale.runs.stages import discover, units
+from dpscale.runs.stages.runner import end, run_stages
+from tests.audit.test_bundle import PASSED
+from tests.discovery.tables import (
+    CITIES,
+    DOMAINS,
+    ITEMS,
+    PLANTED,
+    UNITS,
+    make_frames,
+    make_job,
+    replaced_job,
+    write_tables,
+)
+
+STAGES = ("discover", "plan", "units", "measure")
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tables")
+    return dp.run(write_tables(folder), run_dir=folder / "run")
+
+
+def entries(folder):
+    """Return the entries on the ledger by the end of their release ids: "domain", "units" and "" for the draws."""
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        rows = [row for one in ledger.summary()["datasets"].values() for row in one["releases"]]
+    ends = ("domain", "units")
+    found = {next((end for end in ends if row["release"].endswith(f"-{end}")), ""): row for row in rows}
+    assert len(found) == len(rows), "an entry is charged twice"
+    return found
+
+
+def costs(folder):
+    return {name: Cost.from_dict(row["cost"]) for name, row in entries(folder).items()}
+
+
+def drawn_files(run):
+    """Return the hashes of all files with drawn values."""
+    names = ("domain", "units", "measurements")
+    paths = [path for name in names for path in run.glob(f"tables/*/{name}/**/*")] + [*run.glob("links/*/*.npy")]
+    return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(paths) if path.is_file()}  # fmt: skip
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def test_found_cells_of_every_table(release):
+    persons, orders = release.tables["persons"], release.tables["orders"]
+    assert persons.found("city").cell.tolist() == sorted(CITIES)
+    assert orders.found("item").cell.tolist() == sorted(ITEMS)
+    assert 2 <= len(orders.found("amount")) <= 6
+    assert persons.domain["city"].values == tuple(sorted(CITIES))
+    rows = release.synthetic()
+    assert set(rows["persons"].compute().city) <= {*CITIES, "(outside)"}
+    assert set(rows["orders"].compute()["item"]) <= {*ITEMS, "(outside)"}
+    assert set(rows["orders"].compute().person) <= set(rows["persons"].compute().id), "links between synthetic rows"
+
+
+def test_numbers_of_units_are_those_of_persons(release):
+    frames = make_frames()
+    total = release.tables["persons"].units([])
+    assert abs(total.estimate[0] - len(frames["persons"])) < 6 * total.std_error[0]
+    table = release.tables["orders"].units(["item", "month"])
+    exact = frames["orders"].groupby(["item", "month"]).person.nunique()
+    differences = table.estimate[:9].to_numpy() - exact.to_numpy()
+    assert (abs(differences) < 6 * table.std_error[0] + 30).all(), "orders beyond the bound are not counted"
+
+
+def test_planted_value_is_in_no_file(release):
+    for path in release.path.rglob("*"):
+        if path.is_file():
+            assert PLANTED.encode() not in path.read_bytes(), path
+            assert json.dumps(PLANTED)[1:-1].encode() not in path.read_bytes(), path
+
+
+def test_reports_have_the_sections(release):
+    for name in ("persons", "orders"):
+        text = (release.path / "tables" / name / "report.html").read_text()
+        assert "Discovered cells" in text
+        assert "Distinct units" in text
+    text = (release.path / "report.html").read_text()
+    assert "searches for cells of persons, orders" in text
+    assert "numbers of distinct units of persons, orders" in text
+
+
+def test_processes_and_other_files_find_the_same_cells(release, tmp_path):
+    path = write_tables(tmp_path, files=3)
+    run = begin_run(read_job(path), tmp_path / "run")
+    run_stages(run, scheduler="threads", only="discover")
+    for name in ("persons", "orders"):
+        found = {one: own["measurement"] for one, own in run.tables[name].searched.items()}
+        assert found == {one: own["measurement"] for one, own in release.tables[name].searched.items()}
+
+
+# ---- cost ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [make_job, replaced_job])
+def test_cost_is_that_of_the_job(tmp_path, make):
+    run = dp.run(write_tables(tmp_path, make(tmp_path)), tmp_path / "run").path
+    found = costs(tmp_path)
+    assert set(found) == {"", "domain", "units"}
+    assert {row["state"] for row in entries(tmp_path).values()} == {"released"}
+    assert {row["relation"] for row in entries(tmp_path).values()} == {
+        "add/remove" if make is make_job else "replace"
+    }  # fmt: skip
+    total = Cost.total(found.values())
+    assert 7.99 < total.epsilon(1e-5) <= 8.0
+    assert 0.99e-5 / 2 < float(total.delta) <= 1e-5 / 2
+    opened = open_run(run)
+    assert opened.spent == total
+    for name, share in opened.job.shares.items():
+        kind, _, own = name.partition(".")
+        spent = opened.components()[name].cost
+        if kind == "tables":
+            steps, terms = opened.steps[own], (discover.part_terms, units.part_terms)
+            spent += Cost.total(one(opened.tables[own])[0].for_group(steps) for one in terms)
+        assert float(spent.squared_mu / total.squared_mu) == pytest.approx(share, rel=1e-3)
+
+
+def test_entry_is_the_sum_over_the_tables(release):
+    run, found = open_run(release.path), costs(release.path.parent)
+    for end_, terms in (("domain", discover.part_terms), ("units", units.part_terms)):
+        whole = Cost.total(terms(table)[0] for table in run.tables.values()).coarsened()
+        assert found[end_] == whole
+
+
+def test_shares_of_a_table_are_those_of_its_sections(release):
+    run = open_run(release.path)
+    orders = run.tables["orders"]
+    search, unit = (float(one(orders)[0].squared_mu) for one in (discover.part_terms, units.part_terms))
+    rows = float(orders.measurement_plan.cost.squared_mu)
+    assert search / (search + unit + rows) == pytest.approx(0.2, rel=1e-3)
+    assert unit / (unit + rows) == pytest.approx(0.4, rel=1e-3)
+
+
+def test_cap_below_the_whole_cost_refuses_before_any_draw(tmp_path):
+    path = write_tables(tmp_path)
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.set_cap("shop", 7.9, 1e-5, protects=read_job_protection(path))
+    with pytest.raises(BudgetError):
+        dp.run(path, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not entries(tmp_path)
+
+
+def read_job_protection(path):
+    from dpscale.job.neighbours import neighbour_relation
+
+    return neighbour_relation(read_job(path)).protects
+
+
+# ---- interruptions ---------------------------------------------------------------------------------------------------
+
+
+def stop(*_, **__):
+    raise KeyboardInterrupt
+
+
+def stop_at_call(number, function):
+    """Return the function, which stops at a call, and the list of its calls."""
+    calls = []
+
+    def counted(*arguments, **settings):
+        calls.append(arguments)
+        return stop() if len(calls) == number else function(*arguments, **settings)
+
+    return counted
+
+
+POINTS = {
+    "before the first search": (discover, "perform_search", 1),
+    "within the second table": (discover, "perform_search", 2),
+    "before the second domain": (discover.TableRun, "write_domain", 2),
+    "before the searches are published": (JointPart, "publish", 1),
+    "before the first units": (units, "write", 1),
+    "before the second units": (units, "write", 2),
+    "before the units are published": (JointPart, "publish", 2),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_interrupted_run_draws_once(release, tmp_path, monkeypatch, point):
+    path = release.path.parent / "job.toml"  # the same seed and ledger: the release is the same one
+    place, name, number = POINTS[point]
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, stop_at_call(number, getattr(place, name)))
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, tmp_path / "run")
+    assert list((tmp_path / "run").rglob("secret.key")), "the key is kept until the run is final"
+    before = drawn_files(tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    for stage in STAGES:
+        run_stages(run, only=stage)
+    after = drawn_files(tmp_path / "run")
+    assert before.items() <= after.items()
+    assert after == drawn_files(release.path)
+    assert set(entries(release.path.parent)) == {"", "domain", "units"}
+    assert not list((tmp_path / "run").rglob("secret.key"))
+
+
+def test_charge_precedes_every_draw(tmp_path, monkeypatch):
+    """The whole cost of a part is on the ledger when the first table searches."""
+    path, seen = write_tables(tmp_path), []
+
+    def search(*arguments):
+        seen.append(costs(tmp_path)["domain"])
+        return real(*arguments)
+
+    real = discover.perform_search
+    monkeypatch.setattr(discover, "perform_search", search)
+    run = begin_run(read_job(path), tmp_path / "run")
+    run_stages(run, only="discover")
+    assert len(seen) == 3
+    assert set(seen) == {JointPart(run, "discovery").cost}
+    monkeypatch.setattr(units, "measure_units", stop)
+    run_stages(run, only="plan")
+    with pytest.raises(KeyboardInterrupt):
+        run_stages(run, only="units")
+    assert costs(tmp_path)["units"] == JointPart(run, "units").cost
+
+
+def test_copy_with_another_key_is_refused(tmp_path):
+    run = begin_run(read_job(write_tables(tmp_path, make_job(tmp_path, engine={"scheduler": "synchronous"}))),
+                    tmp_path / "run")  # fmt: skip
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    run_stages(run, only="discover")
+    with pytest.raises(BudgetError, match="another decision"):
+        run_stages(open_run(copy), only="discover")
+    assert not list(copy.rglob("searches.json"))
+
+
+def test_refused_rows_of_the_last_table_cost_nothing(tmp_path):
+    frames = make_frames()
+    frames["orders"].loc[3, "month"] = 9
+    with pytest.raises(DataError, match="month"):
+        dp.run(write_tables(tmp_path, frames=frames), tmp_path / "run")
+    assert not entries(tmp_path)
+
+
+def test_changed_files_after_the_searches_are_refused(tmp_path):
+    run = begin_run(read_job(write_tables(tmp_path)), tmp_path / "run")
+    for stage in ("discover", "plan"):
+        run_stages(run, only=stage)
+    write_tables(tmp_path, frames=make_frames(seed=1))
+    with pytest.raises(DataError, match="changed since this release started"):
+        run_stages(open_run(run.path), only="units")
+
+
+def test_ended_run_states_its_charges(tmp_path):
+    run = begin_run(read_job(write_tables(tmp_path)), tmp_path / "run")
+    run_stages(run, only="discover")
+    found = end(open_run(run.path))
+    assert (found["how"], found["charged"]) == ("abandoned", None)
+    assert found["searches"]["release"] == f"{run.manifest['release']}-domain"
+    assert not list(run.path.rglob("secret.key"))
+    with pytest.raises(JobError, match="was ended"):
+        run_stages(open_run(run.path), only="plan")
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def test_stages_by_commands(release, tmp_path):
+    job, run = release.path.parent / "job.toml", tmp_path / "run"
+    planned = invoke("plan", job, "--quiet").stdout
+    assert "The cells of city (21) are not public" in planned
+    assert "The cells of item (21), amount (60) are not public" in planned
+    assert invoke("plan", job, "--run-dir", run, "--quiet").exit_code == 2, "the cells are not found yet"
+    assert invoke("discover", job, "--run-dir", run, "--quiet").stdout == "discover: done\n"
+    alone = invoke("discover", run / "tables/orders", "--quiet")
+    assert alone.exit_code == 0, "it is done"
+    assert invoke("plan", job, "--run-dir", run, "--quiet").exit_code == 0
+    listed = [one["name"] for one in json.loads(invoke("stages", run, "--json").stdout)["stages"]]
+    assert listed == ["discover", "plan", "units", "measure", "reconstruct", "synthesize", "report"]
+    refused = invoke("units", run / "tables/orders", "--quiet")
+    assert (refused.exit_code, "charged together" in refused.stderr) == (2, True)
+    assert "stage units is not done" in invoke("measure", run, "--quiet").stderr
+    for stage in listed[2:]:
+        assert invoke(stage, run, "--quiet").exit_code == 0, stage
+    states = json.loads(invoke("status", run, "--json").stdout)["stages"]
+    assert {name: one["state"] for name, one in states.items()} == dict.fromkeys(listed, "done")
+    assert drawn_files(run) == drawn_files(release.path)
+
+
+def test_table_is_not_searched_alone(tmp_path):
+    run = begin_run(read_job(write_tables(tmp_path)), tmp_path / "run")
+    JointPart(run, "discovery").assign()
+    refused = invoke("discover", run.path / "tables/persons", "--quiet")
+    assert (refused.exit_code, "charged together" in refused.stderr) == (2, True)
+    assert not (tmp_path / "ledger.sqlite").exists() or not entries(tmp_path)
+
+
+@pytest.mark.slow
+def test_both_dags_find_the_same_cells(release, tmp_path):
+    job, run = release.path.parent / "job.toml", tmp_path / "run"
+    done = subprocess.run([sys.executable, "pipelines/steps.py", job, run], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert drawn_files(run) == drawn_files(release.path)
+
+
+# ---- evidence --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["rooted", "replaced"])
+def evidence(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evidence")
+    job = (make_job if request.param == "rooted" else replaced_job)(folder, engine={"scheduler": "synchronous"})
+    return bundle.write_bundle(open_run(dp.run(write_tables(folder, job), folder / "run").path), PASSED)
+
+
+def test_evidence_recomputes_the_costs_of_all_tables(evidence):
+    found = check_bundle(evidence)
+    assert found["own_scripts"]
+    assert found["private"]
+    names = {path.name for path in evidence.iterdir()}
+    assert names >= {f"{part}.{table}.json" for part in ("searches", "units") for table in ("persons", "orders")}
+    for script in ("search_costs.py", "recompute.py"):
+        alone = subprocess.run([sys.executable, "-I", "-S", str(evidence / script)], capture_output=True, text=True)
+        assert alone.returncode == 0, alone.stdout + alone.stderr
+    given = ("evidence", "--check", evidence, "--ledger", evidence.parents[1] / "ledger.sqlite")
+    assert invoke(*given).exit_code == 0
+
+
+def halve(name, index):
+    """Return a forgery: half of the noise of a search or of a set."""
+
+    def change(folder):
+        content = json.loads((folder / name).read_text())
+        noise = content[index] if name.startswith("units") else content[index]["measurement"]
+        noise["variance"] = str(int(noise["variance"]) // 2)
+        (folder / name).write_text(json.dumps(content))
+
+    return change
+
+
+def lower_threshold(folder):
+    content = json.loads((folder / "searches.orders.json").read_text())
+    noise = content["item"]["measurement"]
+    noise["threshold"] = str(int(noise["threshold"]) * 9 // 10)
+    (folder / "searches.orders.json").write_text(json.dumps(content))
+
+
+def swap_tables(folder):
+    one, other = folder / "units.persons.json", folder / "units.orders.json"
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+def edit_job(old, new):
+    def change(folder):
+        text = (folder / "job.toml").read_text()
+        assert old in text
+        (folder / "job.toml").write_text(text.replace(old, new))
+
+    return change
+
+
+def fewer_rows(folder):
+    content = json.loads((folder / "draws.json").read_text())
+    table = next(one for one in content["components"] if one["name"] == "orders")
+    table["steps" if int(table["steps"]) > 1 else "rows_per_unit"] = 1
+    (folder / "draws.json").write_text(json.dumps(content))
+
+
+def less_noise_of_one_table(folder):
+    """Move cost from the measurements of one table to those of another one, at the same total."""
+    content = json.loads((folder / "draws.json").read_text())
+    for table, factor in (("persons", 2), ("orders", 3)):
+        for draw in next(one for one in content["components"] if one["name"] == table)["draws"]:
+            own = int(draw["variance"]) - 8
+            draw["variance"] = str((own // 2 if factor == 2 else own * 3) + 8)
+    (folder / "draws.json").write_text(json.dumps(content))
+
+
+FORGERIES = {
+    "noise of a search": (halve("searches.persons.json", "city"), "the searches cost"),
+    "noise of a search of a child": (halve("searches.orders.json", "item"), "the searches cost"),
+    "noise of units": (halve("units.orders.json", 0), "the units cost"),
+    "threshold": (lower_threshold, "additive"),
+    "missing searches": (lambda folder: (folder / "searches.orders.json").unlink(), "different attributes"),
+    "missing units": (lambda folder: (folder / "units.persons.json").unlink(), "units are counted"),
+    "no units at all": (lambda folder: [one.unlink() for one in folder.glob("units.*")], "in no file"),
+    "swapped tables": (swap_tables, "differs from the file of the run"),
+    "smaller budget": (edit_job("epsilon = 8.0", "epsilon = 7.0"), "than job.toml"),
+    "other table without units": (edit_job('count = "units"', 'count = "rows"'), "units are counted"),
+    "shares": (less_noise_of_one_table, "share"),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_bundle_is_refused(evidence, tmp_path, name):
+    change, words = FORGERIES[name]
+    folder = shutil.copytree(evidence, tmp_path / "copy")
+    change(folder)
+    assert any(words in one for one in search_costs.faults(folder)), search_costs.faults(folder)
+    with pytest.raises(JobError):
+        check_bundle(folder)
+
+
+def test_neighbours_of_the_bundle_are_those_of_the_job(evidence, tmp_path):
+    folder = shutil.copytree(evidence, tmp_path / "copy")
+    fewer_rows(folder)
+    reseal(folder)
+    with pytest.raises(JobError, match="inconsistent"):
+        check_bundle(folder)
+
+
+def reseal(folder):
+    """Recompute the hashes of a changed bundle."""
+    (folder / "hashes.json").unlink()
+    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name, content in bundle._sealed(contents, None).items():
+        (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_and_resealed_bundle_is_refused(evidence, tmp_path, name):
+    folder = shutil.copytree(evidence, tmp_path / "copy")
+    FORGERIES[name][0](folder)
+    reseal(folder)
+    with pytest.raises(JobError, match="inconsistent"):
+        check_bundle(folder)
+
+
+# ---- refused jobs ----------------------------------------------------------------------------------------------------
+
+
+def public_orders(job):
+    job["tables"]["orders"] = {"path": "orders/*.parquet", "domain": "orders.toml", "key": "order", "public": True}
+    job["link"] = [{"kind": "many-to-many", "name": "bought", "parent": "persons", "child": "orders",
+                    "via": "orders/*.parquet", "parent_key": "person", "child_key": "order"}]  # fmt: skip
+
+
+def public_units(job):
+    public_orders(job)
+    job["tables"]["orders"]["units"] = {"share": 0.5}
+
+
+def without_key(job):
+    job["tables"] = {"orders": {**job["tables"]["orders"]}}
+    job["link"] = []
+
+
+def without_delta(job):
+    job["privacy"] |= {"rho": 1.0}
+    del job["privacy"]["epsilon"], job["privacy"]["delta"]
+
+
+def pure(job):
+    del job["privacy"]["delta"]
+
+
+def large_delta(job):
+    for table in job["tables"].values():
+        table["discover"]["delta"] = 5e-6
+
+
+def dropped(job):
+    job["tables"]["persons"]["domain"] = "dropping.toml"
+
+
+def other_family(job):
+    job["tables"]["orders"]["workload"].append({"family": "prefix", "degree": 1, "count": "units"})
+
+
+def tiny_units(job):
+    job["tables"]["orders"]["units"] = {"share": 1e-60}
+
+
+def no_units(job):
+    job["tables"]["orders"]["workload"].pop()
+
+
+REFUSED = {
+    "public table": (public_orders, "tables.orders.domain: cells of item that are not public, in a public table"),
+    "units of a public table": (public_units, "a public table is released unchanged"),
+    "units of rows": (without_key, "tables.orders.workload: count = 'units', but the unit is a row"),
+    "rho": (without_delta, "tables.persons.discover.delta: missing"),
+    "pure": (pure, "privacy.delta: epsilon without delta for several tables"),
+    "delta": (large_delta, "discover.delta: 1e-05 in total of all tables"),
+    "dropped parents": (dropped, "link orders: dangling: 'reject', but rows whose value of city"),
+    "family": (other_family, "for family 'prefix'"),
+    "share": (tiny_units, "too small"),
+    "no part with units": (no_units, "units: given without a part"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_wrong_job_is_refused_in_one_sentence_and_spends_nothing(tmp_path, name):
+    change, words = REFUSED[name]
+    job = make_job(tmp_path)
+    change(job)
+    dropping = {**DOMAINS["persons"], "city": {"kind": "discover", "other": False}}
+    with pytest.raises(DpscaleError, match=words) as caught:
+        dp.run(write_tables(tmp_path, job, domains={"dropping": dropping}), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_dropped_parents_of_links_that_may_dangle(tmp_path):
+    """The children of parents without a found value have no parent, and are not linked."""
+    job = make_job(tmp_path)
+    job["tables"]["persons"]["domain"] = "dropping.toml"
+    job["link"][0]["dangling"] = "drop"
+    dropping = {**DOMAINS["persons"], "city": {"kind": "discover", "other": False}}
+    release = dp.run(write_tables(tmp_path, job, domains={"dropping": dropping}), tmp_path / "run")
+    rows = {name: own.compute() for name, own in release.synthetic().items()}
+    assert set(rows["persons"].city) <= set(CITIES)
+    assert set(rows["orders"].person) <= set(rows["persons"].id)
+
+
+def test_one_table_with_units_of_its_own(tmp_path):
+    """A table without links has a column of units, and the same cells as in the short form."""
+    frame = make_frames()["orders"]
+    section = make_job(tmp_path)["tables"]["orders"] | {"privacy_unit": "person", "max_rows_per_unit": 2}
+    release = dp.run(write_tables(tmp_path, make_job(tmp_path, tables={"orders": section}, link=[])), tmp_path / "run")
+    orders = release.tables["orders"]
+    assert orders.found("item").cell.tolist() == sorted(ITEMS)
+    found = orders.units(["item", "month"]).estimate.sum()
+    assert abs(found - frame.groupby("person").size().clip(upper=2).sum()) < 120
+    assert UNITS["count"] in (release.path / "job.toml").read_text()
+    assert isinstance(orders.units(["month", "item"]), pd.DataFrame)
