@@ -18,8 +18,9 @@ from dpscale.runs.joint_parts import JointPart
 from dpscale.runs.links.report import write_report
 from dpscale.runs.links.writer import write_tables
 from dpscale.runs.stages.budget import SEARCHES, UNITS, ensure_noise_key
-from dpscale.runs.stages.discover import check_searches
+from dpscale.runs.stages.preflight import check_unit_memory
 from dpscale.runs.stages.runner import run_requested
+from dpscale.runs.stages.units import counters
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, remove_partial
 
@@ -82,27 +83,25 @@ def table_components(run: CompositeRun) -> list[TableComponent]:
 
 
 def discover(run: CompositeRun, engine: Engine) -> None:
-    """Find the cells that are not public, in all tables: their rows are checked before the searches are charged."""
+    """Find the cells of all tables that are not public."""
     run.pin_versions()
-    part = JointPart(run, SEARCHES)
-    part.assign()
-    part.charge(reserve=False)
-    for table in part.tables.values():
-        if not table.done(part.stage):
-            table.checked = check_searches(table, engine)
-    _draw_part(part, engine)
+    _draw_part(JointPart(run, SEARCHES), engine)
 
 
 def units(run: CompositeRun, engine: Engine) -> None:
-    """Count distinct units by cell, in all tables."""
+    """Count distinct units by cell, in all tables; their exact numbers wait for the charge together."""
     part = JointPart(run, UNITS)
-    part.assign()
-    part.charge(reserve=False)
+    check_unit_memory(sum(map(counters, part.tables.values())), run.job.engine.bytes, engine.workers)
     _draw_part(part, engine)
 
 
 def _draw_part(part: JointPart, engine: Engine) -> None:
-    """Draw a part of every table under the common charge, then publish it."""
+    """Draw a part of every table under the common charge; the rows of all tables are checked before it."""
+    part.assign()
+    part.charge(reserve=False)
+    for table in part.tables.values():
+        if not table.done(part.stage):
+            table.prepared = part.prepare(table, engine)
     for table in part.tables.values():
         run_requested(table, engine, part.stage)
     part.publish()

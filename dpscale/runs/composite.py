@@ -39,7 +39,7 @@ from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
 from dpscale.runs.stages import STAGES as TABLE_STAGES
 from dpscale.runs.stages.budget import PARTS, Charge, charge_release, open_ledger, publish_release
-from dpscale.runs.stages.preflight import check_cap, check_units
+from dpscale.runs.stages.preflight import check_cap, check_unit_memory, check_units
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import present, read_text
 
@@ -173,8 +173,8 @@ class CompositeRun(Run):
     @classmethod
     def _preflight(cls, job: CompositeJob, inputs: tuple[Any, ...]) -> None:
         check_cap(job, neighbour_relation(job).protects, job.budget, Fraction(sum(job.search_deltas.values())))
-        for name, own in table_jobs(job).items():
-            check_units(own, job.declared[name])
+        cells = [check_units(own, job.declared[name]) for name, own in table_jobs(job).items()]
+        check_unit_memory(sum(cells), job.engine.bytes, 1)
 
     @classmethod
     def table_jobs(cls, job: CompositeJob) -> Mapping[str, TableJob]:

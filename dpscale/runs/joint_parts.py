@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from dpscale.base.errors import BudgetError
+from dpscale.engine import Engine
 from dpscale.privacy.accounting import Cost, float_above
 from dpscale.privacy.protection import Protection
 from dpscale.runs.directory import Run
@@ -59,11 +60,19 @@ class JointPart:
         """Runs of the tables that have the part."""
         return {name: table for name, table in self.run.tables.items() if STAGE_OF[self.name].is_enabled(table)}
 
+    @property
+    def _module(self) -> Any:
+        return import_module(STAGE_OF[self.name].module)
+
+    def prepare(self, table: TableRun, engine: Engine) -> object:
+        """Read and check the rows of a table; nothing is charged or drawn."""
+        prepared: object = self._module.prepare(table, engine)
+        return prepared
+
     @cached_property
     def _terms(self) -> dict[str, tuple[Cost, list[dict[str, Any]]]]:
         """Cost to a unit of the job, and records of the draws, of every table."""
-        module = import_module(STAGE_OF[self.name].module)
-        found = {name: module.part_terms(table) for name, table in self.tables.items()}
+        found = {name: self._module.part_terms(table) for name, table in self.tables.items()}
         return {name: (cost.for_group(self.run.steps[name]), records) for name, (cost, records) in found.items()}
 
     @property

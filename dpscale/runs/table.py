@@ -52,7 +52,7 @@ class TableRun(Run):
     stages = STAGES
     frame: object = None  # the data, if a call passes them as a frame
     measured_together = False  # the run of several tables, which charges for all, measures this one of them
-    checked: object = None  # searches whose rows the run of several tables has checked
+    prepared: object = None  # rows that the run of several tables has checked before it charges
 
     def _load(self, inputs: tuple[Any, ...]) -> None:
         if self.manifest.get("kind"):

@@ -88,7 +88,7 @@ def exact_values(run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(GaussianDraw, "words", lambda self, stream, count: np.zeros(count, np.int64))
         for name, table in run.tables.items():
-            checked = discover.check_searches(table, engine)
+            checked = discover.prepare(table, engine)
             [plan] = checked.plans.values()
             draw = plan.threshold.draw
             whole = replace(plan, threshold=Threshold(draw, 1, plan.threshold.delta))

@@ -34,6 +34,7 @@ from tests.discovery.tables import (
     write_tables,
 )
 
+SEX, MONTH = DOMAINS["persons"]["sex"], DOMAINS["orders"]["month"]
 STAGES = ("discover", "plan", "units", "measure")
 
 
@@ -254,12 +255,24 @@ def test_copy_with_another_key_is_refused(tmp_path):
     assert not list(copy.rglob("searches.json"))
 
 
-def test_refused_rows_of_the_last_table_cost_nothing(tmp_path):
-    frames = make_frames()
+@pytest.mark.parametrize("searched", [True, False])
+def test_refused_rows_of_the_last_table_cost_nothing(tmp_path, searched):
+    frames, domains = make_frames(), {}
     frames["orders"].loc[3, "month"] = 9
+    if not searched:
+        domains = {"persons": {"city": {"kind": "categories", "values": [*CITIES, PLANTED]}, "sex": SEX},
+                   "orders": {"item": {"kind": "categories", "values": list(ITEMS)}, "month": MONTH}}  # fmt: skip
     with pytest.raises(DataError, match="month"):
-        dp.run(write_tables(tmp_path, frames=frames), tmp_path / "run")
+        dp.run(write_tables(tmp_path, frames=frames, domains=domains), tmp_path / "run")
     assert not entries(tmp_path)
+
+
+def test_counters_of_all_tables_fit_the_memory_together(tmp_path):
+    """The cells of each table alone would fit."""
+    job = make_job(tmp_path, engine={"memory": "2400B"})
+    with pytest.raises(DpscaleError, match="cells in which units are counted need"):
+        dp.run(write_tables(tmp_path, job), tmp_path / "run")
+    assert not (tmp_path / "ledger.sqlite").exists()
 
 
 def test_changed_files_after_the_searches_are_refused(tmp_path):

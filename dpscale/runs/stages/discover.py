@@ -50,7 +50,7 @@ class CheckedSearches:
     release: PartRelease
 
 
-def check_searches(run: TableRun, engine: Engine) -> CheckedSearches:
+def prepare(run: TableRun, engine: Engine) -> CheckedSearches:
     """Read and check the rows, and ask the ledger whether it admits the charge."""
     plans = plan_searches(run)
     unit_plan(run.job, run.declared, run.declared)  # refuses a job whose units could not be counted later
@@ -65,7 +65,7 @@ def check_searches(run: TableRun, engine: Engine) -> CheckedSearches:
 def perform(run: TableRun, engine: Engine) -> None:
     """Check the rows unless a run of several tables has done so, charge, search, and write the domain."""
     run.check_alone()
-    checked, run.checked = run.checked or check_searches(run, engine), None
+    checked, run.prepared = run.prepared or prepare(run, engine), None
     assert isinstance(checked, CheckedSearches)
     plans, release = checked.plans, checked.release
     with one_thread():

@@ -6,14 +6,13 @@ is opened and when the release is charged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
 from dpscale.base.display import format_bytes, nearest
 from dpscale.base.errors import DataError, JobError, PlanError, TransientError
-from dpscale.base.numerics import AttributeSet
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.engine.counting import FACTOR, largest_task
@@ -48,13 +47,15 @@ def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
     return True
 
 
-def check_units(job: TableJob, domain: Domain) -> None:
-    """Raise JobError or PlanError for numbers of distinct units that cannot be measured; `domain` is that of the job.
+def check_units(job: TableJob, domain: Domain) -> int:
+    """Return the number of cells in which distinct units are counted; `domain` is that of the job.
 
-    Searches are charged before them.
+    Raises JobError or PlanError if they cannot be measured, because searches are charged before them.
     """
-    if (units := unit_plan(job, domain, domain)) is not None:
-        check_unit_memory(domain, units.sets, job.engine.bytes, 1)
+    units = unit_plan(job, domain, domain)
+    cells = sum(domain.cells_each(units.sets)) if units is not None else 0
+    check_unit_memory(cells, job.engine.bytes, 1)
+    return cells
 
 
 def unit_plan(job: TableJob, domain: Domain, declared: Domain) -> UnitPlan | None:
@@ -70,9 +71,8 @@ def unit_plan(job: TableJob, domain: Domain, declared: Domain) -> UnitPlan | Non
     return plan_units(domain, list(pairs), list(pairs.values()), job.unit_budget(declared), rows)
 
 
-def check_unit_memory(domain: Domain, sets: Sequence[AttributeSet], memory: int, workers: int) -> None:
+def check_unit_memory(cells: int, memory: int, workers: int) -> None:
     """Raise PlanError if the counters of distinct units, of which two wait for each worker, do not fit the memory."""
-    cells = sum(domain.cells_each(sets))
     if (needed := 8 * cells * (2 * workers + 2)) > memory:
         raise PlanError("engine.memory", f"{cells:,} cells in which units are counted need {format_bytes(needed)}",
                         f"at most the {format_bytes(memory)} of engine.memory",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,29 @@ ROW_BYTES = 96  # of a distinct row while it is sorted
 RECORD = "units/units.json"
 
 
-def perform(run: TableRun, engine: Engine) -> None:
-    """Count, charge, draw noise and write a table for each set."""
-    run.check_alone()
+@dataclass(frozen=True, eq=False)
+class CountedUnits:
+    """Exact numbers of units of a run whose charge is not refused; nothing is charged or drawn yet.
+
+    Attributes
+    ----------
+    plan : UnitPlan
+    data : OpenData
+    release : PartRelease
+    counts : list of ndarray of int64
+        Private, so the repr does not show them.
+    """
+
+    plan: UnitPlan
+    data: OpenData
+    release: PartRelease
+    counts: list[Integers] = field(repr=False)
+
+
+def prepare(run: TableRun, engine: Engine) -> CountedUnits:
+    """Read, check and count the rows, and ask the ledger whether it admits the charge."""
     plan = plan_of(run)
-    check_unit_memory(run.domain, plan.sets, run.job.engine.bytes, engine.workers)
+    check_unit_memory(counters(run), run.job.engine.bytes, engine.workers)
     names = read_names(run, plan)
     data = OpenData.of(run, names, engine)
     release = PartRelease(run, UNITS, *part_terms(run), run.domain.digest, data.snapshot)
@@ -52,10 +71,19 @@ def perform(run: TableRun, engine: Engine) -> None:
             counts = exact_counts(run, engine, data.table, plan, names)
         except RefusedValue as error:
             raise collect_refusals(engine, data.table, names, error) from None
-        data.check_unchanged()
-        release.charge()
-        write(run, plan, measure_units(plan, counts, run.secret.read(), data.head))
-    release.publish()
+    data.check_unchanged()
+    return CountedUnits(plan, data, release, counts)
+
+
+def perform(run: TableRun, engine: Engine) -> None:
+    """Count unless a run of several tables has done so, charge, draw noise and write a table for each set."""
+    run.check_alone()
+    counted, run.prepared = run.prepared or prepare(run, engine), None
+    assert isinstance(counted, CountedUnits)
+    with one_thread():
+        counted.release.charge()
+        write(run, counted.plan, measure_units(counted.plan, counted.counts, run.secret.read(), counted.data.head))
+    counted.release.publish()
 
 
 def plan_of(run: TableRun) -> UnitPlan:
@@ -63,6 +91,11 @@ def plan_of(run: TableRun) -> UnitPlan:
     plan = unit_plan(run.job, run.domain, run.declared)
     assert plan is not None
     return plan
+
+
+def counters(run: TableRun) -> int:
+    """Return the number of cells in which units are counted."""
+    return sum(run.domain.cells_each(plan_of(run).sets))
 
 
 def part_terms(run: TableRun) -> tuple[Cost, list[dict[str, Any]]]:
