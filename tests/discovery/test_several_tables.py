@@ -21,6 +21,7 @@ from dpscale.runs.joint_parts import JointPart
 from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.stages import discover, units
 from dpscale.runs.stages.runner import end, run_stages
+from tests.audit import kills
 from tests.audit.test_bundle import PASSED
 from tests.discovery.tables import (
     CITIES,
@@ -222,6 +223,54 @@ def test_interrupted_run_draws_once(release, tmp_path, monkeypatch, point):
     assert after == drawn_files(release.path)
     assert set(entries(release.path.parent)) == {"", "domain", "units"}
     assert not list((tmp_path / "run").rglob("secret.key"))
+
+
+def commands(job, run):
+    """Return the command of each of the first stages."""
+    return {"discover": ("discover", job, "--run-dir", run), "plan": ("plan", job, "--run-dir", run),
+            "units": ("units", run)}  # fmt: skip
+
+
+def run_killed_stage(job, run, killed, last):
+    """Run the first stages, of which one is killed before a step and then repeated; return whether the kill hit."""
+    hit = False
+    for stage, command in commands(job, run).items():
+        if stage == killed:
+            hit = kills.wait_for_exit(kills.start(*command, "--quiet", last=last)) == kills.KILLED
+        assert kills.wait_for_exit(kills.start(*command, "--quiet", log=run.parent / "log")) == 0, (
+            run.parent / "log"
+        ).read_text()
+    return hit
+
+
+def count_steps(job, run):
+    """Run the first stages in this process, and return the number of steps of each."""
+    found = {}
+    for stage, command in commands(job, run).items():
+        with kills.Steps(None) as steps:
+            assert kills.run_command(*command, "--quiet") == 0
+        found[stage] = steps.taken
+    return found
+
+
+@pytest.mark.parametrize("killed", ["discover", "units"])
+@pytest.mark.parametrize("parts", [4, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_stage_killed_at_any_step_draws_once(tmp_path, killed, parts):
+    """The process is killed before a write, a flush or a statement of the ledger."""
+    job = write_tables(tmp_path)
+    steps, whole = count_steps(job, tmp_path / "whole")[killed], drawn_files(tmp_path / "whole")
+    charged = {name: cost for name, cost in costs(tmp_path).items() if name}
+    hits = 0
+    for number in range(parts):
+        for file in tmp_path.glob("ledger.sqlite*"):
+            file.unlink()
+        place = tmp_path / str(number)
+        place.mkdir()
+        hits += run_killed_stage(job, place / "run", killed, 1 + (steps - 1) * number // parts)
+        assert drawn_files(place / "run") == whole
+        assert costs(tmp_path) == charged
+        assert {row["state"] for row in entries(tmp_path).values()} == {"released"}
+    assert hits >= parts - 1
 
 
 def test_charge_precedes_every_draw(tmp_path, monkeypatch):

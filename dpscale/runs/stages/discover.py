@@ -28,7 +28,7 @@ from dpscale.runs.stages.measure import OpenData
 from dpscale.runs.stages.preflight import unit_plan
 from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_lookup
 from dpscale.runs.table import SEARCH_FILE, TableRun
-from dpscale.storage.files import flush_names, write_whole
+from dpscale.storage.files import flush_names, remove_partial, write_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,7 @@ def perform(run: TableRun, engine: Engine) -> None:
     release.record_result(hashlib.sha256(record).hexdigest())
     write_whole(run.path / SEARCH_FILE, record)
     run.write_domain(run.declared.with_found({name: attribute for name, (attribute, _) in found.items()}))
+    remove_partial(run.path / "domain")
     flush_names(run.path / "domain")
     release.publish()
 

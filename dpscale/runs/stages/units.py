@@ -33,7 +33,7 @@ from dpscale.runs.stages.measure import OpenData
 from dpscale.runs.stages.preflight import check_unit_memory, unit_plan
 from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_lookup
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import flush_names, write_whole
+from dpscale.storage.files import flush_names, remove_partial, write_whole
 
 ROW_BYTES = 96  # of a distinct row while it is sorted
 RECORD = "units/units.json"
@@ -141,6 +141,7 @@ def write(run: TableRun, plan: UnitPlan, found: Sequence[tuple[Any, float]]) -> 
     files = [f"{number:04d}.parquet" for number in range(len(plan.sets))]
     record = [{"file": file, **one} for file, one in zip(files, plan.records, strict=True)]
     write_whole(run.path / RECORD, json.dumps(record, indent=1, ensure_ascii=False).encode())
+    remove_partial(folder)
     flush_names(folder)
 
 
