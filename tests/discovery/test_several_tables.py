@@ -109,13 +109,11 @@ def test_reports_have_the_sections(release):
     assert "numbers of distinct units of persons, orders" in text
 
 
-def test_processes_and_other_files_find_the_same_cells(release, tmp_path):
-    path = write_tables(tmp_path, files=3)
-    run = begin_run(read_job(path), tmp_path / "run")
-    run_stages(run, scheduler="threads", only="discover")
-    for name in ("persons", "orders"):
-        found = {one: own["measurement"] for one, own in run.tables[name].searched.items()}
-        assert found == {one: own["measurement"] for one, own in release.tables[name].searched.items()}
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_schedulers_draw_the_same(release, tmp_path, scheduler):
+    run = begin_run(read_job(release.path.parent / "job.toml"), tmp_path / "run")
+    run_stages(run, scheduler=scheduler)
+    assert drawn_files(run.path) == drawn_files(release.path)
 
 
 # ---- cost ------------------------------------------------------------------------------------------------------------
