@@ -358,7 +358,12 @@ def test_stages_by_commands(release, tmp_path):
     assert invoke("discover", job, "--run-dir", run, "--quiet").stdout == "discover: done\n"
     alone = invoke("discover", run / "tables/orders", "--quiet")
     assert alone.exit_code == 0, "it is done"
-    assert invoke("plan", job, "--run-dir", run, "--quiet").exit_code == 0
+    planned = json.loads(invoke("plan", job, "--run-dir", run, "--quiet", "--json", "--compare").stdout)["tables"]
+    for name, table in open_run(run).tables.items():
+        budget = table.planning_problem.budget
+        rmse = table.measurement_plan.summary(budget)["rmse"]
+        assert (planned[name]["privacy_cost"], planned[name]["rmse"]) == (budget.amount, rmse), "after the searches"
+        assert rmse in [one["error"] for one in planned[name]["compared"]]
     listed = [one["name"] for one in json.loads(invoke("stages", run, "--json").stdout)["stages"]]
     assert listed == ["discover", "plan", "units", "measure", "reconstruct", "synthesize", "report"]
     refused = invoke("units", run / "tables/orders", "--quiet")
@@ -384,6 +389,18 @@ def test_both_dags_find_the_same_cells(release, tmp_path):
     job, run = release.path.parent / "job.toml", tmp_path / "run"
     done = subprocess.run([sys.executable, "pipelines/steps.py", job, run], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert drawn_files(run) == drawn_files(release.path)
+
+
+@pytest.mark.slow
+def test_submitted_run_draws_the_same(release, tmp_path):
+    from dask.distributed import LocalCluster
+
+    run = tmp_path / "run"
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        job, address = release.path.parent / "job.toml", cluster.scheduler_address
+        assert invoke("submit", job, "--run-dir", run, "--scheduler", address).exit_code == 0
+        assert invoke("wait", run).exit_code == 0
     assert drawn_files(run) == drawn_files(release.path)
 
 

@@ -155,7 +155,7 @@ def compare_mechanisms(
     job: TableJob, measurement_plan: MeasurementPlan, engine: Engine, most_cells: int
 ) -> list[dict[str, Any]]:
     """Return the root mean square error of every mechanism with default options, lowest first, or why it has none."""
-    problem = job.planning_problem(measurement_plan.workload)
+    problem = job.planning_problem(measurement_plan.workload, job.read_domain())
     tools = Tools(engine.each("solve-attribute"), user_store(), most_cells)
     lines = [_mechanism_error(name, job, problem, tools) for name in mechanism_names() if name != COMPOSITE]
     return sorted(lines, key=lambda line: line["error"] if line["error"] is not None else math.inf)
