@@ -18,16 +18,19 @@ import pytest
 import tomli_w
 
 import dpscale as dp
+from dpscale.audit.evidence import bundle, recompute
+from dpscale.audit.evidence.check import check_bundle
 from dpscale.discovery.threshold import Threshold
 from dpscale.engine import resolve
 from dpscale.job.neighbours import NeighbourRelation
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.runs.joint_parts import JointPart
-from dpscale.runs.opening import begin_run, read_job
+from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.searches import perform_search
 from dpscale.runs.stages import discover, units
 from dpscale.runs.stages.measure import open_table
+from tests.audit.test_bundle import PASSED
 from tests.discovery.tables import UNITS
 
 PERSONS, SMOOTHING = 7, 8
@@ -323,3 +326,14 @@ def test_units_of_a_whole_run(tmp_path):
     assert few, "some payments are beyond the bound"
     assert kinds["l"] <= 40 * exact[exact.kind == "l"].owner.nunique() + 1
     assert release.tables["payments"].found("kind").cell.tolist()[:3] == ["k", "k0", "k1"]
+
+
+def test_evidence_of_three_levels(tmp_path):
+    """The scripts derive from the job that a person has six payments."""
+    write_database(tmp_path / "all", make_database())
+    folder = bundle.write_bundle(open_run(dp.run(tmp_path / "all/job.toml", tmp_path / "run").path), PASSED)
+    assert check_bundle(folder)["sound"]
+    link = (folder / "job.toml").read_text()
+    assert link.count("max_degree = 3") == 1
+    (folder / "job.toml").write_text(link.replace("max_degree = 3", "max_degree = 2"))
+    assert any("rows_per_unit" in one for one in recompute.faults(folder))

@@ -427,6 +427,27 @@ def test_evidence_recomputes_the_costs_of_all_tables(evidence):
     assert invoke(*given).exit_code == 0
 
 
+@pytest.mark.parametrize("parts", ["searches", "units"])
+def test_evidence_of_one_part_in_one_table(tmp_path, parts):
+    """The other table and the other part have no entry, and no files in the bundle."""
+    job = make_job(tmp_path)
+    domains = {"persons": {"city": {"kind": "categories", "values": [*CITIES, PLANTED]}, "sex": SEX}}
+    job["tables"]["persons"]["workload"].pop()
+    if parts == "searches":
+        job["tables"]["orders"]["workload"].pop()
+        del job["tables"]["orders"]["units"]
+    else:
+        domains["orders"] = {"item": {"kind": "categories", "values": list(ITEMS)}, "month": MONTH}
+    release = dp.run(write_tables(tmp_path, job, domains=domains), tmp_path / "run")
+    assert set(entries(tmp_path)) == {"", {"searches": "domain", "units": "units"}[parts]}
+    folder = bundle.write_bundle(open_run(release.path), PASSED)
+    assert check_bundle(folder)["own_scripts"]
+    assert [path.name for path in sorted(folder.glob("searches*")) + sorted(folder.glob("units*"))] == [
+        f"{parts}.orders.json"
+    ]  # fmt: skip
+    assert 7.99 < Cost.total(costs(tmp_path).values()).epsilon(1e-5) <= 8.0
+
+
 def halve(name, index):
     """Return a forgery: half of the noise of a search or of a set."""
 
