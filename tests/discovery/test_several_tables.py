@@ -252,7 +252,7 @@ def count_steps(job, run):
 
 
 @pytest.mark.parametrize("killed", ["discover", "units"])
-@pytest.mark.parametrize("parts", [4, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("parts", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_stage_killed_at_any_step_draws_once(tmp_path, killed, parts):
     """The process is killed before a write, a flush or a statement of the ledger."""
     job = write_tables(tmp_path)
@@ -358,12 +358,11 @@ def test_stages_by_commands(release, tmp_path):
     assert invoke("discover", job, "--run-dir", run, "--quiet").stdout == "discover: done\n"
     alone = invoke("discover", run / "tables/orders", "--quiet")
     assert alone.exit_code == 0, "it is done"
-    planned = json.loads(invoke("plan", job, "--run-dir", run, "--quiet", "--json", "--compare").stdout)["tables"]
+    planned = json.loads(invoke("plan", job, "--run-dir", run, "--quiet", "--json").stdout)["tables"]
     for name, table in open_run(run).tables.items():
         budget = table.planning_problem.budget
         rmse = table.measurement_plan.summary(budget)["rmse"]
         assert (planned[name]["privacy_cost"], planned[name]["rmse"]) == (budget.amount, rmse), "after the searches"
-        assert rmse in [one["error"] for one in planned[name]["compared"]]
     listed = [one["name"] for one in json.loads(invoke("stages", run, "--json").stdout)["stages"]]
     assert listed == ["discover", "plan", "units", "measure", "reconstruct", "synthesize", "report"]
     refused = invoke("units", run / "tables/orders", "--quiet")
