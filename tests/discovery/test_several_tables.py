@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 from click.testing import CliRunner
 
 import dpscale as dp
@@ -24,6 +26,7 @@ from dpscale.runs.stages.runner import end, run_stages
 from tests.audit import kills
 from tests.audit.test_bundle import PASSED
 from tests.discovery.tables import (
+    BOUND,
     CITIES,
     DOMAINS,
     ITEMS,
@@ -648,3 +651,31 @@ def test_one_table_with_units_of_its_own(tmp_path):
     assert abs(found - frame.groupby("person").size().clip(upper=2).sum()) < 120
     assert UNITS["count"] in (release.path / "job.toml").read_text()
     assert isinstance(orders.units(["month", "item"]), pd.DataFrame)
+
+
+def test_totals_and_votes_of_a_linked_table(tmp_path):
+    """A person has at most three orders, whose prices sum to at most 50 and whose items get votes."""
+    frames = make_frames(persons=900)
+    frames["orders"]["price"] = 40
+    job = make_job(tmp_path)
+    job["privacy"]["epsilon"] = 18.0
+    job["tables"]["orders"]["workload"] = [{"family": "sum", "of": "price", "attributes": [["month"], []]},
+                                           {"family": "marginal", "degree": 2}]  # fmt: skip
+    del job["tables"]["orders"]["units"]
+    path = write_tables(tmp_path, job, frames)
+    attributes = DOMAINS["orders"] | {"item": {"kind": "discover", "count": "units"}}
+    numbers = {"price": {"high": 50, "per_unit": "total"}}
+    (tmp_path / "orders.toml").write_text(tomli_w.dumps({"attributes": attributes, "numbers": numbers}))
+    release = dp.run(path, run_dir=tmp_path / "run")
+    orders = release.tables["orders"]
+    kept = frames["orders"].groupby("person").size().clip(upper=BOUND)
+    total, exact = orders.sum("price"), np.minimum(40 * kept, 50).sum()
+    half = (total.high - total.low) / 2
+    assert abs(total.estimate - exact) < 3 * half < 0.2 * exact
+    assert abs(orders.total().estimate - kept.sum()) < 300
+    assert set(ITEMS) <= set(orders.domain["item"].values)
+    assert "votes, not records" in " ".join(orders.found("item").attrs["facts"])
+    (tmp_path / "selftest.json").write_text(json.dumps([{"name": "none", "passed": True, "detail": "not run"}]))
+    given = ["evidence", str(release.path), "--selftest", str(tmp_path / "selftest.json")]
+    assert CliRunner().invoke(main, given, catch_exceptions=False).exit_code == 0
+    assert check_bundle(release.path / "evidence")["components"]
