@@ -20,7 +20,7 @@ from dpscale.ledger import Ledger
 from dpscale.measurement import measure_layouts
 from dpscale.privacy.secret import make_secret
 from dpscale.records import Table
-from dpscale.runs.stages import STAGES, budget, measure as measuring
+from dpscale.runs.stages import STAGES, budget, measure as measuring, unit_bounds
 from dpscale.runs.stages.runner import run_stage, run_stages
 from dpscale.runs.table import TableRun
 from tests.audit.small import frame, measurements, write
@@ -256,14 +256,14 @@ def test_run_files_contain_no_plain_hash_of_data(tmp_path, monkeypatch):
 def test_files_rewritten_between_readings_are_refused(tmp_path, monkeypatch):
     """Rows beyond the contribution bound are found in one reading and left out by position in the next."""
     run = make_planned_run(tmp_path, data=UNITS, engine=PRIVATE)
-    found = measuring.rows_beyond
+    found = unit_bounds.rows_beyond
 
     def find_and_rewrite(*arguments):
         dropped = found(*arguments)
         frame().iloc[:200][::-1].to_parquet(tmp_path / "data/0.parquet", index=False)
         return dropped
 
-    monkeypatch.setattr(measuring, "rows_beyond", find_and_rewrite)
+    monkeypatch.setattr(unit_bounds, "rows_beyond", find_and_rewrite)
     with pytest.raises(DataError):
         measure(run)
 
@@ -274,13 +274,13 @@ def test_unit_tables_rewritten_between_readings_are_refused(tmp_path, monkeypatc
     homes.to_parquet(tmp_path / "homes.parquet", index=False)
     hop = {"path": str(tmp_path / "homes.parquet"), "key": "unit", "unit": "home"}
     run = make_planned_run(tmp_path, data=UNITS | {"unit_through": [hop]}, engine=PRIVATE)
-    read = measuring.read_unit_lookup
+    read = unit_bounds.read_unit_lookup
 
     def rewrite_and_read(*arguments):
         homes.assign(home="one").to_parquet(tmp_path / "homes.parquet", index=False)
         return read(*arguments)
 
-    monkeypatch.setattr(measuring, "read_unit_lookup", rewrite_and_read)
+    monkeypatch.setattr(unit_bounds, "read_unit_lookup", rewrite_and_read)
     with pytest.raises(DataError, match="changed while they were read"):
         measure(run)
     assert run.manifest["privacy"] is None  # nothing is charged

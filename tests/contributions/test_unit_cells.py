@@ -1,6 +1,7 @@
 """Numbers of distinct units: exact counts by brute force, sensitivity of one unit, runs, evidence and refused jobs."""
 
 import json
+import shutil
 import sys
 from collections import defaultdict
 from fractions import Fraction
@@ -16,7 +17,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence import search_costs
 from dpscale.audit.evidence.check import check_bundle
-from dpscale.base.errors import DpscaleError, JobError, PlanError
+from dpscale.base.errors import BudgetError, DpscaleError, JobError, PlanError
 from dpscale.contributions.unit_cells import UnitCells, count_units, distinct
 from dpscale.contributions.unit_ranges import RANGES, hash_passes
 from dpscale.domain import Domain
@@ -24,7 +25,7 @@ from dpscale.engine.schedulers import resolve
 from dpscale.ledger import Ledger
 from dpscale.measurement.unit_counts import plan_units
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
-from dpscale.runs.opening import begin_run, read_job
+from dpscale.runs.opening import begin_run, open_run, read_job
 from dpscale.runs.stages import units
 from dpscale.runs.stages.measure import open_table
 from dpscale.runs.stages.runner import run_stages
@@ -191,6 +192,17 @@ def test_repeated_and_interrupted_runs_draw_once(tmp_path, monkeypatch):
     assert ours.units(["a"]).std_error[0] == again.units(["a"]).std_error[0]
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         assert len(next(iter(ledger.summary()["datasets"].values()))["releases"]) == 2
+
+
+def test_a_copy_with_other_data_is_refused(tmp_path):
+    run = begin_run(read_job(write_job(tmp_path, engine={"scheduler": "synchronous"})), tmp_path / "run")
+    run_stages(run, only="plan")
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    run_stages(run, only="units")
+    make_frame(seed=1).to_parquet(tmp_path / "data/0.parquet")
+    with pytest.raises(BudgetError, match="another"):
+        run_stages(open_run(copy), only="units")
+    assert not (copy / "units").exists()
 
 
 def test_the_scheduler_does_not_see_the_number_of_rows():

@@ -18,7 +18,7 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence import search_costs
 from dpscale.audit.evidence.check import check_bundle
-from dpscale.base.errors import DataError, DomainError, DpscaleError, JobError
+from dpscale.base.errors import BudgetError, DataError, DomainError, DpscaleError, JobError
 from dpscale.ledger import Ledger
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.opening import begin_run, open_run, read_job
@@ -184,6 +184,17 @@ def test_files_that_change_during_a_search_are_refused(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="changed while they were read"):
         run_stages(run, only="discover")
     assert not (run.path / "domain").exists()
+
+
+def test_a_copy_with_other_data_is_refused(tmp_path):
+    """The seed gives both copies one key; the noise of other data under one charge would be a second release."""
+    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    run_stages(run, only="discover")
+    write_job(tmp_path, make_frame().iloc[1:])
+    with pytest.raises(BudgetError, match="another"):
+        run_stages(open_run(copy), only="discover")
+    assert not (copy / "domain").exists()
 
 
 def test_an_edited_domain_is_refused(tmp_path):
