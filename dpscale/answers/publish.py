@@ -16,6 +16,14 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, vstack
 
 from dpscale.answers import statistics
+from dpscale.answers.published_numbers import (
+    STATISTIC,
+    UNRELIABLE,
+    NumberTable,
+    column_notes,
+    flag_values,
+    number_tables,
+)
 from dpscale.answers.tables import EXTRAPOLATED, FIGURES, Answered, column, texts
 from dpscale.base.arrow import arrow_csv, pa, pq, without_dictionaries
 from dpscale.base.errors import JobError, PlanError
@@ -33,7 +41,7 @@ class Published:
     """Integer tables by attribute set, standard errors (nan if unknown), and omitted sets with reasons.
 
     `listed` has the answers of queries that are listed by predicates, by label and attributes: values without a margin
-    in common, each rounded alone.
+    in common, each rounded alone. `numbers` has sums, means and other statistics of numbers.
     """
 
     total: int
@@ -41,6 +49,7 @@ class Published:
     errors: Mapping[AttributeSet, Floats]
     left_out: Mapping[AttributeSet, str]
     listed: Sequence[tuple[str, pa.Table]] = ()
+    numbers: Sequence[NumberTable] = ()
 
 
 def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
@@ -67,7 +76,8 @@ def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
             whole[names] = found
     tables = {names: whole[names] for names in requested if names in whole and names}
     left = {names: why for names, why in left.items() if names in requested}
-    return Published(total, tables, errors, left, [*_listed(answered, requested)])
+    numbers = [*number_tables(answered, requested, tables, MOST_CELLS)]
+    return Published(total, tables, errors, left, [*_listed(answered, requested)], numbers)
 
 
 def _listed(answered: Answered, requested: Sequence[AttributeSet]) -> Iterator[tuple[str, pa.Table]]:
@@ -112,7 +122,9 @@ def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None
     ]
     named = list(dict.fromkeys(named))
     fit = sum(domain.cells(names) <= MOST_CELLS for names in named)
-    if not fit or len(named) > MOST_SETS:
+    has_totals = degree is None and any(names and not set(names) - domain.number_names
+                                        for names in answered.estimates.workload.sets)  # fmt: skip
+    if not (fit or (has_totals and not named)) or len(named) > MOST_SETS:
         got = f"{len(named):,} sets, {fit:,} of them of up to {MOST_CELLS:,} cells"
         raise JobError("publish", got, f"1 to {MOST_SETS:,} sets", "select some with --set age,sex or --degree 2")
     return named
@@ -128,7 +140,6 @@ def _counted_sets(answered: Answered) -> list[AttributeSet]:
 README, CODEBOOK, BOOK = "README.txt", "codebook.csv", "tables.xlsx"
 DESCRIPTION = ("Post-processing of a differentially private release: computed from its noisy answers alone, without the"
                " data and without further privacy cost. Counts are estimates, not the true numbers.")  # fmt: skip
-UNRELIABLE = "unreliable"
 MOST_NAME = 60
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a formula in a spreadsheet
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
@@ -144,9 +155,10 @@ def write_published(
     _emptied(folder)
     tables = {name: labelled(domain, published, names, limit) for name, names in _names(published.tables)}
     tables |= {name: flagged(table, limit) for name, table in _listed_names(published)}
+    tables |= {name: flag_values(one, limit) for name, one in _number_names(published)}
     for kind in formats:
         FORMATS[kind](folder, tables, release)
-    _csv(folder / CODEBOOK, codebook(domain, published.tables))
+    _csv(folder / CODEBOOK, codebook(domain, published))
     write_whole(folder / README, readme(published, release, limit, dict(_names(published.tables))).encode())
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
@@ -175,13 +187,29 @@ def flagged(table: pa.Table, limit: float) -> pa.Table:
 def _listed_names(published: Published) -> Iterator[tuple[str, pa.Table]]:
     """Yield file names and tables of listed queries, numbered after the other tables."""
     for number, (name, table) in enumerate(published.listed, start=len(published.tables) + 1):
-        yield f"{number:03d}-" + re.sub(r"[^A-Za-z0-9]+", "-", name)[:MOST_NAME].strip("-"), table
+        yield _file_name(number, name), table
 
 
-def codebook(domain: Domain, tables: Mapping[AttributeSet, Integers]) -> pa.Table:
-    """Return an Arrow table of every published attribute: kind, cells and labels."""
-    names = [name for name in domain.names if any(name in own for own in tables)]
+def _number_names(published: Published) -> Iterator[tuple[str, NumberTable]]:
+    """Yield file names and tables of statistics of numbers, after all others."""
+    for number, one in enumerate(published.numbers, start=len(published.tables) + len(published.listed) + 1):
+        yield _file_name(number, one.title.replace(" of ", "-").replace(" by ", "-")), one
+
+
+def _file_name(number: int, name: str) -> str:
+    """Return a file name without an ending, in characters that every file system accepts."""
+    return f"{number:03d}-" + re.sub(r"[^A-Za-z0-9]+", "-", name)[:MOST_NAME].strip("-")
+
+
+def codebook(domain: Domain, published: Published) -> pa.Table:
+    """Return an Arrow table of every published attribute: kind, cells and labels; and the ranges of numbers."""
+    sets = [*published.tables, *(one.by for one in published.numbers)]
+    names = [name for name in domain.names if any(name in own for own in sets)]
+    rows: list[tuple[str, str, int | None, str]]
     rows = [(name, domain[name].kind, cell, label) for name in names for cell, label in enumerate(texts(domain[name]))]
+    for number in dict.fromkeys(one.number for one in published.numbers):
+        (low, high), step = number.ends, float(number.unit)
+        rows.append((number.name, "number", None, f"from {low:g} to {high:g} in steps of {step:g}"))
     return pa.Table.from_pylist([dict(zip(("attribute", "kind", "cell", "label"), row, strict=True)) for row in rows])
 
 
@@ -189,7 +217,9 @@ def readme(published: Published, release: str, limit: float, files: Mapping[str,
     """Return the text that describes the tables, their computation, and the omitted sets."""
     listed = [f"  {name}: {', '.join(names)}" for name, names in files.items()]
     listed += [f"  {name}: listed queries, each rounded alone" for name, _ in _listed_names(published)]
+    listed += [f"  {name}: {one.description}" for name, one in _number_names(published)]
     out = [f"  {', '.join(names)}: {why}" for names, why in published.left_out.items()] or ["  none"]
+    numbers = column_notes(limit) if published.numbers else []
     return "\n".join([
         f"Tables of release {release}", "", DESCRIPTION, "",
         f"Total: {published.total:,}. All counts are non-negative integers, and tables add up: common margins of two",
@@ -199,14 +229,15 @@ def readme(published: Published, release: str, limit: float, files: Mapping[str,
         "count      the published number",
         "std_error  standard error of the underlying estimate; empty: unknown",
         f"flag       '{UNRELIABLE}' if the standard error is more than {limit:g} times the count (or than {limit:g},"
-        " for a count of 0)", "", "Labels are in codebook.csv.", "", "Tables", *listed, "", "Omitted", *out, "",
+        " for a count of 0)", *numbers,
+        "", "Labels are in codebook.csv.", "", "Tables", *listed, "", "Omitted", *out, "",
     ])  # fmt: skip
 
 
 def _names(tables: Mapping[AttributeSet, Any]) -> Iterator[tuple[str, AttributeSet]]:
-    """Yield file names without an ending: a number and the attributes, in characters that every file system accepts."""
+    """Yield file names without an ending: a number and the attributes."""
     for number, names in enumerate(tables, start=1):
-        yield f"{number:03d}-" + re.sub(r"[^A-Za-z0-9]+", "-", "-".join(names))[:MOST_NAME].strip("-"), names
+        yield _file_name(number, "-".join(names)), names
 
 
 def _emptied(folder: Path) -> None:
@@ -233,7 +264,8 @@ def _all_csv(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None
 def _all_parquet(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
     for name, table in tables.items():
         out = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata({"description": DESCRIPTION, "release": release}), out)
+        own = {"description": DESCRIPTION, "release": release, **(table.schema.metadata or {})}
+        pq.write_table(table.replace_schema_metadata(own), out)
         write_whole(_place(folder, "parquet") / f"{name}.parquet", out.getvalue())
 
 
@@ -246,7 +278,8 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
                        "pip install 'dpscale[excel]'") from None  # fmt: skip
     book = Workbook(write_only=True)
     first = book.create_sheet("about")
-    for line in (f"Tables of release {release}", DESCRIPTION, *tables):
+    about = [f"{name}: {_statistic(table)}" if _statistic(table) else name for name, table in tables.items()]
+    for line in (f"Tables of release {release}", DESCRIPTION, *about):
         first.append([line])
     for name, table in tables.items():
         sheet = book.create_sheet(name[:31])
@@ -257,6 +290,11 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
     out = io.BytesIO()
     book.save(out)
     write_whole(folder / BOOK, out.getvalue())
+
+
+def _statistic(table: pa.Table) -> str:
+    """Return the description of a statistic of a number; "" for another table."""
+    return str((table.schema.metadata or {}).get(STATISTIC, b"").decode())
 
 
 def _escaped(table: pa.Table) -> pa.Table:

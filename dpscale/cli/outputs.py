@@ -204,7 +204,7 @@ def _one(
     published = made(release.answered, chosen(release.answered, sets, degree))
     files = write_published(folder, release.domain, published, release.manifest["release"], limit, formats)
     return {
-        "sets": len(published.tables) + len(published.listed),
+        "sets": len(published.tables) + len(published.listed) + len(published.numbers),
         "total": published.total,
         "left_out": len(published.left_out),
         "files": files,

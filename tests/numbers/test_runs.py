@@ -95,6 +95,7 @@ def test_report_rows_and_published_tables(release):
     assert list(rows.columns) == ["a", "b"]
     done = CliRunner().invoke(main, ["publish", str(release.path), "--json"], catch_exceptions=False)
     assert done.exit_code == 0
+    assert {"csv/004-sum-pay-a.csv", "csv/009-mean-wait-b.csv"} <= set(json.loads(done.stdout)["files"])
 
 
 @pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes"], {"threads"}))

@@ -1,0 +1,177 @@
+"""Published tables of numbers: sums, means, variances and standard deviations by group, with their margins of error.
+
+The values are those of `Release.sum`, `mean`, `std` and `table`, rounded to three digits of the smallest standard error
+of their table. They are not fitted to each other or to the counts. A group that cannot be distinguished from an empty
+one has no mean, variance or standard deviation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpscale.answers.number_statistics import deviation_table, mean_table, sum_table
+from dpscale.answers.tables import FIGURES, LEVEL, STATISTICS, Answered, is_planned
+from dpscale.base.arrow import pa, pc
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.domain.number import Number
+from dpscale.workload import WorkloadPart
+from dpscale.workload.query_family import VALUE
+
+SUPPRESSED, UNRELIABLE = "suppressed", "unreliable"
+COLUMNS = ("count", "value", "margin", "low", "high", "std_error", "flag")
+STATISTIC = b"statistic"  # key of the metadata
+DIGITS = 3  # of the smallest standard error of a table
+StatisticTable = Callable[[Answered, str, Sequence[str], float], pa.Table]
+STATISTIC_TABLES: Mapping[str, StatisticTable] = {"sum": sum_table, "mean": mean_table, "std": deviation_table}
+
+
+@dataclass(frozen=True, eq=False)
+class NumberTable:
+    """Published statistic of a number by groups.
+
+    Attributes
+    ----------
+    title : str
+        Statistic, number and attributes, such as "mean of fare by borough".
+    unit : str
+        Unit of the values.
+    by : attributes of the groups.
+    number : Number
+    table : pyarrow.Table
+        Labels, `count` if the counts of these groups are published, `value`, `margin`, `low`, `high`, `std_error`.
+    """
+
+    title: str
+    unit: str
+    by: AttributeSet
+    number: Number
+    table: pa.Table
+
+    @property
+    def description(self) -> str:
+        """Title, unit and range in one phrase."""
+        low, high = self.number.ends
+        return f"{self.title}, in units of {self.unit}; values are clipped to {low:g} … {high:g}"
+
+
+def number_tables(
+    answered: Answered, requested: Sequence[AttributeSet], counts: Mapping[AttributeSet, Integers], most_groups: int
+) -> Iterator[NumberTable]:
+    """Yield the statistics of numbers over the requested sets, and of all records.
+
+    Sums and means are published for each set that the workload combines with a number, if they were measured;
+    variances, and statistics of other queries than cells, only if the workload asks for them.
+
+    Parameters
+    ----------
+    answered : Answered
+    requested : sequence of attribute sets
+    counts : mapping of attribute set to ndarray
+        Published tables of counts.
+    most_groups : int
+        Sets with more groups are omitted.
+    """
+    done = set[tuple[str, str, AttributeSet]]()
+    for part, names in _number_sets(answered):
+        by = part.shown(names)
+        if (by and by not in requested) or part.count(names) > most_groups:
+            continue
+        (name,) = set(names) - set(by)
+        for statistic, table_of in _statistics(part).items():
+            if (key := (statistic, name, by)) not in done:
+                done.add(key)
+                try:
+                    table = table_of(answered, name, by, LEVEL)
+                except PlanError:
+                    continue
+                yield _published(answered, (part, statistic, by), table, counts.get(by) if _has_cells(part) else None)
+
+
+def _number_sets(answered: Answered) -> Iterator[tuple[WorkloadPart, AttributeSet]]:
+    """Yield the planned sets of one number with the parts that query them, without queries that are listed."""
+    numbers = answered.estimates.workload.domain.number_names
+    for part in answered.estimates.workload.parts:
+        if part.query_texts or any(end.is_text for end in part.ends) or not part.factorizes:
+            continue
+        for names in part.sets:
+            if len(numbers & set(names)) == 1 and part.shown(names) != names and is_planned(part, names):
+                yield part, names
+
+
+def _has_cells(part: WorkloadPart) -> bool:
+    """Return whether the queries on the attributes of a part are their cells."""
+    return part.ends == (VALUE,)
+
+
+def _statistics(part: WorkloadPart) -> dict[str, StatisticTable]:
+    """Return the statistics that are published of a part, by name."""
+
+    def own(answered: Answered, name: str, by: Sequence[str], level: float) -> pa.Table:
+        return answered.table(by, part.name, level, False)
+
+    if not _has_cells(part):
+        return {part.name: own}
+    if part.statistic is None or part.statistic.power == 1:
+        return {name: STATISTIC_TABLES[name] for name in ("sum", "mean")}
+    return {**STATISTIC_TABLES, "variance": own}
+
+
+def _published(
+    answered: Answered, statistic: tuple[WorkloadPart, str, AttributeSet], found: pa.Table, counts: Integers | None
+) -> NumberTable:
+    part, name, by = statistic
+    domain = answered.estimates.workload.domain
+    number = next(one for one in domain.numbers if one.name in part.extended(by))
+    labels = [column for column in found.column_names if column not in STATISTICS]
+    columns = {f"{one}_" if one in COLUMNS else one: found[one] for one in labels}
+    if counts is not None:
+        columns["count"] = pa.array(counts.reshape(-1))
+    value, error, low, high = (found[one].to_numpy() for one in FIGURES)
+    margin = np.maximum(high - value, value - low)
+    places = _decimals(error)
+    for column, own in zip(COLUMNS[1:6], (value, margin, low, high, error), strict=True):
+        columns[column] = pa.array(np.round(own, places), from_pandas=True)
+    title = f"{name} of {number.name}" if _has_cells(part) else name
+    title += f" by {', '.join(by)}" if by else ""
+    unit = number.name if name in STATISTIC_TABLES else part.unit(part.extended(by))
+    return NumberTable(title, unit, by, number, pa.table(columns))
+
+
+def _decimals(errors: Floats) -> int:
+    """Return the number of decimals at which the smallest standard error has DIGITS digits, at least 0."""
+    known = errors[np.isfinite(errors) & (errors > 0)]
+    return max(DIGITS - 1 - math.floor(math.log10(known.min())), 0) if known.size else 6
+
+
+def flag_values(one: NumberTable, limit: float) -> pa.Table:
+    """Return the table with the column `flag`, and its description in the metadata.
+
+    A value is unreliable if its standard error is more than `limit` times the value.
+    """
+    table = one.table
+    missing = pc.is_null(table["value"]).to_numpy()
+    unsure = table["std_error"].to_numpy() > limit * np.abs(table["value"].to_numpy())
+    flags = np.where(missing, SUPPRESSED, np.where(unsure, UNRELIABLE, ""))
+    table = table.append_column("flag", pa.array(flags.tolist(), pa.string()))
+    return table.replace_schema_metadata({STATISTIC: one.description})
+
+
+def column_notes(limit: float) -> list[str]:
+    """Return the lines that describe tables of statistics of numbers."""
+    return [
+        "", "Tables of sums, means, variances and standard deviations (std) of a number have the columns", "",
+        "count      the published count of the group, if its table is published, with records without a value",
+        "value      the estimate; that of a sum is unbiased",
+        f"margin     distance from the value to the farther end of its {100 * LEVEL:g} % interval",
+        f"low, high  {100 * LEVEL:g} % interval of the true value for clipped records",
+        "std_error  standard error of the estimate",
+        f"flag       '{SUPPRESSED}' if the group cannot be distinguished from an empty one: it has no value;",
+        f"           '{UNRELIABLE}' if the standard error is more than {limit:g} times the value", "",
+        "They are not fitted to each other or to the counts: sums of groups add up to the sum of all records up to",
+        "rounding, and a mean is not exactly the published sum divided by the published count.",
+    ]  # fmt: skip
