@@ -21,13 +21,15 @@ from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain.number import Number
 from dpscale.workload import WorkloadPart
 from dpscale.workload.query_family import VALUE
+from dpscale.workload.sums import MeanQueries, SumQueries, VarianceQueries
 
 SUPPRESSED, UNRELIABLE = "suppressed", "unreliable"
 COLUMNS = ("count", "value", "margin", "low", "high", "std_error", "flag")
 STATISTIC = b"statistic"  # key of the metadata
 DIGITS = 3  # of the smallest standard error of a table
 StatisticTable = Callable[[Answered, str, Sequence[str], float], pa.Table]
-STATISTIC_TABLES: Mapping[str, StatisticTable] = {"sum": sum_table, "mean": mean_table, "std": deviation_table}
+LINEAR: Mapping[str, StatisticTable] = {SumQueries.name: sum_table, MeanQueries.name: mean_table}
+STATISTIC_TABLES: Mapping[str, StatisticTable] = {**LINEAR, "std": deviation_table}
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +119,8 @@ def _statistics(part: WorkloadPart) -> dict[str, StatisticTable]:
     if not _has_cells(part):
         return {part.name: own}
     if part.statistic is None or part.statistic.power == 1:
-        return {name: STATISTIC_TABLES[name] for name in ("sum", "mean")}
-    return {**STATISTIC_TABLES, "variance": own}
+        return dict(LINEAR)
+    return {**STATISTIC_TABLES, VarianceQueries.name: own}
 
 
 def _published(
