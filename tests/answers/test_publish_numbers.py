@@ -94,7 +94,7 @@ def test_groups_that_may_be_empty_have_no_mean(release, published):
     empty = records < 1.959964 * errors
     assert empty[:EMPTY].tolist() == [False] * EMPTY
     assert (means["flag"] == "suppressed").tolist() == empty.tolist()
-    assert (means[["value", "margin", "low", "high", "std_error"]].isna().T == empty).all(axis=None)
+    assert (empty == means[["value", "margin", "low", "high", "std_error"]].isna().T).all(axis=None)
     assert sums["value"].notna().all()
     assert ((sums["flag"] == "unreliable") == (sums["std_error"] > 0.5 * sums["value"].abs())).all()
 
