@@ -142,12 +142,12 @@ def _figures(
                         f'add family = "{family.name}" with of = "{name}"')  # fmt: skip
     names = (*checked_groups(domain, by), name)
     part = part_of(family, domain, (names,), (1.0,))
-    _check_measured(answered, part, names)
+    check_measured(answered, part, names)
     answers, errors = answered.estimates.part_answers(part.linear, names)
     return figures_of(part, answers, errors, half_width(level, answered.estimates.noise))
 
 
-def _check_measured(answered: Answered, part: WorkloadPart, names: AttributeSet) -> None:
+def check_measured(answered: Answered, part: WorkloadPart, names: AttributeSet) -> None:
     """Raise PlanError unless the queries of a part over a set are in the row space of the measurements.
 
     A query with generic entries for the groups, the same in every call, is in the row space only if those of all groups

@@ -232,6 +232,9 @@ def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
     sets = [subset for subset, estimator in residuals if estimator.spans_all]
     requested = {name for part in plan.workload.parts for subset in part.sets for name in subset} - numbers
     names = [name for name in plan.domain.names if name in requested or any(name in subset for subset in sets)]
+    if not names:
+        raise PlanError("workload", "no attribute", "at least one attribute in the workload",
+                        "add a family over the attributes of the rows")  # fmt: skip
     if () not in sets or any((name,) not in sets for name in names):
         raise PlanError("reconstruct.method", "maxent for a plan that does not measure every 1-way marginal completely",
                         "a workload with a marginal over every attribute",

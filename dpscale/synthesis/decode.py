@@ -9,33 +9,65 @@ columns, else null. A file has the columns' names, types and order, and no metad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscale.base.arrow import pa
-from dpscale.base.numerics import Integers32
+from dpscale.base.numerics import Integers, Integers32
 from dpscale.domain.attribute import EPOCH, OUTSIDE_LABEL, Attribute, first_day
+from dpscale.domain.number import Number
 from dpscale.privacy.streams import PublicStream
 
 
 def column(
-    attribute: Attribute, cells: Integers32, stream: PublicStream, wanted: pa.DataType | None = None
+    attribute: Attribute,
+    cells: Integers32,
+    stream: PublicStream,
+    wanted: pa.DataType | None = None,
+    numbers: Sequence[tuple[Number, Integers]] = (),
 ) -> pa.Array:
-    """Return the values of a column of cells, shape (n,), in the type `wanted` if they fit it."""
+    """Return the values of a column of cells, shape (n,), in the type `wanted` if they fit it.
+
+    `numbers` are those of the same input column with the steps of each row; a value of theirs inside the row's bin is
+    the value of both columns.
+    """
     null = cells >= attribute.listed
     if attribute.values:
         values = _categories(attribute, cells)
     elif attribute.kind == "bins":
         inside = _inside(attribute, np.minimum(cells, attribute.listed - 1), _step(attribute, wanted), stream)
+        for number, steps in numbers:
+            inside = _shared_values(attribute, np.minimum(cells, attribute.listed - 1), inside, number, steps)
         values = pa.array(inside, mask=null)
     elif attribute.kind == "date":
         values = pa.array(_days(attribute, np.minimum(cells, attribute.listed - 1), stream), pa.date32(), mask=null)
     else:
         values = pa.array(cells.astype(np.int64) * attribute.step + attribute.low, mask=null)
     return _cast(values, wanted)
+
+
+def _shared_values(
+    attribute: Attribute, bins: Integers32, values: NDArray[np.float64], number: Number, steps: Integers
+) -> NDArray[np.float64]:
+    """Return the values of a number where they lie inside the bins of the rows, else the given values."""
+    edges, own = np.asarray(attribute.edges), number_values(number, steps)
+    return np.where((steps >= 0) & (own >= edges[bins]) & (own < edges[bins + 1]), own, values)
+
+
+def number_values(number: Number, steps: Integers) -> NDArray[np.float64]:
+    """Return values from steps above the low end, each the nearest float."""
+    return (steps + number.low) * number.unit.numerator / number.unit.denominator
+
+
+def number_column(number: Number, steps: Integers, wanted: pa.DataType | None = None) -> pa.Array:
+    """Return the values of a number, in the type `wanted` if they fit it; null where `steps` is below 0."""
+    values = number_values(number, steps)
+    if number.unit.denominator == 1:
+        return _cast(pa.array(values.astype(np.int64), mask=steps < 0), wanted)
+    return _cast(pa.array(values, mask=steps < 0), wanted)
 
 
 def _categories(attribute: Attribute, cells: Integers32) -> pa.Array:

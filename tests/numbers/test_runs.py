@@ -92,7 +92,8 @@ def test_report_rows_and_published_tables(release):
     assert 'id="numbers"' in page
     assert "mean-wait by b" in page
     rows = release.synthetic().compute()
-    assert list(rows.columns) == ["a", "b"]
+    assert list(rows.columns) == ["a", "b", "pay", "wait"]
+    assert "in standard errors of the released sums" in page
     done = CliRunner().invoke(main, ["publish", str(release.path), "--json"], catch_exceptions=False)
     assert done.exit_code == 0
     assert {"csv/004-sum-pay-a.csv", "csv/009-mean-wait-b.csv"} <= set(json.loads(done.stdout)["files"])

@@ -126,7 +126,8 @@ def check_memory(measurement_plan: MeasurementPlan, job: TableJob, engine: Engin
     """Raise PlanError if the largest attribute set fits neither the memory setting nor the smallest worker."""
     memory = counting_memory(measurement_plan, job)
     if job.synthesize is not None:
-        check_rows(job.synthesize, job.synthesize.rows, len(measurement_plan.domain), job.engine.bytes)
+        columns = len(measurement_plan.domain) + len(measurement_plan.workload.numbers)
+        check_rows(job.synthesize, job.synthesize.rows, columns, job.engine.bytes)
     _check_memory_setting(measurement_plan, memory, engine.workers)
     needed, what = max(_memory_needs(measurement_plan, job, memory, engine.workers))
     engine.check_worker_memory(needed, what)

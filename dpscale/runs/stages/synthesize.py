@@ -1,7 +1,8 @@
 """The synthesize stage: synthetic rows, which cost nothing and can be drawn repeatedly.
 
 It reads no record and no count. The driver fits the sampler once. Then each part of the table is a separate task. Its
-bytes depend on the sampler, the release id and the number of the part.
+bytes depend on the sampler, the release id and the number of the part. With numbers (`dpscale.runs.row_numbers`) and
+several parts, they also depend on the counts of all rows: a first pass draws, stores and counts the rows.
 """
 
 from __future__ import annotations
@@ -15,15 +16,27 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.arrow import arrow_csv, pa, pq
-from dpscale.base.numerics import Integers32
+from dpscale.base.numerics import Floats, Integers, Integers32
+from dpscale.domain.number import Number
 from dpscale.engine import Engine
 from dpscale.job.sections import SynthesizeTable
 from dpscale.privacy.streams import PublicStream
 from dpscale.runs.estimates import choose_sampler, estimates_of, low_order_tables, model_folder, open_sampler
+from dpscale.runs.row_numbers import (
+    COUNTS,
+    cells_file,
+    count_groups,
+    describe_numbers,
+    number_steps,
+    read_array,
+    row_sums,
+    write_array,
+    write_targets,
+)
 from dpscale.runs.stages.preflight import check_rows
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import listed, present, write_whole, writing
-from dpscale.synthesis.decode import column, table_of, type_of
+from dpscale.synthesis.decode import column, number_column, table_of, type_of
 from dpscale.synthesis.draw import PairwiseSampler, RowPart, RowSampler, attribute_sizes, split_rows
 from dpscale.synthesis.one_way_rounding import RuleRepair
 from dpscale.synthesis.quality import count_sampled_sets, distance_warning, distances_by_degree
@@ -35,11 +48,13 @@ class RowsWarning(UserWarning):
 
 INDEX = "_rows.json"  # readers of a folder skip names that begin with an underscore
 Counts = list[np.ndarray]
+Written = tuple[list[str], Counts, list[Floats]]  # files of a part, its counts, and its sums of numbers
 
 
 def perform(run: TableRun, engine: Engine) -> None:
     """Fit the sampler, draw every part and write the description."""
-    settings, folder, columns, memory = _settings(run), model_folder(run), len(run.domain), run.job.engine.bytes
+    settings, folder, memory = _settings(run), model_folder(run), run.job.engine.bytes
+    columns = len(run.domain) + len(run.workload.numbers)
     check_rows(settings, settings.rows, columns, memory)
     name, distances = choose_sampler(run, settings, engine.each("model"))
     _, sampler = open_sampler(str(run.path), str(folder), name)
@@ -47,19 +62,39 @@ def perform(run: TableRun, engine: Engine) -> None:
     check_rows(settings, rows, columns, memory)
     _clear(run.path / "synthetic")
     parts = split_rows(rows, settings.parts_of(rows))
+    targets = write_targets(run, sampler, folder) if run.workload.numbers else ()
+    if targets and len(parts) > 1 and not settings.weights:
+        _count_parts(engine, [(str(run.path), str(folder), name, part) for part in parts])
     written = engine.map(write_part, [(str(run.path), str(folder), name, settings, part) for part in parts], "rows")
     description = {"rows": rows, "parts": settings.parts_of(rows), "weights": settings.weights, "method": name,
                    "tried": distances}  # fmt: skip
+    if targets:
+        sums = [np.sum(own, axis=0) for own in zip(*(sums for *_, sums in written), strict=True)]
+        scale = 1.0 if settings.weights else rows / sampler.total
+        description["numbers"] = describe_numbers(run, targets, sums, scale)
     _write_description(run, sampler, description, written)
 
 
-def _write_description(
-    run: TableRun, sampler: RowSampler, description: dict[str, Any], written: list[tuple[list[str], Counts]]
-) -> None:
+def _count_parts(engine: Engine, parts: list[tuple[Any, ...]]) -> None:
+    """Draw the rows of all parts, store them for `write_part`, and count them by the groups of numbers."""
+    _, folder, *_ = parts[0]
+    counts = engine.reduce(count_part, parts, 1, "rows")
+    engine.map(write_array, [(Path(folder) / COUNTS, counts[0])], "groups")
+
+
+def count_part(path: str, folder: str, name: str, part: RowPart) -> list[Integers]:
+    """Draw the rows of a part and store their cells; return their counts."""
+    run, sampler = open_sampler(path, folder, name)
+    rows = drawn_rows(run, sampler, part)
+    write_array(cells_file(Path(folder), name, part), rows)
+    return [count_groups(Path(folder), rows, sampler)]
+
+
+def _write_description(run: TableRun, sampler: RowSampler, description: dict[str, Any], written: list[Written]) -> None:
     """Write the description of the rows and their distance from the estimates."""
-    counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts in written), strict=True)]
+    counts = [np.sum(own, axis=0) for own in zip(*(counts for _, counts, _ in written), strict=True)]
     content = description | {
-        "files": [file for files, _ in written for file in files],
+        "files": [file for files, *_ in written for file in files],
         "total": sampler.total,
         "pairs": {"held": sampler.matched_pairs, "of": comb(len(sampler.names), 2)},
         "apart": distances_by_degree(counts, sampler.names, attribute_sizes(sampler), estimates_of(run).marginal),
@@ -90,23 +125,29 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink()
 
 
-def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> tuple[list[str], Counts]:
-    """Draw a part and write its files; return their names and the part's counts over some sets.
+def write_part(path: str, folder: str, name: str, settings: SynthesizeTable, part: RowPart) -> Written:
+    """Draw a part and write its files; return their names, the part's counts over some sets, and its sums of numbers.
 
     `settings` is an argument because a process with an open run may have older settings.
     """
     run, sampler = open_sampler(path, folder, name)
-    rows = drawn_rows(run, sampler, part)
+    stored = cells_file(Path(folder), name, part)
+    rows = read_array(stored) if present(stored) else drawn_rows(run, sampler, part)
     weights = sampler.weights(rows, part) if settings.weights and isinstance(sampler, PairwiseSampler) else None
+    numbers = number_steps(run, Path(folder), sampler, rows, part, weights) if run.workload.numbers else {}
     files, start = [], 0
     for file in part.each:
         inside = slice(start, start + file.count)
         stream = PublicStream(run.manifest["release"], "values", file.rows, file.parts, file.number)
-        table = _decoded(run, sampler, rows[inside], None if weights is None else weights[inside], stream)
+        steps = {number: own[inside] for number, own in numbers.items()}
+        table = _decoded(run, sampler, rows[inside], steps, None if weights is None else weights[inside], stream)
         files.append(f"part-{file.number:05d}.{settings.format}")
         _write(run.path / "synthetic" / files[-1], table)
         start += file.count
-    return files, count_sampled_sets(rows, attribute_sizes(sampler), weights)
+    sums = row_sums(run, Path(folder), sampler, rows, numbers, weights) if numbers else []
+    if present(stored):
+        stored.unlink()
+    return files, count_sampled_sets(rows, attribute_sizes(sampler), weights), sums
 
 
 def drawn_rows(run: TableRun, sampler: RowSampler, part: RowPart) -> Integers32:
@@ -119,15 +160,26 @@ def drawn_rows(run: TableRun, sampler: RowSampler, part: RowPart) -> Integers32:
 
 
 def _decoded(
-    run: TableRun, sampler: RowSampler, cells: Integers32, weights: np.ndarray | None, stream: PublicStream
+    run: TableRun,
+    sampler: RowSampler,
+    cells: Integers32,
+    numbers: dict[str, Integers],
+    weights: np.ndarray | None,
+    stream: PublicStream,
 ) -> pa.Table:
     """Return the columns in the order and with the types of the input."""
     names, types = sampler.names, run.manifest.get("columns") or {}
-    ordered = [name for name in types if name in names] + [name for name in names if name not in types]
-    values = {
-        name: column(run.domain[name], cells[:, names.index(name)], stream, type_of(types.get(name, "")))
-        for name in ordered
-    }
+    every = (*names, *numbers)
+    ordered = [name for name in types if name in every] + [name for name in every if name not in types]
+    values = {}
+    for name in ordered:
+        wanted, attribute = type_of(types.get(name, "")), run.domain[name]
+        if isinstance(attribute, Number):
+            values[name] = number_column(attribute, numbers[name], wanted)
+        else:  # columns of one input column have the same value
+            alike = [one for one in run.domain.numbers if one.name in numbers and one.column == attribute.column]
+            same = [(one, numbers[one.name]) for one in alike]
+            values[name] = column(attribute, cells[:, names.index(name)], stream, wanted, same)
     if weights is not None:
         values["weight" if "weight" not in values else "weight_"] = pa.array(weights)
     return table_of(values)

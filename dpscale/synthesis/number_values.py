@@ -1,0 +1,289 @@
+"""Values of numbers in synthetic rows, with the released sums by group.
+
+Values are drawn from one distribution on the range with the released mean: the one of largest entropy (a truncated
+exponential), or with a released variance a beta distribution. Then they are raked: for each set of attributes, largest
+first, a value u of a row becomes u f/(1 − u + u f), with one f > 0 for each group, by a Newton step towards the
+released sum. This is a logistic tilt: values stay inside their range, and small values are scaled. With variances the
+distances from the mean of a group are scaled too. At the end values are rounded to the grid, up or down, so that the
+sums of groups change by less than a step or two. Rows of a part match the part's share of each sum.
+
+Nulls are drawn in the same way, as values 0 and 1 whose sums are the released numbers of records with a value.
+
+Functions of many rows use exact arithmetic operations of IEEE 754 only, or round: the last bits of another machine's
+exponential do not change rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import betaincinv
+
+from dpscale.base.numerics import Flags, Floats, Integers, Integers32
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.number import Number
+from dpscale.privacy.streams import PublicStream
+from dpscale.synthesis.number_targets import GroupTargets, NumberTargets
+
+SWEEPS, SPREADS, CLOSE = 40, 30, 1e-7
+MOST_TILT, MOST_SPREAD = 2.0, 2.0  # of a step: the logarithm of f, and the factor of distances from the mean
+UNIT = 2.0**40
+EDGE = 2.0**-30  # distance of values from the ends of their range during raking
+MOST_RATE = 1e7  # of the exponential distribution
+CONCENTRATIONS = 0.05, 1e6  # of the beta distribution
+NUMERIC = ("bins", "integer", "coded")
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroups:
+    """Rows of a part, and the share of the table's records that they represent.
+
+    Attributes
+    ----------
+    cells : ndarray of int32, shape (n, d)
+    names : attributes of the columns of `cells`.
+    weights : ndarray, shape (n,)
+        Number of records that a row represents, or 1.
+    scale : float
+        Weight of all rows of the table for each record of the data.
+    totals : list of ndarray, or None
+        Number of rows of the whole table in each group of each set, largest set first; None if the part is the table.
+    """
+
+    cells: Integers32
+    names: Sequence[str]
+    weights: Floats
+    scale: float
+    totals: Sequence[Integers] | None = None
+
+    def select(self, chosen: Flags) -> RowGroups:
+        """Return some of the rows."""
+        return RowGroups(self.cells[chosen], self.names, self.weights[chosen], self.scale, self.totals)
+
+    def present(self, one: GroupTargets) -> Floats:
+        """Return the weight of the rows in each group of a set."""
+        return np.asarray(np.bincount(one.index(self.cells, self.names), self.weights, len(one.known)), np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Ranges of rows as shares of the number's range, shape (n,); a row with `span` 0 has the value `low`."""
+
+    low: Floats
+    span: Floats
+
+    def values(self, shares: Floats) -> Floats:
+        return np.asarray(self.low + self.span * shares)
+
+    def select(self, chosen: Flags) -> Ranges:
+        return Ranges(self.low[chosen], self.span[chosen])
+
+
+def draw_steps(
+    number: Number, targets: NumberTargets, rows: RowGroups, attributes: Sequence[Attribute], stream: PublicStream
+) -> Integers:
+    """Return the value of every row in steps from the low end of the number; -1 for null.
+
+    Parameters
+    ----------
+    number : Number
+    targets : NumberTargets
+    rows : RowGroups
+    attributes : sequence of Attribute
+        Attributes of the rows that are read from the number's column: their cells restrict the value, and tell nulls.
+    stream : PublicStream
+    """
+    first, last = _restrict(number, rows, attributes)
+    order = np.lexsort((stream.uniforms(len(rows.cells)), *_indices(targets, rows)))
+    known = last >= first
+    if number.nulls == "skip" and not attributes:
+        known = _draw_known(targets, rows, order, stream)
+    steps = np.full(len(rows.cells), -1, np.int64)
+    ranges = Ranges(first / number.steps, (last - first) / number.steps).select(known)
+    chosen, own = rows.select(known), order[known[order]]
+    own = (np.cumsum(known) - 1)[own]
+    shares = _start(targets.sets[-1], ranges, own, stream)
+    sums = [_part_sums(one, chosen, totals, number.low / number.steps) for one, totals in _with_totals(targets, rows)]
+    shares = _rake(shares, ranges, chosen, targets.sets, sums)
+    exact = np.clip(ranges.values(shares) * number.steps, first[known], last[known])
+    steps[known] = np.clip(_round_in_order(exact, own, stream), first[known], last[known])
+    return steps
+
+
+def _indices(targets: NumberTargets, rows: RowGroups) -> list[Integers]:
+    """Return the groups of the largest two sets, the largest last."""
+    return [one.index(rows.cells, rows.names) for one in reversed(targets.sets[:2])]
+
+
+def _with_totals(targets: NumberTargets, rows: RowGroups) -> list[tuple[GroupTargets, Integers | None]]:
+    totals = [None] * len(targets.sets) if rows.totals is None else rows.totals
+    return list(zip(targets.sets, totals, strict=True))
+
+
+def _draw_known(targets: NumberTargets, rows: RowGroups, order: Integers, stream: PublicStream) -> Flags:
+    """Return which rows have a value, with the released number of them in each group that has rows beyond the noise."""
+    aims = list[Floats]()
+    for one, totals in _with_totals(targets, rows):
+        present, aim = rows.present(one), one.known * rows.scale
+        if totals is not None:
+            aim = np.divide(aim * present, totals, out=np.zeros(len(aim)), where=totals > 0)
+        seen = present > one.width * one.known_errors * rows.scale
+        aims.append(np.where(seen, np.clip(aim, 0, present), np.nan))
+    count = len(rows.cells)
+    start, ranges = np.full(count, 0.5), Ranges(np.zeros(count), np.ones(count))
+    shares = _rake(start, ranges, rows, targets.sets, aims, spreads=False)
+    return _round_in_order(shares, order, stream) > 0
+
+
+def _part_sums(one: GroupTargets, rows: RowGroups, totals: Integers | None, low: float) -> Floats:
+    """Return the sums of the part's rows in the groups of a set; nan for groups that are not visible.
+
+    With the low end L of the range, the sum of the column is Σ (L + u). If a group has more or fewer rows than released
+    records, Σ u makes up for L times the difference, up to one standard error of the sum: means stay near their
+    estimates even if L is far from 0.
+    """
+    present, records = rows.present(one), one.known * rows.scale
+    share = np.ones(len(present))
+    if totals is not None:
+        whole = np.minimum(np.maximum(records, 1e-9), totals)
+        share = np.divide(present, whole, out=np.zeros(len(present)), where=whole > 0)
+    most = one.value_errors * rows.scale * share
+    offset = np.clip(low * (records * share - present), -most, most)
+    sums = one.sums * rows.scale * share + offset
+    return np.where(one.visible & (present > 0), np.clip(sums, 0, present), np.nan)
+
+
+def _restrict(number: Number, rows: RowGroups, attributes: Sequence[Attribute]) -> tuple[Integers, Integers]:
+    """Return the first and the last step of each row; the last is before the first for null."""
+    first, last = np.zeros(len(rows.cells), np.int64), np.full(len(rows.cells), number.steps)
+    for attribute in attributes:
+        cells = rows.cells[:, list(rows.names).index(attribute.name)]
+        low, high = _cell_steps(number, attribute)
+        both = np.maximum(first, low[cells]), np.minimum(last, high[cells])
+        null = (high < low)[cells]
+        fits = (both[0] <= both[1]) & ~null
+        first, last = np.where(fits, both[0], first), np.where(fits, both[1], last)
+        first, last = np.where(null, 1, first), np.where(null, 0, last)
+    return first, last
+
+
+def _cell_steps(number: Number, attribute: Attribute) -> tuple[Integers, Integers]:
+    """Return the first and the last step of the values in each cell of an attribute of the same column."""
+    low, high = np.zeros(attribute.size, np.int64), np.full(attribute.size, number.steps)
+    if attribute.null_cell >= 0 and number.null_code > number.steps:
+        low[attribute.null_cell], high[attribute.null_cell] = 1, 0
+    elif attribute.null_cell >= 0 and number.null_code >= 0:
+        low[attribute.null_cell] = high[attribute.null_cell] = number.null_code
+    if attribute.kind not in NUMERIC or attribute.values or attribute.groups:
+        return low, high
+    ends = np.array([_ends(attribute, cell) for cell in range(attribute.listed)]) / float(number.unit) - number.low
+    first, beyond = np.ceil(ends[:, 0]), np.ceil(ends[:, 1])
+    middle = np.rint(ends.mean(axis=1))
+    empty = beyond <= first
+    first, last = np.where(empty, middle, first), np.where(empty, middle, beyond - 1)
+    low[: attribute.listed], high[: attribute.listed] = (np.clip(one, 0, number.steps) for one in (first, last))
+    if attribute.outside == "clip":
+        low[0], high[attribute.listed - 1] = 0, number.steps
+    return low, high
+
+
+def _ends(attribute: Attribute, cell: int) -> tuple[float, float]:
+    """Return the lower end and the excluded upper end of the values of a cell."""
+    if attribute.kind == "bins":
+        return attribute.edges[cell], attribute.edges[cell + 1]
+    value = attribute.low + attribute.step * cell
+    half = attribute.step / 2 if attribute.step > 1 else 0.0
+    return value - half, value + half
+
+
+def _start(whole: GroupTargets, ranges: Ranges, order: Integers, stream: PublicStream) -> Floats:
+    """Return values inside their ranges, before raking; evenly spread quantiles within groups of `order`."""
+    places = np.empty(len(order))
+    places[order] = _spread_out(len(order), stream)
+    mean = float(np.clip(whole.means[0], 2 / MOST_RATE, 1 - 2 / MOST_RATE)) if whole.visible[0] else 0.5
+    variance = float(whole.variances[0])
+    if np.isnan(variance):
+        found = _exponential(mean, places)
+    else:
+        concentration = float(np.clip(mean * (1 - mean) / max(variance, 1e-12) - 1, *CONCENTRATIONS))
+        found = betaincinv(mean * concentration, (1 - mean) * concentration, places)
+    shares = np.where(ranges.span < 1, places, found)
+    return np.asarray(np.clip(np.rint(shares * UNIT) / UNIT, EDGE, 1 - EDGE))
+
+
+def _spread_out(count: int, stream: PublicStream) -> Floats:
+    """Return numbers in 0 … 1 of which any consecutive ones are evenly spread: a golden-ratio sequence."""
+    return np.asarray((stream.uniforms(1)[0] + np.arange(count) * ((5**0.5 - 1) / 2)) % 1.0)
+
+
+def _exponential(mean: float, places: Floats) -> Floats:
+    """Return quantiles of the distribution on 0 … 1 of largest entropy with a mean, a truncated exponential."""
+    if mean > 0.5:
+        return 1 - _exponential(1 - mean, 1 - places)
+    if mean > 0.5 - 1e-6:
+        return places
+    rate = float(brentq(lambda own: _exponential_mean(own) - mean, -MOST_RATE, -1e-6))
+    return np.asarray(np.log1p(places * np.expm1(rate)) / rate)
+
+
+def _exponential_mean(rate: float) -> float:
+    """Return the mean of the density ∝ exp(rate · u) on 0 … 1, for a rate below 0."""
+    return 0.5 + rate / 12 if rate > -1e-3 else float(-1 / np.expm1(-rate) - 1 / rate) if rate > -50 else -1 / rate
+
+
+def _rake(
+    shares: Floats, ranges: Ranges, rows: RowGroups, sets: Sequence[GroupTargets], sums: Sequence[Floats],
+    spreads: bool = True,
+) -> Floats:  # fmt: skip
+    """Return the values of rows, as shares of their ranges, with the sums of each set as nearly as possible."""
+    if not len(shares):
+        return shares
+    spreads = spreads and any(one.squares.size for one in sets)
+    for sweep in range(SWEEPS):
+        change = 0.0
+        for one, aims in zip(sets, sums, strict=True):
+            index = one.index(rows.cells, rows.names)
+            if spreads and one.squares.size and sweep < SPREADS:  # sums come last
+                shares = _spread(shares, ranges, rows.weights, index, one.variances)
+            shares, own = _tilt(shares, ranges, rows.weights, index, aims)
+            change = max(change, own)
+        if change < CLOSE and not (spreads and sweep < SPREADS):
+            break
+    return shares
+
+
+def _tilt(shares: Floats, ranges: Ranges, weights: Floats, index: Integers, aims: Floats) -> tuple[Floats, float]:
+    """Return values after a step towards the sums of groups, and the largest logarithm of a factor."""
+    present = np.bincount(index, weights * ranges.values(shares), len(aims))
+    slope = np.bincount(index, weights * ranges.span * shares * (1 - shares), len(aims))
+    steps = np.divide(aims - present, slope, out=np.zeros(len(aims)), where=np.isfinite(aims) & (slope > 0))
+    steps = np.clip(steps, -MOST_TILT, MOST_TILT)
+    factors = (np.rint(np.exp(steps) * UNIT) / UNIT)[index]
+    tilted = shares * factors / (1 - shares + shares * factors)
+    return np.asarray(np.clip(tilted, EDGE, 1 - EDGE)), float(np.abs(steps).max(initial=0))
+
+
+def _spread(shares: Floats, ranges: Ranges, weights: Floats, index: Integers, variances: Floats) -> Floats:
+    """Return values whose distances from the mean of their group are scaled towards a variance."""
+    values, size = ranges.values(shares), len(variances)
+    count = np.maximum(np.bincount(index, weights, size), 1e-300)
+    means = np.bincount(index, weights * values, size) / count
+    own = np.bincount(index, weights * (values - means[index]) ** 2, size) / count
+    ratio = np.divide(variances, own, out=np.ones(size), where=np.isfinite(variances) & (own > 1e-15))
+    factors = np.sqrt(np.clip(ratio, MOST_SPREAD**-2, MOST_SPREAD**2))[index]
+    moved = means[index] + factors * (values - means[index])
+    inside = np.divide(moved - ranges.low, ranges.span, out=shares.copy(), where=ranges.span > 0)
+    return np.asarray(np.clip(inside, EDGE, 1 - EDGE))
+
+
+def _round_in_order(values: Floats, order: Integers, stream: PublicStream) -> Integers:
+    """Return values ≥ 0 rounded down or up, so that sums of consecutive ones in `order` change by less than 1."""
+    base = np.floor(values + EDGE)
+    parts = np.maximum(values - base, 0.0)[order]
+    ends = np.floor(np.cumsum(parts) + stream.uniforms(1)[0] + EDGE)
+    rounded = base.astype(np.int64)
+    rounded[order] += np.diff(ends, prepend=0.0).astype(np.int64)
+    return rounded
