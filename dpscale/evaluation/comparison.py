@@ -26,6 +26,7 @@ from dpscale.engine.schedulers import Progress, silent
 from dpscale.evaluation.inputs import ComparedTable, names_of, open_data, open_rows, sample
 from dpscale.evaluation.marginals import choose_sets, score_all, summarise_by_degree, summarise_dependence
 from dpscale.evaluation.models import MOST, Curve, Target, check_learner, propensity, target_of, usefulness
+from dpscale.evaluation.number_sums import choose_number_sets, compare_numbers, number_plot
 from dpscale.runs.directory import now
 from dpscale.runs.manifest import MANIFEST
 from dpscale.runs.table import TableRun
@@ -238,7 +239,7 @@ def compare(
     rows = open_rows(run)
     names = names_of(rows)
     paths = [str(one) for one in (data if isinstance(data, list | tuple) else [data])]
-    records = discreetly("comparing", open_data, run, paths, names)
+    records = discreetly("comparing", open_data, run, paths, [*names, *(one.name for one in rows.domain.numbers)])
     predicted = target_of([run.domain[name] for name in names], target)
     with output_folder(out, run.path) as folder:
         engine = resolve(scheduler=scheduler or run.job.engine.scheduler, progress=progress)
@@ -261,11 +262,17 @@ def _contents(
     dependence = summarise_dependence(
         [(one.attributes, *one.dependence) for one in distances if len(one.attributes) == 2]
     )
+    names, memory = names_of(rows), run.job.engine.bytes
+    chosen = choose_number_sets(run.workload, rows, names, memory)
+    numbers = compare_numbers(engine, chosen, data, rows, names, run.manifest["release"])
     results, curves = _evaluate_models(run, engine, data, rows, target)
     for side in (data, rows):
         side.check_unchanged()
     content = {**_describe(run, data, rows), "marginals": marginals, "dependence": dependence, **results}
-    page = render({"c": content, "job": run.job, **plots(marginals, dependence, curves)}, "dpscale.evaluation", PAGE)
+    if numbers:
+        content["numbers"] = numbers
+    drawn = plots(marginals, dependence, curves) | {"number_plot": number_plot(numbers)}
+    page = render({"c": content, "job": run.job, **drawn}, "dpscale.evaluation", PAGE)
     return {PAGE: page, FIGURES: json.dumps(_finite(content), indent=1, ensure_ascii=False) + "\n"}
 
 

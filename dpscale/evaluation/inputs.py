@@ -79,7 +79,7 @@ def open_rows(run: TableRun) -> ComparedTable:
 
 
 def open_data(run: TableRun, paths: Sequence[str], names: Sequence[str]) -> ComparedTable:
-    """Return the data opened by the run's reader.
+    """Return the data opened by the run's reader; `names` are the attributes and numbers of the rows.
 
     Raises DataError if a file is unreadable or lacks a column of the rows.
     """
@@ -93,11 +93,14 @@ def open_data(run: TableRun, paths: Sequence[str], names: Sequence[str]) -> Comp
 
 
 def _open_table(label: str, paths: Sequence[Any], run: TableRun, origin: Origin) -> ComparedTable:
-    is_rows = label == "rows"
+    is_rows, files = label == "rows", [str(path) for path in paths]
     numbers = [one for one in run.domain.numbers if one.name in run.workload.numbers]  # their values may drop rows
     attributes = run.domain.attributes
     domain = Domain([row_attribute(one) for one in attributes] if is_rows else [*attributes, *numbers])
-    table = origin.table([str(path) for path in paths], domain)
+    table = origin.table(files, domain)
+    if is_rows and (present := [one for one in numbers if one.name in table.partitions[0].types()]):
+        # rows of older versions have no numbers; values of rows are in their range, and null only if nulls are skipped
+        table = origin.table(files, Domain([*domain.attributes, *(replace(one, source="") for one in present)]))
     return ComparedTable(label, table, stamps(table))
 
 
