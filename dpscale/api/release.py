@@ -315,7 +315,8 @@ class Release(ReleaseStatistics):
         Returns
         -------
         dask.dataframe.DataFrame, or dict of str to dask.dataframe.DataFrame
-            For a job of several tables the rows of every table and pair table, by name.
+            With a column for each attribute and each number of the workload. For a job of several tables the rows of
+            every table and pair table, by name.
 
         Raises
         ------

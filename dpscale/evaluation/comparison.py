@@ -220,7 +220,7 @@ def compare(
     ----------
     run_dir : str or Path
     data : str or Path, or sequence of these
-        A file, a folder or a glob, as in a job.
+        A file, a folder or a glob, as in a job, with the columns of the rows.
     out : str or Path
         A new or empty folder outside every run directory.
     target : str, optional
