@@ -139,7 +139,7 @@ def number_steps(
         counts = iter(np.split(read_array(folder / COUNTS), ends[:-1]))
     for place, targets in enumerate(numbers):
         totals = None if counts is None else list(islice(counts, len(targets.sets)))
-        groups = RowGroups(rows, sampler.names, own, scale, totals)
+        groups = RowGroups(np.ascontiguousarray(rows, np.int32), sampler.names, own, scale, totals)
         stream = PublicStream(run.manifest["release"], "numbers", place, *part.key)
         number = number_named(run.domain, targets.name, "synthesize")
         same = [run.domain[one] for one in sampler.names if run.domain[one].column == number.column]

@@ -1,4 +1,4 @@
-"""Compiled loops that draw cells inside groups and polish triples, as in `reconstruction.pairwise.loops`."""
+"""Compiled loops that draw cells inside groups, polish triples, and rake the values of numbers by group."""
 
 from __future__ import annotations
 
@@ -118,3 +118,48 @@ def weigh_triples(
                     weights[by_i + (2 * (b * nk + c) + 1) * ni + a] = slope
                     weights[by_j + (2 * (a * nk + c) + 1) * nj + b] = slope
                     weights[by_k + (2 * (a * nj + b) + 1) * nk + c] = slope
+
+
+@compiled(
+    "void(int32[:, ::1], int64[::1], int64[::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[::1],"
+    " float64[::1])"
+)
+def sum_values(
+    cells: Integers32,
+    columns: Integers,
+    strides: Integers,
+    shares: Floats,
+    low: Floats,
+    span: Floats,
+    weights: Floats,
+    present: Floats,
+    slopes: Floats,
+) -> None:
+    """Add the values low + span · u of rows to their groups, and their derivatives under a logistic tilt.
+
+    Parameters
+    ----------
+    columns, strides : ndarray of int64
+        The group of a row is Σ cells[row, column] · stride.
+    """
+    for r in range(len(shares)):
+        at = 0
+        for t in range(len(columns)):
+            at += cells[r, columns[t]] * strides[t]
+        present[at] += weights[r] * (low[r] + span[r] * shares[r])
+        slopes[at] += weights[r] * span[r] * shares[r] * (1 - shares[r])
+
+
+@compiled("void(int32[:, ::1], int64[::1], int64[::1], float64[::1], float64, float64[::1])")
+def tilt_values(
+    cells: Integers32, columns: Integers, strides: Integers, factors: Floats, edge: float, shares: Floats
+) -> None:
+    """Replace each u by u f/(1 − u + u f) with the factor f of its group, inside edge … 1 − edge."""
+    for r in range(len(shares)):
+        at = 0
+        for t in range(len(columns)):
+            at += cells[r, columns[t]] * strides[t]
+        factor = factors[at]
+        if factor != 1:
+            moved = shares[r] * factor / (1 - shares[r] + shares[r] * factor)
+            shares[r] = min(max(moved, edge), 1 - edge)

@@ -68,12 +68,16 @@ class GroupTargets:
     def _ratio(self, sums: Floats) -> Floats:
         return np.divide(sums, self.known, out=np.full(len(sums), np.nan), where=self.visible)
 
+    def layout(self, names: Sequence[str]) -> tuple[Integers, Integers]:
+        """Return the columns of the attributes among `names` and their strides: a row's group is Σ cell · stride."""
+        columns = np.array([list(names).index(name) for name in self.names], np.int64)
+        strides = np.array([np.prod(self.sizes[at + 1 :], dtype=np.int64) for at in range(len(self.sizes))], np.int64)
+        return columns, strides
+
     def index(self, cells: Integers32, names: Sequence[str]) -> Integers:
         """Return the group of each row, shape (n,); `names` are the columns of `cells`."""
-        at = np.zeros(len(cells), np.int64)
-        for name, size in zip(self.names, self.sizes, strict=True):
-            at = at * size + cells[:, list(names).index(name)]
-        return at
+        columns, strides = self.layout(names)
+        return np.asarray(cells[:, columns] @ strides, np.int64)
 
 
 @dataclass(frozen=True, eq=False)

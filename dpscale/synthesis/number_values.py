@@ -26,9 +26,10 @@ from dpscale.base.numerics import Flags, Floats, Integers, Integers32
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.number import Number
 from dpscale.privacy.streams import PublicStream
+from dpscale.synthesis import loops
 from dpscale.synthesis.number_targets import GroupTargets, NumberTargets
 
-SWEEPS, SPREADS, CLOSE = 40, 30, 1e-7
+SWEEPS, SPREADS, CLOSE = 24, 16, 1e-7
 MOST_TILT, MOST_SPREAD = 2.0, 2.0  # of a step: the logarithm of f, and the factor of distances from the mean
 UNIT = 2.0**40
 EDGE = 2.0**-30  # distance of values from the ends of their range during raking
@@ -61,7 +62,9 @@ class RowGroups:
 
     def select(self, chosen: Flags) -> RowGroups:
         """Return some of the rows."""
-        return RowGroups(self.cells[chosen], self.names, self.weights[chosen], self.scale, self.totals)
+        return RowGroups(
+            np.ascontiguousarray(self.cells[chosen]), self.names, self.weights[chosen], self.scale, self.totals
+        )
 
     def present(self, one: GroupTargets) -> Floats:
         """Return the weight of the rows in each group of a set."""
@@ -242,28 +245,27 @@ def _rake(
     if not len(shares):
         return shares
     spreads = spreads and any(one.squares.size for one in sets)
+    shares = shares.copy()
     for sweep in range(SWEEPS):
         change = 0.0
         for one, aims in zip(sets, sums, strict=True):
-            index = one.index(rows.cells, rows.names)
             if spreads and one.squares.size and sweep < SPREADS:  # sums come last
-                shares = _spread(shares, ranges, rows.weights, index, one.variances)
-            shares, own = _tilt(shares, ranges, rows.weights, index, aims)
-            change = max(change, own)
+                shares = _spread(shares, ranges, rows.weights, one.index(rows.cells, rows.names), one.variances)
+            change = max(change, _tilt(shares, ranges, rows, one, aims))
         if change < CLOSE and not (spreads and sweep < SPREADS):
             break
     return shares
 
 
-def _tilt(shares: Floats, ranges: Ranges, weights: Floats, index: Integers, aims: Floats) -> tuple[Floats, float]:
-    """Return values after a step towards the sums of groups, and the largest logarithm of a factor."""
-    present = np.bincount(index, weights * ranges.values(shares), len(aims))
-    slope = np.bincount(index, weights * ranges.span * shares * (1 - shares), len(aims))
-    steps = np.divide(aims - present, slope, out=np.zeros(len(aims)), where=np.isfinite(aims) & (slope > 0))
+def _tilt(shares: Floats, ranges: Ranges, rows: RowGroups, one: GroupTargets, aims: Floats) -> float:
+    """Move values, in place, by a step towards the sums of groups; return the largest logarithm of a factor."""
+    columns, strides = one.layout(rows.names)
+    present, slopes = np.zeros(len(aims)), np.zeros(len(aims))
+    loops.sum_values(rows.cells, columns, strides, shares, ranges.low, ranges.span, rows.weights, present, slopes)
+    steps = np.divide(aims - present, slopes, out=np.zeros(len(aims)), where=np.isfinite(aims) & (slopes > 0))
     steps = np.clip(steps, -MOST_TILT, MOST_TILT)
-    factors = (np.rint(np.exp(steps) * UNIT) / UNIT)[index]
-    tilted = shares * factors / (1 - shares + shares * factors)
-    return np.asarray(np.clip(tilted, EDGE, 1 - EDGE)), float(np.abs(steps).max(initial=0))
+    loops.tilt_values(rows.cells, columns, strides, np.rint(np.exp(steps) * UNIT) / UNIT, EDGE, shares)
+    return float(np.abs(steps).max(initial=0))
 
 
 def _spread(shares: Floats, ranges: Ranges, weights: Floats, index: Integers, variances: Floats) -> Floats:
