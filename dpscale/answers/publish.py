@@ -20,6 +20,7 @@ from dpscale.answers.published_numbers import (
     STATISTIC,
     UNRELIABLE,
     NumberTable,
+    codebook_rows,
     column_notes,
     flag_values,
     number_tables,
@@ -83,7 +84,8 @@ def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
 def _listed(answered: Answered, requested: Sequence[AttributeSet]) -> Iterator[tuple[str, pa.Table]]:
     """Yield the queries that are listed by predicates over the sets: counts as non-negative integers."""
     for part, names, table in answered.listed(0.95):
-        if names and names not in requested:
+        by = tuple(name for name in names if name not in part.domain.number_names)
+        if by and by not in requested:
             continue
         values = table["estimate"].to_numpy()
         values = np.maximum(np.rint(values), 0).astype(np.int64) if part.are_counts else np.round(values, 2)
@@ -205,12 +207,9 @@ def codebook(domain: Domain, published: Published) -> pa.Table:
     """Return an Arrow table of every published attribute: kind, cells and labels; and the ranges of numbers."""
     sets = [*published.tables, *(one.by for one in published.numbers)]
     names = [name for name in domain.names if any(name in own for own in sets)]
-    rows: list[tuple[str, str, int | None, str]]
     rows = [(name, domain[name].kind, cell, label) for name in names for cell, label in enumerate(texts(domain[name]))]
-    for number in dict.fromkeys(one.number for one in published.numbers):
-        (low, high), step = number.ends, float(number.unit)
-        rows.append((number.name, "number", None, f"from {low:g} to {high:g} in steps of {step:g}"))
-    return pa.Table.from_pylist([dict(zip(("attribute", "kind", "cell", "label"), row, strict=True)) for row in rows])
+    every = [*rows, *codebook_rows(published.numbers)]
+    return pa.Table.from_pylist([dict(zip(("attribute", "kind", "cell", "label"), row, strict=True)) for row in every])
 
 
 def readme(published: Published, release: str, limit: float, files: Mapping[str, AttributeSet]) -> str:

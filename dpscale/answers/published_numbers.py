@@ -163,6 +163,15 @@ def flag_values(one: NumberTable, limit: float) -> pa.Table:
     return table.replace_schema_metadata({STATISTIC: one.description})
 
 
+def codebook_rows(tables: Sequence[NumberTable]) -> list[tuple[str, str, None, str]]:
+    """Return the rows of the codebook: name, kind, no cell, and the range and step of each number."""
+    rows = list[tuple[str, str, None, str]]()
+    for number in dict.fromkeys(one.number for one in tables):
+        low, high = number.ends
+        rows.append((number.name, "number", None, f"from {low:g} to {high:g} in steps of {float(number.unit):g}"))
+    return rows
+
+
 def column_notes(limit: float) -> list[str]:
     """Return the lines that describe tables of statistics of numbers."""
     return [

@@ -133,3 +133,14 @@ def test_a_total_alone_is_published(tmp_path):
     release = dp.run(job, run_dir=tmp_path / "run")
     publish(release, tmp_path / "out")
     assert read(tmp_path / "out", "sum-pay")["value"][0] == pytest.approx(release.sum("pay").estimate, rel=1e-3)
+
+
+def test_listed_sums_are_published_with_the_set_of_their_attributes(tmp_path):
+    predicates = {"a": ["a >= 2", "a = 0"], "pay": "sum"}
+    workload = [{"family": "marginal", "degree": 1}, {"family": "product", "predicates": predicates}]
+    release = dp.run(write_job(tmp_path, workload), run_dir=tmp_path / "run")
+    publish(release, tmp_path / "out")
+    found = read(tmp_path / "out", "product-a-pay")
+    assert found["a"].tolist() == ["a >= 2", "a = 0"]
+    exact = exact_sums(make_frame(), ["a"], "pay", NUMBERS["pay"])
+    assert (np.abs(found["value"] - [exact[2:].sum(), exact[0]]) < 5 * found["std_error"]).all()
