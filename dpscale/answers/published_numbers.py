@@ -58,7 +58,10 @@ class NumberTable:
     def description(self) -> str:
         """Title, unit and range in one phrase."""
         low, high = self.number.ends
-        return f"{self.title}, in units of {self.unit}; values are clipped to {low:g} … {high:g}"
+        clipped = f"values are clipped to {low:g} … {high:g}"
+        if self.number.per_unit:
+            clipped = f"absolute values of a privacy unit are clipped to a sum of {high:g}"
+        return f"{self.title}, in units of {self.unit}; {clipped}"
 
 
 def number_tables(

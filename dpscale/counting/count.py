@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.error_redaction import discreetly
-from dpscale.base.errors import DataError, RefusedValue
+from dpscale.base.errors import DataError, DomainError, RefusedValue
 from dpscale.base.numerics import AttributeSet, Flags, Integers, LazyModule, NDArray
 from dpscale.counting.cover import guess_rows, plan_cover
 from dpscale.counting.program import Program, Steps
 from dpscale.counting.sums import SumCounter
-from dpscale.domain import Domain, check_parts
+from dpscale.domain import MOST_PARTS, Domain
 from dpscale.records.encode import Codes, code_type, encode
 from dpscale.records.judging import refused_of, worst_of
 from dpscale.records.table import Partition, Table
@@ -288,10 +288,21 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
         table.domain.ordered(names)
     asked = [tuple(names) for names in sets]
     for names in asked:
-        check_parts(table.domain, names)
+        _check_parts(table.domain, names)
     layout = Layout(table.domain, tuple(dict.fromkeys(table.domain.ordered(names) for names in asked)))
     by_set = discreetly("counting", _by_set, layout, table)
     return {names: _in_order(by_set[table.domain.ordered(names)], table.domain, names) for names in asked}
+
+
+def _check_parts(domain: Domain, names: Sequence[str]) -> None:
+    """Raise DomainError for a set of several numbers with too fine parts, or of several bounded totals."""
+    if (parts := domain.denominator(names)) > MOST_PARTS:
+        numbers = ", ".join(name for name in names if name in domain.number_names)
+        raise DomainError("numbers", f"{numbers} in one table, with {parts:,} parts of a record",
+                          f"at most {MOST_PARTS:,}", "use larger steps, or separate tables")  # fmt: skip
+    if len(totals := [one.name for one in domain.totals if one.name in names]) > 1:
+        raise DomainError("numbers", f"{' and '.join(totals)} in one table, both with per_unit = 'total'",
+                          "one of them", "use separate tables")  # fmt: skip
 
 
 def _by_set(layout: Layout, table: Table) -> dict[AttributeSet, Integers]:

@@ -1,6 +1,6 @@
 """Public description of a table: attributes, their cells, hierarchies and structural zeros."""
 
 from dpscale.domain.domain import Attribute, Domain
-from dpscale.domain.number import MOST_PARTS, Number, check_parts
+from dpscale.domain.number import MOST_PARTS, Number
 
-__all__ = ["MOST_PARTS", "Attribute", "Domain", "Number", "check_parts"]
+__all__ = ["MOST_PARTS", "Attribute", "Domain", "Number"]

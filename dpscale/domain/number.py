@@ -28,10 +28,10 @@ refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +41,6 @@ from dpscale.base.numerics import Floats, Integers, NDArray
 from dpscale.domain.attribute import EXACT, MOST_CODES, Attribute
 from dpscale.domain.schema_values import check_keys, read_exact, read_policy, read_source
 from dpscale.domain.search import PRIVATE, EndSearch, shown
-
-if TYPE_CHECKING:
-    from dpscale.domain.domain import Domain
 
 KEYS = {"low", "high"}
 RESERVED = ("records",)  # the denominator of a ratio
@@ -309,14 +306,3 @@ def _check_unit_bound(number: Number) -> None:
                           "leave per_unit out, so that each value is bounded")  # fmt: skip
     if number.nulls == "skip":
         raise DomainError(f"{field}.nulls", '"skip"', f'reject, zero or drop, with per_unit = "{TOTAL}"', "fix it")
-
-
-def check_parts(domain: Domain, names: Sequence[str]) -> None:
-    """Raise DomainError for a set of several numbers with too fine parts, or of several bounded totals."""
-    if (parts := domain.denominator(names)) > MOST_PARTS:
-        numbers = ", ".join(name for name in names if name in domain.number_names)
-        raise DomainError("numbers", f"{numbers} in one table, with {parts:,} parts of a record",
-                          f"at most {MOST_PARTS:,}", "use larger steps, or separate tables")  # fmt: skip
-    if len(totals := [one.name for one in domain.totals if one.name in names]) > 1:
-        raise DomainError("numbers", f"{' and '.join(totals)} in one table, both with per_unit = \"{TOTAL}\"",
-                          "one of them", "use separate tables")  # fmt: skip

@@ -52,13 +52,13 @@ def search_budget(privacy: Privacy, settings: DiscoverTable, searches: Sequence[
                        "Gaussian noise for the search", "add a delta, for example 1e-9")  # fmt: skip
     listed = [one for one in searches if one.search is not None and one.search.uses_delta]
     delta = _additive_delta(privacy, settings) if listed else 0.0
-    total = budget_beside(privacy, delta)
+    total = budget_with_delta(privacy, delta)
     each = Fraction(total.amount) * Fraction(settings.share) / len(searches)
     remaining = replace(total, amount=total.amount * (1 - settings.share) * BELOW_ONE)
     return SearchBudget(each, Fraction(delta) / max(len(listed), 1), remaining, total, Fraction(delta))
 
 
-def budget_beside(privacy: Privacy, delta: float) -> Budget:
+def budget_with_delta(privacy: Privacy, delta: float) -> Budget:
     """Return the budget of a job of which searches have this additive delta."""
     total = privacy.budget
     if not delta or privacy.epsilon is None or privacy.delta is None:

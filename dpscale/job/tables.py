@@ -16,7 +16,7 @@ from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
 from dpscale.job.data import Address, UnitSettings
-from dpscale.job.search_budget import budget_beside, table_deltas
+from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     DiscoverTable,
     EngineSettings,
@@ -240,7 +240,7 @@ class CompositeJob(Settings):
     @cached_property
     def budget(self) -> Budget:
         """Budget of all draws beside the additive delta of the searches."""
-        return budget_beside(self.privacy, sum(self.search_deltas.values()))
+        return budget_with_delta(self.privacy, sum(self.search_deltas.values()))
 
     def key(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table's key."""

@@ -84,19 +84,24 @@ def _group_targets(answered: Answered, name: str, by: AttributeSet) -> GroupTarg
 def _shares(
     answered: Answered, number: Number, by: AttributeSet, figures: Sequence[str], given: tuple[Floats, Floats]
 ) -> GroupTargets:
-    """Return targets from centred answers: with t = 2u − 1, u = (t + 1)/2 and u² = (t² + 2t + 1)/4."""
+    """Return targets from centred answers: with t = 2u − 1, u = (t + 1)/2 and u² = (t² + 2t + 1)/4.
+
+    The answers of a number whose total over a unit of k rows is bounded are k times as large as the sum of t.
+    """
     answers, errors = (one.reshape(-1, one.shape[-1]) for one in given)
-    t, n, both = figures.index("t"), figures.index("n"), -1  # t + n is the last sum of two
-    squares = (
-        (answers[:, figures.index("q")] + 2 * answers[:, t] + answers[:, n]) / 4 if "q" in figures else np.empty(0)
-    )
-    variances = errors[:, [t, n, both]].T ** 2
-    covariance = (variances[2] - variances[0] - variances[1]) / 2
+    first, second, both = figures.index("t"), figures.index("n"), -1  # t + n is the last sum of two
+    t, n, rows = answers[:, first] / number.rows_per_unit, answers[:, second], number.rows_per_unit
+    squares = (answers[:, figures.index("q")] + 2 * t + n) / 4 if "q" in figures else np.empty(0)
+    variances = errors[:, [first, second, both]].T ** 2
+    covariance = (variances[2] - variances[0] - variances[1]) / (2 * rows)
+    variance = variances[0] / rows**2
     centre = number.low / number.steps + 0.5  # the sum is t/2 + centre · n, in units of the range
-    value_errors = np.sqrt(np.maximum(variances[0] / 4 + centre * covariance + centre**2 * variances[1], 0))
+    value_errors, sum_errors = (
+        np.sqrt(np.maximum(variance / 4 + own * covariance + own**2 * variances[1], 0)) for own in (centre, 0.5)
+    )
     return GroupTargets(
-        by, answered.estimates.workload.domain.shape(by), answers[:, n], errors[:, n], answers[:, both] / 2,
-        errors[:, both] / 2, value_errors, squares, half_width(LEVEL, answered.estimates.noise),
+        by, answered.estimates.workload.domain.shape(by), n, errors[:, second], (t + n) / 2, sum_errors, value_errors,
+        squares, half_width(LEVEL, answered.estimates.noise),
     )  # fmt: skip
 
 

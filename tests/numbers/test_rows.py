@@ -53,9 +53,28 @@ def test_sums_of_rows_equal_the_estimates(release):
     assert described["pay"]["groups"] == 8
     assert described["wait"]["sets"] == 4
     assert described["pay"]["max"] < 0.1
-    assert abs(rows["wait"].isna().mean() - 0.2) < 0.02
-    deviations = release.std("pay", by="a")
-    np.testing.assert_allclose(rows.groupby("a").pay.std(), deviations["estimate"], rtol=0.06)
+    assert abs(rows["wait"].isna().mean() - 0.2) < 0.05
+
+
+def test_deviations_of_rows_equal_the_estimates(tmp_path):
+    """With little noise, because no rows of the range may have a noisy variance."""
+    privacy = {"privacy_cost": 1e4, "dataset": "numbers", "allow_weak_privacy": True}
+    release = dp.run(write_job(tmp_path, WORKLOAD, synthesize={}, privacy=privacy), run_dir=tmp_path / "run")
+    rows = release.synthetic().compute()
+    np.testing.assert_allclose(rows.groupby("a").pay.std(), release.std("pay", by="a")["estimate"], rtol=0.06)
+
+
+def test_rows_have_the_sums_of_bounded_totals(tmp_path):
+    """The cells of such a number stand for a third of its bound, but values of rows may reach the bound."""
+    content = make_domain({"pay": {"high": 300, "per_unit": "total"}}).to_dict()
+    data = {"path": "data", "domain": "domain.toml", "privacy_unit": "unit", "max_rows_per_unit": 3}
+    workload = [{"family": "sum", "of": "pay", "attributes": [["a"], []]}, {"family": "marginal", "degree": 2}]
+    job = write_job(tmp_path, workload, synthesize={}, data=data)
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(content))
+    one = dp.run(job, run_dir=tmp_path / "run")
+    rows, sums = one.synthetic().compute(), one.sum("pay", by=["a"])
+    assert (np.abs(rows.groupby("a").pay.sum().to_numpy() - sums["estimate"]) < 3 * sums["std_error"]).all()
+    assert rows["pay"].abs().max() <= 300
 
 
 def test_values_are_steps_of_the_range(release):
