@@ -67,14 +67,14 @@ def trees():
 
 
 def test_docstrings_use_plain_words(trees):
-    words = sum((words_of(text) for tree in trees.values() for text in docstrings(tree)), Counter())
+    words = words_of("\n".join(text for tree in trees.values() for text in docstrings(tree)))
     assert share_of(words, UNUSUAL) <= 1.5
     assert share_of(words, {"what"}) <= 1
 
 
 @pytest.mark.parametrize(("pages", "limit"), [("docs/**/*.md", 3), ("README.md", 4)])
 def test_documents_use_plain_words(pages, limit):
-    words = sum((words_of(prose(path)) for path in ROOT.glob(pages)), Counter())
+    words = words_of("\n".join(prose(path) for path in ROOT.glob(pages)))
     assert share_of(words, UNUSUAL | {"what"}) <= limit
 
 

@@ -101,7 +101,12 @@ def job(folder, name="weighted-residuals", **changed):
                  privacy={"privacy_cost": 1e8, "dataset": "small", "allow_weak_privacy": True}, **changed)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["weighted-residuals", "query-smasher", "identity", *ADAPTIVE])
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(
+        ["weighted-residuals", "query-smasher", "identity", *ADAPTIVE], {"weighted-residuals", "query-smasher", "mst"}
+    ),
+)
 def test_release_answers_products_with_their_predicates(tmp_path, name):
     """At negligible noise the answers are the true counts, labelled by the predicates."""
     release, rows = dp.run(job(tmp_path, name), tmp_path / "run"), frame()

@@ -62,7 +62,7 @@ def domains_with_sets(draw):
     return domain, sets
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_any_cover_gives_naive_counts(data):
     domain, sets = data.draw(domains_with_sets())
@@ -74,7 +74,7 @@ def test_any_cover_gives_naive_counts(data):
     assert np.array_equal(count_with_cover(made, codes, ends), expected_counts(domain, codes, sets))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_any_owner_of_a_set_gives_exact_counts(data):
     """Covers that no cost model would choose: each set is counted by any possible method."""

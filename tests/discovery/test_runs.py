@@ -468,6 +468,7 @@ def test_counting_with_unknown_cells_is_refused(tmp_path):
         count_marginals(table, [("city", "sex")])
 
 
+@pytest.mark.slow
 def test_plain_steps(tmp_path):
     import tomli_w
 

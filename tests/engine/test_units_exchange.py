@@ -119,7 +119,9 @@ def write_many_rows(folder, count=60_000, files=6):
     return dp.Table.open(folder, make_domain(False)).partitions
 
 
-@pytest.mark.parametrize(("scheduler", "memory"), [("threads", 1 << 20), ("processes", 1 << 24)])
+@pytest.mark.parametrize(
+    ("scheduler", "memory"), [("threads", 1 << 20), pytest.param("processes", 1 << 24, marks=pytest.mark.slow)]
+)
 def test_threads_and_processes_keep_rows_of_earlier_rule(tmp_path, scheduler, memory):
     partitions = write_many_rows(tmp_path)
     groups, domain = partition_groups(partitions, 2), make_domain(False)

@@ -64,6 +64,7 @@ def test_groupings_contain_every_product_once():
     assert together.shares == (1.0,)
 
 
+@pytest.mark.slow
 def test_example_13_prefers_two_strategies():
     """Prefixes of either of two attributes: two strategies have a smaller error than one product."""
     domain = Domain({"a": 20, "b": 20})

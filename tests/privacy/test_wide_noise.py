@@ -157,7 +157,7 @@ def test_loop_decisions_equal_exact_arithmetic(law: Staircase) -> None:
     assert min(outcomes.values()) > 100
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.sampled_from(LAWS), st.integers(0, 1), st.integers(1, 90), st.floats(0, 1), st.integers(1, 60), st.booleans())
 @example(LAWS[4], 0, 90, 1.0, 31, True)
 @example(LAWS[4], 0, 90, 1.0, 31, False)

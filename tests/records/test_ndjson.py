@@ -64,7 +64,7 @@ def same(text, value):
     return DECODER.decode(text) == value if isinstance(value, list | dict) else text == expected_text(value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     rows=st.lists(OBJECTS, max_size=8),
     styles=st.lists(st.sampled_from(STYLES), min_size=8, max_size=8),
@@ -107,7 +107,7 @@ ALPHABET = [*(bytes([byte]) for byte in b'"\\{}[],:-+.019eEuna \t\r\x00\x1f\x7f\
             b"Infinity", b"\\u", b"d83d", b'"a":', b"1e5", b"-0", b"01"]  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(row=OBJECTS, style=st.sampled_from(STYLES), changes=st.lists(
     st.tuples(st.floats(0, 1), st.integers(0, 2), st.sampled_from(ALPHABET)), max_size=3))  # fmt: skip
 def test_lines_are_accepted_as_by_the_json_module(tmp_path_factory, row, style, changes):
@@ -118,7 +118,7 @@ def test_lines_are_accepted_as_by_the_json_module(tmp_path_factory, row, style, 
     check_acceptance(tmp_path_factory.mktemp("ndjson") / "x.jsonl", line)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(parts=st.lists(st.sampled_from(ALPHABET), max_size=7))
 def test_random_values_are_accepted_as_by_the_json_module(tmp_path_factory, parts):
     check_acceptance(tmp_path_factory.mktemp("ndjson") / "x.jsonl", b'{"x":' + b"".join(parts) + b"}")

@@ -66,7 +66,7 @@ def seeded_run(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes", "synchronous"], {"processes"}))
+@pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes", "synchronous"], {"threads"}))
 def test_schedulers_give_same_bytes(seeded_run, scheduler):
     dp.run(seeded_run / "job.toml", seeded_run / scheduler, scheduler=scheduler)
     assert measurement_bytes(seeded_run / "one") == measurement_bytes(seeded_run / scheduler)

@@ -142,9 +142,7 @@ def ledger_entries(folder):
         return [one for dataset in ledger.summary()["datasets"].values() for one in dataset["releases"]]
 
 
-@pytest.mark.parametrize(
-    "case", mostly_slow(INTERRUPTED, ["interrupted", "interrupted-rounds", "interrupted-database"])
-)
+@pytest.mark.parametrize("case", mostly_slow(INTERRUPTED, ["interrupted", "interrupted-rounds"]))
 def test_interrupted_run_resumes_with_same_noise_and_one_charge(case):
     with restore_case(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:
         finished.extractall(folder / "finished", filter="data")
