@@ -67,8 +67,8 @@ def coded_rows(
     for batch in partition.batches(
         list(dict.fromkeys([*(name for own, _ in keys for name in own), *domain.columns(names)]))
     ):
-        codes, gone = encode_batch(domain, batch, names)
         known = [key_words(batch, columns, nulls) for columns, nulls in keys]
+        codes, gone = encode_batch(domain, batch, names) if names else (np.zeros((0, len(known[0][1])), np.uint8), None)
         stays = reduce(np.logical_and, (has for _, has in known), np.True_ if gone is None else ~gone)
         for kept, (own, _) in zip(words, known, strict=True):
             kept.append(own[stays])

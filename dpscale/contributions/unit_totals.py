@@ -37,6 +37,7 @@ from dpscale.records.table import Partition
 from dpscale.records.where import ClippedRows, RowMask
 
 ROW_BYTES = 96  # of a row while it is sorted, and as much for each number
+CHANGE_BYTES = 48  # of a changed value, which stay in memory until the table is counted
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,18 @@ def take_unit_rows(rows: UnitRows, number: int, ranges: Sequence[range]) -> Unit
 Changes = tuple[Integers, NDArray[np.uint32]]  # places of rows, and their codes
 
 
-def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> list[list[Changes]]:
-    """Return the changed codes of some ranges of hashes, for each part and number."""
+@dataclass(frozen=True, eq=False)
+class ChangedCodes:
+    """Changed codes of some ranges of hashes, for each part and number. Private, so its repr shows nothing."""
+
+    found: list[list[Changes]] = field(repr=False)
+
+    def __sizeof__(self) -> int:
+        return SHOWN_BYTES
+
+
+def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> ChangedCodes:
+    """Return the changed codes of some ranges of hashes."""
     rows = UnitRows.joined(parts, len(numbers))
     source = np.repeat(np.arange(len(parts)), [len(one.order) for one in parts])
     ranks = np.lexsort((np.arange(len(source)), rows.order, rows.units[:, 1], rows.units[:, 0]))
@@ -159,7 +170,7 @@ def clip_totals(parts: Sequence[UnitRows], numbers: Sequence[Number]) -> list[li
         for place, own in enumerate(found):
             here = changed & (source == place)
             own.append((rows.places[here], wanted[here].astype(np.uint32)))
-    return found
+    return ChangedCodes(found)
 
 
 def clipped_codes(codes: Integers, new: Flags, bound: int) -> Integers:

@@ -296,7 +296,7 @@ def count_marginals(table: Table, sets: Sequence[Sequence[str]]) -> dict[Attribu
 
 def _check_parts(domain: Domain, names: Sequence[str]) -> None:
     """Raise DomainError for a set of several numbers with too fine parts, or of several bounded totals."""
-    if (parts := domain.denominator(names)) > MOST_PARTS:
+    if (parts := math.prod(domain[name].largest_part for name in names)) > MOST_PARTS:
         numbers = ", ".join(name for name in names if name in domain.number_names)
         raise DomainError("numbers", f"{numbers} in one table, with {parts:,} parts of a record",
                           f"at most {MOST_PARTS:,}", "use larger steps, or separate tables")  # fmt: skip

@@ -218,6 +218,11 @@ class Attribute:
         """Number of parts of a record that its cells share; 1 except for numbers."""
         return 1
 
+    @property
+    def largest_part(self) -> int:
+        """Upper bound of the parts of a record on a cell, and of their absolute sum over the records of a unit."""
+        return self.denominator
+
     @cached_property
     def labels(self) -> list[Any]:
         """Label of each cell: integers, category values, intervals, periods; None for nulls."""

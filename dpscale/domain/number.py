@@ -94,6 +94,10 @@ class Number(Attribute):
         return self.steps**2 if self.squares else self.steps
 
     @property
+    def largest_part(self) -> int:
+        return self.denominator * self.rows_per_unit
+
+    @property
     def code_count(self) -> int:
         """Number of codes of a value: the steps, and one for skipped nulls."""
         return self.steps + 1 + (self.nulls == "skip") if self.search is None else MOST_CODES
@@ -286,7 +290,7 @@ def checked_number(number: Number) -> Number:
     """Return the number; raise DomainError for a wrong bound of a unit's total, or too many steps for exact sums."""
     if number.per_unit == TOTAL:
         _check_unit_bound(number)
-    if number.denominator * number.rows_per_unit > MOST_PARTS:
+    if number.largest_part > MOST_PARTS:
         most = math.isqrt(MOST_PARTS) if number.squares else MOST_PARTS
         takes = f"at most {most:,}{' for variances' if number.squares else ''}"
         got = f"{number.steps * number.rows_per_unit:,} steps from low to high"

@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.errors import RefusedValue
+from dpscale.base.display import format_bytes
+from dpscale.base.errors import PlanError, RefusedValue
 from dpscale.contributions.links import link_ends
 from dpscale.contributions.unit_ids import one_family
 from dpscale.contributions.unit_ranges import cut_ranges, hash_passes
 from dpscale.contributions.unit_shards import MOST_BUCKETS, ROW_BYTES, Dealing, Shard, UnitMap, composed, deal
 from dpscale.contributions.unit_totals import (
+    CHANGE_BYTES,
     ROW_BYTES as TOTAL_BYTES,
     TotalRequest,
     clip_totals,
@@ -177,6 +179,7 @@ def clip_unit_totals(
         Map from the values of the unit's column to the unit.
     """
     rows = sum(part.row_bound() for part in {part.path: part for group in groups for part in group}.values())
+    _check_changes(rows * CHANGE_BYTES * len(request.numbers), memory)
     sent = send_dropped_rows(engine, dropped)
     lookup = engine.scatter(through.cut(KEYS_SENT), "units") if through is not None else []
     found: list[list[Any]] = [[] for _ in groups]
@@ -187,12 +190,20 @@ def clip_unit_totals(
         cuts = cut_ranges(ranges, 2 * engine.workers)
         take, join = partial(take_unit_rows, ranges=cuts), partial(clip_totals, numbers=request.numbers)
         for changes in engine.exchange(take, handles, join, len(cuts), "bound-totals"):
-            for whole, part in zip(found, changes, strict=True):
+            for whole, part in zip(found, changes.found, strict=True):
                 whole.append(part)
     clipped = dict(dropped)
     for group, changes in zip(groups, found, strict=True):
         clipped |= clipped_rows(group, request.numbers, changes, dropped)
     return clipped
+
+
+def _check_changes(needed: int, memory: int) -> None:
+    """Raise PlanError if the values that totals may change do not fit the memory."""
+    if needed > memory:
+        raise PlanError("engine.memory", f"a table whose values may need {format_bytes(needed)} if many are clipped",
+                        f"at most the {format_bytes(memory)} of engine.memory",
+                        'raise it, or leave out per_unit = "total"')  # fmt: skip
 
 
 def send_dropped_rows(engine: Engine, dropped: Dropped) -> Mapping[Partition, Any]:

@@ -58,13 +58,18 @@ def measure_block(
     if left:  # the counts would be rounded
         raise JobError("run directory", f"noise of {', '.join(block.attributes)} that is not for its numbers",
                        "the original plan", "start a new run")  # fmt: skip
-    total = multiplier * int(counts.sum() + 1)
+    total = multiplier * (absolute_sum(counts) + 1)
     largest = math.prod(factor.largest for factor in block.factors) * total
     if largest < SAFE and draw.fits_words and _multiplications(block) < LARGE:
         return _in_words(block, draw, counts, multiplier, stream)
     if largest < MOST_WIDE and total < MOST_COUNTS:
         return _in_limbs(block, draw, counts, multiplier, stream)
     return _unbounded(block, draw, counts, multiplier, stream)
+
+
+def absolute_sum(counts: Integers) -> int:
+    """Return Σ|count|; counts of numbers with bounded totals may be negative (`dpscale.domain.number`)."""
+    return int((np.abs(counts) if counts.min(initial=0) < 0 else counts).sum())
 
 
 def _in_words(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
@@ -79,7 +84,7 @@ def _in_words(block: Block, draw: Draw, counts: Integers, multiplier: int, strea
 def _in_limbs(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
     from dpscale.measurement import wide  # imports numba
 
-    limbs, bits = wide.limb_product(block.factors, counts * multiplier)
+    limbs, bits = wide.limb_product(block.factors, counts * multiplier, multiplier * absolute_sum(counts))
     high, low = draw.halves(stream, math.prod(block.rows))
     out = np.empty(block.rows)
     wide.noisy_floats(limbs, np.uint64(bits), high, low, out.reshape(-1))

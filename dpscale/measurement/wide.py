@@ -31,16 +31,18 @@ FEW_COLUMNS = 24
 ONE, WORD = np.uint64(1), np.uint64(64)
 
 
-def limb_product(factors: Sequence[Factor], counts: Integers) -> tuple[Integers32, int]:
+def limb_product(factors: Sequence[Factor], counts: Integers, bound: int | None = None) -> tuple[Integers32, int]:
     """Return K · counts as limbs, int32 of shape (limbs, cells) in the order of K's rows, and the bits of a limb.
 
-    Counts are ≥ 0 with a sum below 2^62. A factor is applied to the leading axis and its rows become the last axis;
-    after all factors the axes are in order again.
+    A factor is applied to the leading axis and its rows become the last axis; after all factors the axes are in order
+    again. `bound` is the sum of absolute counts, below 2^62. The last limb has the sign.
     """
-    bound = int(counts.sum())
+    bound = int(np.abs(counts).sum()) if bound is None else bound
     bits = limb_bits(factors, bound)
     places = np.arange(limb_count(bound, bits))[:, None] * bits
-    limbs = (counts.reshape(-1) >> places & (1 << bits) - 1).astype(np.int32)
+    parts = counts.reshape(-1) >> places
+    parts[:-1] &= (1 << bits) - 1
+    limbs = parts.astype(np.int32)
     for factor in factors:
         bound *= factor.largest
         limbs = _applied(factor, limbs, bits, limb_count(bound, bits))

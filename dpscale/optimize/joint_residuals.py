@@ -105,7 +105,7 @@ def candidates(workload: Workload, mixed: bool) -> list[AttributeSet]:
     arrays = {names for part in workload.parts if not part.by_shape for names in part.sets}
     few = {names: MOST_OF_ALL if names in arrays else most for names in joint if len(names) > 1}
     fitting = {names for names, cells in few.items() if workload.domain.cells(names) <= cells}
-    countable = workload.domain.denominator(everything) <= MOST_PARTS
+    countable = math.prod(workload.domain[name].largest_part for name in everything) <= MOST_PARTS
     if len(everything) > 1 and workload.domain.cells(everything) <= MOST_OF_ALL and countable:
         fitting.add(everything)
     return sorted(fitting, key=lambda names: (-len(names), names))

@@ -37,9 +37,9 @@ def _check_numbers(domain: Domain, blocks: Blocks) -> None:
     if len(domain.numbers) < 2:
         return
     for names in blocks.sets:
-        if domain.denominator(names) > MOST_PARTS:
+        if (parts := math.prod(domain[name].largest_part for name in names)) > MOST_PARTS:
             both = ", ".join(name for name in names if name in domain.number_names)
-            got = f"one measurement of {both} with {domain.denominator(names):,} parts of a record"
+            got = f"one measurement of {both} with {parts:,} parts of a record"
             raise PlanError("numbers", got, f"at most {MOST_PARTS:,}",
                             "use larger steps, or mechanism weighted-residuals")  # fmt: skip
 

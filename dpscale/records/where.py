@@ -34,6 +34,7 @@ from dpscale.records.column_values import numbers
 FIELD = "data.where"
 TAKES = "column = value, joined by and (=, !=, <, <=, >, >=, in (…))"
 KINDS = ("number", "text", "date")
+SHOWN_BYTES = 1 << 24  # size of changed values that the scheduler sees, because the true one shows their number
 
 
 @dataclass(frozen=True)
@@ -304,4 +305,4 @@ class ClippedRows(RowMask):
             codes[names.index(name), places[start:end] - first] = own[start:end]
 
     def __sizeof__(self) -> int:
-        return self.bits.nbytes + sum(places.nbytes + own.nbytes for places, own in self.changes.values())
+        return SHOWN_BYTES

@@ -15,9 +15,11 @@ from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.joint_parts import JointPart
+from dpscale.runs.links.measuring import check_unchanged, current_stamps, read_all
 from dpscale.runs.links.report import write_report
-from dpscale.runs.links.writer import write_tables
+from dpscale.runs.links.writer import check_public, write_tables
 from dpscale.runs.stages.budget import SEARCHES, UNITS, ensure_noise_key
+from dpscale.runs.stages.plan import check_numbers
 from dpscale.runs.stages.preflight import check_unit_memory
 from dpscale.runs.stages.runner import run_requested
 from dpscale.runs.stages.units import counters
@@ -96,12 +98,21 @@ def units(run: CompositeRun, engine: Engine) -> None:
 
 
 def _draw_part(part: JointPart, engine: Engine) -> None:
-    """Draw a part of every table under the common charge; the rows of all tables are checked before it."""
+    """Draw a part of every table under the common charge; all tables, keys and links are checked before it."""
+    run = part.run
+    assert isinstance(run, CompositeRun)
     part.assign()
     part.charge(reserve=False)
+    stamps_before = current_stamps(run)
+    if run.manifest.get(part.name) is None:
+        for table in run.tables.values():
+            check_numbers(table, engine)
+        check_public(run.job)
+        read_all(run, engine)  # refuses keys and links; attributes whose cells are not known are left out
     for table in part.tables.values():
         if not table.done(part.stage):
             table.prepared = part.prepare(table, engine)
+    check_unchanged(run, stamps_before)
     for table in part.tables.values():
         run_requested(table, engine, part.stage)
     part.publish()

@@ -186,6 +186,14 @@ def test_files_that_change_during_a_search_are_refused(tmp_path, monkeypatch):
     assert not (run.path / "domain").exists()
 
 
+@pytest.mark.parametrize("mechanism", ["aim-grem", "mst"])
+def test_mechanisms_that_refuse_numbers_cost_nothing(tmp_path, mechanism):
+    job = write_job(tmp_path) | {"mechanism": {"name": mechanism}}
+    with pytest.raises(DpscaleError, match="sums or means of pay"):
+        dp.run(job, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run/domain").exists()
+
+
 def test_a_copy_with_other_data_is_refused(tmp_path):
     """The seed gives both copies one key; the noise of other data under one charge would be a second release."""
     run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")

@@ -653,6 +653,32 @@ def test_one_table_with_units_of_its_own(tmp_path):
     assert isinstance(orders.units(["month", "item"]), pd.DataFrame)
 
 
+@pytest.mark.parametrize(("change", "words"), [
+    ("dangling", "a key without a row"), ("duplicate", "a duplicate key"), ("mechanism", "sums or means of price"),
+])  # fmt: skip
+def test_refused_keys_and_mechanisms_cost_nothing(tmp_path, change, words):
+    """With two rows of one key, a replaced row would change three rows of the searches."""
+    frames = make_frames()
+    job = replaced_job(tmp_path) if change == "duplicate" else make_job(tmp_path)
+    if change == "dangling":
+        frames["orders"].loc[3, "person"] = 10**6
+    elif change == "duplicate":
+        frames["persons"].loc[5, "id"] = 6
+    else:
+        frames["orders"]["price"] = 1
+        job["tables"]["orders"] |= {"mechanism": "aim-grem"}
+        job["tables"]["orders"]["workload"] = [{"family": "sum", "of": "price", "degree": 1}]
+        del job["tables"]["orders"]["units"]
+    path = write_tables(tmp_path, job, frames)
+    if change == "mechanism":
+        content = {"attributes": DOMAINS["orders"], "numbers": {"price": {"low": 0, "high": 5}}}
+        (tmp_path / "orders.toml").write_text(tomli_w.dumps(content))
+    with pytest.raises(DpscaleError, match=words):
+        dp.run(path, run_dir=tmp_path / "run")
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert not ledger.summary()["datasets"]
+
+
 def test_totals_and_votes_of_a_linked_table(tmp_path):
     """A person has at most three orders, whose prices sum to at most 50 and whose items get votes."""
     frames = make_frames(persons=900)

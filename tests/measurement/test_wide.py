@@ -47,7 +47,8 @@ def cases(draw: st.DrawFn) -> Case:
     chosen = tuple(draw(st.lists(factors(), max_size=4)))
     shape = tuple(factor.cells for factor in chosen)
     largest = draw(st.sampled_from([0, 1, 10**3, 2**32, 2**45]))
-    return chosen, np.random.default_rng(draw(st.integers(0, 99))).integers(0, largest + 1, shape)
+    least = draw(st.sampled_from([0, 0, -largest, -(largest // 7)]))  # parts of bounded totals may be negative
+    return chosen, np.random.default_rng(draw(st.integers(0, 99))).integers(least, largest + 1, shape)
 
 
 def python_product(chosen: tuple[Factor, ...], counts: np.ndarray) -> list[int]:

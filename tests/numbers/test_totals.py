@@ -1,6 +1,7 @@
 """Totals of units: clipped values by brute force, the effect of one unit, runs, engines, evidence and refused jobs."""
 
 import json
+import sys
 from collections import defaultdict
 from fractions import Fraction
 
@@ -16,9 +17,11 @@ from dpscale.__main__ import main
 from dpscale.audit.evidence import shapes
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import DomainError, JobError, PlanError
-from dpscale.contributions.unit_totals import clipped_codes
+from dpscale.contributions.unit_totals import ChangedCodes, clipped_codes
 from dpscale.counting.count import ExactMarginal
 from dpscale.domain import Domain
+from dpscale.ledger import Ledger
+from dpscale.measurement import measurement as blocks
 from dpscale.plans import plan as plans
 from dpscale.plans.requests import make_schedule
 from dpscale.records.where import ClippedRows, RowMask
@@ -204,6 +207,52 @@ def test_mechanisms_that_mix_sums_and_counts_are_refused():
         dp.plan(Workload(domain).add("sum", degree=1, of="v"), "identity")
     with pytest.raises(PlanError, match=r"numbers: one measurement of v and w"):
         dp.plan(Workload(domain).add_product({"v": "sum", "w": "sum"}))
+
+
+def test_measurement_of_negative_parts_is_exact(monkeypatch):
+    """The values of a unit are far beyond k times its number of rows; limbs and words must keep their sign."""
+    domain = Domain.from_dict({"attributes": {"a": {"kind": "coded", "size": 300}}, "numbers": {"v": {
+        "high": 5000, "per_unit": "total"}}}).for_rows_per_unit(40)  # fmt: skip
+    plan = dp.plan(Workload(domain).add("sum", degree=1, of="v", queries="prefix"))
+    schedule, random = make_schedule(plan, 1.0, rows_per_unit=40), np.random.default_rng(0)
+    codes = 5000 + random.choice([-5000, 5000, 4000], 3000)
+    parts = domain["v"].parts(codes.astype(np.uint32))
+    counts = np.zeros((300, 2), np.int64)
+    np.add.at(counts, random.integers(0, 300, 3000), parts)
+    assert counts.min() < 0
+    marginal = ExactMarginal(("a", "v"), counts, (1, 10_000))
+    for index, block in enumerate(plan.blocks):
+        ways = set()
+        for most, words in ((1 << 126, 1 << 60), (1 << 126, 0), (0, 0)):
+            monkeypatch.setattr(blocks, "MOST_WIDE", most)
+            monkeypatch.setattr(blocks, "LARGE", words)
+            ways.add(blocks.measure_block(block, schedule.draws[index], marginal, bytes(32), {}).tobytes())
+        assert len(ways) == 1
+
+
+def test_parts_of_products_with_totals_are_limited():
+    numbers = {"v": {"high": 1000, "per_unit": "total"}, "w": {"low": 0, "high": 1000}}
+    attributes = {"a": {"kind": "coded", "size": 2}}
+    domain = Domain.from_dict({"attributes": attributes, "numbers": numbers})
+    for rows, fits in ((1000, True), (2000, False)):
+        workload = Workload(domain.for_rows_per_unit(rows)).add_product({"v": "sum", "w": "sum"})
+        if fits:
+            dp.plan(workload)
+        else:
+            with pytest.raises(PlanError, match=r"numbers: one measurement of v, w with .* parts of a record"):
+                dp.plan(workload)
+
+
+def test_changed_values_show_no_size_and_fit_the_memory(tmp_path):
+    empty = [(np.empty((0, 2), np.int64), np.empty(0, np.uint32))]
+    many = [(np.zeros((1000, 2), np.int64), np.zeros(1000, np.uint32))]
+    assert sys.getsizeof(ChangedCodes([empty])) == sys.getsizeof(ChangedCodes([many]))
+    rows = [ClippedRows.of_changes(None, {"v": (own[0][0][:, 0], own[0][1])}) for own in (empty, many)]
+    assert sys.getsizeof(rows[0]) == sys.getsizeof(rows[1])
+    with pytest.raises(PlanError, match=r"engine.memory: a table whose values may need"):
+        dp.run(write(tmp_path, engine={"seed": 5, "memory": "40 KiB"}), run_dir=tmp_path / "run")
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert not ledger.summary()["datasets"]
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -194,10 +194,11 @@ def _coded(
 ) -> tuple[list[Words], NDArray[np.int32]]:
     section, domain = job.tables[name], job.domains[name]
     parts = _parts(section, domain)
+    names = tuple(one for one in domain.names if domain[one].search is None)
     try:
-        found = engine.map(coded_rows, [(domain, part, domain.names, keys) for part in parts], "keys")
+        found = engine.map(coded_rows, [(domain, part, names, keys) for part in parts], "keys")
     except RefusedValue as met:
-        raise collect_refusals(engine, open_table(section, domain), domain.names, met) from None
+        raise collect_refusals(engine, open_table(section, domain), names, met) from None
     words = [np.concatenate(own) for own in zip(*(words for words, _ in found), strict=True)]
     return words, np.concatenate([codes for _, codes in found])
 

@@ -25,6 +25,7 @@ from dpscale.records.judging import refused_of
 from dpscale.runs.searches import SearchPlan, SearchReader, SearchTerms, perform_search, plan_search
 from dpscale.runs.stages.budget import SEARCHES, PartRelease
 from dpscale.runs.stages.measure import OpenData
+from dpscale.runs.stages.plan import check_numbers
 from dpscale.runs.stages.preflight import unit_plan
 from dpscale.runs.stages.unit_bounds import rows_beyond_bound, unit_lookup
 from dpscale.runs.table import SEARCH_FILE, TableRun
@@ -54,6 +55,7 @@ def prepare(run: TableRun, engine: Engine) -> CheckedSearches:
     """Read and check the rows, and ask the ledger whether it admits the charge."""
     plans = plan_searches(run)
     unit_plan(run.job, run.declared, run.declared)  # refuses a job whose units could not be counted later
+    check_numbers(run, engine)
     names = read_names(run)
     data = OpenData.of(run, names, engine)
     release = release_of(run, plans, data.snapshot)

@@ -58,6 +58,14 @@ def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> Measur
     return measurement_plan
 
 
+def check_numbers(run: TableRun, engine: Engine) -> None:
+    """Raise PlanError if the mechanism of a job with assumed cells refuses its numbers, before searches are charged."""
+    if run.workload.numbers:
+        problem = run.job.planning_problem(run.workload, run.declared)
+        tools = Tools(engine.each("solve-attribute"), user_store(), most_cells(run.job, engine))
+        plan_problem(run.job.method, problem, run.job.options, tools)
+
+
 WORTH_SECONDS = 0.5
 MOST = 32  # plans in the cache; the most recently used ones
 DIGEST = "digest.txt"
