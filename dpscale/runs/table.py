@@ -36,7 +36,7 @@ from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings, versions
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.preflight import check_preflight
-from dpscale.storage.files import read_text, write_whole
+from dpscale.storage.files import present, read_text, write_whole
 from dpscale.workload import Workload
 
 # defaults that every digest includes, also that of a job that omits them
@@ -185,7 +185,8 @@ class TableRun(Run):
 
     def check_alone(self) -> None:
         """Raise JobError for the run of one of several tables, unless their common run, which charges, measures it."""
-        if not self.measured_together and (self.manifest.get("within") or self.manifest.get("within_parts")):
+        inside = self.path.parent.name == "tables" and present(self.path.parent.parent / MANIFEST)
+        if not self.measured_together and (inside or self.manifest.get("within") or self.manifest.get("within_parts")):
             raise JobError("run directory", f"{self.path} is one of several tables, which are charged together",
                            "the directory of the whole run", "run the stage there")  # fmt: skip
 

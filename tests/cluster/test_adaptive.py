@@ -82,6 +82,7 @@ def test_cached_counts_lost_between_rounds_are_counted_again(cluster, client, jo
     assert_same_release(directory.path, expected)
 
 
+@pytest.mark.slow
 def test_driver_killed_in_round_resumes_on_threads(cluster, client, slow, secured, job, expected):
     place, environment = job.parent / "resumed", os.environ | {"DASK_CONFIG": str(secured), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "dpscale", "run", str(job), "--run-dir", str(place), "--quiet", "--scheduler"]

@@ -113,6 +113,7 @@ def time_span(value):
     return begin, time.monotonic()
 
 
+@pytest.mark.slow
 def test_memory_hungry_tasks_run_one_at_a_time(secured, tmp_path):
     with machines(tmp_path, secured) as made:
         made.scheduler()

@@ -68,6 +68,7 @@ def test_closed_client_is_refused(cluster):
         resolve(cluster)
 
 
+@pytest.mark.slow
 def test_asynchronous_client_is_refused_in_its_loop_only(cluster, tmp_path):
     """Within its event loop no call can wait for the client; from another thread it works like any client."""
     from distributed import Client

@@ -653,6 +653,13 @@ def test_one_table_with_units_of_its_own(tmp_path):
     assert isinstance(orders.units(["month", "item"]), pd.DataFrame)
 
 
+def test_a_table_is_not_searched_before_the_common_charge_is_assigned(tmp_path):
+    run = begin_run(read_job(write_tables(tmp_path)), tmp_path / "run")
+    assert list(run.tables) == ["persons", "orders"]  # creates their runs, as a killed stage leaves them
+    with pytest.raises(JobError, match="is one of several tables"):
+        run_stages(open_run(run.path / "tables/persons"), only="discover")
+
+
 @pytest.mark.parametrize(("change", "words"), [
     ("dangling", "a key without a row"), ("duplicate", "a duplicate key"), ("mechanism", "sums or means of price"),
 ])  # fmt: skip

@@ -51,7 +51,8 @@ def shares_by_quadrature(departed: np.ndarray, carried: np.ndarray, sigma: float
     return np.array(real) / (slab * integrate_slab(likelihood) + (1 - slab) * nothing)
 
 
-@pytest.mark.parametrize("size", [pytest.param(0.0, marks=pytest.mark.slow), 2.5])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [0.0, 2.5])
 def test_ridge_gives_expected_real_share(size: float) -> None:
     """C/(C + λ), with a sum over a grid of scales instead of the integral."""
     carried, curvature, sigma = np.array([30.0, 60.0, 10.0]), np.array([50.0, 70.0, 20.0]), 4.0

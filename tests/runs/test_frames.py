@@ -81,7 +81,7 @@ def test_contribution_bound_is_independent_of_pieces(tmp_path, scheduler, monkey
 
 @pytest.mark.parametrize("given", [
     pytest.param(frame(), id="pandas", marks=pytest.mark.slow),
-    pytest.param(dd.from_pandas(frame(), npartitions=3), id="dask"),
+    pytest.param(dd.from_pandas(frame(), npartitions=3), id="dask", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_frame_on_cluster_matches_counts(tmp_path, given):
     from distributed import Client, LocalCluster

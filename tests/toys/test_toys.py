@@ -100,6 +100,7 @@ def test_toy_stage_checks_hashes_of_its_input(tmp_path):
     assert TableRun(release.path).done("totals")
 
 
+@pytest.mark.slow
 def test_toy_section_is_in_report_and_its_failure_is_named(tmp_path, monkeypatch):
     from tests.toys import section
 
