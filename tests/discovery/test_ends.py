@@ -9,6 +9,7 @@ from dpscale.discovery.dyadic_bins import dyadic_bins, estimate_histogram
 from dpscale.discovery.end_choice import choose_ends
 from dpscale.discovery.ends import found_ends, plan_ends
 from dpscale.domain import MOST_PARTS, Domain
+from dpscale.privacy.draws import SMOOTHING
 
 BINS = dyadic_bins()
 
@@ -89,3 +90,11 @@ def test_a_range_of_too_many_steps_has_a_larger_step():
     assert number.ends[1] >= ends.high * 0.01
     assert released["step"] > 0.01
     assert number.search is None
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_cost_is_that_of_all_rows_of_a_unit(rows):
+    content = {"attributes": {"b": {"kind": "coded", "size": 2}}, "numbers": {"a": {"low": 0, "high": "private"}}}
+    number = Domain.from_dict(content)["a"]
+    draw = plan_ends(number, Fraction(1, 100), Fraction(1), 1, rows).draw
+    assert draw.cost == Fraction((draw.multiplier * rows) ** 2, draw.variance - SMOOTHING) <= Fraction(1, 100)

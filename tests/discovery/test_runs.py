@@ -186,6 +186,18 @@ def test_files_that_change_during_a_search_are_refused(tmp_path, monkeypatch):
     assert not (run.path / "domain").exists()
 
 
+def test_a_copy_that_finds_something_else_is_refused(tmp_path, monkeypatch):
+    run = begin_run(read_job(write_job(tmp_path)), tmp_path / "run")
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    run_stages(run, only="discover")
+    real = discover.perform_search
+    monkeypatch.setattr(discover, "perform_search", lambda attribute, plan, reader: (
+        real(attribute, plan, reader)[0], {"found": [], "public": [], "error": 1.0, "threshold": 1.0}))  # fmt: skip
+    with pytest.raises(BudgetError):
+        run_stages(open_run(copy), only="discover")
+    assert not (copy / "domain/domain.toml").exists()
+
+
 @pytest.mark.parametrize("mechanism", ["aim-grem", "mst"])
 def test_mechanisms_that_refuse_numbers_cost_nothing(tmp_path, mechanism):
     job = write_job(tmp_path) | {"mechanism": {"name": mechanism}}

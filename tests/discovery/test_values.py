@@ -2,6 +2,7 @@
 
 import json
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 import dpscale as dp
-from dpscale.discovery.value_counts import SHARDS, ValueCounts, merge
+from dpscale.discovery.value_counts import SHARDS, ValueCounts, measure_shard, merge
 from dpscale.domain import Domain
+from dpscale.privacy.draws import GaussianDraw
+from dpscale.privacy.secret import SecretFile, make_secret, read_secret, secret_tag
 from dpscale.records.searched import DROPPED, EMPTY, NULL, OUTSIDE, VALUE, step_values, text_entries, value_codes
 from dpscale.runs.searches.values import shard_ranges
 from tests.discovery.small import write_frame
@@ -41,6 +44,19 @@ def test_merged_counts_are_those_of_a_dictionary():
     again = merge([whole.part(number) for number in range(SHARDS)])
     assert (again.words == whole.words).all()
     assert "[" not in repr(whole)
+
+
+def test_ranges_have_noise_of_their_own(tmp_path):
+    """Equal noise in two ranges would show the difference of their counts."""
+    draw = GaussianDraw(1, 10**8, Fraction(1))
+    make_secret(tmp_path / "secret.key", 3)
+    secret = SecretFile(tmp_path / "secret.key", secret_tag(read_secret(tmp_path / "secret.key")))
+    values = []
+    for shard in (0, 1, SHARDS - 1):
+        words = np.array([[shard << 56, 1], [shard << 56, 2]], np.uint64)
+        counts = ValueCounts(words, np.array([500, 500]))
+        values.append(measure_shard([counts], secret, {"release": "a"}, draw, -(10**9)).values)
+    assert len(np.unique(np.concatenate(values))) == 6
 
 
 def test_ranges_of_hashes_cover_all_of_them():

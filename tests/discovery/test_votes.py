@@ -135,6 +135,14 @@ def test_votes_find_values_that_counts_of_rows_do_not(tmp_path):
     assert "votes, not records" in (release.path / "report.html").read_text()
 
 
+def test_rows_beyond_the_bound_do_not_vote(tmp_path):
+    """With two rows a person has at most two values, so all votes are at most √2; without the bound they are √5."""
+    data = {**DATA, "max_rows_per_unit": 2}
+    release = dp.run(job_of(tmp_path, data=data, privacy={"epsilon": 20.0}), run_dir=tmp_path / "run")
+    votes = release.found("tag")["estimate"]
+    assert 200 < votes.sum() < 400 * 2**0.5 + 50
+
+
 @pytest.mark.parametrize("scheduler", mostly_slow(["threads", "processes"], {"threads"}))
 def test_schedulers_and_passes_find_the_same(tmp_path, scheduler):
     texts = set()
