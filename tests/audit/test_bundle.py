@@ -625,6 +625,21 @@ def test_scripts_of_shipped_version_are_recognized(bundles, tmp_path, monkeypatc
     assert check_bundle(folder)["own_scripts"]
 
 
+KNOWN_VERSIONS = {  # first digits of the SHA-256 of the digests of every version before this one
+    "dpscale-evidence/1": ["57771408e5d3"],
+    "dpscale-evidence/2": ["89f5466d8f79", "a7da9a7abf3e", "7423fcd4348f", "4895473a0ab8", "3d1838fac46e"],
+    "dpscale-evidence/3": ["4175ba58cbe3", "5cfd3d100656", "21d95aa29190", "1b3dd15f9298"],
+    "dpscale-evidence/4": ["9e491d9b27b3"],
+}
+
+
+def test_no_shipped_version_is_forgotten():
+    """Otherwise a bundle of that version would be reported to have scripts of its own."""
+    for form, known in KNOWN_VERSIONS.items():
+        listed = {hashlib.sha256(json.dumps(one).encode()).hexdigest()[:12] for one in check.SHIPPED[form]}
+        assert listed >= set(known)
+
+
 def test_shipped_versions_have_digest_of_each_script():
     for form, versions in check.SHIPPED.items():
         assert len(set(versions)) == len(versions)

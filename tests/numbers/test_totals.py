@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from collections import defaultdict
 from fractions import Fraction
 
@@ -351,6 +352,19 @@ def test_wrong_jobs_are_refused(tmp_path):
         dp.run(write(tmp_path, workload=workload), run_dir=tmp_path / "run")
     with pytest.raises(DomainError, match=r"numbers.pay.step"):
         dp.run(write(tmp_path, {**TOTAL, "high": 1 << 29}), run_dir=tmp_path / "run")
+
+
+def test_a_unit_that_is_also_an_attribute_is_read_by_its_id(tmp_path):
+    """All but two units are in one cell of the attribute; their totals are bounded one by one nevertheless."""
+    frame = pd.DataFrame({"a": 0, "b": 0, "pay": 50.0, "unit": np.arange(600) // 2})
+    job = write(
+        tmp_path, frame=frame, privacy=EXACT, workload=[*WORKLOAD, {"family": "marginal", "attributes": [["unit"]]}]
+    )
+    content = tomllib.loads((tmp_path / "domain.toml").read_text())
+    content["attributes"]["unit"] = {"kind": "integer", "low": 0, "high": 1, "outside": "category"}
+    (tmp_path / "domain.toml").write_text(tomli_w.dumps(content))
+    release = dp.run(job, run_dir=tmp_path / "run")
+    assert release.sum("pay").estimate == pytest.approx(300 * 60, abs=1)
 
 
 def test_total_of_a_unit_through_another_table(tmp_path):
