@@ -1,6 +1,7 @@
 """Totals of units: clipped values by brute force, the effect of one unit, runs, engines, evidence and refused jobs."""
 
 import json
+import shutil
 import sys
 import tomllib
 from collections import defaultdict
@@ -356,13 +357,16 @@ def test_wrong_jobs_are_refused(tmp_path):
 
 def test_a_unit_that_is_also_an_attribute_is_read_by_its_id(tmp_path):
     """All but two units are in one cell of the attribute; their totals are bounded one by one nevertheless."""
-    frame = pd.DataFrame({"a": 0, "b": 0, "pay": 50.0, "unit": np.arange(600) // 2})
-    job = write(
-        tmp_path, frame=frame, privacy=EXACT, workload=[*WORKLOAD, {"family": "marginal", "attributes": [["unit"]]}]
-    )
+    units = "u" + pd.Series(np.arange(600) // 2).astype(str)
+    frame = pd.DataFrame({"a": 0, "b": 0, "pay": 50.0, "unit": units})
+    workload = [*WORKLOAD, {"family": "marginal", "attributes": [["unit"]]}]
+    job = write(tmp_path, frame=frame, privacy=EXACT, workload=workload)
     content = tomllib.loads((tmp_path / "domain.toml").read_text())
-    content["attributes"]["unit"] = {"kind": "integer", "low": 0, "high": 1, "outside": "category"}
+    content["attributes"]["unit"] = {"kind": "categories", "values": ["u0", "u1"], "outside": "category"}
     (tmp_path / "domain.toml").write_text(tomli_w.dumps(content))
+    shutil.rmtree(tmp_path / "data")
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    job.write_text(job.read_text().replace('path = "data"', 'path = "data.csv"'))
     release = dp.run(job, run_dir=tmp_path / "run")
     assert release.sum("pay").estimate == pytest.approx(300 * 60, abs=1)
 
