@@ -199,11 +199,11 @@ def clip_unit_totals(
 
 
 def _check_changes(needed: int, memory: int) -> None:
-    """Raise PlanError if the values that totals may change do not fit the memory."""
+    """Raise PlanError if the values that totals may change do not fit the memory; the error shows no number of rows."""
     if needed > memory:
-        raise PlanError("engine.memory", f"a table whose values may need {format_bytes(needed)} if many are clipped",
-                        f"at most the {format_bytes(memory)} of engine.memory",
-                        'raise it, or leave out per_unit = "total"')  # fmt: skip
+        raise PlanError("engine.memory", f"{format_bytes(memory)}, too little if many values are clipped",
+                        f"{CHANGE_BYTES} bytes for each row and each number with per_unit",
+                        "raise it, or leave per_unit out")  # fmt: skip
 
 
 def send_dropped_rows(engine: Engine, dropped: Dropped) -> Mapping[Partition, Any]:
