@@ -40,7 +40,8 @@ def are_numbers(attribute: Attribute) -> bool:
 def texts(attribute: Attribute) -> list[str]:
     """Return a distinct text label for every cell."""
     found = [MISSING if label is None else str(label) for label in attribute.labels]
-    return [f"{text} (cell {cell})" if found.index(text) < cell else text for cell, text in enumerate(found)]
+    first = {text: cell for cell, text in reversed(list(enumerate(found)))}
+    return [f"{text} (cell {cell})" if first[text] < cell else text for cell, text in enumerate(found)]
 
 
 def column(attribute: Attribute, cells: Integers) -> pa.Array:

@@ -160,7 +160,9 @@ def _digest(entry: dict[str, Any]) -> tuple[int, str]:
 def _sensitivities(run: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
     """Return the largest column norms (squared L2, L1) of every block of a plan, by attributes and strategy digest."""
     plan = json.loads((run / "plan" / "plan.json").read_text())
-    names = list(tomllib.loads((run / "domain.toml").read_text())["attributes"])
+    attributes = tomllib.loads((run / "domain.toml").read_text())["attributes"]
+    names = [level for name, one in attributes.items()
+             for level in (name, *(one["levels"] if one["kind"] == "hierarchy" else ()))]  # fmt: skip
     with np.load(run / "plan" / "factors.npz") as matrices:
         factors = {key: (value, matrices.get(key)) for key, value in plan["factors"].items()}
     strategies = [_strategy([factors[key] for key in keys]) for keys in plan["strategies"]]

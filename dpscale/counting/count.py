@@ -17,6 +17,7 @@ from dpscale.counting.cover import guess_rows, plan_cover
 from dpscale.counting.program import Program, Steps
 from dpscale.counting.sums import SumCounter
 from dpscale.domain import MOST_PARTS, Domain
+from dpscale.records.column_values import column_of
 from dpscale.records.encode import Codes, code_type, encode
 from dpscale.records.judging import refused_of, worst_of
 from dpscale.records.table import Partition, Table
@@ -259,7 +260,7 @@ def encode_batch(domain: Domain, batch: Mapping[str, Any], names: Sequence[str])
     codes = np.empty((len(names), rows), dtype=width)
     gone = np.zeros(rows, dtype=bool) if any(one.drops for one in attributes) else None
     for index, one in enumerate(attributes):
-        codes[index] = encode(one, batch[one.column], gone)
+        codes[index] = encode(one, column_of(one, batch), gone)
     return codes, gone
 
 

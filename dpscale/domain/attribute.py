@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.domain.search import Search
+from dpscale.domain.tree import TreeLevel
 
 PERIODS = ("day", "week", "month", "quarter", "year")
 MONTHS = {"month": 1, "quarter": 3, "year": 12}
@@ -85,7 +87,7 @@ def _begins(by: str, parts: list[int]) -> date:
     return date(*[*parts, 1, 1][:3])
 
 
-KINDS = ("integer", "categories", "bins", "coded", "boolean", "date", "text-prefix", "number")
+KINDS = ("integer", "categories", "bins", "coded", "boolean", "date", "text-prefix", "hierarchy", "number")
 OUTSIDE_LABEL, NULL_LABEL = "(outside)", "(null)"
 EXACT = 1 << 53  # smaller integers are exact as floats, to which texts and decimals are parsed
 LARGEST = sys.float_info.max
@@ -102,11 +104,11 @@ class Attribute:
     name : str
     kind : str
         integer (low … high in steps of `step`), categories (values), bins (edges; the last bin includes its right
-        edge), coded (integers 0 … count−1), boolean, date (calendar periods low … high, by their numbers) or
-        text-prefix (the first `length` letters are among the values).
+        edge), coded (integers 0 … count−1), boolean, date (calendar periods low … high, by their numbers),
+        text-prefix (the first `length` letters are among the values) or hierarchy (a level of a public tree).
     low, high : int
         Range of integers, codes or periods.
-    values : tuple
+    values : sequence
         Labels of the categories.
     edges : tuple of float
         Edges of the bins.
@@ -129,13 +131,15 @@ class Attribute:
         Column that is read; empty if it has the attribute's name.
     search : Search, optional
         Measurement that chooses the cells; the present ones are assumed.
+    level : TreeLevel, optional
+        Level of a public tree whose nodes are the cells; `values` are their labels.
     """
 
     name: str
     kind: str
     low: int = 0
     high: int = 0
-    values: tuple[Any, ...] = ()
+    values: Sequence[Any] = ()
     edges: tuple[float, ...] = ()
     outside: str = "reject"
     nulls: str = "reject"
@@ -147,6 +151,7 @@ class Attribute:
     groups: tuple[tuple[Any, ...], ...] = ()
     source: str = ""
     search: Search | None = None
+    level: TreeLevel | None = None
 
     def __post_init__(self) -> None:
         """Raise DomainError for an unknown kind; the reader of a domain file checks everything else."""
@@ -159,6 +164,13 @@ class Attribute:
     def column(self) -> str:
         """Column from which the attribute is read."""
         return self.source or self.name
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that are read: more than one if records state the path of a leaf."""
+        if self.level is None or not self.level.tree.by_path:
+            return (self.column,)
+        return (*self.level.tree.columns[:-1], self.column)
 
     @cached_property
     def of_texts(self) -> bool:
@@ -265,6 +277,8 @@ class Attribute:
         """Keys specific to the attribute's kind."""
         if self.search is not None:
             return {}
+        if self.level is not None:
+            return self.level.describe(self.name)
         if self.values and self.kind != "boolean":
             size = {"length": self.length} if self.length else {}
             groups = zip(self.values, map(list, self.groups), strict=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,22 +16,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dpscale.base.display import display_path, glance, nearest, safe_repr
+import tomli_w
+
+from dpscale.base.display import display_path, glance, safe_repr
 from dpscale.base.errors import DomainError
-from dpscale.domain.attribute import Attribute, check_size
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.axes import AxisIndex
 from dpscale.domain.domain_schema import EXAMPLE, coded, from_tables
+from dpscale.domain.hierarchy import Hierarchy, hierarchies_of
 from dpscale.domain.number import TOTAL, Number, checked_number, read_numbers
-from dpscale.domain.schema_values import check_keys, check_names, check_names_list
+from dpscale.domain.schema_values import check_keys
 from dpscale.domain.search import NodeSearch
 from dpscale.domain.search_schema import check_rules_known, located_tree
 from dpscale.domain.structural_zeros import check_rules, closed, follows, listed, read_rules
+from dpscale.domain.tree_file import stored_name, tree_bytes
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
 RULES = ("impossible", "determined")
 REVIEWED, DISCOVERED = "reviewed", "discovered"
 
 
-class Domain:
+class Domain(AxisIndex):
     """Ordered set of attributes.
 
     Parameters
@@ -58,21 +62,11 @@ class Domain:
                               'write {"a": 10}, or read a file: Domain.read(path)')  # fmt: skip
         if isinstance(attributes, Mapping):
             attributes = [coded(name, size) for name, size in attributes.items()]
-        self.axes = tuple(attributes)
-        if strange := [one for one in self.axes if not isinstance(one, Attribute)]:
+        axes: tuple[Attribute, ...] = tuple(attributes)
+        if strange := [one for one in axes if not isinstance(one, Attribute)]:
             raise DomainError("attributes", f"an item of type {type(strange[0]).__name__}",
                               "sizes by name, or attributes", 'write them as {"a": 10}')  # fmt: skip
-        self.attributes = tuple(one for one in self.axes if not isinstance(one, Number))
-        self.numbers = tuple(one for one in self.axes if isinstance(one, Number))
-        self.axes = self.attributes + self.numbers
-        if not self.attributes:
-            raise DomainError("attributes", "none given", "at least one attribute", "add an [attributes.NAME] table")
-        self._by_name = {a.name: a for a in self.axes}
-        self._sizes = {a.name: a.size for a in self.axes}
-        self._position = {a.name: i for i, a in enumerate(self.axes)}
-        for attribute in self.attributes:
-            check_size(attribute)
-        check_names([a.name for a in self.axes])
+        super().__init__(axes)
         self._told = {name: rules[name] for name in (*RULES, REVIEWED, DISCOVERED) if name in rules}
         check_rules_known(self._told, [one.name for one in self.axes if one.search is not None])
         told = read_rules(self._told, self.attribute) + follows(self.attributes)
@@ -110,7 +104,8 @@ class Domain:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             got = f"{display_path(path)} is not TOML{toml_fault(error)}"
             raise DomainError("domain", got, "a domain file", "fix the syntax") from None
-        return cls.from_dict(content)._located(place(path, "domain"))
+        where = place(path, "domain")
+        return cls.from_dict(content, where.parent)._located(where)
 
     def _located(self, path: Path) -> Domain:
         """Return the domain with the absolute paths and the hashes of the files of its trees of codes."""
@@ -149,12 +144,14 @@ class Domain:
         return self._with(found, **{DISCOVERED: list(found)})
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Domain:
+    def from_dict(cls, content: Mapping[str, Any], folder: Path | None = None) -> Domain:
         """Create a domain from the parsed content of a domain file.
 
         Parameters
         ----------
         content : mapping
+        folder : Path, optional
+            Folder from which relative paths of hierarchies start; default: the current one.
 
         Returns
         -------
@@ -173,7 +170,7 @@ class Domain:
         if not isinstance(tables, Mapping):
             raise DomainError("attributes", "not a table", "tables [attributes.NAME]",
                               f"such as [attributes.age] with {EXAMPLE}")  # fmt: skip
-        return cls([*from_tables(tables), *read_numbers(content.get("numbers", {}))], content)
+        return cls([*from_tables(tables, folder), *read_numbers(content.get("numbers", {}))], content)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of a domain file that defines this domain.
@@ -183,47 +180,56 @@ class Domain:
         dict
         """
         numbers = {"numbers": {one.name: one.describe() for one in self.numbers}} if self.numbers else {}
-        return {"attributes": {a.name: a.describe() for a in self.attributes}, **numbers, **self._told}
+        leaves = {one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf}
+        own = [one for one in self.attributes if one.level is None or one.level.is_leaf or one.level.tree not in leaves]
+        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._told}
+
+    def to_files(self, name: str = "domain.toml") -> dict[str, bytes]:
+        """Return a domain file and copies of the files of its hierarchies, for one folder.
+
+        Parameters
+        ----------
+        name : str
+            Name of the domain file.
+
+        Returns
+        -------
+        dict of str to bytes
+            Contents by name, the domain file last.
+        """
+        content = self.to_dict()
+        for table in content["attributes"].values():
+            if table["kind"] == "hierarchy":
+                table["file"] = stored_name(table["sha256"])
+        return {**self.tree_files(), name: tomli_w.dumps(content).encode()}
+
+    def tree_files(self) -> dict[str, bytes]:
+        """Return copies of the files of the hierarchies by the names that `to_files` states."""
+        trees = [one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf]
+        return {stored_name(tree.digest): tree_bytes(tree) for tree in trees}
+
+    @cached_property
+    def hierarchies(self) -> tuple[Hierarchy, ...]:
+        """Hierarchies of attributes: levels of public trees, and nested parents of an attribute."""
+        return hierarchies_of(self.attributes)
+
+    def hierarchy_of(self, name: str) -> Hierarchy | None:
+        """Return the hierarchy with a level of some name.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        Hierarchy or None
+        """
+        return next((one for one in self.hierarchies if name in one.names), None)
 
     @property
     def reviewed(self) -> bool:
         """Whether the domain is a draft from data that a person has reviewed."""
         return REVIEWED in self._told
-
-    def columns(self, names: Iterable[str]) -> list[str]:
-        """Return the columns from which attributes are read, each once.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Attributes.
-
-        Returns
-        -------
-        list of str
-        """
-        return list(dict.fromkeys(self[name].column for name in names))
-
-    @cached_property
-    def alone(self) -> frozenset[str]:
-        """Attributes read from the column of the same name, which no other attribute uses."""
-        read = [one.column for one in self.axes]
-        return frozenset(one.name for one in self.axes
-                         if one.column == one.name and read.count(one.name) == 1 and one.search is None)  # fmt: skip
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Names of the attributes, without numbers."""
-        return tuple(a.name for a in self.attributes)
-
-    @cached_property
-    def axis_names(self) -> tuple[str, ...]:
-        """Names of the attributes, then of the numbers: everything that a marginal can have an axis of."""
-        return tuple(one.name for one in self.axes)
-
-    @cached_property
-    def number_names(self) -> frozenset[str]:
-        return frozenset(one.name for one in self.numbers)
 
     @cached_property
     def totals(self) -> tuple[Number, ...]:
@@ -244,19 +250,6 @@ class Domain:
         """
         changed = {one.name: checked_number(replace(one, rows_per_unit=rows)) for one in self.totals}
         return self._with(changed) if changed else self
-
-    def denominator(self, names: Iterable[str]) -> int:
-        """Return the number of parts into which the cells of a marginal divide a record; 1 without numbers.
-
-        Parameters
-        ----------
-        names : iterable of str
-
-        Returns
-        -------
-        int
-        """
-        return math.prod(self._by_name[name].denominator for name in names)
 
     def with_squares(self, names: Iterable[str]) -> Domain:
         """Return the domain with the squares of the named numbers, which variances need.
@@ -281,41 +274,15 @@ class Domain:
         return self._with({one.name: checked_number(replace(one, squares=True)) for one in self.numbers
                            if one.name in chosen})  # fmt: skip
 
-    def attribute(self, name: str) -> Attribute:
-        """Return an attribute.
-
-        Parameters
-        ----------
-        name : str
-
-        Returns
-        -------
-        Attribute
-
-        Raises
-        ------
-        DomainError
-            If the name is unknown or that of a number.
-        """
-        if name in self.number_names:
-            raise DomainError("attributes", f"the number {name!r}", "an attribute", nearest(name, self.names))
-        return self[name]
-
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the domain, in hexadecimal."""
-        text = json.dumps(self.to_dict(), sort_keys=False, default=str)
+        """SHA-256 of the domain, in hexadecimal; of hierarchies, the content of the file and not its path."""
+        content = self.to_dict()
+        for table in content["attributes"].values():
+            if table["kind"] == "hierarchy":
+                table.pop("file")
+        text = json.dumps(content, sort_keys=False, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def __getitem__(self, name: str) -> Attribute:
-        try:
-            return self._by_name[name]
-        except KeyError:
-            raise DomainError("attributes", f"no attribute {name!r}", "a name of the domain",
-                              nearest(name, self.axis_names)) from None  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.attributes)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Domain) and (self.axes, self.rules) == (other.axes, other.rules)
@@ -329,72 +296,3 @@ class Domain:
     def _repr_html_(self) -> str:
         return glance(f"Domain of {len(self)} attributes", {a.name: f"{a.kind}, {a.size:,} cells"
                       for a in self.attributes})  # fmt: skip
-
-    def shape(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Return the numbers of cells of the named attributes.
-
-        Parameters
-        ----------
-        names : sequence of str
-
-        Returns
-        -------
-        tuple of int
-            Sizes in the order of `names`.
-        """
-        check_names_list(names)
-        try:
-            return tuple([self._sizes[name] for name in names])
-        except KeyError:  # look up each attribute for its error message
-            return tuple(self[name].size for name in names)
-
-    def cells(self, names: Sequence[str]) -> int:
-        """Return the number of cells of the marginal on the named attributes.
-
-        Parameters
-        ----------
-        names : sequence of str
-
-        Returns
-        -------
-        int
-        """
-        return math.prod(self.shape(names))
-
-    def cells_each(self, sets: Iterable[Sequence[str]]) -> list[int]:
-        """Return the numbers of cells of several marginals.
-
-        Parameters
-        ----------
-        sets : iterable of sequence of str
-            Attribute sets.
-
-        Returns
-        -------
-        list of int
-        """
-        return [math.prod(map(self._sizes.__getitem__, names)) for names in sets]
-
-    def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return attribute names in the domain's order.
-
-        Parameters
-        ----------
-        names : iterable of str
-
-        Returns
-        -------
-        tuple of str
-
-        Raises
-        ------
-        DomainError
-            If a name is repeated or unknown.
-        """
-        check_names_list(names)
-        names = tuple(names)
-        for name in names:
-            self[name]
-        if len(set(names)) != len(names):
-            raise DomainError("attributes", f"{', '.join(names)} repeats a name", "distinct names", "drop the repeat")
-        return tuple(sorted(names, key=self._position.__getitem__))

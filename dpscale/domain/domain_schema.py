@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
 from operator import index
+from pathlib import Path
 from typing import Any, SupportsIndex, TypeGuard
 
 from dpscale.base.display import nearest, safe_repr
@@ -20,6 +21,8 @@ from dpscale.domain.attribute import EXACT, LARGEST, NULL_LABEL, OUTSIDE_LABEL, 
 from dpscale.domain.schema_values import check_keys, check_values, read_policy, read_source
 from dpscale.domain.search import PRIVATE
 from dpscale.domain.search_schema import BIN_KEYS, DISCOVER_KEYS, read_discover, read_private_edges
+from dpscale.domain.tree import TreeLevel
+from dpscale.domain.tree_file import MORE_TREE_KEYS, TREE_KEYS, read_hierarchy
 
 EXAMPLE = 'kind = "coded" and size = 4'
 KINDS = {
@@ -31,6 +34,7 @@ KINDS = {
     "date": {"by", "low", "high"},
     "text-prefix": {"length", "values"},
     "discover": set(),
+    "hierarchy": TREE_KEYS,
 }
 MORE = {
     "integer": {"round"},
@@ -39,12 +43,14 @@ MORE = {
     "date": {"zone"},
     "text-prefix": {"map"},
     "discover": DISCOVER_KEYS,
+    "hierarchy": MORE_TREE_KEYS,
 }
 POLICIES = {
     "outside": ("reject", "clip", "category", "drop"),
     "nulls": ("reject", "category", "drop"),
     "unparsable": ("reject", "category", "drop"),
 }
+HIERARCHY_POLICIES = {name: ("reject", "category", "drop") for name in ("outside", "nulls")}
 
 
 def coded(name: str, size: SupportsIndex) -> Attribute:
@@ -55,18 +61,51 @@ def coded(name: str, size: SupportsIndex) -> Attribute:
     return Attribute(name, "coded", **_read_coded(name, {"size": size}))
 
 
-def from_tables(tables: Mapping[str, Any]) -> list[Attribute]:
-    """Return the attributes of a domain file in order, each followed by its parents."""
-    return [one for name, table in tables.items() for one in _family(name, table)]
+def from_tables(tables: Mapping[str, Any], folder: Path | None = None) -> list[Attribute]:
+    """Return the attributes of a domain file in order, each followed by its parents.
+
+    Parameters
+    ----------
+    tables : mapping
+    folder : Path, optional
+        Folder from which relative paths of public trees start; default: the current one.
+    """
+    found = [one for name, table in tables.items() for one in _family(name, table, folder)]
+    names = [one.name for one in found]
+    for one in found:
+        if one.level is not None and not one.level.is_leaf and names.count(one.name) > 1:
+            leaf = next(own.name for own in found if own.level is not None and own.level.tree is one.level.tree)
+            raise DomainError(f"attributes.{leaf}.levels", f"{one.name!r}, the name of another attribute",
+                              "distinct names", "rename the attribute, or the column of the file")  # fmt: skip
+    return found
 
 
-def _family(name: str, table: Any) -> list[Attribute]:
+def _family(name: str, table: Any, folder: Path | None) -> list[Attribute]:
+    kind = table.get("kind") if isinstance(table, Mapping) else None
+    if isinstance(kind, str) and kind == "hierarchy":
+        return _levels(name, table, folder)
     parents = table.get("parent", {}) if isinstance(table, Mapping) else {}
     own = from_table(name, {key: value for key, value in table.items() if key != "parent"} if parents else table)
     if not isinstance(parents, Mapping):
         raise DomainError(f"attributes.{name}.parent", safe_repr(parents), "tables of groups by the parent's name",
                           f'write [attributes.{name}.parent.region] and north = ["a", "b"] below it')  # fmt: skip
     return [own, *(_parent(own, parent, groups) for parent, groups in parents.items())]
+
+
+def _levels(name: str, table: Mapping[str, Any], folder: Path | None) -> list[Attribute]:
+    """Return the attribute of the leaves of a public tree, followed by those of its other levels, the top first."""
+    field = f"attributes.{name}"
+    _kind(name, table)
+    policies = {key: read_policy(field, key, table[key], HIERARCHY_POLICIES[key])
+                for key in HIERARCHY_POLICIES if key in table}  # fmt: skip
+    source, tree = read_source(field, name, table), read_hierarchy(name, table, folder)
+
+    def made(own: str, level: int, column: str) -> Attribute:
+        return Attribute(own, "hierarchy", values=tree.labels(level), level=TreeLevel(tree, level), source=column,
+                         **policies)  # fmt: skip
+
+    above = [made(own, level, source or name) for level, own in enumerate(tree.columns[:-1])]
+    return [made(name, tree.leaf, source), *above]
 
 
 def _parent(child: Attribute, name: str, groups: object) -> Attribute:
@@ -127,7 +166,8 @@ def _kind(name: str, table: Mapping[str, Any]) -> str:
         got = "missing" if "kind" not in table else safe_repr(kind)
         raise DomainError(f"attributes.{name}.kind", got, ", ".join(KINDS), nearest(told, KINDS))
     more = MORE.get(kind, set())
-    check_keys(table, {"kind", "from", *POLICIES} | KINDS[kind] | more, f"attributes.{name}")
+    policies = HIERARCHY_POLICIES if kind == "hierarchy" else POLICIES
+    check_keys(table, {"kind", "from", *policies} | KINDS[kind] | more, f"attributes.{name}")
     needs = KINDS[kind] - ({"values"} if "map" in table else set())
     for key in sorted(needs - set(table)):
         raise DomainError(f"attributes.{name}.{key}", "missing", f"a value, for kind {kind}", "add it")

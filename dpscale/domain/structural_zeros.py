@@ -14,6 +14,7 @@ estimates (`dpscale.reconstruction.constraints`) satisfy them; measurements and 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,8 +25,9 @@ import numpy as np
 
 from dpscale.base.display import nearest, safe_repr
 from dpscale.base.errors import DomainError
-from dpscale.base.numerics import Flags, NDArray
+from dpscale.base.numerics import Flags, Integers, NDArray
 from dpscale.domain.attribute import Attribute
+from dpscale.domain.tree import TreeLevel
 
 Find = Callable[[str], Attribute]
 Cells = NDArray[np.integer]
@@ -92,56 +94,69 @@ class StructuralZero:
         return {"cells": [[name, sorted(cells)] for name, cells in self.cells]}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FunctionalDependency:
     """Functional dependency between two attributes.
 
-    Cell i of `determinant` implies cell `of[i]` of `dependent`; −1 permits every cell.
+    Cell i of `determinant` implies cell `of[i]` of `dependent`; −1 permits every cell. Any sequence of integers may be
+    given for `of`, which becomes an array.
     """
 
     determinant: str
     dependent: str
-    of: tuple[int, ...]
+    of: Integers
+
+    def __post_init__(self) -> None:
+        """Convert `of` to an array that cannot be changed."""
+        of = np.array(self.of, np.int64)
+        of.setflags(write=False)
+        object.__setattr__(self, "of", of)
+
+    @cached_property
+    def _identity(self) -> tuple[str, str, bytes]:
+        return *self.names, hashlib.sha256(self.of.astype("<i8").tobytes()).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FunctionalDependency) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, str]:
         return self.determinant, self.dependent
 
     @cached_property
     def whole(self) -> bool:
         """Whether every determinant cell implies a dependent cell."""
-        return min(self.of) >= 0
-
-    @cached_property
-    def _of(self) -> Cells:
-        return np.array(self.of, np.int64)
+        return bool(self.of.min() >= 0)
 
     def broken(self, column: Column) -> Flags:
-        wanted = self._of[column(self.determinant)]
+        wanted = self.of[column(self.determinant)]
         return (wanted >= 0) & (wanted != column(self.dependent))
 
     def forbidden(self, name: str, column: Column, size: int) -> Flags:
         if name == self.determinant:
-            return np.asarray((self._of >= 0) & (self._of != column(self.dependent)[:, None]))
-        wanted = self._of[column(self.determinant)][:, None]
+            return np.asarray((self.of >= 0) & (self.of != column(self.dependent)[:, None]))
+        wanted = self.of[column(self.determinant)][:, None]
         return np.asarray((wanted >= 0) & (wanted != np.arange(size)))
 
     def possible(self, names: Sequence[str], shape: Sequence[int]) -> Flags:
         sizes = dict(zip(names, shape, strict=True))
-        held = (self._of[:, None] < 0) | (self._of[:, None] == np.arange(sizes[self.dependent]))
+        held = (self.of[:, None] < 0) | (self.of[:, None] == np.arange(sizes[self.dependent]))
         if names.index(self.determinant) > names.index(self.dependent):
             held = held.T
         return held.reshape([size if name in self.names else 1 for name, size in sizes.items()])
 
     def to_dict(self) -> dict[str, Any]:
-        return {"by": self.determinant, "what": self.dependent, "of": list(self.of)}
+        return {"by": self.determinant, "what": self.dependent, "of": self.of.tolist()}
 
 
 def restored(record: Mapping[str, Any]) -> StructuralZero | FunctionalDependency:
     """Return the constraint described by the output of `to_dict`."""
     if "cells" in record:
         return StructuralZero(tuple((name, frozenset(cells)) for name, cells in record["cells"]))
-    return FunctionalDependency(record["by"], record["what"], tuple(record["of"]))
+    return FunctionalDependency(record["by"], record["what"], record["of"])
 
 
 def constraints_on(rules: Iterable[DomainConstraint], names: Iterable[str]) -> tuple[DomainConstraint, ...]:
@@ -207,14 +222,29 @@ def _determined(table: Mapping[str, Any], attribute: Find) -> FunctionalDependen
     for value, result in table["map"].items():
         for cell in _cells(by, [value], "determined.map"):
             of[cell] = min(_cells(what, [result], "determined.map"))
-    return FunctionalDependency(by.name, what.name, tuple(of))
+    return FunctionalDependency(by.name, what.name, np.array(of))
 
 
 def follows(attributes: Sequence[Attribute]) -> tuple[FunctionalDependency, ...]:
     """Return the functional dependencies of attributes that group the values of another attribute."""
-    children = {one.column: one for one in reversed(attributes) if not one.groups}
+    children = {one.column: one for one in reversed(attributes) if not one.groups and one.level is None}
     found = [(one, children[one.column]) for one in attributes if one.groups and one.column in children]
-    return tuple(_grouped(parent, child) for parent, child in found)
+    levels = [one for one in attributes if one.level is not None]
+    pairs = [(above, below) for above, below in product(levels, repeat=2) if _is_above(above.level, below.level)]
+    return (*(_grouped(parent, child) for parent, child in found), *(_of_levels(*pair) for pair in pairs))
+
+
+def _is_above(one: TreeLevel | None, other: TreeLevel | None) -> bool:
+    """Return whether both are levels of the same tree and the first is above the second."""
+    return one is not None and other is not None and one.level < other.level and one.tree is other.tree
+
+
+def _of_levels(above: Attribute, below: Attribute) -> FunctionalDependency:
+    """Return the dependency of a level of a tree on one below it; their additional cells correspond."""
+    assert above.level is not None and below.level is not None
+    tree = below.level.tree
+    of = tree.cells(above.level.level)[tree.starts[below.level.level]]
+    return FunctionalDependency(below.name, above.name, np.append(of, np.arange(above.listed, above.size)))
 
 
 def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
@@ -231,7 +261,7 @@ def _grouped(parent: Attribute, child: Attribute) -> FunctionalDependency:
     for own, other in ((child.outside_cell, parent.outside_cell), (child.null_cell, parent.null_cell)):
         if own >= 0 and other >= 0 and place.keys() >= {value for group in parent.groups for value in group}:
             of[own] = other
-    return FunctionalDependency(child.name, parent.name, tuple(of))
+    return FunctionalDependency(child.name, parent.name, np.array(of))
 
 
 def closed(rules: Sequence[DomainConstraint]) -> tuple[DomainConstraint, ...]:
@@ -244,8 +274,7 @@ def closed(rules: Sequence[DomainConstraint]) -> tuple[DomainConstraint, ...]:
         for one, other in product(list(follows.values()), repeat=2):
             pair = one.determinant, other.dependent
             if one.dependent == other.determinant and one.determinant != other.dependent and pair not in follows:
-                of = tuple(other.of[cell] for cell in one.of)
-                follows[pair] = FunctionalDependency(*pair, of)
+                follows[pair] = FunctionalDependency(*pair, other.of[one.of])
     return (*rules, *(rule for rule in follows.values() if rule not in rules))
 
 

@@ -114,8 +114,8 @@ def row_attribute(attribute: Attribute) -> Attribute:
 
     Null is an outside value, and a rounded number remains in the bin at its edge.
     """
-    if attribute.groups:  # rows contain the names of groups
-        attribute = replace(attribute, kind="categories", groups=(), length=0)
+    if attribute.groups or attribute.level is not None:  # rows contain the names of groups and the labels of nodes
+        attribute = replace(attribute, kind="categories", groups=(), length=0, level=None)
     attribute = replace(attribute, source="")
     if attribute.outside_cell >= 0 and not is_text(attribute):
         attribute = replace(attribute, nulls="category")

@@ -8,17 +8,46 @@ denote a missing value are nulls; all others are foreign.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dpscale.base.arrow import is_text, pa, pc, types
-from dpscale.base.numerics import Flags, Integers, NDArray
+from dpscale.base.errors import DataError
+from dpscale.base.numerics import Flags, Integers, LazyModule, NDArray
+from dpscale.domain.attribute import Attribute
 
 NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
 NOTHING = ("", "na", "n/a", "nan", "null", "none")
 LARGEST = np.uint64(np.iinfo(np.int64).max)
+
+tree_cells = LazyModule("dpscale.records.tree_cells")  # numba
+
+
+def column_of(attribute: Attribute, batch: Mapping[str, Any]) -> Any:
+    """Return the column of an attribute; for a hierarchy whose records state paths, their joined texts.
+
+    Parameters
+    ----------
+    attribute : Attribute
+    batch : mapping of str to pyarrow.Array or ndarray
+        Arrays by column.
+
+    Raises
+    ------
+    DataError
+        If a column of a path has a type that contains no names.
+    """
+    if len(attribute.columns) == 1:
+        return batch[attribute.column]
+    columns = [batch[name] for name in attribute.columns]
+    for name, one in zip(attribute.columns, columns, strict=True):
+        if not tree_cells.is_name(one.type.value_type if pa.types.is_dictionary(one.type) else one.type):
+            raise DataError(f"data column {name!r}", f"type {one.type}", "texts or integers",
+                            "convert the column")  # fmt: skip
+    return tree_cells.path_texts(columns)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from dpscale.base.numerics import Flags, Integers, NDArray
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute, numbered
 from dpscale.domain.number import Number
-from dpscale.records.column_values import Numbers, days, numbers
+from dpscale.domain.tree import TreeLevel
+from dpscale.records.column_values import Numbers, days, numbers, tree_cells
 from dpscale.records.searched import DROPPED, NULL, OUTSIDE, UNPARSABLE, field_name, value_codes
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -291,12 +292,25 @@ def _number_category_cells(attribute: Attribute, values: NDArray[Any]) -> Intege
 
 
 def _text_cells(attribute: Attribute, column: pa.Array) -> Integers:
+    if attribute.level is not None:
+        return _node_cells(attribute, attribute.level, column)
     if not (is_text(column.type) or pa.types.is_null(column.type)):
         raise _wrong_type(attribute, column.type, "texts, since the domain file lists texts")
     texts = column.cast(pa.large_string())
     read = _beginnings(texts, attribute.length) if attribute.length else texts
     cells = _places(attribute, read, pa.array(_read_values(attribute), pa.large_string()))
     cells[texts.is_null().to_numpy(zero_copy_only=False)] = null_cell(attribute)
+    return cells
+
+
+def _node_cells(attribute: Attribute, level: TreeLevel, column: pa.Array) -> Integers:
+    """Return the cells of names of a public tree; an empty text is a null."""
+    if not tree_cells.is_name(column.type):
+        raise _wrong_type(attribute, column.type, "texts or integers, the names of a hierarchy")
+    texts = column.cast(pa.large_string())
+    cells: Integers = tree_cells.node_cells(level, texts)
+    cells[cells < 0] = _outside_cell(attribute)
+    cells[pc.equal(texts.fill_null(""), "").to_numpy(zero_copy_only=False)] = null_cell(attribute)
     return cells
 
 

@@ -19,6 +19,8 @@ from dpscale.base.arrow import is_text, pa, pc
 from dpscale.base.errors import DataError, RefusedValue
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
+from dpscale.domain.tree import SEPARATOR
+from dpscale.records.column_values import column_of
 from dpscale.records.encode import NULL, OUTSIDE, UNPARSABLE, encode, judged, refusal
 from dpscale.records.table import Partition
 
@@ -42,7 +44,7 @@ def worst_of(partitions: Iterable[Partition], domain: Domain, names: Sequence[st
     worst = np.zeros(len(names), dtype=np.int8)
     for partition in partitions:
         for batch in partition.batches(domain.columns(names), domain=domain):
-            codes = [_worst(domain[name], batch[domain[name].column]) for name in names]
+            codes = [_worst(domain[name], column_of(domain[name], batch)) for name in names]
             worst = np.minimum(worst, np.array(codes, dtype=np.int8))
     return Worst(worst)
 
@@ -98,18 +100,18 @@ class Faults:
 def faults_of(partition: Partition, domain: Domain) -> Faults:
     """Return all faults in a partition: missing columns, wrong types and refused values."""
     found, sound = Faults(), list[Attribute]()
-    columns = [one.column for one in domain.axes]
+    columns = domain.columns(domain.axis_names)
     present = set(partition.columns() if partition.format.lists_columns else columns)
     for one in domain.axes:
-        fault = _column_fault(partition, one) if one.column in present else ABSENT
+        fault = _column_fault(partition, one) if present.issuperset(one.columns) else ABSENT
         if fault:
             found.add((one.name, fault), Tally(files={partition.path}))
         else:
             sound.append(one)
-    for batch in partition.batches(list(dict.fromkeys(one.column for one in sound))) if sound else ():
+    for batch in partition.batches(domain.columns(one.name for one in sound)) if sound else ():
         found.rows += len(next(iter(batch.values())))
         for one in sound:
-            for fault, tally in _value_faults(one, batch[one.column]):
+            for fault, tally in _value_faults(one, column_of(one, batch)):
                 found.add((one.name, fault), tally)
     return found
 
@@ -117,10 +119,15 @@ def faults_of(partition: Partition, domain: Domain) -> Faults:
 def _column_fault(partition: Partition, attribute: Attribute) -> str:
     """Return the fault of a column's type; empty if there is none."""
     try:
-        encode(attribute, empty(partition.kind(attribute.column)))
+        check_type_of(attribute, partition)
     except DataError as error:
         return f"{error.got}; expected {error.takes}"
     return ""
+
+
+def check_type_of(attribute: Attribute, partition: Partition) -> None:
+    """Raise DataError if a column of an attribute has a type from which it cannot be read."""
+    encode(attribute, column_of(attribute, {name: empty(partition.kind(name)) for name in attribute.columns}))
 
 
 def empty(kind: pa.DataType) -> pa.Array:
@@ -144,4 +151,5 @@ def _examples(column: pa.Array, met: NDArray[np.bool_]) -> set[str]:
     chosen = pc.unique(chosen.dictionary_decode() if pa.types.is_dictionary(chosen.type) else chosen)
     values = (chosen.cast(pa.large_binary()) if is_text(chosen.type) else chosen).to_pylist()
     texts = {one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values}
+    texts = {text.replace(SEPARATOR, "/") for text in texts}
     return set(heapq.nsmallest(MOST_EXAMPLES, {text[:LONGEST] for text in texts}))

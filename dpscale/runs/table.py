@@ -40,7 +40,8 @@ from dpscale.storage.files import present, read_text, write_whole
 from dpscale.workload import Workload
 
 # defaults that every digest includes, also that of a job that omits them
-FOUND, SEARCH_FILE = "domain/domain.toml", "domain/searches.json"
+FOUND_FOLDER = "domain"
+FOUND, SEARCH_FILE = f"{FOUND_FOLDER}/domain.toml", f"{FOUND_FOLDER}/searches.json"
 EXPLICIT_DEFAULTS = {"errors": "auto", "agree": False}
 
 
@@ -154,7 +155,8 @@ class TableRun(Run):
 
     def write_domain(self, found: Domain) -> None:
         """Write the domain with the cells that were found; results from the assumed cells are forgotten."""
-        write_whole(self.path / FOUND, tomli_w.dumps(found.to_dict()).encode())
+        for name, content in found.to_files().items():
+            write_whole(self.path / FOUND_FOLDER / name, content)
         for name in ("workload", "planning_problem", "measurement_plan"):
             vars(self).pop(name, None)
 
@@ -271,7 +273,7 @@ def _first_files(job: TableJob, domain: Domain, digest: str, number: int) -> dic
     entries |= {"domain": DRAFTED} if domain.reviewed else {}
     manifest = first_manifest(job.engine.seed, digest, number, **entries)
     return {
-        "domain.toml": tomli_w.dumps(domain.to_dict()).encode(),
+        **domain.to_files(),
         "job.toml": tomli_w.dumps(job.to_dict()).encode(),
         MANIFEST: json.dumps(manifest, indent=2).encode(),
     }

@@ -217,10 +217,13 @@ def _job(run: Run) -> Fields:
 
 def _domains(run: Run) -> dict[str, bytes]:
     """Return the domain files of all tables: of private ones as the run wrote them."""
-    public = {name: tomli_w.dumps(domain.to_dict()) for name, domain in run.public_domains.items()}
-    return {f"domain.{name}.toml": text.encode() for name, text in public.items()} | {
-        domain_file(run, name): read_bytes(table.path / table.domain_file) for name, table in run.tables.items()
-    }
+    found: dict[str, bytes] = {}
+    for name, domain in run.public_domains.items():
+        found |= domain.to_files(f"domain.{name}.toml")
+    for name, table in run.tables.items():
+        found |= table.domain.tree_files()
+        found[domain_file(run, name)] = read_bytes(table.path / table.domain_file)
+    return found
 
 
 def _sealed(contents: Mapping[str, bytes], key: Signer | None) -> dict[str, bytes]:

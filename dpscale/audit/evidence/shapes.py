@@ -231,9 +231,21 @@ def is_centred(names: Sequence[str], factors: Mapping[str, Fields], axis: int) -
 def axes_of(domain: Fields) -> dict[str, Fields]:
     """Return the attributes and the numbers of a domain."""
     return {
-        **domain["attributes"],
+        **attributes_of(domain),
         **{name: {**one, "kind": "number"} for name, one in domain.get("numbers", {}).items()},
     }
+
+
+def attributes_of(domain: Fields) -> dict[str, Fields]:
+    """Return the attributes of a domain in order; the levels of a hierarchy follow its leaves, the top first."""
+    found: dict[str, Fields] = {}
+    for name, one in domain["attributes"].items():
+        found[name] = one
+        if one["kind"] == "hierarchy":
+            *above, leaves = one["cells"]
+            found[name] = {**one, "listed": leaves}
+            found |= {level: {**one, "listed": count} for level, count in zip(one["levels"], above, strict=True)}
+    return found
 
 
 def denominator(one: Fields) -> int:
@@ -246,7 +258,7 @@ def denominator(one: Fields) -> int:
 
 def sizes(domain: Fields) -> list[int]:
     """Return the number of cells of every attribute."""
-    return [cells(one) for one in domain["attributes"].values()]
+    return [cells(one) for one in attributes_of(domain).values()]
 
 
 def _shape(draw: Fields, factors: Mapping[str, Fields]) -> list[int]:
@@ -270,6 +282,8 @@ def cells(one: Fields) -> int:
 
 def _listed(one: Fields) -> int:
     kind = one["kind"]
+    if kind == "hierarchy":
+        return int(one["listed"])
     if "values" in one or "map" in one:
         return len(one["values"] if "values" in one else one["map"])
     if kind == "date":

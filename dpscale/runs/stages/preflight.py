@@ -26,9 +26,8 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
-from dpscale.records.encode import encode
 from dpscale.records.frames import FRAME
-from dpscale.records.judging import empty
+from dpscale.records.judging import check_type_of
 from dpscale.workload import Workload, WorkloadPart
 
 EMPTY_DIGEST = "0" * 64  # digest of draws that do not exist yet
@@ -98,8 +97,7 @@ def check_table(table: Table, names: list[str], unit: str | None = None) -> None
     check_unit_column(unit, table)
     table.require([*table.domain.columns(names), *([unit] if unit else [])])
     for name in names:
-        attribute = table.domain[name]
-        encode(attribute, empty(table.partitions[0].kind(attribute.column)))
+        check_type_of(table.domain[name], table.partitions[0])
 
 
 def check_cap(job: Any, protects: Protection, budget: Budget | None = None, delta: Fraction = Fraction(0)) -> None:
