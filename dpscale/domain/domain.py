@@ -204,7 +204,12 @@ class Domain(AxisIndex):
         return {**self.tree_files(), name: tomli_w.dumps(content).encode()}
 
     def tree_files(self) -> dict[str, bytes]:
-        """Return copies of the files of the hierarchies by the names that `to_files` states."""
+        """Return copies of the files of the hierarchies by the names that `to_files` states.
+
+        Returns
+        -------
+        dict of str to bytes
+        """
         trees = [one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf]
         return {stored_name(tree.digest): tree_bytes(tree) for tree in trees}
 

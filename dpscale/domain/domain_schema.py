@@ -96,8 +96,8 @@ def _levels(name: str, table: Mapping[str, Any], folder: Path | None) -> list[At
     """Return the attribute of the leaves of a public tree, followed by those of its other levels, the top first."""
     field = f"attributes.{name}"
     _kind(name, table)
-    policies = {key: read_policy(field, key, table[key], HIERARCHY_POLICIES[key])
-                for key in HIERARCHY_POLICIES if key in table}  # fmt: skip
+    policies: dict[str, Any] = {key: read_policy(field, key, table[key], HIERARCHY_POLICIES[key])
+                                for key in HIERARCHY_POLICIES if key in table}  # fmt: skip
     source, tree = read_source(field, name, table), read_hierarchy(name, table, folder)
 
     def made(own: str, level: int, column: str) -> Attribute:

@@ -83,24 +83,26 @@ def hierarchies_of(attributes: Sequence[Attribute]) -> tuple[Hierarchy, ...]:
     tuple of Hierarchy
     """
     sizes = {one.name: one.size for one in attributes}
+    levels = {one.name: one.level.level for one in attributes if one.level is not None}
     inner = {one.name for one in attributes if one.level is not None and not one.level.is_leaf}
     above: dict[str, dict[str, Integers]] = {name: {} for name in sizes}
     for rule in follows(attributes):
         if rule.determinant not in inner and rule.whole and _fills(rule.of, sizes[rule.dependent]):
             above[rule.determinant][rule.dependent] = rule.of
-    return tuple(_nested(leaf, found, sizes) for leaf, found in above.items() if found)
+    return tuple(_nested(leaf, found, sizes, levels) for leaf, found in above.items() if found)
 
 
 def _fills(cells: Integers, size: int) -> bool:
     return bool((np.bincount(cells, minlength=size) > 0).all())
 
 
-def _nested(leaf: str, above: Mapping[str, Integers], sizes: Mapping[str, int]) -> Hierarchy:
+def _nested(leaf: str, above: Mapping[str, Integers], sizes: Mapping[str, int], levels: Mapping[str, int]) -> Hierarchy:
     """Return the longest chain of nested partitions of the cells of a leaf attribute.
 
-    `above` has the cell of each leaf cell in attributes that depend on it.
+    `above` has the cell of each leaf cell in attributes that depend on it. Levels of a tree stay in their order, also
+    if they have the same number of cells.
     """
-    finest = sorted(above, key=lambda name: -sizes[name])
+    finest = sorted(above, key=lambda name: (-levels.get(name, 0), -sizes[name]))
     chains: dict[str, tuple[str, ...]] = {}
     for name in finest:
         below = [chains[one] for one in chains if _is_within(above[one], above[name])]

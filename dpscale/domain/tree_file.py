@@ -165,6 +165,8 @@ def build_tree(
     DomainError
         If the rows are not a tree.
     """
+    if not len(texts[0]):
+        raise DomainError(f"{field}.file", "no rows", "a row for each leaf", "add them")
     names, numbers = zip(*map(_sorted_names, texts), strict=True)
     if empty := [one for one, own in zip(columns[:-1], names, strict=False) if not len(own)]:
         raise DomainError(f"{field}.levels", f"the column {empty[0]!r} without any name", "columns with names",
@@ -202,8 +204,6 @@ def _distinct_rows(codes: Integers32) -> Integers:
 
 
 def _check_names(field: str, columns: Sequence[str], names: Sequence[Any], codes: Integers32, by_path: bool) -> None:
-    if not codes.shape[1]:
-        raise DomainError(f"{field}.file", "no rows", "a row for each leaf", "add them")
     if by_path:
         if (codes < 0).all(axis=0).any():
             raise DomainError(f"{field}.file", "a row without any name", "a name in every row", "remove the row")

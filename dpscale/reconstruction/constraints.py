@@ -200,5 +200,5 @@ def edges(rules: Rules, name: str) -> frozenset[int]:
     for rule in rules:
         if isinstance(rule, FunctionalDependency) and rule.determinant == name:
             changes = (np.flatnonzero(np.diff(rule.of)) + 1).tolist()
-            found.update(changes if len(changes) < len(set(rule.of)) else ())
+            found.update(changes if len(changes) < len(np.unique(rule.of)) else ())
     return frozenset(found)

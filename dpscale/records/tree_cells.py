@@ -32,8 +32,8 @@ def node_cells(level: TreeLevel, texts: Any) -> Integers:
     places = np.empty(len(offsets), np.int64)
     places[-1] = -1
     _find(*buffers_of(keys), data, offsets, places)
-    cells = level.tree.cells(level.level)[leaves] if level.level < level.tree.leaf else leaves
-    found = np.where(places < 0, -1, cells[places])
+    cells = np.searchsorted(level.tree.starts[level.level], leaves[places], side="right") - 1
+    found = np.where(places < 0, -1, cells)
     return np.asarray(found[texts.indices.fill_null(len(offsets) - 1).to_numpy(zero_copy_only=False)])
 
 

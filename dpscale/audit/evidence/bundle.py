@@ -216,14 +216,11 @@ def _job(run: Run) -> Fields:
 
 
 def _domains(run: Run) -> dict[str, bytes]:
-    """Return the domain files of all tables: of private ones as the run wrote them."""
-    found: dict[str, bytes] = {}
-    for name, domain in run.public_domains.items():
-        found |= domain.to_files(f"domain.{name}.toml")
-    for name, table in run.tables.items():
-        found |= table.domain.tree_files()
-        found[domain_file(run, name)] = read_bytes(table.path / table.domain_file)
-    return found
+    """Return the domain files of all tables: of private ones as the run wrote them. Trees are stated by their hashes."""
+    names = {name: f"domain.{name}.toml" for name in run.public_domains}
+    public = {file: run.public_domains[name].to_files(file)[file] for name, file in names.items()}
+    return public | {domain_file(run, name): read_bytes(table.path / table.domain_file)
+                     for name, table in run.tables.items()}  # fmt: skip
 
 
 def _sealed(contents: Mapping[str, bytes], key: Signer | None) -> dict[str, bytes]:
