@@ -65,8 +65,8 @@ class AxisIndex:
     def alone(self) -> frozenset[str]:
         """Attributes read from the column of the same name, which no other attribute uses."""
         read = [column for one in self.axes for column in one.columns]
-        return frozenset(one.name for one in self.axes
-                         if one.columns == (one.name,) and read.count(one.name) == 1 and one.search is None)  # fmt: skip
+        own = [one.name for one in self.axes if one.columns == (one.name,) and one.search is None]
+        return frozenset(name for name in own if read.count(name) == 1)
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -109,7 +110,7 @@ def _nested(leaf: str, above: Mapping[str, Integers], sizes: Mapping[str, int], 
         chains[name] = (*max(below, key=len, default=()), name)
     names = max(chains.values(), key=len)[::-1]
     cells = [*(above[name] for name in names), np.arange(sizes[leaf])]
-    parents = [_parents(upper, lower) for upper, lower in zip(cells, cells[1:], strict=False)]
+    parents = [_parents(upper, lower) for upper, lower in pairwise(cells)]
     return Hierarchy((*names, leaf), tuple(parents))
 
 

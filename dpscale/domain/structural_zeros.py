@@ -241,7 +241,8 @@ def _is_above(one: TreeLevel | None, other: TreeLevel | None) -> bool:
 
 def _of_levels(above: Attribute, below: Attribute) -> FunctionalDependency:
     """Return the dependency of a level of a tree on one below it; their additional cells correspond."""
-    assert above.level is not None and below.level is not None
+    assert above.level is not None
+    assert below.level is not None
     tree = below.level.tree
     of = tree.cells(above.level.level)[tree.starts[below.level.level]]
     return FunctionalDependency(below.name, above.name, np.append(of, np.arange(above.listed, above.size)))

@@ -4,8 +4,9 @@ A leaf is a row of names, the top first and its own name last; a name above it m
 the next one below it on the path, so every leaf has a node at every level. A node is identified by the names down to
 its own and by the places of the missing ones, so a name may occur below different ancestors.
 
-Leaves are sorted by their names as bytes, level by level, a missing name first. The leaves of a node are then an interval
-at every level, cells do not depend on the order of the rows of a file, and texts are stored once in Arrow arrays.
+Leaves are sorted by their names as bytes, level by level, a missing name first. The leaves of a node are then an
+interval at every level, cells do not depend on the order of the rows of a file, and texts are stored once in Arrow
+arrays.
 """
 
 from __future__ import annotations

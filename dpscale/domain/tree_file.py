@@ -71,7 +71,8 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
     digest, cells = table.get("sha256", tree.digest), [len(starts) for starts in tree.starts]
     if not isinstance(digest, str) or digest != tree.digest:
         raise DomainError(f"{field}.file", f"{display_path(path)}, which was changed",
-                          "the file as the domain was written with", "restore it, or remove cells and sha256")  # fmt: skip
+                          "the file as the domain was written with",
+                          "restore it, or remove cells and sha256")  # fmt: skip
     if not isinstance(table.get("cells", cells), list) or table.get("cells", cells) != cells:
         raise DomainError(f"{field}.cells", safe_repr(table["cells"]), f"{cells}, as in the file", "remove it")
     return tree
@@ -232,7 +233,8 @@ def _check_cycles(field: str, tree: LevelTree) -> None:
     inner = np.zeros(len(numbers), np.bool_)
     inner[numbers[: tree.offsets[-1]]] = True
     for level in range(tree.leaf):
-        rows = np.flatnonzero(tree.codes[level] >= 0)
+        rows = tree.starts[level + 1]  # of each node below, one leaf
+        rows = rows[tree.codes[level, rows] >= 0]
         upper = numbers[tree.places(rows, np.full(len(rows), level, np.int32))]
         lower = numbers[tree.places(rows, tree.levels[level + 1, rows])]
         kept = inner[lower] & (upper != lower)

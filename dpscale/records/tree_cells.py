@@ -68,10 +68,8 @@ def _find(keys: Bytes, key_ends: Integers, data: Bytes, ends: Integers, places: 
             at = 0
             while at < min(own, length) and keys[key_ends[middle] + at] == data[ends[text] + at]:
                 at += 1
-            if at < min(own, length):
-                below = keys[key_ends[middle] + at] < data[ends[text] + at]
-            else:
-                below = own < length
+            tied = at == min(own, length)
+            below = own < length if tied else keys[key_ends[middle] + at] < data[ends[text] + at]
             if below:
                 low = middle + 1
             else:

@@ -91,16 +91,13 @@ def test_tree_equals_groups_of_paths(data):
     rows = data.draw(st.lists(st.tuples(*[NAMES] * depth), min_size=2, max_size=20))
     columns = [f"c{level}" for level in range(depth)]
     texts = [pa.array([row[level] or None for row in rows], pa.large_string()) for level in range(depth)]
-    try:
-        tree = build_tree("attributes.x", tuple(columns), texts, by_path=True)
-    except DomainError as error:
-        clean = [tuple(one or None for one in row) for row in rows]
-        assert (
-            len(set(clean)) < 2
-            or any(not any(row) for row in clean)
-            or any(not any(row[level] for row in clean) for level in range(depth - 1))
-        ), error
+    clean = [tuple(one or None for one in row) for row in rows]
+    unnamed = any(not any(row) for row in clean) or any(not any(row[i] for row in clean) for i in range(depth - 1))
+    if unnamed or len(set(clean)) < 2:
+        with pytest.raises(DomainError):
+            build_tree("attributes.x", tuple(columns), texts, by_path=True)
         return
+    tree = build_tree("attributes.x", tuple(columns), texts, by_path=True)
     distinct = sorted({tuple(one or None for one in row) for row in rows},
                       key=lambda row: [(one is not None, (one or "").encode()) for one in row])  # fmt: skip
     assert tree.codes.shape[1] == len(distinct)
@@ -251,7 +248,8 @@ def test_wrong_files_are_refused_in_one_sentence(tmp_path):
     refuse(write(tmp_path, []), f"{field}.file: no rows; expected a row for each leaf; add them")
     refuse(
         write(tmp_path, PLACES),
-        f"{field}.levels: no column 'land' in places.csv; expected country, region, place; there are: country, place, region",
+        f"{field}.levels: no column 'land' in places.csv; expected country, region, place; there are: country, place, "
+        "region",
         levels=["land", "region"],
     )
     refuse(

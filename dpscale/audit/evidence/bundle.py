@@ -216,7 +216,7 @@ def _job(run: Run) -> Fields:
 
 
 def _domains(run: Run) -> dict[str, bytes]:
-    """Return the domain files of all tables: of private ones as the run wrote them. Trees are stated by their hashes."""
+    """Return the domain files of all tables: of private ones as the run wrote them. A tree is stated by its hash."""
     names = {name: f"domain.{name}.toml" for name in run.public_domains}
     public = {file: run.public_domains[name].to_files(file)[file] for name, file in names.items()}
     return public | {domain_file(run, name): read_bytes(table.path / table.domain_file)
