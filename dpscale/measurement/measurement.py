@@ -101,7 +101,7 @@ def _multiplications(block: Block) -> int:
     """Return the number of 64-bit integer multiplications by matrices in `_product`, which numpy performs slowly."""
     done, left, number = 1, math.prod(factor.cells for factor in block.factors), 0
     for factor in block.factors:
-        number += done * left * factor.rows * (factor.kind not in ("center", "identity"))
+        number += done * left * factor.rows * factor.is_product
         done, left = done * factor.rows, left // factor.cells
     return number
 

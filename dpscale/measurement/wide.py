@@ -18,11 +18,12 @@ from numba import uint64
 from dpscale.base.numerics import Floats, Integers, Integers32, NDArray
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
+from dpscale.plans.tree_factor import TreeFactor
 from dpscale.privacy.sampling_loops import compiled
 
 Term = Callable[[Floats], Floats]
 
-EXACT = 1 << 53
+EXACT, WORDS = 1 << 53, 1 << 62  # of sums of absolute products in float64 and in int64
 WIDTHS = range(30, 11, -1)
 CHUNK = 1 << 16
 ONE_THREAD = 1 << 18
@@ -69,7 +70,7 @@ def limb_bits(factors: Sequence[Factor], total: int) -> int:
 
 def digit_count(factor: Factor, bits: int) -> float:
     """Return the number of digits of K for limbs of `bits` bits: 1 without a split, inf if no split suffices."""
-    if factor.largest_row_sum << bits <= EXACT:
+    if factor.largest_row_sum << bits <= (WORDS if isinstance(factor, TreeFactor) else EXACT):
         return 1
     if factor.cells * ((1 << (bits - 1)) + 1) << bits > EXACT:
         return math.inf
@@ -91,6 +92,8 @@ def _terms(factor: Factor, bits: int) -> list[Term]:
         return [lambda part: part.T]
     if factor.kind == "center":
         return [lambda part: (part * factor.cells - part.sum(axis=0)).T]
+    if isinstance(factor, TreeFactor):
+        return [lambda part: factor.apply(part.astype(np.int64)).T]
     number = int(digit_count(factor, bits))
     if isinstance(factor, NestedFactor):
         levels = zip(*(digits(part.explicit(), bits, number) for part in factor.parts), strict=True)

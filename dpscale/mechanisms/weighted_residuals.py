@@ -2,7 +2,8 @@
 
 Any u with Σu = 1 splits a query on an axis as q = (q·u)1 + (q − (q·u)1); the plain mean gives QuerySmasher. The pieces
 of one residual space are measured by their certified optimum, with closed-form shares. The search for u minimises the
-error of that plan (`optimize.axis_weights`); the plain mean is used if no better u is found.
+error of that plan (`optimize.axis_weights`); the plain mean is used if no better u is found. A workload over several
+levels of a hierarchy has plans of its own (`tree_plans`).
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
-from dpscale.mechanisms import hdmm, identity
+from dpscale.base.settings import setting
+from dpscale.mechanisms import hdmm, identity, query_smasher
 from dpscale.mechanisms.contract import NoOptions, PlanningProblem, PlanStore, Tools
 from dpscale.mechanisms.fixed_plan import matrix_mechanism
-from dpscale.mechanisms.query_smasher import Options, solve_optimally
+from dpscale.mechanisms.query_smasher import solve_optimally
 from dpscale.mechanisms.residual_split import assemble_plan, solve_residuals
+from dpscale.mechanisms.tree_demands import uses_levels
+from dpscale.mechanisms.tree_plans import plan_trees
 from dpscale.optimize.axis_weights import WeightSearch, along_curve, cell_weights, search, sums, unpack
 from dpscale.optimize.convex import Solution, Solve
 from dpscale.optimize.integer_strategies import bits_of_weights
@@ -42,9 +47,21 @@ GAINS = 1e-6  # of the objective; more than the cost of rounding
 FEW_CELLS, MOST_DEMANDS, MOST_SPACES = 300, 3000, 200_000
 
 
+class Options(query_smasher.Options):
+    """Stopping criteria of the optimisation, and the weights of the levels of hierarchies."""
+
+    balance: Literal["levels", "queries"] = setting(
+        "levels",
+        "levels or queries",
+        "what has equal weight in a workload over a hierarchy: its levels, or all queries (times their own weights)",
+    )
+
+
 def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     """Plan with the weights found by the search, or with the plain mean if it is better."""
     solve = partial(solve_optimally, options.gap, options.seconds, tools.store)
+    if uses_levels(problem.workload):
+        return plan_trees(problem, tools, solve, NAME, options.balance == "levels")
     demands = demands_of(problem.workload)
     sets = [] if _bounded(problem) else candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
@@ -180,4 +197,4 @@ def _remarks(searched: WeightSearch) -> tuple[str, ...]:
     return (f"weights of the axes: root mean square error {gain:.3g} % below that of the plain mean{starts}",)
 
 
-MECHANISM = matrix_mechanism(NAME, Options, plan, "2", frozenset({"1"}))
+MECHANISM = matrix_mechanism(NAME, Options, plan, "3", frozenset({"1", "2"}))

@@ -21,6 +21,7 @@ from dpscale.plans.accuracy_base import Accuracy, ResidualEstimator, SpannedQuer
 from dpscale.plans.blocks import Block, Blocks, joint_quadratic
 from dpscale.plans.coupled import CoupledResiduals
 from dpscale.plans.factor import Factor
+from dpscale.plans.tree_accuracy import TreeAccuracy
 from dpscale.workload import Family, WorkloadPart, axis_of
 from dpscale.workload.residual import Weights, kron, piece, profile_of, subsets
 from dpscale.workload.wide import is_wide
@@ -170,5 +171,5 @@ def accuracy_of(domain: Domain, blocks: Sequence[Block], variances: Sequence[flo
     """
     columns = Blocks.of(domain.axis_names, blocks)
     drawn = columns.unit_variances.tolist() if variances is None else variances
-    kind = IndependentResiduals if columns.commutes else CoupledResiduals
-    return kind(domain, columns, drawn)
+    kind: type[Accuracy] = IndependentResiduals if columns.commutes else CoupledResiduals
+    return (TreeAccuracy if columns.has_trees else kind)(domain, columns, drawn)

@@ -190,6 +190,11 @@ class Blocks(Sequence[Block]):
         """Whether the estimates of different residuals are independent for every block."""
         return all(factor.commutes for strategy in self.strategies for factor in strategy)
 
+    @cached_property
+    def has_trees(self) -> bool:
+        """Whether a block measures the levels of a hierarchy."""
+        return any(factor.kind == "tree" for strategy in self.strategies for factor in strategy)
+
     @property
     def measures_one_residual(self) -> bool:
         """Whether each block measures only the residual of its own set."""

@@ -20,7 +20,7 @@ from dpscale.workload import Family
 from dpscale.workload.residual import Weights, center, profile_of
 from dpscale.workload.wide import LONG
 
-KINDS = ("center", "identity", "matrix", "full", "nested")
+KINDS = ("center", "identity", "matrix", "full", "nested", "tree")
 LIMB = 21
 LARGEST_ENTRY = 1 << 60
 SPAN_TOLERANCE = 1e-7
@@ -35,7 +35,7 @@ class Factor:
     kind : str
         "center": K = n I − 11ᵀ. "identity": K = I. "matrix": K has linearly independent rows, each centred exactly
         along every axis of `shape`. "full": K has linearly independent columns, for measurements of a marginal itself.
-        "nested": see `NestedFactor`.
+        "nested" and "tree": see `NestedFactor` and `TreeFactor`.
     shape : tuple of int
     matrix : ndarray of int64, shape (rows, cells), or None
     weights : tuple of Weights or None
@@ -170,6 +170,11 @@ class Factor:
         if self.matrix is None:
             return (np.eye(self.cells) - 1 / self.cells) * (1.0 if self.kind == "identity" else self.cells**-2.0)
         return np.asarray(self.inverse @ self.inverse.T)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether `apply` is a product with a matrix, which takes rows × cells multiplications."""
+        return self.kind not in ("center", "identity")
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return K applied along the leading axis."""

@@ -23,8 +23,10 @@ from dpscale.plans.blocks import NOISES, Blocks, Strategy
 from dpscale.plans.factor import Factor
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.plan import Plan
+from dpscale.plans.tree_factor import TreeFactor
 from dpscale.storage.files import read_bytes, reading, write_whole, writing
 from dpscale.workload import Workload
+from dpscale.workload.tree import Tree
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -123,8 +125,8 @@ def _numbered(blocks: Blocks) -> dict[int, tuple[str, Factor]]:
 def write_plan(folder: Path, plan: Plan) -> None:
     """Write a plan to a folder."""
     factors = _numbered(plan.blocks).values()
-    parts = (named for key, factor in factors for named in _parts(key, factor))
-    _write_arrays(folder / FACTORS, {key: one.matrix for key, one in parts if one.matrix is not None}, packed=True)
+    arrays = dict(named for key, factor in factors for named in _arrays(key, factor))
+    _write_arrays(folder / FACTORS, arrays, packed=True)
     _write_arrays(folder / BLOCKS, _columns(plan))
     write_content(folder, content_of(plan))
 
@@ -217,18 +219,28 @@ def _check(folder: Path, record: Mapping[str, Any], blocks: Blocks, sources: Cou
                        "start a new run")  # fmt: skip
 
 
-def _parts(key: str, factor: Factor) -> Iterator[tuple[str, Factor]]:
-    """Yield the factor with its key, or the levels of a nested factor with their own keys."""
+def _arrays(key: str, factor: Factor) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the arrays of a factor: a matrix, those of the levels of a nested factor, or a tree and its multipliers."""
     if isinstance(factor, NestedFactor):
-        yield from ((f"{key}.{number}", part) for number, part in enumerate(factor.parts))
-    else:
-        yield key, factor
+        for number, part in enumerate(factor.parts):
+            yield from _arrays(f"{key}.{number}", part)
+    elif isinstance(factor, TreeFactor):
+        tree = factor.levels
+        yield from ((f"{tree.digest}.{level}", own) for level, own in enumerate(tree.parents))
+        yield from ((f"{key}.{level}", own) for level, own in enumerate(factor.multipliers))
+        if factor.spread is not None:
+            yield f"{key}.spread", factor.spread
+    elif factor.matrix is not None:
+        yield key, factor.matrix
 
 
 def _describe(factor: Factor) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": factor.kind, "shape": list(factor.shape)}
     if isinstance(factor, NestedFactor):
         described["levels"] = [_describe(part) for part in factor.parts]
+    if isinstance(factor, TreeFactor):
+        described |= {"tree": factor.levels.digest, "depth": factor.levels.depth, "centred": factor.centred}
+        described["sha256"] = factor.digest
     if factor.matrix is not None:
         described["sha256"] = factor.digest
     if factor.weights is not None:
@@ -244,7 +256,10 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     spaces = described.get("spaces")
     axes_of = None if spaces is None else tuple(tuple(axes) for axes in spaces)
     shape, levels = tuple(described["shape"]), described.get("levels")
-    if levels is None:
+    factor: Factor
+    if "tree" in described:
+        factor = _tree_factor(key, described, matrices)
+    elif levels is None:
         factor = Factor(described["kind"], shape, matrices.get(key), own, axes_of)
     else:
         top, *inner = [_factor(f"{key}.{number}", one, matrices) for number, one in enumerate(levels)]
@@ -252,3 +267,11 @@ def _factor(key: str, described: dict[str, Any], matrices: Mapping[str, Any]) ->
     if _describe(factor) != described:
         raise ValueError("a factor differs from its digest")
     return factor
+
+
+def _tree_factor(key: str, described: Mapping[str, Any], arrays: Mapping[str, Any]) -> TreeFactor:
+    depth = described["depth"]
+    tree = Tree(tuple(arrays[f"{described['tree']}.{level}"] for level in range(depth)))
+    own = tuple(arrays[f"{key}.{level}"] for level in range(depth + 1))
+    spread = arrays[f"{key}.spread"] if described["centred"] else None
+    return TreeFactor(described["kind"], tuple(described["shape"]), tree=tree, multipliers=own, spread=spread)

@@ -26,6 +26,7 @@ from dpscale.reconstruction.junction_tree.fit import Observed
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.low_order import from_estimates
 from dpscale.reconstruction.simulated_errors import SimulatedErrors
+from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import Workload, WorkloadPart
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
@@ -85,7 +86,8 @@ class PlanEvidence:
 
     @cached_property
     def _estimates(self) -> LeastSquaresEstimates:
-        return LeastSquaresEstimates(self.plan, self.variances, self.read)
+        kind = TreeEstimates if self.plan.blocks.has_trees else LeastSquaresEstimates
+        return kind(self.plan, self.variances, self.read)
 
     def least_squares(self) -> LeastSquaresEstimates:
         return self._estimates

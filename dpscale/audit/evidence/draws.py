@@ -20,12 +20,14 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.errors import JobError
+from dpscale.base.numerics import Integers
 from dpscale.measurement import MeasurementStore
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.measurement.value_files import file_name, records, spans
 from dpscale.plans.factor import Factor
 from dpscale.plans.measurement_plan import SCALE, Decision, MeasurementRequest
 from dpscale.plans.nested import NestedFactor
+from dpscale.plans.tree_factor import TreeFactor
 from dpscale.privacy.draws import Draw, GaussianDraw, LaplaceDraw, gaussian_draw
 from dpscale.privacy.selection import epsilon_below, scale_for
 from dpscale.privacy.streams import canonical
@@ -186,14 +188,24 @@ def _factor_fields(factor: Factor) -> Fields:
             "levels": [_factor_fields(part) for part in factor.parts],
             "counts": [run.count for run in factor.runs],
         }
+    if isinstance(factor, TreeFactor):
+        return fields | {
+            "parents": [_packed(own) for own in factor.levels.parents],
+            "multipliers": [_packed(own) for own in factor.multipliers],
+            "spread": None if factor.spread is None else _packed(factor.spread),
+        }
     if factor.matrix is None:
         return fields
     if factor.matrix.size <= SHOWN:
         return fields | {"matrix": factor.matrix.tolist()}
     if factor.matrix.size <= MOST:
-        packed = zlib.compress(np.ascontiguousarray(factor.matrix, dtype="<i8").tobytes(), 9)
-        return fields | {"packed": base64.b64encode(packed).decode()}
+        return fields | {"packed": _packed(factor.matrix)}
     return fields | {"columns": _columns(factor)}
+
+
+def _packed(values: Integers) -> str:
+    compressed = zlib.compress(np.ascontiguousarray(values, dtype="<i8").tobytes(), 9)
+    return base64.b64encode(compressed).decode()
 
 
 def _columns(factor: Factor) -> Fields:

@@ -51,15 +51,23 @@ def columns(factor: Fields) -> list[Any]:
 def rows(factor: Fields) -> list[Any]:
     if "matrix" in factor:
         return factor["matrix"]
-    values = array("q", zlib.decompress(base64.b64decode(factor["packed"])))
-    if sys.byteorder == "big":
-        values.byteswap()
+    values = unpacked(factor["packed"])
     cells = math.prod(factor["shape"])
     return [values[start : start + cells].tolist() for start in range(0, len(values), cells)]
 
 
+def unpacked(text: str) -> array[int]:
+    """Return integers of 64 bits that are compressed in a text."""
+    values = array("q", zlib.decompress(base64.b64decode(text)))
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
 def norms(factor: Fields) -> tuple[int, int]:
     """Return the largest squared L2 norm and the largest L1 norm of a column."""
+    if factor["kind"] == "tree":
+        return of_tree(factor)
     pairs = of_columns(factor) if "levels" not in factor else of_levels(factor)
     return max(one for one, _ in pairs), max(other for _, other in pairs)
 
@@ -83,8 +91,44 @@ def of_levels(factor: Fields) -> list[tuple[int, int]]:
     return pairs
 
 
+def of_tree(factor: Fields) -> tuple[int, int]:
+    """Return norms for a strategy on the nodes of a tree: a leaf has the multipliers of the nodes on its path.
+
+    A centred one has the rows m (N a − n 1), where a has ones at the leaves below a node, and n of N is its weight.
+    """
+    parents, own = map(unpacked, factor["parents"]), [list(unpacked(one)) for one in factor["multipliers"]]
+    tree = [array("q"), *parents]
+    weights = [list(unpacked(factor["spread"]))] if factor["spread"] else [[0] * len(own[-1])]
+    for level in range(len(own) - 1, 0, -1):
+        sums = [0] * len(own[level - 1])
+        for node, value in zip(tree[level], weights[-1], strict=True):
+            sums[node] += value
+        weights.append(sums)
+    weights, whole, found = weights[::-1], weights[-1][0] or 1, list[int]()
+    for power in (2, 1):
+        every = sum((m * n) ** power for pair in zip(own, weights, strict=True) for m, n in zip(*pair, strict=True))
+        paths = [0]
+        for level, (one, spread) in enumerate(zip(own, weights, strict=True)):
+            step = [m**power * ((whole - n) ** power - n**power) for m, n in zip(one, spread, strict=True)]
+            paths = [paths[node] + value for node, value in zip(tree[level] if level else [0], step, strict=True)]
+        found.append(every + max(paths))
+    return found[0], found[1]
+
+
+def digest_of_tree(factor: Fields) -> str:
+    """Return the SHA-256 of a strategy on a tree: of the tree, the multipliers and the weights if it is centred."""
+    parts = [zlib.decompress(base64.b64decode(one)) for one in factor["parents"]]
+    sizes = (1, *(len(one) // 8 for one in parts))
+    tree = hashlib.sha256(str(sizes).encode() + b"".join(parts)).hexdigest()
+    own = [*factor["multipliers"], factor["spread"]]
+    content = b"".join(zlib.decompress(base64.b64decode(one)) for one in own if one)
+    return hashlib.sha256(f"tree{bool(factor['spread'])}{tree}".encode() + content).hexdigest()
+
+
 def digest(factor: Fields) -> str:
     """Return the SHA-256 of a strategy in the records of measurements: of its kind, its shape and its integers."""
+    if factor["kind"] == "tree":
+        return digest_of_tree(factor)
     if "columns" in factor:
         return factor["columns"]["sha256"]
     if "levels" in factor:

@@ -16,9 +16,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from dpscale.audit.evidence.sensitivities import rows
+    from dpscale.audit.evidence.sensitivities import rows, unpacked
 else:  # in a bundle, where recompute.py has put the folder on sys.path
-    from sensitivities import rows
+    from sensitivities import rows, unpacked
 
 Fields = dict[str, Any]
 EPOCH = date(1970, 1, 1)
@@ -318,6 +318,8 @@ def _misshapen(factor: Fields) -> str:
     count = math.prod(factor["shape"])
     if not factor["shape"] or min(factor["shape"]) < 1:
         return "has no cells"
+    if factor["kind"] == "tree":
+        return _misshapen_tree(factor)
     if "columns" in factor:
         squared, absolute = (list(map(int, factor["columns"][name])) for name in ("squared", "absolute"))
         if len(squared) != count or len(absolute) != count:
@@ -330,3 +332,14 @@ def _misshapen(factor: Fields) -> str:
         return next((fault for level in factor["levels"] if (fault := _misshapen(level))), "")
     known = ("matrix", "packed", "columns")
     return "" if factor["kind"] in ("identity", "center") or any(one in factor for one in known) else "has no entries"
+
+
+def _misshapen_tree(factor: Fields) -> str:
+    """Return the fault of a strategy on a tree whose levels do not fit together or do not end at its cells."""
+    sizes = [len(unpacked(one)) for one in factor["multipliers"]]
+    parents = [unpacked(one) for one in factor["parents"]]
+    spread = unpacked(factor["spread"]) if factor["spread"] else [1] * sizes[-1]
+    if sizes != [1, *map(len, parents)] or sizes[-1:] != factor["shape"] or len(spread) != sizes[-1] or min(spread) < 1:
+        return "has levels that do not match its tree"
+    above = zip(sizes, parents, strict=False)
+    return "" if all(min(own) >= 0 and max(own) < size for size, own in above) else "has a node below no other"

@@ -1,0 +1,323 @@
+"""Plans over hierarchies: every residual of the other attributes is measured at all levels of the trees at once.
+
+The Gram matrix of a residual τ is (Σ_l ω_l A_lᵀA_l) ⊗ G_τ. It is measured by a strategy of G_τ on the other attributes
+and by precisions of the nodes of the tree (`optimize.tree_strategies`), and the budget is divided among the residuals
+by the square-root rule. With several hierarchies, or Gram matrices that differ by level, the strategy is still a
+product, and each factor is the best for given errors of the others. The bound (`optimize.tree_bounds`) is summed over
+residuals, each with its own weights of the leaves; with one hierarchy, common weights bound the error of all matrix
+mechanisms.
+
+A hierarchy that is centred loses nothing if the total is spread by u = C1 / 1ᵀC1, with C the covariance of the best
+strategy that is not centred: with K₀ the row of the total, of precision p = 1 / 1ᵀC1, and K(I − u1ᵀ) for the rest, the
+precisions are the same, and a record costs p + (1 − p) in place of 1. u_v is the product of the gains on the path of v.
+
+By default the levels are balanced: the weights ω_l are chosen so that the root mean square error of a cell is the same
+at every level, as far as a level is not better at no cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.mechanisms.contract import PlanningProblem, Tools
+from dpscale.mechanisms.residual_split import solve_residuals
+from dpscale.mechanisms.tree_demands import LevelGroup, Levels, TreeDemands, TreeTerm, tree_demands
+from dpscale.optimize.convex import Solution, Solve
+from dpscale.optimize.opt_kronecker import solve_product
+from dpscale.optimize.tree_bounds import TreeGram, product_bound, tree_bound
+from dpscale.optimize.tree_classes import NodeClasses, classes_of
+from dpscale.optimize.tree_strategies import best_precisions, integer_multipliers, spread_of
+from dpscale.plans.blocks import Block, Blocks
+from dpscale.plans.factor import Factor
+from dpscale.plans.plan import Plan
+from dpscale.plans.tree_factor import TreeFactor
+from dpscale.privacy.draws import GAUSSIAN, allocate, rooted, variance_factor
+from dpscale.workload import Subworkload, Workload, WorkloadPart, decompose
+
+Key = tuple[AttributeSet, Levels]
+GRID = 32  # level weights are rounded to powers of exp(1 / GRID), so that similar residuals share a strategy
+NOWHERE = -20_000
+SWEEPS, BALANCES, EVEN, DAMPING = 3, 16, 0.01, 0.7
+
+
+def plan_trees(problem: PlanningProblem, tools: Tools, solve: Solve, name: str, balance: bool) -> Plan:
+    """Return the plan of a workload over hierarchies.
+
+    Parameters
+    ----------
+    problem : PlanningProblem
+    tools : Tools
+    solve : Solve
+        Solver of the residuals of the other attributes.
+    name : str
+        Name of the mechanism.
+    balance : bool
+        Whether levels are weighted to have equal errors; otherwise the weights are those of the workload.
+
+    Raises
+    ------
+    PlanError
+        If queries on a level are not its cells.
+    """
+    demands = tree_demands(problem.workload)
+    planner = _Planner(problem, demands, _solutions(problem, demands, tools, solve))
+    weights = np.array([1 / group.weight for group in demands.groups])
+    scale = problem.workload.query_count
+    if not balance:
+        return planner.plan(name, np.ones(len(demands.groups)), ())
+    for _ in range(BALANCES):
+        errors = planner.errors(weights)
+        weighed = weights * np.array([group.weight for group in demands.groups])
+        mean = float(weighed @ errors / weighed.sum())
+        needed = errors[weighed > weighed.max() * 1e-4]
+        if needed.max() <= mean * (1 + EVEN) or len(demands.groups) == 1:
+            break
+        weights = weights * _moves(demands, errors / mean)
+    weighed = weights * np.array([group.weight for group in demands.groups])
+    return planner.plan(name, weights * scale / weighed.sum(), planner.notes(planner.errors(weights)))
+
+
+def _moves(demands: TreeDemands, ratios: Floats) -> Floats:
+    """Return factors of the groups' weights, one for each level of each hierarchy, that bring errors closer.
+
+    Factors by level, and not by group, keep the weights of several hierarchies a product, for which the bound is close.
+    """
+    total = np.zeros(len(ratios))
+    for place in range(len(demands.hierarchies)):
+        levels = np.array([group.levels[place] for group in demands.groups])
+        means = np.bincount(levels, np.log(ratios)) / np.maximum(np.bincount(levels), 1)
+        total += means[levels] / len(demands.hierarchies)
+    return np.exp(DAMPING * total)
+
+
+def _solutions(
+    problem: PlanningProblem, demands: TreeDemands, tools: Tools, solve: Solve
+) -> dict[AttributeSet, tuple[Solution, Subworkload]]:
+    """Return the strategy of every residual of the other attributes, with the Gram matrix that it is the best for."""
+    merged = Workload(problem.workload.domain)
+    for group in demands.groups:
+        nodes = math.prod(tree.sizes[level] for tree, level in zip(demands.trees, group.levels, strict=True))
+        scaled = (_scaled_part(part, nodes / group.weight) for part in group.workload.parts)
+        merged.parts.extend(scaled)
+    solved, _ = solve_residuals(replace(problem, workload=merged), tools, solve)
+    found = {}
+    for sub in decompose(merged):
+        own = solved.get(sub.attributes)
+        assert own is not None
+        if len(own.factors) < len(sub.attributes):  # a joint strategy has no axes to combine with a tree
+            product = solve_product(sub, solve, problem.noise)
+            own = Solution(product.factors, product.coefficient * sub.scale, product.bound * sub.scale)
+        found[sub.attributes] = own, sub
+    return found
+
+
+def _scaled_part(part: Any, factor: float) -> WorkloadPart:
+    scaled: WorkloadPart = replace(part, weights=tuple(weight * factor for weight in part.weights))
+    return scaled
+
+
+@dataclass(frozen=True, eq=False)
+class _Planner:
+    """Strategies of all residuals for given weights of the groups."""
+
+    problem: PlanningProblem
+    demands: TreeDemands
+    solutions: Mapping[AttributeSet, tuple[Solution, Subworkload]]
+    known: dict[tuple[int, Levels, int], TreeFactor] = field(default_factory=dict)
+    shares: dict[tuple[int, Levels], list[Integers]] = field(default_factory=dict)
+    starts: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    classes: dict[tuple[int, int], NodeClasses] = field(default_factory=dict)
+
+    @property
+    def noise(self) -> str:
+        return self.problem.noise
+
+    @cached_property
+    def coefficients(self) -> dict[Key, list[float]]:
+        """Error of each term at full budget and unit variance of the nodes, for the strategy of its residual."""
+        return {key: [self._coefficient(key[0], term) for term in terms] for key, terms in self.demands.terms.items()}
+
+    def _coefficient(self, names: AttributeSet, term: TreeTerm) -> float:
+        solution, merged = self.solutions[names]
+        if term.sub.signature() == merged.signature():
+            return term.sub.scale / merged.scale * solution.coefficient
+        return _error(term.sub, solution.factors, self.noise)
+
+    def errors(self, weights: Floats) -> Floats:
+        """Return the mean variance of the queries of each group at privacy cost 1."""
+        factors = {key: self.trees(key, weights) for key in self.demands.terms}
+        totals = {key: self._totals(key, own, weights) for key, own in factors.items()}
+        shares, _ = allocate([self._weighted(key, totals[key], weights) for key in factors], self.noise)
+        found, power = np.zeros(len(weights)), 1 / rooted(self.noise) - 1
+        for key, share in zip(factors, shares, strict=True):
+            for term, total in zip(self.demands.terms[key], totals[key], strict=True):
+                found[term.group] += total / share**power
+        return found / np.array([group.weight for group in self.demands.groups])
+
+    def _weighted(self, key: Key, totals: Sequence[float], weights: Floats) -> float:
+        return sum(weights[term.group] * own for term, own in zip(self.demands.terms[key], totals, strict=True))
+
+    def _totals(self, key: Key, trees: Mapping[int, TreeFactor], weights: Floats) -> list[float]:
+        """Return the error of each term at full budget for the trees of its residual."""
+        sensitivity = math.prod(tree.squared_sensitivity(self.noise) for tree in trees.values())
+        return [own * sensitivity * self._spread_square(key[0], term, weights)
+                * math.prod(_summed(trees[place], term.levels[place]) for place in trees)
+                for own, term in zip(self.coefficients[key], self.demands.terms[key], strict=True)]  # fmt: skip
+
+    def trees(self, key: Key, weights: Floats) -> dict[int, TreeFactor]:
+        """Return the strategies on the trees of a residual, by the position of their hierarchy."""
+        depths = self.demands.depths(key)
+        places = [place for place, depth in enumerate(depths) if depth]
+        found: dict[int, TreeFactor] = {}
+        for _ in range(SWEEPS if len(places) > 1 else 1):
+            for place in places:
+                spread = self.spreads(key[0], place, weights)[depths[place]] if place else None
+                levels = self._level_weights(key, place, found, weights)
+                found[place] = self._tree(place, depths[place], levels, spread)
+        return found
+
+    def _level_weights(self, key: Key, place: int, others: Mapping[int, TreeFactor], weights: Floats) -> list[float]:
+        found = [0.0] * (self.demands.depths(key)[place] + 1)
+        for own, term in zip(self.coefficients[key], self.demands.terms[key], strict=True):
+            rest = math.prod(_summed(tree, term.levels[other]) for other, tree in others.items() if other != place)
+            found[term.levels[place]] += weights[term.group] * own * rest * self._spread_square(key[0], term, weights)
+        return found
+
+    def _spread_square(self, names: AttributeSet, term: TreeTerm, weights: Floats) -> float:
+        """Return Π Σ u_v² over the hierarchies of which a term needs only the total."""
+        found = 1.0
+        for place, level in enumerate(term.spread):
+            if level:
+                own = self.spreads(names, place, weights)[level]
+                found *= float((own.astype(np.float64) ** 2).sum()) / float(own.sum()) ** 2
+        return found
+
+    def spreads(self, names: AttributeSet, place: int, weights: Floats) -> list[Integers]:
+        """Return integer weights n_v of the nodes by which the total is spread over a hierarchy, by level."""
+        terms = self.demands.whole_terms(names)
+        levels = [0.0] * (max(term.levels[place] for term in terms) + 1)
+        for term in terms:
+            nodes = (tree.sizes[level] for tree, level in zip(self.demands.trees, term.levels, strict=True))
+            rest = math.prod(nodes) / self.demands.trees[place].sizes[term.levels[place]]
+            levels[term.levels[place]] += weights[term.group] * self._coefficient(names, term) * rest
+        grid = _on_grid(levels)
+        if (place, grid) not in self.shares:
+            classes = self.tree_classes(place, len(grid) - 1)
+            own = best_precisions(classes, _off_grid(grid), self.starts.get((place, len(grid) - 1)))
+            self.shares[place, grid] = classes.tree.sums(spread_of(classes, own))
+        return self.shares[place, grid]
+
+    def _tree(self, place: int, depth: int, weights: Sequence[float], spread: Integers | None) -> TreeFactor:
+        grid = _on_grid(weights)
+        key = place, grid, id(spread) if place else 0
+        if key not in self.known:
+            classes = self.tree_classes(place, depth)
+            found = best_precisions(classes, _off_grid(grid), self.starts.get((place, depth)))
+            self.starts[place, depth] = found.logits
+            own = tuple(integer_multipliers(classes, found.precisions, root=not place))
+            self.known[key] = TreeFactor("tree", classes.tree.sizes[-1:], tree=classes.tree, multipliers=own,
+                                         spread=spread)  # fmt: skip
+        return self.known[key]
+
+    def tree_classes(self, place: int, depth: int) -> NodeClasses:
+        """Return the classes of the nodes of a hierarchy down to a level."""
+        if (place, depth) not in self.classes:
+            tree = self.demands.trees[place]
+            self.classes[place, depth] = classes_of(tree.above(depth) if depth < tree.depth else tree)
+        return self.classes[place, depth]
+
+    def plan(self, name: str, weights: Floats, notes: tuple[str, ...]) -> Plan:
+        """Return the plan for given weights of the groups."""
+        trees = {key: self.trees(key, weights) for key in self.demands.terms}
+        values = [self._weighted(key, self._totals(key, own, weights), weights) for key, own in trees.items()]
+        shares, error = allocate(values, self.noise)
+        made = [self._block(key, own, share) for (key, own), share in zip(trees.items(), shares, strict=True)]
+        blocks = Blocks.of(self.problem.workload.domain.axis_names, sorted(made, key=lambda one: len(one.attributes)))
+        bound, floor = self.bounds(weights) if self.noise == GAUSSIAN else (0.0, 0.0)
+        return Plan(self.problem.workload, name, blocks, error, min(bound, error), notes, floor=min(floor, error))
+
+    def _block(self, key: Key, trees: Mapping[int, TreeFactor], share: float) -> Block:
+        factors: dict[str, Factor] = dict(zip(key[0], self.solutions[key[0]][0].factors, strict=True))
+        for place, depth in enumerate(self.demands.depths(key)):
+            if depth:
+                factors[self.demands.hierarchies[place].names[depth - 1]] = trees[place]
+        names = self.problem.workload.domain.ordered(factors)
+        return Block(names, tuple(factors[name] for name in names), share, noise=self.noise)
+
+    def bounds(self, weights: Floats) -> tuple[float, float]:
+        """Return lower bounds on the error: of these plans, and of all matrix mechanisms (0 if unknown).
+
+        Plans measure each residual alone, at a cost that is the same for all leaves.
+        """
+        tables = [self._tables(own, weights) for own in dict.fromkeys(own for own, _ in self.demands.terms)]
+        every = [self.tree_classes(place, tree.depth) for place, tree in enumerate(self.demands.trees)]
+        if len(every) > 1:
+            single = (sum(product_bound(every, one) for one in own) for own in tables)
+            return math.fsum(map(math.sqrt, single)) ** 2, 0.0
+        grams = [[TreeGram(tuple(one)) for one in own] for own in tables]
+        alone = math.fsum(math.sqrt(tree_bound(every[0], [own])) for own in grams) ** 2
+        return alone, min(tree_bound(every[0], grams), alone)
+
+    def _tables(self, names: AttributeSet, weights: Floats) -> list[Floats]:
+        """Return the Kronecker terms of a residual: weights by level of each tree, one table for each Gram matrix."""
+        solution, merged = self.solutions[names]
+        found: dict[str, Floats] = {}
+        for term in self.demands.whole_terms(names):
+            key = term.sub.signature()
+            same = key == merged.signature()
+            scale = solution.bound * term.sub.scale / merged.scale if same else _uniform_bound(term.sub)
+            own = found.setdefault(key, np.zeros([tree.depth + 1 for tree in self.demands.trees]))
+            own[term.levels] += weights[term.group] * scale
+        return list(found.values())
+
+    def notes(self, errors: Floats) -> tuple[str, ...]:
+        """Return the error of every level at privacy cost 1, for the user."""
+        named = [f"{self.level_name(group)} {math.sqrt(own):.4g}"
+                 for group, own in zip(self.demands.groups, errors, strict=True)]  # fmt: skip
+        return (f"root mean square error by level at privacy cost 1: {', '.join(named)}",)
+
+    def level_name(self, group: LevelGroup) -> str:
+        """Return the names of a group's levels."""
+        pairs = zip(self.demands.hierarchies, group.levels, strict=True)
+        return " x ".join(own.names[level - 1] for own, level in pairs if level) or "without a level"
+
+
+def _on_grid(weights: Sequence[float]) -> Levels:
+    """Return the logarithms of level weights relative to the largest, in steps of 1 / GRID; NOWHERE for 0."""
+    largest = max(weights)
+    return tuple(max(round(GRID * math.log(own / largest)), NOWHERE + 1) if own > 0 else NOWHERE for own in weights)
+
+
+def _off_grid(grid: Levels) -> list[float]:
+    return [0.0 if own == NOWHERE else math.exp(own / GRID) for own in grid]
+
+
+def _summed(tree: TreeFactor, level: int) -> float:
+    return float(tree.passes.variances[level].sum())
+
+
+def _error(sub: Subworkload, factors: Sequence[Factor], noise: str) -> float:
+    """Return tr(G ⊗ (KᵀK)⁺) Δ² with the variance of the noise, for a product strategy of another Gram matrix."""
+    sensitivity = math.prod(factor.squared_sensitivity(noise) for factor in factors)
+    total = sum(weight * math.prod(float((sub.factors[part].gram * factor.covariance).sum())
+                                   for part, factor in zip(key, factors, strict=True))
+                for key, weight in sub.terms.items())  # fmt: skip
+    return variance_factor(noise) * sensitivity * total
+
+
+def _uniform_bound(sub: Subworkload) -> float:
+    """Return Σ weight · (tr (G/n)^½)² over the Kronecker terms, a bound at uniform weights of the cells."""
+    if any(sub.is_joint(key) for key in sub.terms):
+        raise PlanError("workload", f"a joint family over {', '.join(sub.attributes)} at levels of a hierarchy",
+                        "product families", "use marginals, prefixes or ranges")  # fmt: skip
+    roots = {key: float(np.linalg.svd(one.rows, compute_uv=False).sum()) / math.sqrt(one.rows.shape[1])
+             for key, one in sub.factors.items()}  # fmt: skip
+    return math.fsum(weight * math.prod(roots[part] ** 2 for part in key) for key, weight in sub.terms.items())
