@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpscale.answers import statistics
+from dpscale.answers.areas import AreaEstimate, area
 from dpscale.answers.number_statistics import (
     checked_groups,
     deviation_table,
@@ -61,6 +62,46 @@ class ReleaseStatistics(ABC):
         Estimate
         """
         return statistics.total(self.answered, level)
+
+    def area(
+        self,
+        nodes: Iterable[Any],
+        query: str | Mapping[str, Any] | None = None,
+        *,
+        minus: Iterable[Any] = (),
+        hierarchy: str | None = None,
+        level: float = 0.95,
+    ) -> AreaEstimate:
+        """Return the number of records in any union of nodes of a hierarchy, or its difference from another union.
+
+        >>> release.area(["AT-9", "AT-3"], "age >= 65")  # doctest: +SKIP
+
+        Parameters
+        ----------
+        nodes : iterable
+            Labels of leaves or of nodes of other levels, or pairs of a level and a label. Each leaf counts once.
+        query : str or mapping, optional
+            Records that count: a predicate on other attributes, or values by attribute.
+        minus : iterable
+            Nodes of a union that is subtracted.
+        hierarchy : str, optional
+            A level of the hierarchy; required if the domain has several.
+        level : float
+            Probability that the interval covers the true value.
+
+        Returns
+        -------
+        AreaEstimate
+            With the fields estimate, std_error, low and high, in records.
+
+        Raises
+        ------
+        JobError
+            If a label is unknown or names several nodes.
+        PlanError
+            If the query was not measured at the level of the nodes.
+        """
+        return area(self.answered, nodes, query, level, minus, hierarchy)
 
     def quantile(
         self, attribute: str, q: float | Sequence[float], by: str | Sequence[str] | None = None, level: float = 0.95

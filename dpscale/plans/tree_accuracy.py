@@ -128,10 +128,10 @@ class TreeAccuracy(Accuracy):
         """Hierarchies of the domain with a measured level, the one that is not centred first."""
         named = {name for names in self.blocks.sets for name in names}
         used = [one for one in self.domain.hierarchies if named.intersection(one.names)]
-        return tuple(sorted(used, key=lambda one: one.names[-1] != self._main))
+        return tuple(sorted(used, key=lambda one: one.names[-1] != self.main))
 
     @cached_property
-    def _main(self) -> str:
+    def main(self) -> str:
         """Leaf attribute of the hierarchy that is not centred."""
         for block in self.blocks:
             for name, factor in zip(block.attributes, block.factors, strict=True):
@@ -154,7 +154,7 @@ class TreeAccuracy(Accuracy):
             if own is not None:
                 levels[names[-1]] = own.position(name) + 1
         factors = dict(zip(names, block.factors, strict=True))
-        residual = tuple(name for name in names if name != self._main)
+        residual = tuple(name for name in names if name != self.main)
         return residual, TreeResidualBlock(index, self.variances[index], factors, levels)
 
     @property
@@ -164,7 +164,7 @@ class TreeAccuracy(Accuracy):
 
     def inside(self, query: TreeQuerySet) -> Iterator[tuple[AttributeSet, TreeResidualBlock]]:
         """Yield the residuals of an attribute set that are measured at its levels."""
-        for residual in subsets(tuple(name for name in query.axes if name != self._main)):
+        for residual in subsets(tuple(name for name in query.axes if name != self.main)):
             key = self.key(residual)
             block = self.by_residual.get(key)
             if block is not None and not self.missing(query, key):
@@ -182,13 +182,13 @@ class TreeAccuracy(Accuracy):
     def missing(self, query: TreeQuerySet, residual: AttributeSet) -> bool:
         """Return whether a residual is not measured at the levels of an attribute set."""
         block = self.by_residual.get(residual)
-        wanted = {name: level for name, level in query.levels.items() if name in residual or name == self._main}
+        wanted = {name: level for name, level in query.levels.items() if name in residual or name == self.main}
         return block is None or any(block.levels.get(name, 0) < level for name, level in wanted.items())
 
     def check_spanned(self, attributes: Sequence[str]) -> TreeQuerySet:
         """Return the split attribute set. Raises PlanError if a residual of it was not measured at its levels."""
         query = split_levels(self.hierarchies, attributes)
-        for residual in subsets(tuple(name for name in query.axes if name != self._main)):
+        for residual in subsets(tuple(name for name in query.axes if name != self.main)):
             if self.missing(query, self.key(residual)):
                 raise out_of_span((*query.levels, *(name for name in residual if name not in query.levels)))
         return query
@@ -199,7 +199,7 @@ class TreeAccuracy(Accuracy):
             raise two_levels(implied)
         split, least = split_levels(self.hierarchies, ordered), NOTHING * np.abs(values).max()
         found = list[tuple[AttributeSet, Floats]]()
-        for residual in subsets(tuple(name for name in split.axes if name != self._main)):
+        for residual in subsets(tuple(name for name in split.axes if name != self.main)):
             part = self.piece(split, residual, values[0])
             if np.abs(part).max() > least:
                 if self.missing(split, self.key(residual)):
@@ -210,7 +210,7 @@ class TreeAccuracy(Accuracy):
     def piece(self, query: TreeQuerySet, residual: Sequence[str], values: Floats) -> Floats:
         """Return the part of a query on a residual: axes outside it are averaged and keep the length 1."""
         for name, axis in query.axes.items():
-            if name == self._main:
+            if name == self.main:
                 continue
             shape = [-1 if i == axis else 1 for i in range(values.ndim)]
             profile = self.profile(name, query.levels.get(name, 0), values.shape[axis], residual)
@@ -250,14 +250,36 @@ class TreeAccuracy(Accuracy):
     def _piece_variance(self, query: TreeQuerySet, residual: AttributeSet, part: Floats) -> float:
         block, turned = self.by_residual[self.key(residual)], part
         for name, axis in query.axes.items():
-            if name in residual or name == self._main:
+            if name in residual or name == self.main:
                 turned = _apply_covariance(block.factors[name], turned, axis, query.levels.get(name, 0))
+        return block.scale * self._root(query, block) * float((part * turned).sum())
+
+    def others_variance(
+        self, query: TreeQuerySet, residual: AttributeSet, block: TreeResidualBlock, others: TreeQuerySet, part: Floats
+    ) -> float:
+        """Return the variance of a residual's query on the attributes that are no levels, for unit variance of a node.
+
+        Parameters
+        ----------
+        query : TreeQuerySet
+            Whole set.
+        residual : AttributeSet
+        block : TreeResidualBlock
+        others : TreeQuerySet
+            Set of the attributes that are no levels.
+        part : ndarray
+            Query on them, averaged along attributes outside the residual.
+        """
+        turned = part
+        for name, axis in others.axes.items():
+            if name in residual:
+                turned = _apply_covariance(block.factors[name], turned, axis, 0)
         return block.scale * self._root(query, block) * float((part * turned).sum())
 
     def _root(self, query: TreeQuerySet, block: TreeResidualBlock) -> float:
         """Return the variance of the root, for a set without a level of the hierarchy that is not centred."""
-        factor = block.factors.get(self._main)
-        if self._main in query.levels or not isinstance(factor, TreeFactor):
+        factor = block.factors.get(self.main)
+        if self.main in query.levels or not isinstance(factor, TreeFactor):
             return 1.0
         return float(factor.passes.variances[0][0])
 
@@ -292,7 +314,7 @@ class TreeAccuracy(Accuracy):
             level = query.levels.get(own, 0)
             if level and not family.is_identity:
                 raise levels_only(name)
-            factor = block.factors.get(own) if own in residual or own == self._main else None
+            factor = block.factors.get(own) if own in residual or own == self.main else None
             if isinstance(factor, TreeFactor):
                 found.append(factor.passes.variances[level])
             elif factor is not None:

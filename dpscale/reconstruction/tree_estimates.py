@@ -7,13 +7,14 @@ at a level above by sums. A table at a level is the sum of its residuals, each s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.plans.tree_accuracy import TreeAccuracy, TreeQuerySet, split_levels, with_implied, without_implied
 from dpscale.plans.tree_factor import TreeFactor
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
@@ -22,6 +23,8 @@ from dpscale.workload import WorkloadPart
 
 class TreeEstimates(LeastSquaresEstimates):
     """Unbiased estimates from blocks that measure residuals at all levels of trees."""
+
+    _node_tables: Mapping[object, Floats] = MappingProxyType({})
 
     @property
     def trees(self) -> TreeAccuracy:
@@ -41,6 +44,48 @@ class TreeEstimates(LeastSquaresEstimates):
         split = split_levels(self.trees.hierarchies, spanned.attributes)
         estimate = math.fsum(float((part * self._table(split, residual)).sum()) for residual, part in spanned.pieces)
         return estimate, math.sqrt(self.trees.variance_of(spanned))
+
+    def combination(
+        self, level: str, nodes: Integers, weights: Floats, attributes: AttributeSet, query: Floats
+    ) -> tuple[float, float]:
+        """Return estimate and standard error of the weighted sum of a query over some nodes of a level.
+
+        Parameters
+        ----------
+        level : str
+        nodes : ndarray of int64
+            Distinct nodes of the level.
+        weights : ndarray, shape (nodes,)
+        attributes : AttributeSet
+            Other attributes of the query, which are no levels, in domain order.
+        query : ndarray
+            Over the cells of these attributes.
+        """
+        split = self.trees.check_spanned(self.plan.domain.ordered((level, *attributes)))
+        own = next(one.leaf for one in self.trees.hierarchies if level in one.names)
+        rest, estimate, variance = split_levels((), attributes), 0.0, 0.0
+        for residual, block in self.trees.inside(split):
+            part = self.trees.piece(rest, [name for name in residual if name != own], query)
+            table = self._node_table(split, residual, own)
+            if own in residual or own == self.trees.main:
+                tree = block.factors[own]
+                assert isinstance(tree, TreeFactor)
+                spread = tree.sparse_variance(nodes, weights, split.levels[own])
+                by_node = weights @ table[nodes]
+            else:
+                total = float(weights @ self.trees.profile(own, split.levels[own], 0, residual)[nodes])
+                spread, by_node = total**2, total * table[0]
+            estimate += float(by_node.reshape(part.shape).ravel() @ part.ravel())
+            variance += spread * self.trees.others_variance(split, residual, block, rest, part)
+        return estimate, math.sqrt(variance)
+
+    def _node_table(self, query: TreeQuerySet, residual: AttributeSet, own: str) -> Floats:
+        """Return a residual at the levels of a set, shape (nodes, cells of the others); cached."""
+        key = (own, residual, tuple(query.levels.items()))
+        if key not in self._node_tables:
+            moved = np.moveaxis(self._table(query, residual), query.axes[own], 0)
+            self._node_tables = {**self._node_tables, key: np.ascontiguousarray(moved.reshape(len(moved), -1))}
+        return self._node_tables[key]
 
     def span_answers(self, part: WorkloadPart, attributes: AttributeSet) -> Floats:
         return part.answers(attributes, self._sum(attributes))

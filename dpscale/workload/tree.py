@@ -63,8 +63,8 @@ class Tree:
         found = []
         for size, own in zip(self.sizes, self.parents, strict=False):
             order = None if bool((np.diff(own) >= 0).all()) else np.argsort(own, kind="stable")
-            starts = np.cumsum(np.bincount(own, minlength=size)) - np.bincount(own, minlength=size)
-            found.append((order, starts.astype(np.int64)))
+            counts = np.bincount(own, minlength=size)
+            found.append((order, np.cumsum(counts) - counts))
         return tuple(found)
 
     def sum_children(self, values: NDArray[Any], level: int) -> NDArray[Any]:
@@ -78,6 +78,19 @@ class Tree:
         for level in range(self.depth - 1, -1, -1):
             found.append(self.sum_children(found[-1], level))
         return found[::-1]
+
+    @cached_property
+    def child_counts(self) -> tuple[Integers, ...]:
+        """Number of children of the nodes of every level above the leaves."""
+        return tuple(np.bincount(own, minlength=size) for size, own in zip(self.sizes, self.parents, strict=False))
+
+    def children_of(self, nodes: Integers, level: int) -> Integers:
+        """Return the children, in level + 1, of some nodes of a level, those of one node after those of another."""
+        order, starts = self._segments[level]
+        counts = self.child_counts[level][nodes]
+        ends = np.cumsum(counts)
+        found = np.repeat(starts[nodes] - (ends - counts), counts) + np.arange(int(counts.sum()))
+        return found if order is None else order[found]
 
     def ancestors(self, level: int) -> Integers:
         """Return the node of a level that contains each leaf."""

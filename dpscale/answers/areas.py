@@ -1,0 +1,243 @@
+"""Estimates of any union of nodes of a hierarchy, such as an area of a map, and of differences of two unions.
+
+The union is written as nodes of the highest level of which it consists. Under a plan over hierarchies its estimate and
+standard error take one pass over the paths of these nodes (`plans.tree_factor`); otherwise it is one linear query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpscale.answers.tables import Answered, check_level
+from dpscale.base.display import nearest, safe_repr
+from dpscale.base.errors import JobError
+from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.domain import Domain, Hierarchy
+from dpscale.reconstruction.joint_intervals import half_width
+from dpscale.reconstruction.tree_estimates import TreeEstimates
+from dpscale.workload.predicates import read_predicate
+from dpscale.workload.tree import tree_of
+
+
+class AreaEstimate(NamedTuple):
+    """Estimate of an area.
+
+    Parameters
+    ----------
+    estimate : float
+    std_error : float
+    low, high : float
+        Ends of the confidence interval.
+    """
+
+    estimate: float
+    std_error: float
+    low: float
+    high: float
+
+
+def area(
+    answered: Answered,
+    nodes: Iterable[Any],
+    query: str | Mapping[str, Any] | None,
+    level: float,
+    minus: Iterable[Any] = (),
+    hierarchy: str | None = None,
+) -> AreaEstimate:
+    """Return the number of records in a union of nodes, or its difference from another union.
+
+    Parameters
+    ----------
+    answered : Answered
+    nodes : iterable
+        Labels of nodes of any level, or pairs of a level and a label. Each leaf counts once.
+    query : str, mapping or None
+        Records that count: a predicate, or values of some attributes.
+    level : float
+        Probability that the interval covers the true value.
+    minus : iterable
+        Nodes of the union that is subtracted.
+    hierarchy : str, optional
+        A level of the hierarchy; required if the domain has several.
+
+    Raises
+    ------
+    JobError
+        If a label is unknown or names several nodes.
+    PlanError
+        If the query was not measured at the level of the nodes.
+    """
+    check_level(level)
+    domain = answered.estimates.workload.domain
+    own = chosen_hierarchy(domain, hierarchy)
+    places = _places(domain, own)
+    one, other = (_union(own, places, labels) for labels in (nodes, minus))
+    name, place, weights = _difference(own, one, other)
+    attributes, values = _other_query(domain, own, query)
+    if isinstance(answered.estimates, TreeEstimates):
+        found = answered.estimates.combination(name, place, weights, attributes, values)
+    else:
+        ordered, every = domain.ordered((name, *attributes)), np.zeros(domain[name].size)
+        every[place] = weights
+        array = np.multiply.outer(every, values)
+        found = answered.estimates.answer(ordered, np.moveaxis(array, 0, ordered.index(name)))
+    half = half_width(level, answered.estimates.noise) * found[1]
+    return AreaEstimate(found[0], found[1], found[0] - half, found[0] + half)
+
+
+def chosen_hierarchy(domain: Domain, name: str | None) -> Hierarchy:
+    """Return the hierarchy with a level, or the only one.
+
+    Raises
+    ------
+    JobError
+        If there is none, or the choice is not clear.
+    """
+    if name is not None and (own := domain.hierarchy_of(name)) is not None:
+        return own
+    if name is None and len(domain.hierarchies) == 1:
+        return domain.hierarchies[0]
+    leaves = [one.leaf for one in domain.hierarchies]
+    got = "none given" if name is None else safe_repr(name)
+    takes = f"one of {', '.join(leaves)}" if leaves else "a domain with a hierarchy"
+    raise JobError("hierarchy", got, takes, "name the hierarchy by its leaf attribute" if leaves
+                   else 'write kind = "hierarchy" in the domain file')  # fmt: skip
+
+
+Union = tuple[int, Integers]  # distinct nodes of a level, from the root at 0
+
+
+def _union(own: Hierarchy, places: Places, nodes: Iterable[Any]) -> Union:
+    """Return the union of labelled nodes, as nodes of the deepest level of one of them."""
+    if isinstance(nodes, str):
+        raise JobError("nodes", safe_repr(nodes), "a list of labels", f"write [{safe_repr(nodes)}]")
+    labels = list(nodes)
+    found = np.array([places.alone.get(label, -1) if label.__hash__ else -1 for label in labels], np.int64)
+    for unknown in np.flatnonzero(found < 0).tolist():
+        found[unknown] = _find(own, places, labels[unknown])
+    levels, cells = found >> LEVEL, found & ((1 << LEVEL) - 1)
+    deepest = int(levels.max(initial=1))
+    parts = [_descend(own, (level, cells[levels == level]), deepest) for level in np.unique(levels).tolist()]
+    return deepest, np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def _descend(own: Hierarchy, union: Union, level: int) -> Integers:
+    """Return the nodes of a level that are below those of a union."""
+    depth, nodes = union
+    tree = tree_of(own)
+    while depth < level:
+        nodes, depth = tree.children_of(nodes, depth), depth + 1
+    return nodes
+
+
+def _difference(own: Hierarchy, one: Union, other: Union) -> tuple[str, Integers, Floats]:
+    """Return the difference of two unions at the highest level of which both consist: level, nodes and weights."""
+    level = max(one[0], other[0])
+    both = [_descend(own, union, level) for union in (one, other)]
+    signs = np.repeat([1.0, -1.0], [len(nodes) for nodes in both])
+    nodes, place = np.unique(np.concatenate(both), return_inverse=True)
+    weights = np.bincount(place, signs, minlength=len(nodes))
+    nodes, weights = nodes[weights != 0], weights[weights != 0]
+    tree = tree_of(own)
+    while level > 1:
+        above, first, place, number = np.unique(
+            tree.parents[level - 1][nodes], return_index=True, return_inverse=True, return_counts=True
+        )
+        whole = number == tree.child_counts[level - 1][above]
+        if not whole.all() or (weights != weights[first][place]).any():
+            break
+        nodes, weights, level = above, weights[first], level - 1
+    return own.names[level - 1], nodes, weights
+
+
+LEVEL = 40  # bits of a cell in the code of a node, level · 2^LEVEL + cell
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Codes of nodes by label.
+
+    Attributes
+    ----------
+    by_level : tuple of mapping
+        Codes of all labels and of their texts, by level.
+    alone : mapping
+        Codes of the labels that name one set of leaves.
+    """
+
+    by_level: tuple[Mapping[Any, int], ...]
+    alone: Mapping[Any, int]
+
+
+@lru_cache(maxsize=8)
+def _places(domain: Domain, own: Hierarchy) -> Places:
+    found = list[Mapping[Any, int]]()
+    for depth, name in enumerate(own.names):
+        codes = [(depth + 1 << LEVEL) + cell for cell in range(domain[name].size)]
+        labels = list(domain[name].labels)
+        found.append(dict(zip(map(str, labels), codes, strict=True)) | dict(zip(labels, codes, strict=True)))
+    alone: dict[Any, int] = {}
+    several: set[Any] = set()
+    for codes_of in found:
+        for label in alone.keys() & codes_of.keys():
+            if _leaves(own, alone[label]) != _leaves(own, codes_of[label]):
+                several.add(label)
+        alone |= codes_of
+    return Places(tuple(found), {label: code for label, code in alone.items() if label not in several})
+
+
+def _find(own: Hierarchy, places: Places, label: Any) -> int:
+    """Return the code of a node that is given by level and label. Raises JobError for anything else."""
+    if isinstance(label, tuple) and len(label) == 2 and label[0] in own.names:
+        cells = places.by_level[own.position(label[0])]
+        if label[1] in cells:
+            return cells[label[1]]
+    levels = [name for name, cells in zip(own.names, places.by_level, strict=True) if label.__hash__ and label in cells]
+    if levels:
+        raise JobError("nodes", f"{label!r}, a label of {' and '.join(levels)}", "labels of one node",
+                       f"write a pair, as ({levels[-1]!r}, {label!r})")  # fmt: skip
+    known = (str(one) for cells in places.by_level for one in cells)
+    raise JobError("nodes", safe_repr(label), f"labels of {', '.join(own.names)}", nearest(str(label), known))
+
+
+def _leaves(own: Hierarchy, code: int) -> bytes:
+    union = code >> LEVEL, np.array([code & ((1 << LEVEL) - 1)])
+    return np.sort(_descend(own, union, own.depth)).tobytes()
+
+
+def _other_query(domain: Domain, own: Hierarchy, query: Any) -> tuple[AttributeSet, Floats]:
+    """Return the attributes of a query on records and its values over their cells."""
+    if query is None:
+        return (), np.ones(())
+    if isinstance(query, str):
+        found = read_predicate(query, domain)
+        attributes, values = found.attributes, found.mask.astype(np.float64)
+    elif isinstance(query, Mapping):
+        attributes = domain.ordered(query)
+        masks = [_mask(domain, name, query[name]) for name in attributes]
+        values = np.ones(())
+        for mask in masks:
+            values = np.multiply.outer(values, mask)
+    else:
+        raise JobError("query", safe_repr(query), "a predicate, as \"sex = 'f'\", or values by attribute", "fix it")
+    if levels := [name for name in attributes if name in own.names]:
+        raise JobError("query", f"a condition on {levels[0]}, a level of the area", "conditions on other attributes",
+                       "choose the nodes of the area instead")  # fmt: skip
+    return attributes, np.asarray(values)
+
+
+def _mask(domain: Domain, name: str, values: Any) -> Floats:
+    attribute = domain.attribute(name)
+    listed = list(values) if isinstance(values, list | tuple | set | range) else [values]
+    found = np.zeros(attribute.size)
+    for value in listed:
+        if value not in attribute.cell_of:
+            raise JobError(f"query.{name}", safe_repr(value), f"values of {name}",
+                           nearest(str(value), map(str, attribute.labels)))  # fmt: skip
+        found[attribute.cell_of[value]] = 1.0
+    return found
