@@ -280,10 +280,10 @@ class TreeFactor(Factor):
         for depth in range(level, 0, -1):
             above, place = np.unique(self.levels.parents[depth - 1][nodes], return_inverse=True)
             below = passes.below[depth][nodes]
-            shared = np.bincount(place, weights * below)
+            shared = np.bincount(place, weights * below, minlength=len(above))
             total += float(weights**2 @ below - shared**2 @ (1 / passes.sums[depth - 1][above]))
             nodes, weights = above, shared / passes.sums[depth - 1][above]
-        return total + float(weights**2 @ passes.below[0])
+        return total + float(weights**2 @ passes.below[0][nodes])
 
     def estimate(self, values: Floats, axis: int = 0) -> Floats:
         """Return the estimate of the leaves along `axis`; the axis is moved to the end."""
