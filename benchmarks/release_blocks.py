@@ -164,10 +164,10 @@ def usefulness(found: Figures) -> str:
     return table(head, *lines)
 
 
-def hierarchy(found: Figures) -> str:
+def declared_parents(found: Figures) -> str:
     """Return the errors with and without a declared hierarchy of regions and towns."""
     orders = {"in order": "listed region by region", "in any order": "in any order"}
-    head = ("`benchmarks/hierarchy.py`: 60 towns in 8 regions and five attributes, 3-way marginals, mean L1 error / N",
+    head = ("`benchmarks/declared_parents.py`: 60 towns in 8 regions and five attributes, 3-way marginals, mean L1 error / N",
             "ε = 0.1", "ε = 1", "ε = 10")  # fmt: skip
     lines = []
     for kind, order in orders.items():
