@@ -299,11 +299,8 @@ def _short(edge: float) -> str:
 def check_size(attribute: Attribute) -> None:
     """Raise DomainError for fewer than two cells or more than fit in a code."""
     if attribute.size < 2:
-        raise DomainError(
-            f"attributes.{attribute.name}",
-            f"size {attribute.size}",
-            "at least 2 cells",
-            "omit the attribute: it carries no information",
-        )
+        omit = "omit the attribute" if attribute.level is None else "leave it out of the levels of its hierarchy"
+        raise DomainError(f"attributes.{attribute.name}", f"size {attribute.size}", "at least 2 cells",
+                          f"{omit}: it carries no information")  # fmt: skip
     if attribute.size > MOST_CELLS:
         raise DomainError(f"attributes.{attribute.name}", f"size {attribute.size}", "at most 2^32 cells", "use bins")

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 import dpscale as dp
@@ -52,6 +54,8 @@ def place(tmp_path_factory):
     (folder / "visits.csv").write_text("age,sex,income\n" + "".join(f"{a},{s},{i}\n" for a, s, i in rows))
     (folder / "visits.domain.toml").write_text(DOMAIN)
     (folder / "job.toml").write_text(JOB)
+    columns = {"country": ["AT", "CH"], "district": ["Wien", "Tirol"], "place": ["1010", "6020"]}
+    pq.write_table(pa.table(columns), folder / "places.parquet")
     dp.run(folder / "job.toml", folder / "runs/1f2e3d")
     shutil.copytree(folder / "runs/1f2e3d", folder / "run")
     return folder
@@ -94,7 +98,7 @@ def test_toml_blocks_are_valid_domains_or_jobs(snippet, place):
         }  # fmt: skip
         assert dp.Domain.from_dict({"attributes": attributes} | content).rules
     elif "attributes" in content:
-        assert len(dp.Domain.from_dict(content)) >= len(content["attributes"])
+        assert len(dp.Domain.from_dict(content, place)) >= len(content["attributes"])
     elif content.keys() & {"tables", "link"}:
         CompositeJob.parse(content, place)
     else:

@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tomli_w
 from click.testing import CliRunner
@@ -15,10 +17,14 @@ import dpscale as dp
 from dpscale.__main__ import main
 from dpscale.audit.evidence import bundle
 from dpscale.audit.evidence.check import check_bundle
+from dpscale.counting import count_marginals
 from dpscale.domain import Domain
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.hierarchy import hierarchies_of
 from dpscale.domain.structural_zeros import FunctionalDependency, restored
+from dpscale.records.origin import Origin
+from dpscale.records.where import read_where
+from dpscale.runs.composite import CompositeRun
 from dpscale.runs.table import TableRun
 
 TOWNS = {"kind": "categories", "values": ["a", "b", "c", "d", "e", "f"]}
@@ -167,3 +173,51 @@ def test_check_command_lists_levels_and_faults(tmp_path):
                                     "--scheduler", "threads"])  # fmt: skip
     assert "AT/Wien/1030" in run.output
     assert "values outside the domain, in 1 row" in run.output
+
+
+@pytest.mark.parametrize("made", [lambda rows: rows, lambda rows: pa.Table.from_pandas(rows, preserve_index=False)])
+def test_frames_and_files_have_the_same_counts(tmp_path, made):
+    job, rows = inputs(tmp_path, "path")
+    domain = Domain.read(tmp_path / "domain.toml")
+    sets = [("country",), ("region", "sex"), ("place",)]
+    table = Origin().table(str(tmp_path / "rows.csv"), domain)
+    pq.write_table(pa.Table.from_pandas(rows), tmp_path / "rows.parquet")
+    copy = Origin().table(str(tmp_path / "rows.parquet"), domain)
+    counts = count_marginals(table, sets)
+    wanted = rows.assign(region=rows["region"].where(rows["region"] != "", rows["place"])).groupby(["region", "sex"])
+    for (region, sex), count in wanted.size().items():
+        assert counts["region", "sex"][domain["region"].cell_of[region], sex] == count
+    for one in sets:
+        assert counts[one].tolist() == count_marginals(copy, sets)[one].tolist()
+    del job["data"]["path"]
+    job["privacy"]["dataset"] = "places"
+    release = dp.run(job, tmp_path / "run", data=made(rows))
+    own = release.table(["place"]).set_index("place")["estimate"]
+    assert own.sum() == pytest.approx(len(rows), abs=200)
+
+
+def test_filter_reads_the_columns_of_a_path(tmp_path):
+    job, rows = inputs(tmp_path, "path")
+    domain = Domain.read(tmp_path / "domain.toml")
+    table = Origin(where=read_where("country = 'AT'")).table(str(tmp_path / "rows.csv"), domain)
+    assert count_marginals(table, [("country",)])["country",].sum() == (rows["country"] == "AT").sum()
+
+
+def test_hierarchy_in_a_job_of_two_tables(tmp_path):
+    _, rows = inputs(tmp_path)
+    rows[["place", "sex"]].assign(id=range(len(rows))).to_csv(tmp_path / "people.csv", index=False)
+    visits = pd.DataFrame({"person": range(0, len(rows), 2), "kind": 0})
+    visits.to_csv(tmp_path / "visits.csv", index=False)
+    (tmp_path / "visits.toml").write_text('attributes.kind = {kind = "coded", size = 2}')
+    domain = str(tmp_path / "domain.toml")
+    job = {"tables": {"people": {"path": str(tmp_path / "people.csv"), "domain": domain, "key": "id",
+                                 "workload": [{"family": "marginal", "degree": 1}]},
+                      "visits": {"path": str(tmp_path / "visits.csv"), "domain": str(tmp_path / "visits.toml"),
+                                 "workload": [{"family": "marginal", "degree": 1}]}},
+           "link": [{"parent": "people", "child": "visits", "child_key": "person", "max_degree": 2, "kind": "one-to-many"}],
+           "privacy": {"epsilon": 5, "delta": 1e-9}, "engine": {"seed": 1}}  # fmt: skip
+    dp.run(job, tmp_path / "run")
+    folder = bundle.write_bundle(CompositeRun(tmp_path / "run"), PASSED, None)
+    assert check_bundle(folder)["unverified"]
+    copy = dp.Release.open(tmp_path / "run")
+    assert set(copy.tables["people"].table(["country"])["country"]) == {"AT", "NA", "SG", "(missing)"}
