@@ -48,8 +48,8 @@ def column(attribute: Attribute, cells: Integers) -> pa.Array:
     """Return labels of `cells` as an Arrow array: integers, or a dictionary of texts in domain order."""
     if are_numbers(attribute):
         return pa.array(np.array(attribute.labels, np.int64)[cells])
-    labels = pa.array(texts(attribute), pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(cells, pa.int32()), labels, ordered=attribute.kind != "categories")
+    labels, ordered = pa.array(texts(attribute), pa.string()), attribute.kind not in ("categories", "hierarchy")
+    return pa.DictionaryArray.from_arrays(pa.array(cells, pa.int32()), labels, ordered=ordered)
 
 
 def named(domain: Domain, part: WorkloadPart, attributes: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:

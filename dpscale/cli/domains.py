@@ -99,11 +99,13 @@ def _checked(read: Domain, data: str, scheduler: str | None, origin: Origin) -> 
 
 def _attribute(one: Attribute) -> dict[str, Any]:
     assumed = {} if one.search is None else {"assumed": True}
-    return {"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column, **assumed}
+    columns = {"columns": list(one.columns)} if len(one.columns) > 1 else {}
+    return {"name": one.name, "kind": one.kind, "cells": one.size, "column": one.column, **columns, **assumed}
 
 
 def _line(one: dict[str, Any]) -> str:
-    made = "" if one["column"] == one["name"] else f", from {one['column']}"
+    columns = ", ".join(one.get("columns", [one["column"]]))
+    made = "" if columns == one["name"] else f", from {columns}"
     assumed = " (assumed: they are not public)" if one.get("assumed") else ""
     return f"{one['name']:>16}: {one['kind']}, {one['cells']} cells{assumed}{made}"
 

@@ -8,6 +8,7 @@ is refused, and so is a cycle, a name that is above itself when the rows of the 
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -66,8 +67,7 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
     if not isinstance(unspecified, bool):
         raise DomainError(f"{field}.unspecified", safe_repr(unspecified), "true or false", "fix it")
     path = _path(field, table["file"], folder)
-    stamp = _stamp(field, path)
-    tree = _read(field, str(path), (*levels, leaf), key == "path", unspecified, stamp)
+    tree = _read(field, str(path), (*levels, leaf), key == "path", unspecified, _file_digest(field, path))
     digest, cells = table.get("sha256", tree.digest), [len(starts) for starts in tree.starts]
     if not isinstance(digest, str) or digest != tree.digest:
         raise DomainError(f"{field}.file", f"{display_path(path)}, which was changed",
@@ -85,20 +85,19 @@ def _path(field: str, file: object, folder: Path | None) -> Path:
     return path.resolve() if is_local(path) else path
 
 
-def _stamp(field: str, path: Path) -> tuple[float, int]:
-    """Return the time and the size of a file, which tell whether it has been read before."""
+def _file_digest(field: str, path: Path) -> str:
+    """Return the SHA-256 of a file, by which one that has been read before is recognised."""
     try:
-        found = path.stat()
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         reason = error.strerror or "unreadable"
         raise DomainError(f"{field}.file", f"cannot read {display_path(path)} ({reason})", "the file of a hierarchy",
                           "check the path") from None  # fmt: skip
-    return found.st_mtime, found.st_size
 
 
 @lru_cache(maxsize=4)
 def _read(
-    field: str, file: str, columns: tuple[str, ...], by_path: bool, unspecified: bool, stamp: tuple[float, int]
+    field: str, file: str, columns: tuple[str, ...], by_path: bool, unspecified: bool, file_digest: str
 ) -> LevelTree:
     """Return the tree in a file; one that has not changed is not read again."""
     path = place(file, "file")

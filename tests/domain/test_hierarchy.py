@@ -197,7 +197,7 @@ def test_frames_and_files_have_the_same_counts(tmp_path, made):
 
 
 def test_filter_reads_the_columns_of_a_path(tmp_path):
-    job, rows = inputs(tmp_path, "path")
+    _, rows = inputs(tmp_path, "path")
     domain = Domain.read(tmp_path / "domain.toml")
     table = Origin(where=read_where("country = 'AT'")).table(str(tmp_path / "rows.csv"), domain)
     assert count_marginals(table, [("country",)])["country",].sum() == (rows["country"] == "AT").sum()
@@ -214,7 +214,8 @@ def test_hierarchy_in_a_job_of_two_tables(tmp_path):
                                  "workload": [{"family": "marginal", "degree": 1}]},
                       "visits": {"path": str(tmp_path / "visits.csv"), "domain": str(tmp_path / "visits.toml"),
                                  "workload": [{"family": "marginal", "degree": 1}]}},
-           "link": [{"parent": "people", "child": "visits", "child_key": "person", "max_degree": 2, "kind": "one-to-many"}],
+           "link": [{"kind": "one-to-many", "parent": "people", "child": "visits", "child_key": "person",
+                     "max_degree": 2}],
            "privacy": {"epsilon": 5, "delta": 1e-9}, "engine": {"seed": 1}}  # fmt: skip
     dp.run(job, tmp_path / "run")
     folder = bundle.write_bundle(CompositeRun(tmp_path / "run"), PASSED, None)

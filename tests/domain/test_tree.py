@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import numpy as np
@@ -348,3 +349,35 @@ def test_shared_codes():
         given = wanted.notna().to_numpy()
         plain = np.array([label.split("/")[-1] for label in labels], object)
         assert (plain[given] == wanted[given]).all()
+
+
+def test_copy_of_a_worker_is_the_same_tree(tmp_path):
+    domain = read(write(tmp_path, PLACES), nulls="category")
+    copy = pickle.loads(pickle.dumps(domain))
+    assert copy == domain
+    assert hash(copy) == hash(domain)
+    assert copy["place"].level.tree is pickle.loads(pickle.dumps(domain))["region"].level.tree  # prepared once
+    assert copy["region"].labels == domain["region"].labels
+
+
+def test_taken_labels_get_numbers(tmp_path):
+    rows = [("A", "B/x", "1"), ("A/B", "x", "2"), ("C", "(outside)", "3"), (None, "A", "4"), ("A", "x", "5")]
+    domain = read(write(tmp_path, rows), key="path", outside="category")
+    labels = domain["region"].labels
+    assert len(set(labels)) == len(labels) == 6
+    assert "B/x" in labels
+    assert "(outside) (2)" in labels
+
+
+@pytest.mark.slow
+def test_million_leaves_are_read_in_seconds(tmp_path):
+    numbers = np.arange(1_000_000)
+    names = [f"place-{number:07d}" for number in np.random.default_rng(0).permutation(numbers)]
+    frame = pd.DataFrame({"country": numbers // 5000, "region": numbers // 250, "place": names})
+    frame.to_parquet(tmp_path / "places.parquet")
+    domain = read(tmp_path / "places.parquet")
+    assert [domain[name].size for name in domain.names] == [1_000_000, 200, 4000]
+    sample = frame.sample(100_000, random_state=1)
+    for name in ("country", "region"):
+        labels = np.array(domain[name].labels, object)[encode(domain[name], pa.array(sample["place"]))]
+        assert (labels == sample[name].astype(str)).all()
