@@ -200,18 +200,13 @@ class LevelTree:
         return Labels(_distinct(texts, repeated))
 
     @cached_property
-    def keys(self) -> tuple[Any, Integers]:
-        """Texts by which records state leaves, sorted as bytes, and the cell of each."""
+    def keys(self) -> Any:
+        """Text by which records state each leaf, of type large_string; the texts are distinct."""
         rows = np.arange(self.codes.shape[1])
         if self.by_path:
-            texts, cells = self.paths(rows, self.leaf, SEPARATOR, missing=True), rows
-        else:
-            cells = np.concatenate([rows[self.listed], rows[~self.listed]])
-            named = self.codes >= 0
-            last = (self.leaf - named[::-1, cells].argmax(axis=0)).astype(np.int32)  # an added leaf has its node's name
-            texts = self.texts.take(pa.array(self.places(cells, last)))
-        order = pc.sort_indices(texts)
-        return texts.take(order), cells[order.to_numpy()]
+            return self.paths(rows, self.leaf, SEPARATOR, missing=True)
+        last = self.leaf - (self.codes >= 0)[::-1].argmax(axis=0)  # an added leaf is stated by the name of its node
+        return self.texts.take(pa.array(self.places(rows, last.astype(np.int32))))
 
 
 def _shared(identity: tuple[object, ...], *own: Any) -> LevelTree:

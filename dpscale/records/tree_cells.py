@@ -1,20 +1,25 @@
-"""Cells of values that name a node of a public tree: binary search among the sorted texts of the tree.
+"""Cells of values that name a node of a public tree, from a hash table of the leaves.
 
-A hash table of a million leaves would be made again for every batch. The texts of a tree are sorted once, and only the
-distinct values of a batch are searched. This module is separate so that Numba is loaded where a tree is used.
+Arrow would make a table of a million leaves for every batch. This one is made once for each tree and process. The
+module is separate so that Numba is loaded where a tree is used.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dpscale.base.arrow import buffers_of, is_text, pa, pc
-from dpscale.base.numerics import Integers, NDArray, njit
-from dpscale.domain.tree import SEPARATOR, TreeLevel
+from dpscale.base.numerics import Integers, Integers32, NDArray, njit
+from dpscale.domain.tree import SEPARATOR, LevelTree, TreeLevel
 
 Bytes = NDArray[np.uint8]
+OFFSET, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
+LEAST, LOAD = 16, 2  # entries of a table, and entries for each leaf
+
+_tables: WeakKeyDictionary[LevelTree, Integers32] = WeakKeyDictionary()
 
 
 def node_cells(level: TreeLevel, texts: Any) -> Integers:
@@ -26,15 +31,22 @@ def node_cells(level: TreeLevel, texts: Any) -> Integers:
     texts : pyarrow.Array
         Of type large_string, as `path_texts` returns it if records state paths; nulls have no node.
     """
-    keys, leaves = level.tree.keys
     texts = texts.dictionary_encode()
-    data, offsets = buffers_of(texts.dictionary)
-    places = np.empty(len(offsets), np.int64)
-    places[-1] = -1
-    _find(*buffers_of(keys), data, offsets, places)
-    cells = np.searchsorted(level.tree.starts[level.level], leaves[places], side="right") - 1
-    found = np.where(places < 0, -1, cells)
-    return np.asarray(found[texts.indices.fill_null(len(offsets) - 1).to_numpy(zero_copy_only=False)])
+    values = buffers_of(texts.dictionary)
+    leaves = np.full(len(texts.dictionary) + 1, -1, np.int64)
+    _find(*buffers_of(level.tree.keys), _table_of(level.tree), *values, leaves)
+    starts = level.tree.starts[level.level]
+    cells = leaves if level.is_leaf else np.searchsorted(starts, leaves, side="right") - 1
+    return np.asarray(cells[texts.indices.fill_null(len(leaves) - 1).to_numpy(zero_copy_only=False)])
+
+
+def _table_of(tree: LevelTree) -> Integers32:
+    """Return the hash table of a tree: leaves by the hash of their keys, −1 for a free entry."""
+    if tree not in _tables:
+        table = np.full(max(LEAST, 1 << (LOAD * len(tree.keys) - 1).bit_length()), -1, np.int32)
+        _fill(*buffers_of(tree.keys), table)
+        _tables[tree] = table
+    return _tables[tree]
 
 
 def is_name(kind: pa.DataType) -> bool:
@@ -58,24 +70,40 @@ def path_texts(columns: list[Any]) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _find(keys: Bytes, key_ends: Integers, data: Bytes, ends: Integers, places: Integers) -> None:
-    """Set the place of each text among the sorted keys; −1 where it is not one of them."""
+def _hash(data: Bytes, start: int, end: int) -> Any:
+    """Return a hash of some bytes whose low bits depend on all of them."""
+    found = OFFSET
+    for at in range(start, end):
+        found = (found ^ np.uint64(data[at])) * PRIME
+    return found ^ (found >> np.uint64(32))
+
+
+@njit(cache=True, nogil=True)
+def _fill(keys: Bytes, ends: Integers, table: Integers32) -> None:
+    """Enter the place of each key in the first free entry from that of its hash."""
+    mask = np.uint64(len(table) - 1)
+    for key in range(len(ends) - 1):
+        entry = _hash(keys, ends[key], ends[key + 1]) & mask
+        while table[entry] >= 0:
+            entry = (entry + np.uint64(1)) & mask
+        table[entry] = key
+
+
+@njit(cache=True, nogil=True)
+def _find(keys: Bytes, key_ends: Integers, table: Integers32, data: Bytes, ends: Integers, places: Integers) -> None:
+    """Set the place of each text among the keys; it stays as it is if the text is none of them."""
+    mask = np.uint64(len(table) - 1)
     for text in range(len(ends) - 1):
-        low, high, length = 0, len(key_ends) - 1, ends[text + 1] - ends[text]
-        while low < high:  # the first key that is not below the text
-            middle = (low + high) // 2
-            own = key_ends[middle + 1] - key_ends[middle]
+        start, length = ends[text], ends[text + 1] - ends[text]
+        entry = _hash(data, start, start + length) & mask
+        while table[entry] >= 0:
+            key = key_ends[table[entry]]
+            same = key_ends[table[entry] + 1] - key == length
             at = 0
-            while at < min(own, length) and keys[key_ends[middle] + at] == data[ends[text] + at]:
+            while same and at < length:
+                same = keys[key + at] == data[start + at]
                 at += 1
-            tied = at == min(own, length)
-            below = own < length if tied else keys[key_ends[middle] + at] < data[ends[text] + at]
-            if below:
-                low = middle + 1
-            else:
-                high = middle
-        same = low < len(key_ends) - 1 and key_ends[low + 1] - key_ends[low] == length
-        if same:
-            for at in range(length):
-                same = same and keys[key_ends[low] + at] == data[ends[text] + at]
-        places[text] = low if same else -1
+            if same:
+                places[text] = table[entry]
+                break
+            entry = (entry + np.uint64(1)) & mask
