@@ -101,8 +101,9 @@ def print_plans() -> None:
         alone = math.sqrt(own.depth + 1)
         found = [f"{error:.2f} / {alone:.2f} / {flat:.2f}"
                  for error, flat in zip(level_errors(plan, own), leaf_errors(own), strict=True)]  # fmt: skip
-        print(f"  {name:17} nodes {tree_of(own).sizes}: {'; '.join(found)}; {100 * (plan.error / plan.floor - 1):.2f} % above "
-              f"the bound; {seconds:.1f} s, peak {peak():,.0f} MiB so far", flush=True)  # fmt: skip
+        gap = 100 * (plan.error / plan.floor - 1)
+        print(f"  {name:17} nodes {tree_of(own).sizes}: {'; '.join(found)}; {gap:.2f} % above the bound; {seconds:.1f} s, "
+              f"peak {peak():,.0f} MiB so far", flush=True)  # fmt: skip
     print_mixed()
 
 
@@ -114,8 +115,9 @@ def print_mixed() -> None:
             for own in combinations(OTHERS, degree)]  # fmt: skip
     start = time.perf_counter()
     plan = dp.plan(dp.Workload(domain).add("marginal", attributes=sets))
+    seconds = time.perf_counter() - start
     print(f"  mixed, 100,000 places: {plan.notes[0]}; {100 * plan.optimality_gap:.2f} % above the bound of plans that "
-          f"measure each residual alone; {time.perf_counter() - start:.1f} s, peak {peak():,.0f} MiB", flush=True)  # fmt: skip
+          f"measure each residual alone; {seconds:.1f} s, peak {peak():,.0f} MiB", flush=True)  # fmt: skip
 
 
 def level_errors(plan: Plan, own: Hierarchy) -> list[float]:
@@ -176,17 +178,15 @@ def print_runs(rows: int) -> None:
     print(f"a run of places x age group x sex at three levels, {rows:,} rows")
     found = []
     for leaves in SIZES:
-        done = subprocess.run([sys.executable, __file__, "one-run", str(leaves), str(rows)], capture_output=True, text=True,
-                              check=True)  # fmt: skip
+        command = [sys.executable, __file__, "one-run", str(leaves), str(rows)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
         print(
             f"  {leaves:>9,} leaves: " + ", ".join(f"{key} {value:.3g}" for key, value in found[-1].items()), flush=True
         )
     for key in ("seconds", "plan seconds", "MiB"):
-        last, first = found[-1][key], found[0][key]
-        print(
-            f"  exponent of {key} from {SIZES[0]:,} to {SIZES[-1]:,} leaves: {math.log(last / first) / math.log(100):.2f}"
-        )
+        exponent = math.log(found[-1][key] / found[0][key]) / math.log(SIZES[-1] / SIZES[0])
+        print(f"  exponent of {key} from {SIZES[0]:,} to {SIZES[-1]:,} leaves: {exponent:.2f}")
 
 
 def run_one(leaves: int, rows: int) -> None:

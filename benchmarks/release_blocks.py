@@ -167,7 +167,8 @@ def usefulness(found: Figures) -> str:
 def declared_parents(found: Figures) -> str:
     """Return the errors with and without a declared hierarchy of regions and towns."""
     orders = {"in order": "listed region by region", "in any order": "in any order"}
-    head = ("`benchmarks/declared_parents.py`: 60 towns in 8 regions and five attributes, 3-way marginals, mean L1 error / N",
+    what = "60 towns in 8 regions and five attributes, 3-way marginals, mean L1 error / N"
+    head = (f"`benchmarks/declared_parents.py`: {what}",
             "ε = 0.1", "ε = 1", "ε = 10")  # fmt: skip
     lines = []
     for kind, order in orders.items():
