@@ -250,6 +250,10 @@ class Accuracy(ABC):
         """Estimator of every measured residual."""
         return residual_estimators(self.blocks, self.variances, self._spread_ratio, self._factors, self._whole_in)
 
+    def complete_sets(self) -> Iterator[AttributeSet]:
+        """Yield the residuals of which every cell can be estimated."""
+        return (subset for subset, one in self.residuals.items() if one.spans_all)
+
     @cached_property
     def weights(self) -> dict[str, Weights]:
         """Weights of the attributes whose residuals are not centred by the plain mean."""

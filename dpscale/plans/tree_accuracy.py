@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,21 @@ class TreeAccuracy(Accuracy):
     def residuals(self) -> Mapping[AttributeSet, ResidualEstimator]:  # type: ignore[override]
         """Return nothing: residuals of trees are read from `by_residual`."""
         return {}
+
+    def complete_sets(self) -> Iterator[AttributeSet]:
+        """Yield the residuals of which every cell can be estimated, with each level of their trees."""
+        for residual, block in self.by_residual.items():
+            if not all(factor.spans_all for factor in block.factors.values()):
+                continue
+            levels = [self._level_names(name, block, top=name == self.main) for name in block.levels]
+            others = [name for name in residual if not self._is_leaf(name)]
+            for chosen in product(*levels):
+                yield self.domain.ordered([*others, *(name for name in chosen if name)])
+
+    def _level_names(self, leaf: str, block: TreeResidualBlock, top: bool) -> list[str]:
+        """Return the measured levels of a hierarchy, with "" for its root if `top`."""
+        own = next(one for one in self.hierarchies if one.leaf == leaf)
+        return [""] * top + list(own.names[: block.levels[leaf]])
 
     def inside(self, query: TreeQuerySet) -> Iterator[tuple[AttributeSet, TreeResidualBlock]]:
         """Yield the residuals of an attribute set that are measured at its levels."""

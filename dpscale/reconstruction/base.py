@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, ParallelMap, serial_map
 from dpscale.base.settings import Settings, setting
 from dpscale.plans.blocks import Block
@@ -96,8 +97,7 @@ class PlanEvidence:
         return from_estimates(self._estimates)
 
     def spans(self, names: AttributeSet) -> bool:
-        residuals = self.plan.accuracy.residuals
-        return all(subset in residuals and residuals[subset].spans_all for subset in subsets(names))
+        return self._estimates.complete.issuperset(subsets(names))
 
     def measurements(self) -> list[Observed]:
         """Return the integer strategies themselves; a block of the total alone is one as well."""
@@ -175,6 +175,14 @@ class BasicOptions(Settings):
     errors: Literal["auto"] = setting("auto", "auto (or simulated, with method maxent of an adaptive mechanism)",
                                       "exact if they follow from the noise alone, else none")  # fmt: skip
     agree: Literal[False] = setting(False, "false (or true, with method maxent)", "estimates agree without it")
+
+
+def check_no_trees(measurement_plan: MeasurementPlan, field: str, value: str) -> None:
+    """Raise PlanError if a plan measures the levels of a hierarchy together."""
+    plan = measurement_plan.public_plan
+    if isinstance(plan, Plan) and plan.blocks.has_trees:
+        raise PlanError(field, f"{value} for a plan over the levels of a hierarchy", "least-squares or maxent",
+                        "use one of them; tables of least squares add up, and publish has none below 0")  # fmt: skip
 
 
 def do_nothing(*_: Any) -> None:

@@ -15,9 +15,11 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
 from dpscale.plans.accuracy import Accuracy, accuracy_of
 from dpscale.plans.blocks import Block, Blocks, Strategy
+from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.workload import Family, Workload, WorkloadPart
-from dpscale.workload.residual import residual_of, smear, subsets
+from dpscale.workload.residual import center, residual_of, smear, subsets
+from dpscale.workload.residual.in_axis import Groups, coarsened
 
 Both = tuple[Floats, Floats]
 Pattern = tuple[int, ...]
@@ -176,6 +178,17 @@ class _UniformBatch:
 CACHE_BYTES = 1 << 28
 
 
+def grouped_variance(factor: Factor, groups: Groups | None) -> float:
+    """Return the mean variance along one axis, of the sums over groups after centring."""
+    if groups is None:
+        return factor.mean_variance
+    if factor.is_long:
+        covariance = factor.sums_covariance(np.array([*groups.starts, groups.size]))
+    else:
+        covariance = coarsened(factor.covariance, [groups, groups])
+    return float(np.diag(center(covariance, (0, 1))).mean())
+
+
 class LeastSquaresEstimates:
     """Unbiased estimates from the measured blocks of a plan.
 
@@ -198,6 +211,20 @@ class LeastSquaresEstimates:
     def accuracy(self) -> Accuracy:
         """Accuracy under the noise variances of the release."""
         return accuracy_of(self.plan.domain, self.plan.blocks, self.variances)
+
+    @cached_property
+    def complete(self) -> frozenset[AttributeSet]:
+        """Residuals of which every cell is estimated."""
+        return frozenset(self.accuracy.complete_sets())
+
+    def group_variance(self, subset: AttributeSet, groups: Mapping[str, Groups]) -> float:
+        """Return the mean variance of the entries of a residual, over groups of the attributes that have them."""
+        estimator = self.accuracy.residuals[subset]
+        if estimator.joint:
+            widths = [groups[name].size / groups[name].count for name in subset if name in groups]
+            return estimator.scale * estimator.factors[0].mean_variance * math.prod(widths)
+        pairs = zip(subset, estimator.factors, strict=True)
+        return estimator.scale * math.prod(grouped_variance(factor, groups.get(name)) for name, factor in pairs)
 
     @property
     def workload(self) -> Workload:

@@ -19,7 +19,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
 from dpscale.base.settings import setting
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
+from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction, check_no_trees
 from dpscale.reconstruction.junction_tree.fit import FitOptions, fit
 from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.junction_tree.tree import JunctionTree, cells_of, junction_tree
@@ -42,7 +42,8 @@ class Options(BasicOptions):
 
 
 def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> None:
-    """Raise PlanError if the planned sets need too large a model."""
+    """Raise PlanError if the planned sets need too large a model, or levels of hierarchies."""
+    check_no_trees(measurement_plan, "reconstruct.method", "graphical")
     sizes = {name: measurement_plan.domain[name].size for name in measurement_plan.domain.names}
     limit = min(options.most_cells, memory // BYTES)
     check_size(_sizes_of(sizes, measurement_plan.shares), list(measurement_plan.shares), limit)

@@ -13,7 +13,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, ParallelMap, one_thread
 from dpscale.base.settings import setting
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction
+from dpscale.reconstruction.base import BasicOptions, Estimates, Evidence, Reconstruction, check_no_trees
 from dpscale.reconstruction.model_answers import NO_ERRORS, RESIDUALS, ModelEstimates, read_residuals, write_residuals
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import non_negative
@@ -35,6 +35,7 @@ def check(measurement_plan: MeasurementPlan, options: Options, memory: int) -> N
     """Raise PlanError if the requested marginals cannot be made non-negative, or not within the memory."""
     if not options.non_negative:
         return
+    check_no_trees(measurement_plan, "reconstruct.non_negative", "true")
     plan, requested = measurement_plan, [names for names in measurement_plan.workload.sets if names]
     needed = BYTES * sum(plan.domain.cells(names) for names in requested)
     if needed > memory:

@@ -23,6 +23,7 @@ from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.plans.blocks import Block
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import WorkloadPart
 from dpscale.workload.residual import residual_of, smear, subsets
 
@@ -94,6 +95,8 @@ class _Noise:
 
     def answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
         shape = self.plan.domain.shape(names)
+        if self.plan.blocks.has_trees:
+            return self._tree_answers(part, names)
         total = np.zeros((self.draws, *shape))
         profiles = {axis + 1: own for axis, own in (self.accuracy.axis_profiles(names) or {}).items()}
         for subset in subsets(names):
@@ -101,6 +104,15 @@ class _Noise:
                 axes = [0, *(1 + names.index(name) for name in subset)]
                 total += smear(self._residual(subset), axes, total.shape, profiles)
         return part.batch_answers(names, total).reshape(self.draws, -1)
+
+    def _tree_answers(self, part: WorkloadPart, names: AttributeSet) -> Floats:
+        """Return the errors of answers over a level of a hierarchy, one draw after another."""
+
+        def one(draw: int) -> Floats:
+            redrawn = TreeEstimates(self.plan, self.estimates.variances, lambda index: self._read(index)[..., draw])
+            return redrawn.span_answers(part, names).reshape(-1)
+
+        return np.stack([one(draw) for draw in range(self.draws)])
 
     def _residual(self, subset: AttributeSet) -> Floats:
         sources = self.accuracy.residuals[subset].sources

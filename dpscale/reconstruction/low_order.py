@@ -28,7 +28,6 @@ import numpy as np
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain.structural_zeros import DomainConstraint, constraints_on
-from dpscale.plans.factor import Factor
 from dpscale.plans.plan import Plan
 from dpscale.reconstruction.constraints import constrained_pairs, edges, known_pair, reconcile_one_ways
 from dpscale.reconstruction.entropy import LowOrder, product_of
@@ -228,8 +227,7 @@ def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
     Raises PlanError unless all 1-way marginals are among them.
     """
     numbers = plan.domain.number_names
-    residuals = ((subset, one) for subset, one in plan.accuracy.residuals.items() if numbers.isdisjoint(subset))
-    sets = [subset for subset, estimator in residuals if estimator.spans_all]
+    sets = [subset for subset in plan.accuracy.complete_sets() if numbers.isdisjoint(subset)]
     requested = {name for part in plan.workload.parts for subset in part.sets for name in subset} - numbers
     names = [name for name in plan.domain.names if name in requested or any(name in subset for subset in sets)]
     if not names:
@@ -245,7 +243,7 @@ def fully_measured(plan: Plan) -> tuple[list[AttributeSet], list[str]]:
 def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
     size, weights = estimates.plan.domain[name].size, estimates.accuracy.weights.get(name)
     spread = float((profile_of(weights, size) ** 2).mean())
-    variance = _variance(estimates, (name,), {}) + _variance(estimates, (), {}) * spread
+    variance = estimates.group_variance((name,), {}) + estimates.group_variance((), {}) * spread
     return NoisyCounts(estimates.marginal((name,)), variance)
 
 
@@ -275,8 +273,8 @@ def _whole_variance(estimates: LeastSquaresEstimates, subset: AttributeSet, grou
     for inside in subsets(subset):
         outside = [name for name in subset if name not in inside]
         uneven = math.prod(_uneven(profile_of(own.get(n), domain[n].size), groups.get(n)) for n in outside)
-        if uneven > 0 and inside in estimates.accuracy.residuals:
-            total += uneven * _variance(estimates, inside, groups)
+        if uneven > 0 and inside in estimates.complete:
+            total += uneven * estimates.group_variance(inside, groups)
     return total
 
 
@@ -284,27 +282,6 @@ def _uneven(profile: Floats, groups: Groups | None) -> float:
     """Return the mean square of the part of u that the plain mean leaves, over groups if given."""
     values = profile if groups is None else coarsened(profile, [groups])
     return float((center(values, (0,)) ** 2).mean())
-
-
-def _variance(estimates: LeastSquaresEstimates, subset: AttributeSet, groups: dict[str, Groups]) -> float:
-    """Return the mean variance of a residual's entries, over groups if given."""
-    estimator = estimates.accuracy.residuals[subset]
-    if estimator.joint:
-        widths = [groups[name].size / groups[name].count for name in subset if name in groups]
-        return estimator.scale * estimator.factors[0].mean_variance * math.prod(widths)
-    parts = [_grouped(factor, groups.get(name)) for name, factor in zip(subset, estimator.factors, strict=True)]
-    return estimator.scale * math.prod(parts)
-
-
-def _grouped(factor: Factor, groups: Groups | None) -> float:
-    """Return the mean variance along one axis, of the sums over groups after centring."""
-    if groups is None:
-        return factor.mean_variance
-    if factor.is_long:
-        covariance = factor.sums_covariance(np.array([*groups.starts, groups.size]))
-    else:
-        covariance = coarsened(factor.covariance, [groups, groups])
-    return float(np.diag(center(covariance, (0, 1))).mean())
 
 
 def model_of(

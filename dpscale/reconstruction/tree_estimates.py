@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +18,11 @@ import numpy as np
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.plans.tree_accuracy import TreeAccuracy, TreeQuerySet, split_levels, with_implied, without_implied
 from dpscale.plans.tree_factor import TreeFactor
-from dpscale.reconstruction.estimates import LeastSquaresEstimates
+from dpscale.reconstruction.estimates import LeastSquaresEstimates, grouped_variance
 from dpscale.workload import WorkloadPart
+from dpscale.workload.residual.in_axis import Groups
+
+MOST_GROUPS = 4096
 
 
 class TreeEstimates(LeastSquaresEstimates):
@@ -78,6 +82,18 @@ class TreeEstimates(LeastSquaresEstimates):
             estimate += float(by_node.reshape(part.shape).ravel() @ part.ravel())
             variance += spread * self.trees.others_variance(split, residual, block, rest, part)
         return estimate, math.sqrt(variance)
+
+    def group_variance(self, subset: AttributeSet, groups: Mapping[str, Groups]) -> float:
+        split = split_levels(self.trees.hierarchies, subset)
+        block = self.trees.by_residual[self.trees.key([name for name in split.axes if name != self.trees.main])]
+        names, total = dict(zip(split.axes, subset, strict=True)), block.scale
+        for leaf, factor in block.factors.items():
+            own = groups.get(names.get(leaf, ""))
+            if isinstance(factor, TreeFactor):
+                total *= _mean_variance(factor, split.levels.get(leaf, 0), own)
+            else:
+                total *= grouped_variance(factor, own)
+        return total
 
     def _node_table(self, query: TreeQuerySet, residual: AttributeSet, own: str) -> Floats:
         """Return a residual at the levels of a set, shape (nodes, cells of the others); cached."""
@@ -146,3 +162,15 @@ def sum_to_level(values: Floats, axis: int, factor: TreeFactor, level: int) -> F
     for depth in range(factor.levels.depth - 1, level - 1, -1):
         first = factor.levels.sum_children(first, depth)
     return np.moveaxis(first, 0, axis)
+
+
+def _mean_variance(factor: TreeFactor, level: int, groups: Groups | None) -> float:
+    """Return the mean variance of the nodes of a level, or of sums over groups of neighbouring nodes."""
+    variances = factor.passes.variances[level]
+    if groups is None or groups.count == groups.size:
+        return float(variances.mean())
+    if groups.count > MOST_GROUPS:  # siblings are negatively correlated, so this is an upper bound
+        return float(variances.sum() / groups.count)
+    ends = [*groups.starts, groups.size]
+    spans = (np.arange(start, end) for start, end in pairwise(ends))
+    return math.fsum(factor.sparse_variance(nodes, np.ones(len(nodes)), level) for nodes in spans) / groups.count
