@@ -102,8 +102,8 @@ def print_plans() -> None:
         found = [f"{error:.2f} / {alone:.2f} / {flat:.2f}"
                  for error, flat in zip(level_errors(plan, own), leaf_errors(own), strict=True)]  # fmt: skip
         gap = 100 * (plan.error / plan.floor - 1)
-        print(f"  {name:17} nodes {tree_of(own).sizes}: {'; '.join(found)}; {gap:.2f} % above the bound; {seconds:.1f} s,"
-              f" peak {peak():,.0f} MiB so far", flush=True)  # fmt: skip
+        print(f"  {name:17} nodes {tree_of(own).sizes}: {'; '.join(found)}; {gap:.2f} % above the bound; "
+              f"{seconds:.1f} s, peak {peak():,.0f} MiB so far", flush=True)  # fmt: skip
     print_mixed()
 
 

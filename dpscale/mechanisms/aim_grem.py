@@ -111,7 +111,8 @@ class Options(AdaptiveOptions):
 def plan(problem: PlanningProblem, options: Options, tools: Tools | None = None) -> AdaptivePlan:
     """Return the candidates and their cost as a plan; PlanError or JobError for unsupported workloads."""
     rules = problem.workload.domain.rules
-    setting_of = make_setting(problem, options.schedule(), options.estimator(rules), cumulated=not options.published)
+    setting_of = make_setting(problem, options.schedule(), options.estimator(rules), cumulated=not options.published,
+                              coarser=not options.published)  # fmt: skip
     if options.updates == "lazy":
         _check_memory(problem, setting_of)
     kind = "AIM+GReM as published" if options.published else "local maximum entropy"
@@ -141,7 +142,7 @@ def forms(options: Options) -> tuple[str, ...]:
 
 
 REQUIRES = {"grem": "mechanism.published = true"}
-RESUMES = frozenset({"1"})  # it scored listed queries on single cells
+RESUMES = frozenset({"1", "2"})  # 1 scored listed queries on single cells, 2 had no coarser levels as candidates
 MECHANISM = Mechanism(
-    NAME, Options, plan, read, forms, follows, "2", RESUMES, data_independent=False, requires=REQUIRES
+    NAME, Options, plan, read, forms, follows, "3", RESUMES, data_independent=False, requires=REQUIRES
 )

@@ -135,7 +135,8 @@ class AdaptivePlan:
         first = {key: value for key, value in self.first_decision().to_dict().items() if key in FIRST}
         return {"mechanism": self.mechanism, "version": version, "workload": self.workload.digest,
                 "beta": str(self.setting.beta), "rows_per_unit": self.setting.rows_per_unit,
-                "options": dict(self.options), "first": first}  # fmt: skip
+                "options": dict(self.options), "first": first,
+                **({COARSER: True} if self.setting.above else {})}  # fmt: skip
 
     def write(self, folder: Path) -> None:
         write_content(folder, self.to_dict())
@@ -205,6 +206,7 @@ class AdaptivePlan:
 
 FINEST = 1 << 20
 FIRST = ("step", "orders")  # fields of the first decision in plan.json; the others follow from the domain
+COARSER = "coarser"  # field of plan.json: tables at levels above those of the workload are candidates
 VERSIONS = (VERSION, BY_STRATEGY, BY_QUERIES)
 AnyAdaptivePlan = TypeVar("AnyAdaptivePlan", bound=AdaptivePlan)
 AnyOptions = TypeVar("AnyOptions", bound="AdaptiveOptions")
@@ -276,6 +278,7 @@ def make_setting(
     estimator: Estimator,
     weighted: bool = True,
     cumulated: bool = False,
+    coarser: bool = False,
 ) -> Setting:
     """Return the parameters of an adaptive run for a problem.
 
@@ -288,6 +291,8 @@ def make_setting(
         Whether to use the weights of the workload.
     cumulated : bool
         Whether 1-ways with cumulative queries are measured by a strategy for such queries.
+    coarser : bool
+        Whether tables at levels above those of the workload are candidates.
 
     Raises
     ------
@@ -303,7 +308,13 @@ def make_setting(
     named: tuple[AttributeSet, ...] = tuple(targets)
     return Setting(sizes, named, Fraction(problem.budget.amount), problem.rows_per_unit, schedule, estimator,
                    tuple(weights), strategies(problem.workload) if cumulated else {},
-                   QueryCandidates.of(problem.workload.domain, problem.workload.parts))  # fmt: skip
+                   QueryCandidates.of(problem.workload.domain, problem.workload.parts),
+                   _levels_above(problem.workload.domain) if coarser else {})  # fmt: skip
+
+
+def _levels_above(domain: Domain) -> dict[str, AttributeSet]:
+    """Return the levels above each level of a hierarchy but the first."""
+    return {name: own.names[:place] for own in domain.hierarchies for place, name in enumerate(own.names) if place}
 
 
 def read_adaptive_plan(
@@ -340,7 +351,9 @@ def read_adaptive_plan(
             raise ValueError("the plan of another mechanism")
         by_strategy = {} if content["version"] == VERSION else made.setting.strategies
         by_queries = made.setting.queries if content["version"] == BY_QUERIES else None
-        made = replace(made, stored=content, setting=replace(made.setting, strategies=by_strategy, queries=by_queries))
+        above = made.setting.above if content.get(COARSER) else {}
+        setting = replace(made.setting, strategies=by_strategy, queries=by_queries, above=above)
+        made = replace(made, stored=content, setting=setting, estimating=replace(made.estimating, above=above))
         made.first_decision()
         return made
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError):

@@ -45,6 +45,8 @@ class Setting:
         Strategies of the 1-ways that are not measured cell by cell.
     queries : QueryCandidates or None
         Listed queries of the workload; None if there are none.
+    above : mapping of str to AttributeSet
+        Levels above an attribute in its hierarchy. Candidates inside a target may have one in the place of it.
     """
 
     sizes: Mapping[str, int]
@@ -56,6 +58,7 @@ class Setting:
     target_weights: tuple[int, ...] = ()
     strategies: Mapping[str, Factor] = field(default_factory=dict)
     queries: QueryCandidates | None = None
+    above: Mapping[str, AttributeSet] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         small = next((name for name in self.names if self.sizes[name] < 2), None)
@@ -69,8 +72,8 @@ class Setting:
 
     @cached_property
     def names(self) -> AttributeSet:
-        """Attributes of any target, in the order of `sizes`."""
-        used = {name for names in self.targets for name in names}
+        """Attributes of any target and the levels above them, in the order of `sizes`."""
+        used = {one for names in self.targets for name in names for one in (name, *self.above.get(name, ()))}
         return tuple(name for name in self.sizes if name in used)
 
     @cached_property
@@ -128,8 +131,12 @@ class Setting:
     def inside(self, target: Sequence[str]) -> Iterator[AttributeSet]:
         """Return the subsets of a target that have the size of a candidate."""
         least = self.schedule.sizes(len(self.names))[0]
-        ordered = self.ordered(target)
-        return chain.from_iterable(combinations(ordered, size) for size in range(least, self._most + 1))
+        ordered = self.ordered([one for name in target for one in (name, *self.above.get(name, ()))])
+        found = chain.from_iterable(combinations(ordered, size) for size in range(least, self._most + 1))
+        return found if len(ordered) == len(target) else (names for names in found if not self._has_two_levels(names))
+
+    def _has_two_levels(self, names: AttributeSet) -> bool:
+        return any(one in names for name in names for one in self.above.get(name, ()))
 
     @cached_property
     def weights(self) -> dict[AttributeSet, int]:
