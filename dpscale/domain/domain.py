@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +20,13 @@ import tomli_w
 
 from dpscale.base.display import display_path, glance, safe_repr
 from dpscale.base.errors import DomainError
+from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain.attribute import Attribute
 from dpscale.domain.axes import AxisIndex
 from dpscale.domain.domain_schema import EXAMPLE, coded, from_tables
 from dpscale.domain.hierarchy import Hierarchy, hierarchies_of
 from dpscale.domain.number import TOTAL, Number, checked_number, read_numbers
+from dpscale.domain.public_totals import PublicTotal, check_totals, coarsen, read_total, total_bytes, total_name
 from dpscale.domain.schema_values import check_keys
 from dpscale.domain.search import NodeSearch
 from dpscale.domain.search_schema import check_rules_known, located_tree
@@ -32,6 +34,7 @@ from dpscale.domain.structural_zeros import check_rules, closed, follows, listed
 from dpscale.domain.tree_file import stored_name, tree_bytes
 from dpscale.storage.files import is_path, place, read_text, toml_fault
 
+TOTALS = "totals"
 RULES = ("impossible", "determined")
 REVIEWED, DISCOVERED = "reviewed", "discovered"
 
@@ -46,6 +49,8 @@ class Domain(AxisIndex):
     rules : mapping
         Entries `impossible` and `determined` of a domain file, `reviewed` for a draft, and `discovered`: the names of
         attributes whose cells a release has found.
+    public_totals : sequence of PublicTotal
+        Exact totals of the records (`public_totals`).
 
     Examples
     --------
@@ -54,7 +59,10 @@ class Domain(AxisIndex):
     """
 
     def __init__(
-        self, attributes: Mapping[str, int] | Iterable[Attribute], rules: Mapping[str, Any] = MappingProxyType({})
+        self,
+        attributes: Mapping[str, int] | Iterable[Attribute],
+        rules: Mapping[str, Any] = MappingProxyType({}),
+        public_totals: Sequence[PublicTotal] = (),
     ) -> None:
         """Create a domain; the parameters are those of the class."""
         if isinstance(attributes, str) or not isinstance(attributes, Iterable):
@@ -74,6 +82,8 @@ class Domain(AxisIndex):
         self.rules = closed(told)
         if "impossible" in self._told:
             self._told["impossible"] = [listed(table, self.attribute) for table in self._told["impossible"]]
+        self.public_totals = tuple(public_totals)
+        check_totals(self, self.public_totals)
 
     @classmethod
     def read(cls, path: str | Path) -> Domain:
@@ -127,7 +137,54 @@ class Domain(AxisIndex):
 
     def _with(self, changed: Mapping[str, Attribute], **rules: Any) -> Domain:
         """Return the domain with other attributes in the places of some."""
-        return Domain([changed.get(one.name, one) for one in self.axes], {**self._told, **rules})
+        axes = [changed.get(one.name, one) for one in self.axes]
+        return Domain(axes, {**self._told, **rules}, self.public_totals)
+
+    def with_totals(self, tables: Sequence[Mapping[str, Any]], folder: Path | None = None) -> Domain:
+        """Return the domain with public totals of some records.
+
+        Parameters
+        ----------
+        tables : sequence of mapping
+            Tables [[totals]] of a job: path, attributes, origin and, if they differ from their defaults, count and
+            column.
+        folder : Path, optional
+            Folder from which relative paths start; default: the current one.
+
+        Returns
+        -------
+        Domain
+
+        Raises
+        ------
+        DomainError
+            If a total is invalid, or contradicts another one.
+        """
+        found = [read_total(table, self, folder) for table in tables]
+        return Domain(self.axes, self._told, (*self.public_totals, *found)) if found else self
+
+    def known_table(self, names: AttributeSet) -> Integers | None:
+        """Return the exact table of an attribute set that follows from a public total; None if none does.
+
+        Parameters
+        ----------
+        names : AttributeSet
+            In domain order.
+
+        Returns
+        -------
+        ndarray of int64, or None
+        """
+        if not self.public_totals:
+            return None
+        if names not in self._known:
+            tables = (coarsen(self, one.counts, one.names, names) for one in self.public_totals)
+            self._known[names] = next((table for table in tables if table is not None), None)
+        return self._known[names]
+
+    @cached_property
+    def _known(self) -> dict[AttributeSet, Integers | None]:
+        return {}
 
     def with_found(self, found: Mapping[str, Attribute]) -> Domain:
         """Return the domain with the cells that a search has found.
@@ -162,7 +219,7 @@ class Domain(AxisIndex):
         DomainError
             If the content is not a valid domain, or is a draft that has not been reviewed.
         """
-        check_keys(content, {"attributes", "numbers", REVIEWED, DISCOVERED, *RULES}, "domain file")
+        check_keys(content, {"attributes", "numbers", TOTALS, REVIEWED, DISCOVERED, *RULES}, "domain file")
         if content.get(REVIEWED, True) is not True:
             known = "true, after public bounds have replaced those that `dpscale domain sketch` took from the records"
             raise DomainError(REVIEWED, safe_repr(content[REVIEWED]), known, "review the file, then set it")
@@ -170,7 +227,8 @@ class Domain(AxisIndex):
         if not isinstance(tables, Mapping):
             raise DomainError("attributes", "not a table", "tables [attributes.NAME]",
                               f"such as [attributes.age] with {EXAMPLE}")  # fmt: skip
-        return cls([*from_tables(tables, folder), *read_numbers(content.get("numbers", {}))], content)
+        made = cls([*from_tables(tables, folder), *read_numbers(content.get("numbers", {}))], content)
+        return made.with_totals(content.get(TOTALS, []), folder)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of a domain file that defines this domain.
@@ -182,7 +240,8 @@ class Domain(AxisIndex):
         numbers = {"numbers": {one.name: one.describe() for one in self.numbers}} if self.numbers else {}
         leaves = {one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf}
         own = [one for one in self.attributes if one.level is None or one.level.is_leaf or one.level.tree not in leaves]
-        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._told}
+        totals = {TOTALS: [one.describe() for one in self.public_totals]} if self.public_totals else {}
+        return {"attributes": {a.name: a.describe() for a in own}, **numbers, **self._told, **totals}
 
     def to_files(self, name: str = "domain.toml") -> dict[str, bytes]:
         """Return a domain file and copies of the files of its hierarchies, for one folder.
@@ -201,17 +260,20 @@ class Domain(AxisIndex):
         for table in content["attributes"].values():
             if table["kind"] == "hierarchy":
                 table["file"] = stored_name(table["sha256"])
+        for table in content.get(TOTALS, ()):
+            table["path"] = total_name(table["sha256"])
         return {**self.tree_files(), name: tomli_w.dumps(content).encode()}
 
     def tree_files(self) -> dict[str, bytes]:
-        """Return copies of the files of the hierarchies by the names that `to_files` states.
+        """Return copies of the files of hierarchies and public totals by the names that `to_files` states.
 
         Returns
         -------
         dict of str to bytes
         """
         trees = [one.level.tree for one in self.attributes if one.level is not None and one.level.is_leaf]
-        return {stored_name(tree.digest): tree_bytes(tree) for tree in trees}
+        totals = {total_name(one.digest): total_bytes(one, self) for one in self.public_totals}
+        return {stored_name(tree.digest): tree_bytes(tree) for tree in trees} | totals
 
     @cached_property
     def hierarchies(self) -> tuple[Hierarchy, ...]:
@@ -286,11 +348,17 @@ class Domain(AxisIndex):
         for table in content["attributes"].values():
             if table["kind"] == "hierarchy":
                 table.pop("file")
+        for table in content.get(TOTALS, ()):
+            table.pop("path")
         text = json.dumps(content, sort_keys=False, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Domain) and (self.axes, self.rules) == (other.axes, other.rules)
+        return isinstance(other, Domain) and self._identity == other._identity
+
+    @property
+    def _identity(self) -> tuple[object, ...]:
+        return self.axes, self.rules, tuple(one.digest for one in self.public_totals)
 
     def __hash__(self) -> int:
         return hash(self.axes)

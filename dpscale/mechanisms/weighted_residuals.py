@@ -63,7 +63,8 @@ def plan(problem: PlanningProblem, options: Options, tools: Tools) -> Plan:
     if uses_levels(problem.workload):
         return plan_trees(problem, tools, solve, NAME, options.balance == "levels")
     demands = demands_of(problem.workload)
-    sets = [] if _bounded(problem) else candidates(problem.workload, bool(sums(demands)))
+    separate = _bounded(problem) or problem.workload.domain.public_totals
+    sets = [] if separate else candidates(problem.workload, bool(sums(demands)))
     if any(len(names) == len(demands.kind_of) for names in sets):  # one strategy for all: weights have no effect
         return _plan_unweighted(problem, tools, solve, sets)
     searched = _search_weights(problem, demands, options.seconds, tools.store)
@@ -102,7 +103,7 @@ def _whole_plans(problem: PlanningProblem, tools: Tools) -> Iterator[Plan]:
     A residual then costs about twice as much per axis as its marginal. On few cells the strategies of `hdmm` are
     included.
     """
-    if problem.noise != LAPLACE or _bounded(problem):
+    if problem.noise != LAPLACE or _bounded(problem) or problem.workload.domain.public_totals:
         return
     note = "pure ε: sets are measured whole, not residual by residual"
     given = identity.plan(problem, NoOptions(), tools)

@@ -19,7 +19,7 @@ from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.plans.blocks import Block, Blocks
-from dpscale.plans.factor import Factor
+from dpscale.plans.factor import Factor, center_factor
 from dpscale.workload import Family, Workload, WorkloadPart
 from dpscale.workload.residual import Weights, center, piece, profile_of, subsets
 
@@ -187,6 +187,30 @@ class ResidualEstimators(Mapping[AttributeSet, ResidualEstimator]):
         return self._cache[residual_set]
 
 
+class KnownResiduals(Mapping[AttributeSet, ResidualEstimator]):
+    """Estimators with those of residuals that follow from public totals, which have no variance."""
+
+    def __init__(self, domain: Domain, measured: Mapping[AttributeSet, ResidualEstimator]) -> None:
+        self._domain, self._measured = domain, measured
+
+    def __getitem__(self, residual_set: AttributeSet) -> ResidualEstimator:
+        if self._domain.known_table(residual_set) is None:
+            return self._measured[residual_set]
+        factors = tuple(map(center_factor, self._domain.shape(residual_set)))
+        return ResidualEstimator(residual_set, (), 0.0, factors, True)
+
+    def __contains__(self, residual_set: object) -> bool:
+        known = self._domain.known_table(residual_set)  # type: ignore[arg-type]
+        return known is not None or residual_set in self._measured
+
+    def __iter__(self) -> Iterator[AttributeSet]:
+        totals = (subset for one in self._domain.public_totals for subset in subsets(one.names))
+        return iter(dict.fromkeys([*totals, *self._measured]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 Spreads = dict[int, float]  # ratio of a residual's variance to the noise, by block
 
 
@@ -247,8 +271,9 @@ class Accuracy(ABC):
 
     @cached_property
     def residuals(self) -> Mapping[AttributeSet, ResidualEstimator]:
-        """Estimator of every measured residual."""
-        return residual_estimators(self.blocks, self.variances, self._spread_ratio, self._factors, self._whole_in)
+        """Estimator of every residual that is measured or follows from a public total."""
+        found = residual_estimators(self.blocks, self.variances, self._spread_ratio, self._factors, self._whole_in)
+        return KnownResiduals(self.domain, found) if self.domain.public_totals else found
 
     def complete_sets(self) -> Iterator[AttributeSet]:
         """Yield the residuals of which every cell can be estimated."""

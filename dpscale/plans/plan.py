@@ -44,6 +44,14 @@ def _check_numbers(domain: Domain, blocks: Blocks) -> None:
                             "use larger steps, or mechanism weighted-residuals")  # fmt: skip
 
 
+def _check_public_totals(domain: Domain, blocks: Blocks, mechanism: str) -> None:
+    """Raise PlanError for public totals beside measurements of several residuals together."""
+    if domain.public_totals and not (blocks.commutes and blocks.measures_one_residual):
+        raise PlanError("totals", f"given for {mechanism}, which measures several residuals together",
+                        "weighted-residuals, query-smasher, residual-planner or weighted-fourier",
+                        "use one of them, or leave the totals out")  # fmt: skip
+
+
 def _check_totals(domain: Domain, blocks: Blocks) -> None:
     """Raise PlanError for a block that a unit's bounded total of a number does not bound (`dpscale.domain.number`)."""
     bounded = frozenset(one.name for one in domain.totals)
@@ -103,6 +111,7 @@ class Plan:
         """Convert the blocks to columns."""
         object.__setattr__(self, "blocks", Blocks.of(self.workload.domain.axis_names, self.blocks))
         _check_numbers(self.workload.domain, self.blocks)
+        _check_public_totals(self.workload.domain, self.blocks, self.mechanism)
 
     def __repr__(self) -> str:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"

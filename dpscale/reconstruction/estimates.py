@@ -290,6 +290,9 @@ class LeastSquaresEstimates:
         if subset in self._residuals:
             self._residuals.move_to_end(subset)
             return self._residuals[subset]
+        known = self.plan.domain.known_table(subset)
+        if known is not None:
+            return residual_of(known.astype(np.float64), range(len(subset)), self.accuracy.axis_profiles(subset))
         sources = self.accuracy.residuals[subset].sources
         value = sum((source.weight * self._block_residual(source.block, subset) for source in sources), np.zeros(()))
         self._cache(subset, np.asarray(value))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast, overload
@@ -101,7 +102,7 @@ class Subworkload:
 
 
 def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) -> Subworkloads:
-    """Return the subworkloads with queries, smaller attribute sets first.
+    """Return the subworkloads with queries and without public totals, smaller attribute sets first.
 
     Parameters
     ----------
@@ -112,7 +113,8 @@ def decompose(workload: Workload, weights: Mapping[str, Weights] | None = None) 
     split = _Split(workload.domain, weights or {})
     for part in workload.parts:
         split.add(part)
-    return split.subworkloads()
+    found = split.subworkloads()
+    return found if not workload.domain.public_totals else found.unknown(workload.domain)
 
 
 class Subworkloads(Sequence[Subworkload]):
@@ -142,6 +144,25 @@ class Subworkloads(Sequence[Subworkload]):
         self.firsts = [int(at) + start for one, start in zip(found, spaces, strict=False) for at in one.firsts]
         self.lasts = [int(at) + start for one, start in zip(found, spaces, strict=False) for at in one.lasts]
 
+    def unknown(self, domain: Domain) -> Subworkloads:
+        """Return the subworkloads on residuals that do not follow from a public total."""
+        chosen = np.array([i for i in range(len(self)) if domain.known_table(self._set(i)) is None], np.int64)
+        used, which = np.unique(self.which[chosen], return_inverse=True)
+        found = copy(self)
+        found.classes, found.which = [self.classes[i] for i in used.tolist()], which.astype(np.int64)
+        sets = [self._places(i) for i in chosen.tolist()]
+        found.members = np.concatenate([np.zeros(0, np.int32), *sets]).astype(np.int32)
+        found.ends = np.cumsum([len(one) for one in sets], dtype=np.int32)
+        found.firsts = [int(np.flatnonzero(which == i)[0]) for i in range(len(used))]
+        found.lasts = [int(np.flatnonzero(which == i)[-1]) for i in range(len(used))]
+        return found
+
+    def _places(self, index: int) -> NDArray[np.int32]:
+        return self.members[self.ends[index - 1] if index else 0 : self.ends[index]]
+
+    def _set(self, index: int) -> AttributeSet:
+        return tuple([self.names[i] for i in self._places(index).tolist()])
+
     def of_all(self, told: Callable[[Subworkload], float]) -> list[float]:
         """Return a number for every subworkload, computed once per class."""
         own = np.array([told(one) for one in self.classes], np.float64)
@@ -158,9 +179,7 @@ class Subworkloads(Sequence[Subworkload]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         place = range(len(self))[index]
-        start = int(self.ends[place - 1]) if place else 0
-        own = tuple([self.names[i] for i in self.members[start : self.ends[place]].tolist()])
-        return replace(self.classes[self.which[place]], attributes=own)
+        return replace(self.classes[self.which[place]], attributes=self._set(place))
 
 
 @dataclass

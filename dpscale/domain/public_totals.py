@@ -1,0 +1,282 @@
+"""Public tables of exact totals, such as the population by region, that estimates, rows and published tables respect.
+
+A total is a count for every cell of some attributes. It says for each residual inside these attributes its exact value,
+so no budget is spent on it. A total at a level of a hierarchy gives those at the levels above. Totals that contradict
+each other on what they have in common are refused.
+
+With the origin "external" a total is known without the records. With the origin "same records" it was computed from
+them, so its publication was a release without noise: the privacy guarantee then holds between databases that agree on
+it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpscale.base.arrow import arrow_csv, pa, pq
+from dpscale.base.display import display_path, nearest, safe_repr
+from dpscale.base.errors import DomainError
+from dpscale.base.numerics import AttributeSet, Integers
+from dpscale.domain.attribute import Attribute
+from dpscale.domain.structural_zeros import possible
+from dpscale.storage.files import place
+
+if TYPE_CHECKING:
+    from dpscale.domain.domain import Domain
+
+ORIGINS = ("external", "same records")
+KEYS = {"path", "attributes", "count", "column", "origin", "sha256"}
+COUNTED = ("rows", "units")
+MOST_CELLS = 10_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class PublicTotal:
+    """Exact counts of all cells of some attributes.
+
+    Attributes
+    ----------
+    names : AttributeSet
+        In domain order.
+    counts : ndarray of int64
+        One axis for each attribute.
+    origin : str
+        "external" or "same records".
+    counted : str
+        "rows" or "units".
+    path : str
+        File that it was read from.
+    column : str
+        Column of the counts.
+    """
+
+    names: AttributeSet
+    counts: Integers
+    origin: str
+    counted: str
+    path: str
+    column: str = "count"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the total as a table of a domain file.
+
+        Returns
+        -------
+        dict
+        """
+        return {"path": self.path, "attributes": list(self.names), "count": self.counted, "origin": self.origin,
+                "column": self.column, "sha256": self.digest}  # fmt: skip
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the attributes and counts, in hexadecimal."""
+        content = f"{self.names}{self.counts.shape}{self.origin}{self.counted}".encode()
+        return hashlib.sha256(content + np.ascontiguousarray(self.counts, "<i8").tobytes()).hexdigest()
+
+
+def read_total(table: Any, domain: Domain, folder: Path | None) -> PublicTotal:
+    """Return the total of a table [[totals]].
+
+    Parameters
+    ----------
+    table : mapping
+    domain : Domain
+    folder : Path or None
+        Folder from which a relative path starts; None for the current one.
+
+    Raises
+    ------
+    DomainError
+        If a field, or a row of the file, is invalid.
+    """
+    if not isinstance(table, Mapping) or not KEYS.issuperset(table):
+        unknown = "not a table" if not isinstance(table, Mapping) else f"the key {sorted(set(table) - KEYS)[0]!r}"
+        raise DomainError("totals", unknown, ", ".join(sorted(KEYS)), "fix it")
+    path, given = table.get("path"), table.get("attributes")
+    if not isinstance(path, str) or not path.endswith((".csv", ".parquet")):
+        raise DomainError("totals.path", safe_repr(path), "the path of a CSV or Parquet file", "fix it")
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise DomainError("totals.attributes", safe_repr(given), "a list of attributes", "fix it")
+    names = domain.ordered(given)
+    for name in names:
+        domain.attribute(name)
+    origin, counted = table.get("origin"), table.get("count", COUNTED[0])
+    if origin not in ORIGINS:
+        raise DomainError("totals.origin", "missing" if origin is None else safe_repr(origin), " or ".join(ORIGINS),
+                          'write "same records" if the totals were computed from the records of the table')  # fmt: skip
+    if counted not in COUNTED:
+        raise DomainError("totals.count", safe_repr(counted), " or ".join(COUNTED), "fix it")
+    if domain.cells(names) > MOST_CELLS:
+        raise DomainError("totals.attributes", f"{domain.cells(names):,} cells", f"at most {MOST_CELLS:,}", "use fewer")
+    where = place(path if folder is None or "://" in path else folder / path, "totals.path")
+    column = table.get("column", "count")
+    counts = _counts(_read(where), names, column, domain, display_path(where))
+    found = PublicTotal(names, counts, origin, counted, str(where), column)
+    if table.get("sha256", found.digest) != found.digest:
+        raise DomainError("totals.path", f"{display_path(where)}, which was changed", "the file as it was first read",
+                          "restore it, or start a new run")  # fmt: skip
+    return found
+
+
+def total_name(digest: str) -> str:
+    """Return the name of the copy of a total's file in a run directory."""
+    return f"totals-{digest[:16]}.parquet"
+
+
+def total_bytes(total: PublicTotal, domain: Domain) -> bytes:
+    """Return a Parquet file from which the same total is read."""
+    cells = np.unravel_index(np.arange(total.counts.size), total.counts.shape) if total.names else ()
+    columns = {name: _labels(domain[name], at) for name, at in zip(total.names, cells, strict=True)}
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({**columns, total.column: total.counts.reshape(-1)}), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _labels(attribute: Attribute, cells: Integers) -> Any:
+    """Return the labels of cells as texts; null for the cell of nulls."""
+    texts = [None if label is None else str(label) for label in attribute.labels]
+    return pa.array(texts, pa.string()).take(pa.array(cells))
+
+
+def _read(path: Path) -> Any:
+    """Return the table in a file; texts of a CSV file are not converted."""
+    try:
+        content = pa.BufferReader(path.read_bytes())
+        if path.name.endswith(".parquet"):
+            return pq.read_table(content)
+        header = arrow_csv.open_csv(pa.BufferReader(path.read_bytes())).schema.names
+        texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False)
+        return arrow_csv.read_csv(content, convert_options=texts)
+    except (OSError, pa.ArrowException):
+        raise DomainError("totals.path", f"cannot read {display_path(path)}", "a CSV or Parquet file",
+                          "check the path") from None  # fmt: skip
+
+
+def _counts(table: Any, names: AttributeSet, column: Any, domain: Domain, path: str) -> Integers:
+    """Return the counts of all cells. Raises DomainError for an unknown label, a repeat or a missing cell."""
+    if missing := [one for one in (*names, column) if one not in table.column_names]:
+        raise DomainError("totals.path", f"no column {missing[0]!r} in {path}", ", ".join(table.column_names),
+                          nearest(str(missing[0]), table.column_names))  # fmt: skip
+    shape = domain.shape(names)
+    cells = np.zeros(table.num_rows, np.int64)
+    for name, size in zip(names, shape, strict=True):
+        cells = cells * size + _cells(domain.attribute(name), table[name].to_pylist(), path)
+    values = _integers(table[column].to_pylist(), path)
+    number = np.bincount(cells, minlength=int(np.prod(shape, dtype=int)))
+    allowed = possible(domain.rules, names, shape).reshape(-1) if names else np.ones(1, np.bool_)
+    if (number > 1).any():
+        raise _wrong_cell("two counts of", int(np.argmax(number > 1)), names, domain, path)
+    if ((number == 0) & allowed).any():
+        raise _wrong_cell("no count of", int(np.argmax((number == 0) & allowed)), names, domain, path)
+    counts = np.zeros(len(number), np.int64)
+    counts[cells] = values
+    if (counts[~allowed] > 0).any():
+        raise _wrong_cell("records in the impossible", int(np.argmax((counts > 0) & ~allowed)), names, domain, path)
+    return counts.reshape(shape)
+
+
+def _cells(attribute: Attribute, labels: Sequence[Any], path: str) -> Integers:
+    known = attribute.cell_of
+    found = [known.get(attribute.null_cell if label in (None, "") else label, -1)
+             if label not in (None, "") else attribute.null_cell for label in labels]  # fmt: skip
+    cells = np.array(found, np.int64)
+    if (cells < 0).any():
+        strange = labels[int(np.argmax(cells < 0))]
+        raise DomainError("totals.path", f"{safe_repr(strange)} in {path}", f"labels of {attribute.name}",
+                          nearest(str(strange), map(str, attribute.labels)))  # fmt: skip
+    return cells
+
+
+def _integers(values: Sequence[Any], path: str) -> Integers:
+    try:
+        found = np.array([int(str(value)) for value in values], np.int64)
+    except (ValueError, OverflowError):
+        raise DomainError("totals.path", f"a count in {path} that is no whole number", "whole numbers of at least 0",
+                          "fix it") from None  # fmt: skip
+    if len(found) and int(found.min()) < 0:
+        raise DomainError("totals.path", f"the count {int(found.min())} in {path}", "counts of at least 0", "fix it")
+    return found
+
+
+def _wrong_cell(what: str, cell: int, names: AttributeSet, domain: Domain, path: str) -> DomainError:
+    got = f"{what} {describe_cell(domain, names, cell)} in {path}"
+    return DomainError("totals.path", got, "one count for each possible combination", "fix the file")
+
+
+def describe_cell(domain: Domain, names: AttributeSet, cell: int) -> str:
+    """Return the labels of a cell of a table, for messages."""
+    places = np.unravel_index(cell, domain.shape(names)) if names else ()
+    labels = (f"{name} {domain[name].labels[int(place)]!r}" for name, place in zip(names, places, strict=True))
+    return ", ".join(labels) or "all records"
+
+
+def coarsen(domain: Domain, counts: Integers, names: AttributeSet, wanted: Sequence[str]) -> Integers | None:
+    """Return the table over `wanted` that follows from one over `names`; None if it does not follow.
+
+    Parameters
+    ----------
+    domain : Domain
+    counts : ndarray
+        One axis for each of `names`.
+    names, wanted : AttributeSet
+        In domain order. A wanted attribute is one of `names`, or a level above one.
+    """
+    table, axes = counts, list(names)
+    for name in reversed(names):
+        axis, own = axes.index(name), domain.hierarchy_of(name)
+        if name in wanted:
+            continue
+        upper = [] if own is None else [one for one in own.names[: own.position(name)] if one in wanted]
+        if upper and upper[-1] not in axes:
+            table = _to_level(table, axis, own, name, upper[-1], domain)
+            axes[axis] = upper[-1]
+        else:
+            table = table.sum(axis=axis)
+            axes.pop(axis)
+    if set(axes) != set(wanted):
+        return None
+    return np.asarray(table.transpose([axes.index(name) for name in wanted]))
+
+
+def _to_level(table: Integers, axis: int, own: Any, name: str, upper: str, domain: Domain) -> Integers:
+    cells: Integers = np.arange(domain[name].size)
+    for parents in reversed(own.parents[own.position(upper) : own.position(name)]):
+        cells = parents[cells]
+    found = np.zeros((domain[upper].size, *np.delete(table.shape, axis)), table.dtype)
+    np.add.at(found, cells, np.moveaxis(table, axis, 0))
+    return np.moveaxis(found, 0, axis)
+
+
+def check_totals(domain: Domain, totals: Sequence[PublicTotal]) -> None:
+    """Raise DomainError if two totals contradict each other on a table that follows from both."""
+    for one, other in combinations(totals, 2):
+        names = _common(domain, one.names, other.names)
+        tables = [coarsen(domain, own.counts, own.names, names) for own in (one, other)]
+        if tables[0] is None or tables[1] is None or (tables[0] == tables[1]).all():
+            continue
+        cell = int(np.argmax((tables[0] != tables[1]).reshape(-1)))
+        values = [f"{int(table.reshape(-1)[cell])} in {display_path(own.path)}"
+                  for table, own in zip(tables, (one, other), strict=True) if table is not None]  # fmt: skip
+        raise DomainError("totals", f"{describe_cell(domain, names, cell)}: {' and '.join(values)}",
+                          "totals that agree", "correct one of the files")  # fmt: skip
+
+
+def _common(domain: Domain, one: AttributeSet, other: AttributeSet) -> AttributeSet:
+    """Return the largest set whose table follows from both sets."""
+    found = [name for name in one if name in other]
+    for own in domain.hierarchies:
+        levels = [
+            max((own.position(name) for name in names if name in own.names), default=-1) for names in (one, other)
+        ]
+        if min(levels) >= 0 and levels[0] != levels[1]:
+            found = [name for name in found if name not in own.names] + [own.names[min(levels)]]
+    return domain.ordered(found)
