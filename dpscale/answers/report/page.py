@@ -15,14 +15,14 @@ from dpscale.base.error_redaction import kind_and_place, out_of_memory
 from dpscale.base.errors import ReportError, TransientError
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
 
 FILTERS = {"figure": figure, "whole": whole, "percent": percent, "power": power}
 
 
 def render(content: Mapping[str, Any], package: str = "dpscale.answers.report", name: str = "report.html") -> str:
     """Return the page `name` of a package as text; `content` has the values of its template."""
-    page = page_environment().from_string(shared_file(name, package))
+    page, _ = compile_template(shared_file(name, package))
     return page.render(style=shared_file("style.css"), script=shared_file("sort.js"), **content)
 
 
@@ -36,6 +36,15 @@ def page_environment() -> Environment:
                               trim_blocks=True, lstrip_blocks=True)  # fmt: skip
     environment.filters.update(FILTERS)
     return environment
+
+
+@cache
+def compile_template(source: str) -> tuple[Template, list[str]]:
+    """Return a template and the names of its values; compilation takes longer than rendering."""
+    from jinja2.meta import find_undeclared_variables
+
+    environment = page_environment()
+    return environment.from_string(source), sorted(find_undeclared_variables(environment.parse(source)))
 
 
 def shared_file(name: str, package: str = "dpscale.answers.report") -> str:
@@ -126,21 +135,18 @@ def _rendered(section: Section, render_html: Callable[[], str]) -> Rendered:
         if out_of_memory(error):
             raise
         failure = kind_and_place(error)
-        html = page_environment().from_string(shared_file("section-failed.html")).render(section=section, why=failure)
+        html = compile_template(shared_file("section-failed.html"))[0].render(section=section, why=failure)
     return Rendered(section.name, section.title, section.listed, html, failure)
 
 
 def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: str, run: object) -> str:
-    from jinja2.meta import find_undeclared_variables
-
     if section.module:
         own = import_module(section.module)
         source, values = own.TEMPLATE, own.values(run)
     else:
         source = shared_file(f"section-{section.name}.html", package)
-    environment = page_environment()
-    named = sorted(find_undeclared_variables(environment.parse(source)))
-    return environment.from_string(source).render({name: values[name]() for name in named})
+    template, named = compile_template(source)
+    return template.render({name: values[name]() for name in named})
 
 
 HIDDEN = "(not shown)"
