@@ -1,7 +1,7 @@
 """Names of families, mechanisms, reconstructions and formats occur in their own modules and in the registries alone."""
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import dpscale
@@ -57,14 +57,14 @@ HOMONYMS = {
 }  # fmt: skip
 
 
-def constants(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and value of string constants other than docstrings."""
+@cache
+def constants(source: str) -> list[tuple[int, str]]:
+    """Return line and value of string constants other than docstrings."""
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree)
                   if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}  # fmt: skip
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.lineno, node.value
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [(node.lineno, node.value) for node in strings if id(node) not in docstrings]
 
 
 def is_allowed(path: str, name: str) -> bool:

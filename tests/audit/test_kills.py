@@ -22,7 +22,7 @@ from dpscale.audit.composition import audit_run
 from tests.audit import kills
 from tests.audit.small import answers, measurements, write
 
-KILLS = 24
+KILLS = 12
 
 
 ADAPTIVE = {"mechanism": {"name": "aim-grem"}, "privacy": {"rho": 0.5, "dataset": "small"}}

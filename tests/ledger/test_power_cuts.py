@@ -10,6 +10,7 @@ import pytest
 from dpscale.base.errors import DpscaleError
 from dpscale.ledger import Ledger
 from tests.ledger.disk import Disk, can_trace, trace_calls
+from tests.selection import mostly_slow
 
 CUTS = 200
 SCRIPT = """
@@ -64,8 +65,9 @@ def count_lost(place: Path, charges: int, cuts: int, flushes: bool = True) -> in
     return faults
 
 
-def test_power_cut_loses_no_admitted_charge(tmp_path: Path) -> None:
-    assert count_lost(tmp_path, charges=12, cuts=CUTS) == 0
+@pytest.mark.parametrize("cuts", mostly_slow([CUTS // 4, CUTS], {CUTS // 4}))
+def test_power_cut_loses_no_admitted_charge(tmp_path: Path, cuts: int) -> None:
+    assert count_lost(tmp_path, charges=12, cuts=cuts) == 0
 
 
 @pytest.mark.slow
@@ -76,4 +78,4 @@ def test_power_cut_during_checkpoint_loses_no_admitted_charge(tmp_path: Path) ->
 
 def test_disk_without_flushes_loses_charges(tmp_path: Path) -> None:
     """Planted fault: the simulation detects ignored flushes."""
-    assert count_lost(tmp_path, charges=4, cuts=CUTS, flushes=False) > CUTS / 20
+    assert count_lost(tmp_path, charges=4, cuts=CUTS // 2, flushes=False) > CUTS / 40
