@@ -4,8 +4,10 @@ Each test session has its own plan store and state directory, so that a cached p
 has no deadline, because benchmarks measure time, not tests.
 """
 
+import gc
 import os
 import tempfile
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -17,6 +19,34 @@ os.environ["DPSCALE_STATE"] = tempfile.mkdtemp(prefix="dpscale-state-")
 os.environ["DPSCALE_STORE"] = tempfile.mkdtemp(prefix="dpscale-store-")
 settings.register_profile("dpscale", deadline=None)
 settings.load_profile("dpscale")
+
+
+def pytest_configure(config):
+    """Compile loops once for all processes; importing the tests makes little garbage."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        from tests.compilation import compile_loops
+
+        compile_loops()
+    gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark cases of tests with `sampled(step)` as slow, except the first of each `step`."""
+    seen = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark and not item.get_closest_marker("slow"):
+            test = item.nodeid.split("[")[0]
+            if seen[test] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[test] += 1
+
+
+def pytest_collection_finish():
+    """Exclude modules and tests, which live until the end, from garbage collection."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ def test_sections_have_no_handwritten_figure(tables):
         assert not re.search(r"\d", tables.BLOCK.sub("", section))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "benchmarks/results").glob("*.json"))])
 def test_changed_figure_changes_page(tables, figures, name):
     content = json.loads(figures.result_path(name).read_text())

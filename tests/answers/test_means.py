@@ -44,6 +44,7 @@ def draw_fares(kind: str, rng: np.random.Generator) -> np.ndarray:
     return np.clip(drawn, 0, 49.999)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bins", mostly_slow([5, 20, 100], {20}))
 @pytest.mark.parametrize("kind", ["skewed", "even", "at edges"])
 def test_mean_interval_covers_true_mean(bins, kind):

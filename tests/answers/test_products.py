@@ -55,6 +55,7 @@ def random_union(seed):
     return workload, rows, np.array(weights)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("name", FIXED)
 def test_variances_of_random_unions_equal_brute_force(name, seed):

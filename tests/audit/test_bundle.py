@@ -87,6 +87,7 @@ def keys(tmp_path_factory):
 # ---- what holds ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("mechanism", "privacy"), SOME_KINDS, ids=lambda one: one if isinstance(one, str) else "")
 @pytest.mark.parametrize("data", [ROW, pytest.param(UNIT, marks=pytest.mark.slow)], ids=["rows", "units"])
 def test_bundle_draws_cost_nearly_the_whole_charge(tmp_path, mechanism, privacy, data):

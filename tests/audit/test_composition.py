@@ -28,6 +28,7 @@ def run_job(place, mechanism="identity", data=ROW, **settings):
     return place / "run", place / "ledger.sqlite"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("data", [ROW, UNIT], ids=["rows", "units"])
 def test_ledger_covers_draws(tmp_path, mechanism, data):
@@ -36,6 +37,7 @@ def test_ledger_covers_draws(tmp_path, mechanism, data):
     assert found.drawn > found.paid * 999 / 1000
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("data", [ROW, UNIT], ids=["rows", "units"])
 def test_ledger_covers_laplace_noise_as_pure_epsilon(tmp_path, mechanism, data):

@@ -59,6 +59,7 @@ def refuse_some(number):
     return [np.full(2, number), np.full(3, number)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scheduler", mostly_slow(["synchronous", "threads", "processes"], {"processes"}))
 @pytest.mark.parametrize("numbers", [[1, 4, 0, 2], [2, 4, 0, 1], [0] * 20 + [4] + [3] * 20 + [1]])
 @pytest.mark.parametrize("way", ["map", *WAYS])

@@ -46,6 +46,7 @@ def test_correct_release_is_not_refuted(mechanism):
     assert found.epsilon <= case_epsilon(case)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("mechanism", "sizes"), [*((name, (2, 3)) for name in MECHANISMS), ("identity", (2,))])
 def test_correct_pure_release_is_not_refuted(mechanism, sizes):
     case = case_of(mechanism, sizes, noise="laplace")

@@ -87,6 +87,7 @@ def test_stages_lists_table_of_stages(finished):
     assert [one["name"] for one in listed if one["spends"]] == ["measure"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [[], ["--compare"]])
 def test_plan_reports_expected_errors_of_each_table(finished, options):
     summary = run_json("plan", finished.job, *options, "--quiet")

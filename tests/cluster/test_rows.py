@@ -54,6 +54,7 @@ def test_cluster_gives_rows_of_threads(client, expected, tmp_path):
     assert redraw_on_cluster(expected, client, tmp_path) == row_digests(expected.path)
 
 
+@pytest.mark.slow  # test_jobs.py kills workers in another stage
 def test_killed_workers_in_part_do_not_change_rows(cluster, client, expected, tmp_path):
     before = {worker.pid for worker in cluster.workers.values()}
     client.run(kill_at_stage, "rows")

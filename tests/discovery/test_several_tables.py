@@ -122,6 +122,7 @@ def test_schedulers_draw_the_same(release, tmp_path, scheduler):
 # ---- cost ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [make_job, replaced_job])
 def test_cost_is_that_of_the_job(tmp_path, make):
     run = dp.run(write_tables(tmp_path, make(tmp_path)), tmp_path / "run").path
@@ -206,6 +207,7 @@ POINTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("point", POINTS)
 def test_interrupted_run_draws_once(release, tmp_path, monkeypatch, point):
     path = release.path.parent / "job.toml"  # the same seed and ledger: the release is the same one
@@ -254,6 +256,7 @@ def count_steps(job, run):
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("killed", ["discover", "units"])
 @pytest.mark.parametrize("parts", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_stage_killed_at_any_step_draws_once(tmp_path, killed, parts):

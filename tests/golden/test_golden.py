@@ -8,6 +8,7 @@ import pytest
 from tests.golden.runs import CASES, PARTITIONS, STORED, draw_records, read_figures, run_case
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("partitions", PARTITIONS)
 @pytest.mark.parametrize("case", CASES)
 def test_frozen_run_gives_stored_draws_and_answers(case, partitions, tmp_path):

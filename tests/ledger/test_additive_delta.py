@@ -349,6 +349,7 @@ def worst_delta(rule: adversary.AdmissionRule, first: adversary.Release, cap: Ca
     return float(after(np.array([cap.epsilon]))[0])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("cap", adversary.CAPS, ids=str)
 @pytest.mark.parametrize(("kind", "share", "chance"), [("gaussian", 0.2, 0.3), ("gaussian", 0.6, 0.1),
                                                        ("response", 0.4, 0.5), ("selection", 0.5, 0.0)])  # fmt: skip

@@ -268,6 +268,7 @@ def interrupt_upgrade(place: str, act: Callable[[Any], None], number: int) -> bo
     return os.waitstatus_to_exitcode(run_in_child(open_with_fault)) != 7
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("act", [die, fail])
 def test_interrupted_upgrade_leaves_version_4(place: str, act: Callable[[Any], None]) -> None:
     before, cuts = read_content(place), 0

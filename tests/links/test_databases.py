@@ -252,6 +252,7 @@ def make_frame(**columns: list[Any]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -27,6 +27,7 @@ def stop(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["persons", "products", "ratings"])
 def test_completed_run_is_refused_for_changed_files(tmp_path: Path, name: str) -> None:
     path = write_job(tmp_path)
@@ -119,6 +120,7 @@ def test_table_is_not_measured_alone(tmp_path: Path) -> None:
     assert not list(run.rglob("measurements/*.parquet"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("edited", ["within", "budget", "plan", "large plan"])
 def test_edited_table_draws_no_more_than_is_charged(tmp_path: Path, edited: str) -> None:
     """Planted: the share of a table is edited between planning and measuring, and no hash of a stage is checked."""
@@ -151,6 +153,7 @@ def test_edited_table_draws_no_more_than_is_charged(tmp_path: Path, edited: str)
         assert float(TableRun(run / "tables" / name).measurements.spent.gaussian) <= 1.6 * (1 + 1e-9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mechanism", mostly_slow(["maxent", "published"], {"maxent"}))
 @pytest.mark.parametrize("killed", ["before commit", "before publication", "in a link"])
 def test_end_finishes_run_whose_noise_is_drawn(

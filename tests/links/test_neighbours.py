@@ -171,6 +171,7 @@ def test_no_neighbour_exceeds_sensitivity(tmp_path: Path, seed: int, where: dict
                 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("where", FILTERS)
 @pytest.mark.parametrize("name", ["accounts", "payments"])
 def test_person_has_at_most_charged_number_of_rows(tmp_path: Path, name: str, where: dict[str, str]) -> None:

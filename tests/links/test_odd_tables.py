@@ -45,6 +45,7 @@ def test_invalid_tables_are_refused_in_one_sentence(tmp_path: Path, given: dict[
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "change",
     [

@@ -71,6 +71,7 @@ def _pairs():
     return [(one, other) for index, one in enumerate(NAMES) for other in NAMES[index + 1 :]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rows_per_unit", [1, 4])
 def test_total_cost_equals_budget_and_noise_is_equal_in_every_cell(rows_per_unit):
     """Recomputed independently: m² Δ² k² / (v − 8) for a draw, and β for a selection."""

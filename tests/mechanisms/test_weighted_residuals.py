@@ -65,6 +65,7 @@ def test_figures_of_notes_are_reproduced(workload, figure, before):
 PAIRS = Workload(make_domain(4, 5, 3, 4)).add("affine", attributes=[("x0", "x1"), ("x2", "x3")]).add("prefix", degree=1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("workload", "within"),
     [
@@ -105,6 +106,7 @@ def test_lower_bound_is_below_optimum():
     assert floor(whole, along_curve(demands_of(whole))) == pytest.approx(exact_floor(whole), rel=1e-7)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 @pytest.mark.parametrize("seed", range(6))
 def test_weighted_error_is_at_most_plain_error(seed, noise):

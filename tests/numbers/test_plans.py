@@ -44,6 +44,7 @@ def whole_query(domain: Domain, axes: dict[str, np.ndarray]) -> np.ndarray:
     return reduce(np.kron, [axes.get(name, np.ones(domain[name].size)) for name in domain.axis_names])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_errors_are_those_of_least_squares(mechanism):
     plan = dp.plan(make_workload(), mechanism)

@@ -37,6 +37,7 @@ def test_table_3_is_reproduced():
     assert sorted(round(share, 2) for share in found.shares) == [0.05, 0.11, 0.13, 0.14, 0.18, 0.39]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("noise", NOISES)
 def test_least_squares_over_groups_is_within_bounds(noise):
     workload = (

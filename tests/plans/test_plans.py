@@ -72,6 +72,7 @@ def make_case(name: str, mechanism: str, noise: str):
 CASES = [make_case(*one) for one in product(make_workloads(), NONADAPTIVE, ("gaussian", "laplace"))]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "mechanism", "noise"), CASES)
 def test_rmse_and_sensitivity_equal_brute_force(name, mechanism, noise):
     workload, built = make_workloads()[name], make_plan(name, mechanism, noise)

@@ -152,6 +152,7 @@ def check_random_plan(seed, most_cells):
     return [f"{name}, {workload.parts}: {fault}" for fault in check_plan(plan, rng)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(CI))
 def test_plans_answer_exactly_the_row_space(seed):
     faults = check_random_plan(seed, 100)

@@ -141,6 +141,7 @@ def test_minus_zero_needs_offset_zero(law: Staircase) -> None:
 # ---- the loop and the exact arithmetic -------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("law", LAWS)
 def test_loop_decisions_equal_exact_arithmetic(law: Staircase) -> None:
     words = open_test_stream("words").words(3 * 20_000)

@@ -23,6 +23,7 @@ PAIRS = [("a", "b"), ("a", "c"), ("b", "c")]
 PLENTY = {"privacy_cost": 5e4, "dataset": "small", "allow_weak_privacy": True}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mechanism", [*MATRIX, "aim-grem", "mst", "aim-pgm"])
 def test_every_mechanism_gives_accurate_graphical_model(tmp_path, mechanism):
     """At a large budget estimates equal the counts, except pairs that a tree does not measure; all are consistent."""

@@ -76,6 +76,7 @@ def test_bif_has_the_joint_distribution(shape):
     assert joint == pytest.approx(np.exp(logs - log_total), abs=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", mostly_slow(SHAPES, list(SHAPES)[:4]))
 def test_pgmpy_reads_the_file_and_equals_the_model(shape):
     readwrite = pytest.importorskip("pgmpy.readwrite", reason="pgmpy is not installed")

@@ -167,6 +167,7 @@ def test_counts_equal_those_of_parquet(tmp_path, name, mark, expected_counts):  
     assert dp.Table.open(tmp_path, DOMAIN).partitions[0].row_bound() >= ROWS
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", mostly_slow([1, 7, 100, 4096], {7}))
 @pytest.mark.parametrize("order", ["as is", "reversed"])
 def test_counts_do_not_depend_on_blocks_batches_and_order(tmp_path, monkeypatch, size, order, expected_counts):  # noqa: F811

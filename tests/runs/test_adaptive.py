@@ -134,6 +134,7 @@ def crash_at(monkeypatch, times, module, name):
     monkeypatch.setattr(module, name, crash)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("module", "name", "times"),
     [(measurement, "write_values", n) for n in (0, 1, 3, 4)]

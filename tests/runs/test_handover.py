@@ -34,6 +34,7 @@ def first_output(run, stage):
     return sorted(run.path.glob(FILES[stage]))[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("only", [True, False])
 @pytest.mark.parametrize(
     ("edited", "begun"),

@@ -96,6 +96,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("workload", [MIXED, OTHERS], ids=["mixed", "others"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_family_errors_equal_single_query_errors(place, mechanism, workload):

@@ -105,7 +105,9 @@ def cluster():
         yield client
 
 
-@pytest.mark.parametrize("data", [{}, {"privacy_unit": "person", "max_rows_per_unit": 2}])
+@pytest.mark.parametrize(
+    "data", [pytest.param({}, marks=pytest.mark.slow), {"privacy_unit": "person", "max_rows_per_unit": 2}]
+)
 def test_partitions_and_row_order_change_only_the_snapshot(tmp_path, monkeypatch, data):
     """Under one snapshot id, 3, 300 and 1 partitions and shuffled rows give identical measurements."""
     monkeypatch.setattr(measure, "snapshot", lambda *_: "the same snapshot")

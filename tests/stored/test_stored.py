@@ -89,6 +89,7 @@ def test_finished_run_opens_unchanged(case):
         assert hashes(folder / "run") == before
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", quickly(case for case in FINISHED if case not in DATABASES))
 def test_answers_are_made_again_from_stored_measurements(case):
     """`reconstruct` runs without the answers and the model of the earlier version."""
@@ -123,6 +124,7 @@ OUTPUTS = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", mostly_slow(TABLES, QUICK))
 def test_commands_work_on_finished_run_and_spend_nothing(case, monkeypatch):
     with restore_case(case) as folder:
@@ -142,6 +144,7 @@ def ledger_entries(folder):
         return [one for dataset in ledger.summary()["datasets"].values() for one in dataset["releases"]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", mostly_slow(INTERRUPTED, ["interrupted", "interrupted-rounds"]))
 def test_interrupted_run_resumes_with_same_noise_and_one_charge(case):
     with restore_case(case) as folder, tarfile.open(ARCHIVES / f"{case}-finished.tar.gz") as finished:

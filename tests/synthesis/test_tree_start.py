@@ -60,6 +60,7 @@ def relative_distance(release, rows, names):
     return float(np.abs(counts / len(rows) - estimates / estimates.sum()).sum())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("frame", [make_equal_columns, make_skipped_block])
 @pytest.mark.parametrize("epsilon", mostly_slow([1.0, 10.0], {1.0}))
 def test_rows_of_dependent_attributes_are_near_estimates(tmp_path, frame, epsilon, recwarn):

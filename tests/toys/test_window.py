@@ -87,6 +87,7 @@ def test_adaptive_mechanisms_plan_windows(name):
     assert plan_problem(chosen, problem, chosen.Options(), Tools()).candidates
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*FIXED, *ADAPTIVE])
 def test_run_answers_windows_with_labels_report_and_published_tables(tmp_path, name):
     """At negligible noise the answers are the true counts, in files, tables and published tables."""
