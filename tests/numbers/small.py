@@ -78,6 +78,7 @@ def write_job(folder: Path, workload: list[dict[str, Any]], name: str = "job.tom
         "data": {"path": "data", "domain": "domain.toml"},
         "privacy": {"privacy_cost": 4.0, "dataset": "numbers", "allow_weak_privacy": True},
         "workload": workload,
+        "mechanism": {"name": "query-smasher"},  # planned in a tenth of the default's time
         "engine": {"scheduler": "synchronous", "seed": 5},
     }
     path = folder / name
