@@ -22,12 +22,13 @@ settings.load_profile("dpscale")
 
 
 def pytest_configure(config):
-    """Compile loops once for all processes; importing the tests makes little garbage."""
+    """Compile loops once for all processes, and collect no garbage while tests are imported."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         from tests.compilation import compile_loops
 
         compile_loops()
-    gc.disable()
+    else:
+        gc.disable()
 
 
 @pytest.hookimpl(tryfirst=True)
