@@ -163,6 +163,11 @@ class Domain(AxisIndex):
         found = [read_total(table, self, folder) for table in tables]
         return Domain(self.axes, self._told, (*self.public_totals, *found)) if found else self
 
+    @cached_property
+    def without_totals(self) -> Domain:
+        """The domain without public totals."""
+        return Domain(self.axes, self._told) if self.public_totals else self
+
     def known_table(self, names: AttributeSet) -> Integers | None:
         """Return the exact table of an attribute set that follows from a public total; None if none does.
 

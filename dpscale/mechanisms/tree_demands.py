@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.domain import Hierarchy
-from dpscale.plans.tree_accuracy import levels_only, split_levels, without_implied
-from dpscale.workload import ProductPart, Subworkload, Workload, WorkloadPart, decompose
+from dpscale.plans.tree_accuracy import known_level, levels_only, split_levels, without_implied
+from dpscale.workload import Subworkload, Workload, WorkloadPart, decompose
 from dpscale.workload.residual import subsets
 from dpscale.workload.tree import Tree, tree_of
 
@@ -74,12 +76,15 @@ class TreeDemands:
     groups : tuple of LevelGroup
     terms : mapping
         Terms of each residual, by the other attributes and the positions of the centred hierarchies.
+    known : mapping of AttributeSet to int
+        Deepest level of the hierarchy at which a residual follows from public totals, where there is one.
     """
 
     hierarchies: tuple[Hierarchy, ...]
     trees: tuple[Tree, ...]
     groups: tuple[LevelGroup, ...]
     terms: Mapping[tuple[AttributeSet, Levels], list[TreeTerm]]
+    known: Mapping[AttributeSet, int]
 
     def whole_terms(self, names: AttributeSet) -> list[TreeTerm]:
         """Return one term of each group with a residual of the other attributes: that with all levels of its sets."""
@@ -120,7 +125,12 @@ def tree_demands(workload: Workload) -> TreeDemands:
                 spread = tuple(level * (not known) for level, known in zip(group.levels, inside, strict=True))
                 own = terms.setdefault((sub.attributes, centred), [])
                 own.append(TreeTerm(number, levels, sub, spread))
-    return TreeDemands(tuple(chosen), trees, groups, terms)
+    known = {names: level for names, _ in terms if (level := known_level(workload.domain, chosen[0], names)) >= 0}
+    if len(chosen) > 1 and workload.domain.public_totals:
+        raise PlanError("totals", "given for a workload over several hierarchies", "totals over one hierarchy",
+                        "leave out the totals, or the levels of all hierarchies but one")  # fmt: skip
+    left = {key: [term for term in own if term.levels[0] > known.get(key[0], -1)] for key, own in terms.items()}
+    return TreeDemands(tuple(chosen), trees, groups, {key: own for key, own in left.items() if own}, known)
 
 
 def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[LevelGroup]:
@@ -131,19 +141,21 @@ def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[Le
             split = split_levels(hierarchies, without_implied(hierarchies, names))
             levels = tuple(split.levels.get(one.leaf, 0) for one in hierarchies)
             if levels not in found:
-                found[levels] = Workload(workload.domain), []
+                found[levels] = Workload(workload.domain.without_totals), []
             if any(levels):
                 _check_marginal(part, hierarchies, names)
             rest = tuple(name for name in split.axes if name not in split.levels)
             own.setdefault(levels, []).append((rest, float(weight)))
             found[levels][1].append(float(weight) * _count(part, hierarchies, names))
         for levels, pairs in own.items():
-            if isinstance(part, ProductPart):
-                sets, weights = zip(*pairs, strict=True)
-                found[levels][0].parts.append(replace(part, sets=sets, weights=weights))
-            else:
-                found[levels][0].parts.append(part)
+            sets, weights = zip(*pairs, strict=True)
+            found[levels][0].parts.append(_restricted(part, sets, weights) if part.factorizes else part)
     return (LevelGroup(levels, own, math.fsum(weights)) for levels, (own, weights) in sorted(found.items()))
+
+
+def _restricted(part: Any, sets: Sequence[AttributeSet], weights: Sequence[float]) -> WorkloadPart:
+    found: WorkloadPart = replace(part, sets=sets, weights=weights)
+    return found
 
 
 def _count(part: WorkloadPart, hierarchies: Sequence[Hierarchy], names: AttributeSet) -> float:
@@ -154,7 +166,7 @@ def _count(part: WorkloadPart, hierarchies: Sequence[Hierarchy], names: Attribut
 def _check_marginal(part: WorkloadPart, hierarchies: Sequence[Hierarchy], names: AttributeSet) -> None:
     """Raise PlanError if queries of a part on a level are not its cells."""
     levels = [name for name in names for one in hierarchies if name in one.names]
-    if not isinstance(part, ProductPart):
+    if not part.factorizes:
         raise levels_only(levels[0])
     families = dict(zip(names, part.families(names), strict=True))
     for name in levels:

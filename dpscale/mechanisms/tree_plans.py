@@ -45,6 +45,7 @@ from dpscale.workload import Subworkload, Workload, WorkloadPart, decompose
 Key = tuple[AttributeSet, Levels]
 GRID = 32  # level weights are rounded to powers of exp(1 / GRID), so that similar residuals share a strategy
 NOWHERE = -20_000
+LEAST = 1e-300
 SWEEPS, BALANCES, EVEN, DAMPING = 3, 16, 0.01, 0.7
 
 
@@ -76,11 +77,12 @@ def plan_trees(problem: PlanningProblem, tools: Tools, solve: Solve, name: str, 
     for _ in range(BALANCES):
         errors = planner.errors(weights)
         weighed = weights * np.array([group.weight for group in demands.groups])
-        mean = float(weighed @ errors / weighed.sum())
+        weighed = weighed * (errors > 0)  # public totals have no error
+        mean = float(weighed @ errors / max(weighed.sum(), LEAST))
         needed = errors[weighed > weighed.max() * 1e-4]
         if needed.max() <= mean * (1 + EVEN) or len(demands.groups) == 1:
             break
-        weights = weights * _moves(demands, errors / mean)
+        weights = weights * _moves(demands, np.where(errors > 0, errors / mean, 1.0))
     weighed = weights * np.array([group.weight for group in demands.groups])
     return planner.plan(name, weights * scale / weighed.sum(), planner.notes(planner.errors(weights)))
 
@@ -102,7 +104,7 @@ def _solutions(
     problem: PlanningProblem, demands: TreeDemands, tools: Tools, solve: Solve
 ) -> dict[AttributeSet, tuple[Solution, Subworkload]]:
     """Return the strategy of every residual of the other attributes, with the Gram matrix that it is the best for."""
-    merged = Workload(problem.workload.domain)
+    merged = Workload(problem.workload.domain.without_totals)
     for group in demands.groups:
         nodes = math.prod(tree.sizes[level] for tree, level in zip(demands.trees, group.levels, strict=True))
         scaled = (_scaled_part(part, nodes / group.weight) for part in group.workload.parts)
@@ -181,7 +183,8 @@ class _Planner:
             for place in places:
                 spread = self.spreads(key[0], place, weights)[depths[place]] if place else None
                 levels = self._level_weights(key, place, found, weights)
-                found[place] = self._tree(place, depths[place], levels, spread)
+                known = -1 if place else self.demands.known.get(key[0], -1)
+                found[place] = self._tree(place, depths[place], levels, spread, known)
         return found
 
     def _level_weights(self, key: Key, place: int, others: Mapping[int, TreeFactor], weights: Floats) -> list[float]:
@@ -215,16 +218,18 @@ class _Planner:
             self.shares[place, grid] = classes.tree.sums(spread_of(classes, own))
         return self.shares[place, grid]
 
-    def _tree(self, place: int, depth: int, weights: Sequence[float], spread: Integers | None) -> TreeFactor:
+    def _tree(
+        self, place: int, depth: int, weights: Sequence[float], spread: Integers | None, known: int
+    ) -> TreeFactor:
         grid = _on_grid(weights)
-        key = place, grid, id(spread) if place else 0
+        key = place, grid, id(spread) if place else known
         if key not in self.known:
             classes = self.tree_classes(place, depth)
-            found = best_precisions(classes, _off_grid(grid), self.starts.get((place, depth)))
+            found = best_precisions(classes, _off_grid(grid), self.starts.get((place, depth)), known)
             self.starts[place, depth] = found.logits
             own = tuple(integer_multipliers(classes, found.precisions, root=not place))
             self.known[key] = TreeFactor("tree", classes.tree.sizes[-1:], tree=classes.tree, multipliers=own,
-                                         spread=spread)  # fmt: skip
+                                         spread=spread, known=known)  # fmt: skip
         return self.known[key]
 
     def tree_classes(self, place: int, depth: int) -> NodeClasses:
@@ -255,7 +260,8 @@ class _Planner:
     def bounds(self, weights: Floats) -> tuple[float, float]:
         """Return lower bounds on the error: of these plans, and of all matrix mechanisms (0 if unknown).
 
-        Plans measure each residual alone, at a cost that is the same for all leaves.
+        Plans measure each residual alone, at a cost that is the same for all leaves. Residuals of which a public total
+        gives some levels are left out.
         """
         tables = [self._tables(own, weights) for own in dict.fromkeys(own for own, _ in self.demands.terms)]
         every = [self.tree_classes(place, tree.depth) for place, tree in enumerate(self.demands.trees)]
@@ -263,13 +269,16 @@ class _Planner:
             single = (sum(product_bound(every, one) for one in own) for own in tables)
             return math.fsum(map(math.sqrt, single)) ** 2, 0.0
         grams = [[TreeGram(tuple(one)) for one in own] for own in tables]
+        grams = [own for own in grams if own]
         alone = math.fsum(math.sqrt(tree_bound(every[0], [own])) for own in grams) ** 2
-        return alone, min(tree_bound(every[0], grams), alone)
+        return alone, min(tree_bound(every[0], grams), alone) if grams else 0.0
 
     def _tables(self, names: AttributeSet, weights: Floats) -> list[Floats]:
         """Return the Kronecker terms of a residual: weights by level of each tree, one table for each Gram matrix."""
         solution, merged = self.solutions[names]
         found: dict[str, Floats] = {}
+        if names in self.demands.known:
+            return []
         for term in self.demands.whole_terms(names):
             key = term.sub.signature()
             same = key == merged.signature()

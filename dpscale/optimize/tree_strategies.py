@@ -50,7 +50,9 @@ class TreeOptimum:
     variances: tuple[Floats, ...]
 
 
-def best_precisions(classes: NodeClasses, weights: Sequence[float], start: Floats | None = None) -> TreeOptimum:
+def best_precisions(
+    classes: NodeClasses, weights: Sequence[float], start: Floats | None = None, known: int = -1
+) -> TreeOptimum:
     """Return the precisions of least weighted error.
 
     Parameters
@@ -60,12 +62,14 @@ def best_precisions(classes: NodeClasses, weights: Sequence[float], start: Float
         ω_l of every level, from the root; that of the leaves is positive.
     start : ndarray, optional
         Logits of the solution of a similar problem.
+    known : int
+        Level whose nodes are known exactly, so that only nodes below are measured; −1 if there is none.
 
     Returns
     -------
     TreeOptimum
     """
-    problem = _Problem(classes, [weight * own for weight, own in zip(weights, classes.counts, strict=True)])
+    problem = _Problem(classes, [weight * own for weight, own in zip(weights, classes.counts, strict=True)], known)
     first = problem.even if start is None else start
     if not len(first):
         return problem.optimum(first)
@@ -129,6 +133,7 @@ class _Problem:
 
     classes: NodeClasses
     weights: list[Floats]
+    known: int = -1
 
     @cached_property
     def even(self) -> Floats:
@@ -162,7 +167,7 @@ class _Problem:
         classes, left, start = self.classes, [np.ones(1)], 0
         shares, every = list[Floats](), special.expit(logits)[classes.groups[0]]
         for level, parents in enumerate(classes.parents):
-            shares.append(every[start : start + len(left[level])])
+            shares.append(every[start : start + len(left[level])] * (level > self.known))
             start += len(left[level])
             left.append((left[level] * (1 - shares[level]))[parents])
         shares.append(np.ones(len(left[-1])))
@@ -170,13 +175,16 @@ class _Problem:
 
     def passes(self, precisions: Sequence[Floats]) -> _Passes:
         """Compute S, V and P."""
-        below, sums = [1 / precisions[-1]], list[Floats]()
-        for level in range(self.classes.depth - 1, -1, -1):
+        below, sums, first = [1 / precisions[-1]], list[Floats](), max(self.known, 0)
+        for level in range(self.classes.depth - 1, first - 1, -1):
             sums.append(self.classes.children[level] @ below[-1])
             below.append(1 / (precisions[level] + 1 / sums[-1]))
-        below, sums = below[::-1], sums[::-1]
-        variances = [below[0]]
-        for level, parents in enumerate(self.classes.parents):
+        below[-1] = below[-1] * (self.known < 0)
+        above = [np.zeros(len(own)) for own in self.classes.counts[:first]]
+        below, sums = [*above, *below[::-1]], [*(own + 1 for own in above), *sums[::-1]]
+        variances = [*above, below[first]]
+        for level in range(first, self.classes.depth):
+            parents = self.classes.parents[level]
             gain = below[level + 1] / sums[level][parents]
             variances.append(below[level + 1] * (1 - gain) + gain**2 * variances[level][parents])
         return _Passes(sums, below, variances)
@@ -186,15 +194,16 @@ class _Problem:
         classes, of_variance = self.classes, [own.copy() for own in self.weights]
         of_below: list[Floats] = [np.zeros(len(own)) for own in self.weights]
         of_sum: list[Floats] = [np.zeros(0)] * classes.depth
-        for level in range(classes.depth - 1, -1, -1):  # reverse of the pass down
+        first = max(self.known, 0)
+        for level in range(classes.depth - 1, first - 1, -1):  # reverse of the pass down
             parents, size = classes.parents[level], len(self.weights[level])
             gain, own = passes.below[level + 1] / passes.sums[level][parents], of_variance[level + 1]
             ratio = passes.variances[level][parents] / passes.sums[level][parents]
             of_below[level + 1] = own * (1 - 2 * gain * (1 - ratio))
             of_sum[level] = _summed(parents, own * gain**2 * (1 - 2 * ratio), size)
             of_variance[level] = of_variance[level] + _summed(parents, own * gain**2, size)
-        of_below[0] = of_variance[0]
-        for level in range(classes.depth):  # reverse of the pass up
+        of_below[first] = of_variance[first] * (self.known < 0)
+        for level in range(first, classes.depth):  # reverse of the pass up
             of_sum[level] += of_below[level] * (passes.below[level] / passes.sums[level]) ** 2
             of_below[level + 1] += classes.copies[level] * of_sum[level][classes.parents[level]]
         return [-slope * below**2 for slope, below in zip(of_below, passes.below, strict=True)]

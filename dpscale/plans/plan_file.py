@@ -240,6 +240,7 @@ def _describe(factor: Factor) -> dict[str, Any]:
         described["levels"] = [_describe(part) for part in factor.parts]
     if isinstance(factor, TreeFactor):
         described |= {"tree": factor.levels.digest, "depth": factor.levels.depth, "centred": factor.centred}
+        described |= {"known": factor.known} if factor.known >= 0 else {}
         described["sha256"] = factor.digest
     if factor.matrix is not None:
         described["sha256"] = factor.digest
@@ -274,4 +275,5 @@ def _tree_factor(key: str, described: Mapping[str, Any], arrays: Mapping[str, An
     tree = Tree(tuple(arrays[f"{described['tree']}.{level}"] for level in range(depth)))
     own = tuple(arrays[f"{key}.{level}"] for level in range(depth + 1))
     spread = arrays[f"{key}.spread"] if described["centred"] else None
-    return TreeFactor(described["kind"], tuple(described["shape"]), tree=tree, multipliers=own, spread=spread)
+    shape, known = tuple(described["shape"]), described.get("known", -1)
+    return TreeFactor(described["kind"], shape, tree=tree, multipliers=own, spread=spread, known=known)

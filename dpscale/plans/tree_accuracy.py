@@ -96,6 +96,16 @@ def without_implied(hierarchies: Sequence[Hierarchy], attributes: Sequence[str])
     return tuple(name for name in attributes if name not in implied)
 
 
+def known_level(domain: Domain, hierarchy: Hierarchy, others: Sequence[str]) -> int:
+    """Return the deepest level at which a table with other attributes follows from public totals; −1 without one."""
+    if not domain.public_totals:
+        return -1
+    for level in range(hierarchy.depth, 0, -1):
+        if domain.known_table(domain.ordered((hierarchy.names[level - 1], *others))) is not None:
+            return level
+    return 0 if domain.known_table(domain.ordered(others)) is not None else -1
+
+
 def with_implied(domain: Domain, table: Floats, attributes: Sequence[str]) -> Floats:
     """Return a table with an axis for every attribute: cells that are not below each other are 0.
 
@@ -172,19 +182,39 @@ class TreeAccuracy(Accuracy):
             others = [name for name in residual if not self._is_leaf(name)]
             for chosen in product(*levels):
                 yield self.domain.ordered([*others, *(name for name in chosen if name)])
+        known = (subset for one in self.domain.public_totals for subset in subsets(one.names))
+        yield from dict.fromkeys(subset for subset in known if self.key_of(subset) not in self.by_residual)
 
     def _level_names(self, leaf: str, block: TreeResidualBlock, top: bool) -> list[str]:
         """Return the measured levels of a hierarchy, with "" for its root if `top`."""
         own = next(one for one in self.hierarchies if one.leaf == leaf)
         return [""] * top + list(own.names[: block.levels[leaf]])
 
+    @cached_property
+    def _known_levels(self) -> dict[AttributeSet, int]:
+        return {}
+
+    def is_known(self, query: TreeQuerySet, residual: Sequence[str]) -> bool:
+        """Return whether a residual follows from public totals at the levels of a set."""
+        if not self.domain.public_totals or len(self.hierarchies) != 1:
+            return False
+        others = self.key(residual)
+        if others not in self._known_levels:
+            self._known_levels[others] = known_level(self.domain, self.hierarchies[0], others)
+        return self._known_levels[others] >= query.levels.get(self.main, 0)
+
     def inside(self, query: TreeQuerySet) -> Iterator[tuple[AttributeSet, TreeResidualBlock]]:
         """Yield the residuals of an attribute set that are measured at its levels."""
         for residual in subsets(tuple(name for name in query.axes if name != self.main)):
             key = self.key(residual)
             block = self.by_residual.get(key)
-            if block is not None and not self.missing(query, key):
+            if block is not None and not self.is_known(query, key) and not self.missing(query, key):
                 yield key, block
+
+    def known_inside(self, query: TreeQuerySet) -> list[AttributeSet]:
+        """Return the residuals of an attribute set that follow from public totals at its levels."""
+        every = subsets(tuple(name for name in query.axes if name != self.main))
+        return [self.key(residual) for residual in every if self.is_known(query, residual)]
 
     def key(self, names: Sequence[str]) -> AttributeSet:
         """Return a residual in the order of the domain's attributes, with levels in the place of their hierarchy."""
@@ -195,8 +225,14 @@ class TreeAccuracy(Accuracy):
         place = {name: number for number, name in enumerate(self.domain.axis_names)}
         return place | {one.leaf: min(place[name] for name in one.names) for one in self.hierarchies}
 
+    def key_of(self, names: Sequence[str]) -> AttributeSet:
+        """Return the residual of a set: its attributes without the level of the hierarchy that is not centred."""
+        return self.key([name for name in split_levels(self.hierarchies, names).axes if name != self.main])
+
     def missing(self, query: TreeQuerySet, residual: AttributeSet) -> bool:
-        """Return whether a residual is not measured at the levels of an attribute set."""
+        """Return whether a residual is neither measured nor known at the levels of an attribute set."""
+        if self.is_known(query, residual):
+            return False
         block = self.by_residual.get(residual)
         wanted = {name: level for name, level in query.levels.items() if name in residual or name == self.main}
         return block is None or any(block.levels.get(name, 0) < level for name, level in wanted.items())
@@ -264,6 +300,8 @@ class TreeAccuracy(Accuracy):
         return math.fsum(self._piece_variance(split, residual, part) for residual, part in query.pieces)
 
     def _piece_variance(self, query: TreeQuerySet, residual: AttributeSet, part: Floats) -> float:
+        if self.is_known(query, residual):
+            return 0.0
         block, turned = self.by_residual[self.key(residual)], part
         for name, axis in query.axes.items():
             if name in residual or name == self.main:

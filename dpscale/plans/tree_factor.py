@@ -13,6 +13,9 @@ The estimates of all levels add up. The variance of Σ a_j x_j over leaves is on
 A *centred* strategy has the rows m_v (N a_v − n_v 1), without the root, where n_v of N are integer weights of the nodes
 that add up, such as numbers of leaves. It measures what remains of the counts after the total, spread by n_v / N, is
 subtracted. This sums to zero and is independent of the total: the same passes with the root known to be 0.
+
+If the nodes of a level are *known* from a public total, only nodes below are measured, and the passes end at that
+level, with V = 0 there.
 """
 
 from __future__ import annotations
@@ -65,11 +68,14 @@ class TreeFactor(Factor):
         m_v ≥ 0 of the nodes of each level, from the root; nodes with 0 are not measured. Leaves have m_v ≥ 1.
     spread : ndarray of int64, or None
         Weights n_v ≥ 1 of the leaves of a centred strategy.
+    known : int
+        Level whose nodes are known exactly; −1 if there is none.
     """
 
     tree: Tree | None = None
     multipliers: tuple[Integers, ...] = ()
     spread: Integers | None = None
+    known: int = -1
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the multipliers are those of the nodes of a tree."""
@@ -80,6 +86,10 @@ class TreeFactor(Factor):
             raise ValueError("the multipliers of a tree are not integers from 0 to 2^24")
         if int(own[-1].min()) < 1 or (self.centred and int(own[0][0])):
             raise ValueError("a leaf of a tree is not measured, or the root of a centred one is")
+        if self.known >= tree.depth or (self.known >= 0 and self.centred):
+            raise ValueError("the level of a tree that is known has no nodes below, or the tree is centred")
+        if any(int(one.max()) for one in own[: self.known + 1]):
+            raise ValueError("a node of a tree is measured although it is known")
         if self.centred and not self._has_spread:
             raise ValueError("the weights of a centred tree are not integers of at least 1, one for each leaf")
 
@@ -127,7 +137,8 @@ class TreeFactor(Factor):
         content = b"".join(np.ascontiguousarray(own, "<i8").tobytes() for own in self.multipliers)
         if self.spread is not None:
             content += np.ascontiguousarray(self.spread, "<i8").tobytes()
-        return hashlib.sha256(f"{self.kind}{self.centred}{self.levels.digest}".encode() + content).hexdigest()
+        head = f"{self.kind}{self.centred}{self.levels.digest}{self.known if self.known >= 0 else ''}"
+        return hashlib.sha256(head.encode() + content).hexdigest()
 
     @property
     def spans_all(self) -> bool:
@@ -196,32 +207,47 @@ class TreeFactor(Factor):
         """Coefficients of the two passes at unit noise variance."""
         tree, scale = self.levels, float(self._unit)
         precisions = [(own * scale) ** 2 for own in self.multipliers]
+        first = self._first
         sums, below = list[Floats](), [1 / precisions[-1]]
-        for level in range(tree.depth - 1, -1, -1):
+        for level in range(tree.depth - 1, first - 1, -1):
             sums.append(tree.sum_children(below[-1], level))
             below.append(1 / (precisions[level] + 1 / sums[-1]))
-        sums, below = sums[::-1], below[::-1]
-        if self.centred:
-            below[0] = np.zeros(1)
-        gains, variances = list[Floats](), [below[0]]
-        for level, parents in enumerate(tree.parents):
+        if self._is_fixed:
+            below[-1] = np.zeros(tree.sizes[first])
+        above = [np.zeros(size) for size in tree.sizes[:first]]
+        sums, below = [*above, *sums[::-1]], [*above, *below[::-1]]
+        gains, variances = [np.zeros(size) for size in tree.sizes[1 : first + 1]], [*above, below[first]]
+        for level in range(first, tree.depth):
+            parents = tree.parents[level]
             gains.append(below[level + 1] / sums[level][parents])
             variances.append(below[level + 1] * (1 - gains[-1]) + gains[-1] ** 2 * variances[level][parents])
         return TreePasses(tuple(sums), tuple(below), tuple(gains), tuple(variances))
 
-    def node_estimates(self, values: Floats) -> list[Floats]:
+    @property
+    def _first(self) -> int:
+        """Highest level of the passes."""
+        return max(self.known, 0)
+
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether the nodes of the highest level are not estimated: a known level, or the root of a centred tree."""
+        return self.centred or self.known >= 0
+
+    def node_estimates(self, values: Floats, known: Floats | None = None) -> list[Floats]:
         """Return the least squares estimates of the nodes of every level.
 
         Parameters
         ----------
         values : ndarray, shape (rows, …)
             Measurements, in units of K · counts.
+        known : ndarray, shape (nodes, …), optional
+            Values of the nodes of the known level. Default: 0.
 
         Returns
         -------
         list of ndarray, shape (nodes, …)
         """
-        return self._solve(self._weighed(values))
+        return self._solve(self._weighed(values), known)
 
     def node_covariance(self, values: Floats, level: int) -> Floats:
         """Return the covariance of the nodes of a level at unit noise variance, applied to values, shape (nodes, …)."""
@@ -230,20 +256,46 @@ class TreeFactor(Factor):
         weighed[level] = values
         return self._solve(weighed)[level]
 
-    def _solve(self, weighed: Sequence[Any]) -> list[Floats]:
+    def _solve(self, weighed: Sequence[Any], known: Floats | None = None) -> list[Floats]:
         """Return the estimates of all nodes from Σ w_v y_v by level; None for a level without measurements."""
         tree, passes, column = self.levels, self.passes, (-1, *[1] * (weighed[-1].ndim - 1))
         found, totals = [passes.below[-1].reshape(column) * weighed[-1]], list[Floats]()
-        for level in range(tree.depth - 1, -1, -1):
+        for level in range(tree.depth - 1, self._first - 1, -1):
             totals.append(tree.sum_children(found[-1], level))
             mean = totals[-1] / passes.sums[level].reshape(column)
-            known = mean if weighed[level] is None else weighed[level] + mean
-            found.append(passes.below[level].reshape(column) * known)
+            own = mean if weighed[level] is None else weighed[level] + mean
+            found.append(passes.below[level].reshape(column) * own)
+        if known is not None and self.known >= 0:
+            found[-1] = known
         found, totals = found[::-1], totals[::-1]
-        for level, parents in enumerate(tree.parents):
-            rest = found[level] - totals[level]
-            found[level + 1] = found[level + 1] + passes.gains[level].reshape(column) * rest[parents]
+        for place, total in enumerate(totals):
+            level = self._first + place
+            rest = (found[place] - total)[tree.parents[level]]
+            found[place + 1] = found[place + 1] + passes.gains[level].reshape(column) * rest
+        for level in range(self._first - 1, -1, -1):
+            found.insert(0, tree.sum_children(found[0], level))
         return found
+
+    def misfit(self, values: Floats, known: Floats) -> tuple[float, int]:
+        """Return the χ² statistic of known nodes, from the measurements below them, and its degrees of freedom.
+
+        Parameters
+        ----------
+        values : ndarray, shape (rows,)
+            Measurements, at unit noise variance.
+        known : ndarray, shape (nodes,)
+        """
+        squares = (known - self._summed(values)) ** 2 / self.passes.sums[self.known]
+        return float(squares.sum()), len(squares)
+
+    def _summed(self, values: Floats) -> Floats:
+        """Return the sum of the estimates of the children of each known node, from the measurements below them."""
+        weighed = self._weighed(values)
+        found = self.passes.below[-1] * weighed[-1]
+        for level in range(self.levels.depth - 1, self.known, -1):
+            mean = self.levels.sum_children(found, level) / self.passes.sums[level]
+            found = self.passes.below[level] * (mean if weighed[level] is None else weighed[level] + mean)
+        return np.asarray(self.levels.sum_children(found, self.known))
 
     def _weighed(self, values: Floats) -> list[Any]:
         """Return w_v y_v by level; None for a level that is not measured."""
@@ -277,13 +329,13 @@ class TreeFactor(Factor):
     def sparse_variance(self, nodes: Integers, weights: Floats, level: int) -> float:
         """Return the variance of Σ a_v x_v over some nodes of a level, each listed once, at unit noise variance."""
         passes, total = self.passes, 0.0
-        for depth in range(level, 0, -1):
+        for depth in range(level, self._first, -1):
             above, place = np.unique(self.levels.parents[depth - 1][nodes], return_inverse=True)
             below = passes.below[depth][nodes]
             shared = np.bincount(place, weights * below, minlength=len(above))
             total += float(weights**2 @ below - shared**2 @ (1 / passes.sums[depth - 1][above]))
             nodes, weights = above, shared / passes.sums[depth - 1][above]
-        return total + float(weights**2 @ passes.below[0][nodes])
+        return total + float(weights**2 @ passes.below[min(level, self._first)][nodes])
 
     def estimate(self, values: Floats, axis: int = 0) -> Floats:
         """Return the estimate of the leaves along `axis`; the axis is moved to the end."""

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers
+from dpscale.domain import Hierarchy
 from dpscale.plans.tree_accuracy import TreeAccuracy, TreeQuerySet, split_levels, with_implied, without_implied
 from dpscale.plans.tree_factor import TreeFactor
 from dpscale.reconstruction.estimates import LeastSquaresEstimates, grouped_variance
 from dpscale.workload import WorkloadPart
+from dpscale.workload.residual import center
 from dpscale.workload.residual.in_axis import Groups
 
 MOST_GROUPS = 4096
@@ -68,6 +70,10 @@ class TreeEstimates(LeastSquaresEstimates):
         split = self.trees.check_spanned(self.plan.domain.ordered((level, *attributes)))
         own = next(one.leaf for one in self.trees.hierarchies if level in one.names)
         rest, estimate, variance = split_levels((), attributes), 0.0, 0.0
+        for residual in self.trees.known_inside(split):
+            part = self.trees.piece(rest, residual, query)
+            by_node = weights @ self._node_table(split, residual, own)[nodes]
+            estimate += float(by_node.reshape(part.shape).ravel() @ part.ravel())
         for residual, block in self.trees.inside(split):
             part = self.trees.piece(rest, [name for name in residual if name != own], query)
             table = self._node_table(split, residual, own)
@@ -85,6 +91,8 @@ class TreeEstimates(LeastSquaresEstimates):
 
     def group_variance(self, subset: AttributeSet, groups: Mapping[str, Groups]) -> float:
         split = split_levels(self.trees.hierarchies, subset)
+        if self.trees.is_known(split, self.trees.key_of(subset)):
+            return 0.0
         block = self.trees.by_residual[self.trees.key([name for name in split.axes if name != self.trees.main])]
         names, total = dict(zip(split.axes, subset, strict=True)), block.scale
         for leaf, factor in block.factors.items():
@@ -113,10 +121,39 @@ class TreeEstimates(LeastSquaresEstimates):
             return self._residuals[subset]
         found = self.trees.by_residual[subset]
         values = self._read(found.index)
-        for factor in found.factors.values():  # each axis moves to the end, so finally the order is the same
-            values = factor.estimate(values)
+        order = sorted(range(len(found.factors)), key=lambda axis: list(found.factors)[axis] == self.trees.main)
+        for axis in order:  # the hierarchy with known nodes is last: their values are those of cells
+            name = list(found.factors)[axis]
+            factor = found.factors[name]
+            if isinstance(factor, TreeFactor) and factor.known >= 0:
+                known = self._known(self.plan.domain.hierarchies, subset, factor.known)
+                values = np.moveaxis(factor.node_estimates(np.moveaxis(values, axis, 0), known)[-1], 0, axis)
+            else:
+                values = np.moveaxis(factor.estimate(values, axis), -1, axis)
         self._cache(subset, values)
         return values
+
+    def _known(self, hierarchies: Sequence[Hierarchy], residual: AttributeSet, level: int) -> Floats:
+        """Return a known residual by node of a level, shape (nodes, …), with the other attributes in their order."""
+        own = next(one for one in hierarchies if one.leaf == self.trees.main)
+        names = self.plan.domain.ordered((own.names[level - 1], *residual)) if level else residual
+        table = self.plan.domain.known_table(names)
+        assert table is not None
+        axis = names.index(own.names[level - 1]) if level else 0
+        values = np.moveaxis(table, axis, 0) if level else table[None]
+        return center(values.astype(np.float64), range(1, values.ndim))
+
+    def _known_piece(self, query: TreeQuerySet, residual: AttributeSet) -> Floats:
+        """Return a known residual at the level of a set; the axes of attributes outside it have the length 1."""
+        level = query.levels.get(self.trees.main, 0)
+        values = self._known(self.plan.domain.hierarchies, residual, level)
+        names = [self.trees.main, *residual] if level else list(residual)
+        values = values if level else values[0]
+        order = sorted(range(len(names)), key=lambda axis: query.axes[names[axis]])
+        shape = [1] * len(query.axes)
+        for axis in order:
+            shape[query.axes[names[axis]]] = values.shape[axis]
+        return values.transpose(order).reshape(shape)
 
     def _sum(self, attributes: AttributeSet) -> Floats:
         """Return the sum of the measured residuals of a set, in domain order."""
@@ -125,7 +162,8 @@ class TreeEstimates(LeastSquaresEstimates):
             return with_implied(self.plan.domain, self._sum(reduced), attributes)
         query, shape = split_levels(self.trees.hierarchies, attributes), self.plan.domain.shape(attributes)
         total = np.zeros(shape)
-        for residual, _ in self.trees.inside(query):
+        every = [*self.trees.known_inside(query), *(residual for residual, _ in self.trees.inside(query))]
+        for residual in every:
             table = self._table(query, residual)
             for name, axis in query.axes.items():
                 if table.shape[axis] < shape[axis]:
@@ -136,6 +174,8 @@ class TreeEstimates(LeastSquaresEstimates):
 
     def _table(self, query: TreeQuerySet, residual: Sequence[str]) -> Floats:
         """Return a residual at the levels of a set; the axes of attributes outside it have the length 1."""
+        if self.trees.is_known(query, residual):
+            return self._known_piece(query, self.trees.key(residual))
         key = self.trees.key(residual)
         block, values = self.trees.by_residual[key], self.residual(key)
         names = list(block.factors)

@@ -193,6 +193,7 @@ def _factor_fields(factor: Factor) -> Fields:
             "parents": [_packed(own) for own in factor.levels.parents],
             "multipliers": [_packed(own) for own in factor.multipliers],
             "spread": None if factor.spread is None else _packed(factor.spread),
+            "known": factor.known,
         }
     if factor.matrix is None:
         return fields

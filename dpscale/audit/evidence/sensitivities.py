@@ -122,7 +122,8 @@ def digest_of_tree(factor: Fields) -> str:
     tree = hashlib.sha256(str(sizes).encode() + b"".join(parts)).hexdigest()
     own = [*factor["multipliers"], factor["spread"]]
     content = b"".join(zlib.decompress(base64.b64decode(one)) for one in own if one)
-    return hashlib.sha256(f"tree{bool(factor['spread'])}{tree}".encode() + content).hexdigest()
+    head = f"tree{bool(factor['spread'])}{tree}{factor['known'] if factor['known'] >= 0 else ''}"
+    return hashlib.sha256(head.encode() + content).hexdigest()
 
 
 def digest(factor: Fields) -> str:
