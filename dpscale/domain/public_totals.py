@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,16 +27,29 @@ from dpscale.base.display import display_path, nearest, safe_repr
 from dpscale.base.errors import DomainError
 from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.domain.attribute import Attribute
-from dpscale.domain.structural_zeros import possible
+from dpscale.domain.hierarchy import Hierarchy
+from dpscale.domain.structural_zeros import DomainConstraint, possible
 from dpscale.storage.files import place
-
-if TYPE_CHECKING:
-    from dpscale.domain.domain import Domain
 
 ORIGINS = ("external", "same records")
 KEYS = {"path", "attributes", "count", "column", "origin", "sha256"}
 COUNTED = ("rows", "units")
 MOST_CELLS = 10_000_000
+
+
+class TotalsDomain(Protocol):
+    """Part of a domain that totals need."""
+
+    @property
+    def rules(self) -> Sequence[DomainConstraint]: ...
+    @property
+    def hierarchies(self) -> Sequence[Hierarchy]: ...
+    def __getitem__(self, name: str, /) -> Attribute: ...
+    def attribute(self, name: str, /) -> Attribute: ...
+    def ordered(self, names: Sequence[str], /) -> AttributeSet: ...
+    def shape(self, names: Sequence[str], /) -> tuple[int, ...]: ...
+    def cells(self, names: Sequence[str], /) -> int: ...
+    def hierarchy_of(self, name: str, /) -> Hierarchy | None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +96,7 @@ class PublicTotal:
         return hashlib.sha256(content + np.ascontiguousarray(self.counts, "<i8").tobytes()).hexdigest()
 
 
-def read_total(table: Any, domain: Domain, folder: Path | None) -> PublicTotal:
+def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicTotal:
     """Return the total of a table [[totals]].
 
     Parameters
@@ -132,7 +145,7 @@ def total_name(digest: str) -> str:
     return f"totals-{digest[:16]}.parquet"
 
 
-def total_bytes(total: PublicTotal, domain: Domain) -> bytes:
+def total_bytes(total: PublicTotal, domain: TotalsDomain) -> bytes:
     """Return a Parquet file from which the same total is read."""
     cells = np.unravel_index(np.arange(total.counts.size), total.counts.shape) if total.names else ()
     columns = {name: _labels(domain[name], at) for name, at in zip(total.names, cells, strict=True)}
@@ -161,7 +174,7 @@ def _read(path: Path) -> Any:
                           "check the path") from None  # fmt: skip
 
 
-def _counts(table: Any, names: AttributeSet, column: Any, domain: Domain, path: str) -> Integers:
+def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, path: str) -> Integers:
     """Return the counts of all cells. Raises DomainError for an unknown label, a repeat or a missing cell."""
     if missing := [one for one in (*names, column) if one not in table.column_names]:
         raise DomainError("totals.path", f"no column {missing[0]!r} in {path}", ", ".join(table.column_names),
@@ -207,19 +220,19 @@ def _integers(values: Sequence[Any], path: str) -> Integers:
     return found
 
 
-def _wrong_cell(what: str, cell: int, names: AttributeSet, domain: Domain, path: str) -> DomainError:
+def _wrong_cell(what: str, cell: int, names: AttributeSet, domain: TotalsDomain, path: str) -> DomainError:
     got = f"{what} {describe_cell(domain, names, cell)} in {path}"
     return DomainError("totals.path", got, "one count for each possible combination", "fix the file")
 
 
-def describe_cell(domain: Domain, names: AttributeSet, cell: int) -> str:
+def describe_cell(domain: TotalsDomain, names: AttributeSet, cell: int) -> str:
     """Return the labels of a cell of a table, for messages."""
     places = np.unravel_index(cell, domain.shape(names)) if names else ()
     labels = (f"{name} {domain[name].labels[int(place)]!r}" for name, place in zip(names, places, strict=True))
     return ", ".join(labels) or "all records"
 
 
-def coarsen(domain: Domain, counts: Integers, names: AttributeSet, wanted: Sequence[str]) -> Integers | None:
+def coarsen(domain: TotalsDomain, counts: Integers, names: AttributeSet, wanted: Sequence[str]) -> Integers | None:
     """Return the table over `wanted` that follows from one over `names`; None if it does not follow.
 
     Parameters
@@ -247,7 +260,7 @@ def coarsen(domain: Domain, counts: Integers, names: AttributeSet, wanted: Seque
     return np.asarray(table.transpose([axes.index(name) for name in wanted]))
 
 
-def _to_level(table: Integers, axis: int, own: Any, name: str, upper: str, domain: Domain) -> Integers:
+def _to_level(table: Integers, axis: int, own: Any, name: str, upper: str, domain: TotalsDomain) -> Integers:
     cells: Integers = np.arange(domain[name].size)
     for parents in reversed(own.parents[own.position(upper) : own.position(name)]):
         cells = parents[cells]
@@ -256,7 +269,7 @@ def _to_level(table: Integers, axis: int, own: Any, name: str, upper: str, domai
     return np.moveaxis(found, 0, axis)
 
 
-def check_totals(domain: Domain, totals: Sequence[PublicTotal]) -> None:
+def check_totals(domain: TotalsDomain, totals: Sequence[PublicTotal]) -> None:
     """Raise DomainError if two totals contradict each other on a table that follows from both."""
     for one, other in combinations(totals, 2):
         names = _common(domain, one.names, other.names)
@@ -270,7 +283,7 @@ def check_totals(domain: Domain, totals: Sequence[PublicTotal]) -> None:
                           "totals that agree", "correct one of the files")  # fmt: skip
 
 
-def _common(domain: Domain, one: AttributeSet, other: AttributeSet) -> AttributeSet:
+def _common(domain: TotalsDomain, one: AttributeSet, other: AttributeSet) -> AttributeSet:
     """Return the largest set whose table follows from both sets."""
     found = [name for name in one if name in other]
     for own in domain.hierarchies:

@@ -29,7 +29,9 @@ from dpscale.job.sections import (
     Privacy,
     ReconstructTable,
     SynthesizeTable,
+    TotalsTable,
     UnitsTable,
+    check_totals,
     warn_of_old_names,
 )
 from dpscale.ledger.location import resolved
@@ -65,6 +67,7 @@ class TableJob(Settings):
     synthesize: SynthesizeTable | None = None
     discover: DiscoverTable | None = None
     units: UnitsTable | None = None
+    totals: list[TotalsTable] | None = None
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> TableJob:
@@ -217,6 +220,8 @@ class TableJob(Settings):
         domain, rows = Domain.read(self.data.domain), self.data.max_rows_per_unit
         check_unit_needed(domain, rows is not None)
         domain = domain.for_rows_per_unit(rows or 1)
+        domain = domain.with_totals([one.model_dump() for one in self.totals or []])
+        check_totals(domain.public_totals, rows)
         known = [part for part in self.workload if part.family in family_names()]
         return domain.with_squares(
             [str(one.given.get("of")) for one in known if family_named(one.family).needs_squares]
@@ -247,7 +252,8 @@ class TableJob(Settings):
         data = self.data.model_copy(update={**paths, "unit_through": self.data.resolved_hops(folder)})
         privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
         parts = [part.resolved(folder) for part in self.workload]
-        return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts})
+        totals = self.totals and [one.resolved(folder) for one in self.totals]
+        return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts, "totals": totals})
 
 
 def _check_joint(part: WorkloadPart, most: int) -> None:
@@ -382,5 +388,6 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
                 "synthesize": SynthesizeTable,
                 "discover": DiscoverTable,
                 "units": UnitsTable,
+                "totals": TotalsTable,
             }[part]
     return sorted(model.model_fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,8 @@ from pydantic import (
 
 from dpscale.base.errors import JobError
 from dpscale.base.settings import OldNameWarning, Settings
+from dpscale.domain.public_totals import PublicTotal
+from dpscale.job.data import Address
 from dpscale.mechanisms import DEFAULT
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget
 from dpscale.storage.objects import located
@@ -305,6 +307,33 @@ class DiscoverTable(Settings):
 
     share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.05
     delta: Delta | None = None
+
+
+class TotalsTable(Settings):
+    """Public table of exact totals of some attributes, in a file with their labels and the column `column` of counts.
+
+    `origin` is "external", or "same records" if the totals were computed from the records of the table: the guarantee
+    then holds between databases that agree on them.
+    """
+
+    path: Address
+    attributes: list[str]
+    origin: Literal["external", "same records"]
+    count: Literal["rows", "units"] = "rows"
+    column: str = "count"
+
+    def resolved(self, folder: Path) -> TotalsTable:
+        """Return the section with an absolute path; a relative one starts at `folder`."""
+        return self.model_copy(update={"path": located(folder, self.path)})
+
+
+def check_totals(totals: Sequence[PublicTotal], rows: int | None) -> None:
+    """Raise JobError for totals of rows if rows of a unit may be dropped, and for totals of units of several rows."""
+    for one in totals:
+        if rows is not None and (one.counted == "rows" or rows > 1):
+            raise JobError("totals.count", f"{one.counted!r} beside max_rows_per_unit = {rows}",
+                           'count = "units" with max_rows_per_unit = 1, or no privacy_unit',
+                           "remove the totals: rows beyond the bound are not counted")  # fmt: skip
 
 
 class UnitsTable(Settings):

@@ -16,7 +16,7 @@ from typing import Any
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet
 from dpscale.domain import Hierarchy
-from dpscale.plans.tree_accuracy import known_level, levels_only, split_levels, without_implied
+from dpscale.plans.tree_queries import known_level, levels_only, split_levels, without_implied
 from dpscale.workload import Subworkload, Workload, WorkloadPart, decompose
 from dpscale.workload.residual import subsets
 from dpscale.workload.tree import Tree, tree_of

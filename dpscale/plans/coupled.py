@@ -23,7 +23,7 @@ from itertools import product
 import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats
-from dpscale.plans.accuracy_base import Accuracy, SpannedQuery, out_of_span, spans
+from dpscale.plans.accuracy_base import Accuracy, SpannedQuery, out_of_span
 from dpscale.plans.blocks import (
     Averaging,
     Block,
@@ -39,6 +39,7 @@ from dpscale.plans.blocks import (
     total_variance,
 )
 from dpscale.plans.factor import Factor, identity_factor
+from dpscale.plans.residual_estimators import spans
 from dpscale.workload import Family, WorkloadPart
 from dpscale.workload.residual import kron, piece
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Hierarchy
-from dpscale.plans.tree_accuracy import TreeAccuracy, TreeQuerySet, split_levels, with_implied, without_implied
+from dpscale.plans.tree_accuracy import TreeAccuracy
 from dpscale.plans.tree_factor import TreeFactor
+from dpscale.plans.tree_queries import TreeQuerySet, split_levels, with_implied, without_implied
 from dpscale.reconstruction.estimates import LeastSquaresEstimates, grouped_variance
 from dpscale.workload import WorkloadPart
 from dpscale.workload.residual import center

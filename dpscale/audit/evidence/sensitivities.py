@@ -118,10 +118,8 @@ def of_tree(factor: Fields) -> tuple[int, int]:
 def digest_of_tree(factor: Fields) -> str:
     """Return the SHA-256 of a strategy on a tree: of the tree, the multipliers and the weights if it is centred."""
     parts = [zlib.decompress(base64.b64decode(one)) for one in factor["parents"]]
-    sizes = (1, *(len(one) // 8 for one in parts))
-    tree = hashlib.sha256(str(sizes).encode() + b"".join(parts)).hexdigest()
-    own = [*factor["multipliers"], factor["spread"]]
-    content = b"".join(zlib.decompress(base64.b64decode(one)) for one in own if one)
+    tree = hashlib.sha256(str((1, *(len(one) // 8 for one in parts))).encode() + b"".join(parts)).hexdigest()
+    content = b"".join(zlib.decompress(base64.b64decode(x)) for x in [*factor["multipliers"], factor["spread"]] if x)
     head = f"tree{bool(factor['spread'])}{tree}{factor['known'] if factor['known'] >= 0 else ''}"
     return hashlib.sha256(head.encode() + content).hexdigest()
 
@@ -133,8 +131,8 @@ def digest(factor: Fields) -> str:
     if "columns" in factor:
         return factor["columns"]["sha256"]
     if "levels" in factor:
-        content = "".join([factor["kind"], f"({factor['shape'][0]},)", *map(digest, factor["levels"])])
-        return hashlib.sha256(content.encode()).hexdigest()
+        parts = [factor["kind"], f"({factor['shape'][0]},)", *map(digest, factor["levels"])]
+        return hashlib.sha256("".join(parts).encode()).hexdigest()
     matrix = b""
     if factor["kind"] not in ("identity", "center"):
         values = array("q", [value for row in rows(factor) for value in row])
