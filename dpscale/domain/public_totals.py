@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -31,7 +31,8 @@ from dpscale.domain.hierarchy import Hierarchy
 from dpscale.domain.structural_zeros import DomainConstraint, possible
 from dpscale.storage.files import place
 
-ORIGINS = ("external", "same records")
+EXTERNAL, SAME = ORIGINS = ("external", "same records")
+AGREE = "between databases that agree on the public totals of"
 KEYS = {"path", "attributes", "count", "column", "origin", "sha256"}
 COUNTED = ("rows", "units")
 MOST_CELLS = 10_000_000
@@ -138,6 +139,12 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
         raise DomainError("totals.path", f"{display_path(where)}, which was changed", "the file as it was first read",
                           "restore it, or start a new run")  # fmt: skip
     return found
+
+
+def condition_of(totals: Iterable[PublicTotal]) -> str:
+    """Return the databases between which the guarantee holds given totals from the same records; "" for all."""
+    named = [" x ".join(one.names) or "all records" for one in totals if one.origin == SAME]
+    return f"; the guarantee holds {AGREE} {', '.join(named)}" if named else ""
 
 
 def total_name(digest: str) -> str:
@@ -272,7 +279,7 @@ def _to_level(table: Integers, axis: int, own: Any, name: str, upper: str, domai
 def check_totals(domain: TotalsDomain, totals: Sequence[PublicTotal]) -> None:
     """Raise DomainError if two totals contradict each other on a table that follows from both."""
     for one, other in combinations(totals, 2):
-        names = _common(domain, one.names, other.names)
+        names = common_set(domain, one.names, other.names)
         tables = [coarsen(domain, own.counts, own.names, names) for own in (one, other)]
         if tables[0] is None or tables[1] is None or (tables[0] == tables[1]).all():
             continue
@@ -283,8 +290,8 @@ def check_totals(domain: TotalsDomain, totals: Sequence[PublicTotal]) -> None:
                           "totals that agree", "correct one of the files")  # fmt: skip
 
 
-def _common(domain: TotalsDomain, one: AttributeSet, other: AttributeSet) -> AttributeSet:
-    """Return the largest set whose table follows from both sets."""
+def common_set(domain: TotalsDomain, one: AttributeSet, other: AttributeSet) -> AttributeSet:
+    """Return the largest set whose table follows from both sets, in domain order."""
     found = [name for name in one if name in other]
     for own in domain.hierarchies:
         levels = [

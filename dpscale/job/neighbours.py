@@ -241,6 +241,8 @@ def table_job(job: CompositeJob, protects: NeighbourRelation, name: str, folder:
     for section in ("reconstruct", "synthesize", "output", "units"):
         if (own := getattr(one, section)) is not None:
             content[section] = {**content.get(section, {}), **own.model_dump(exclude_unset=True)}
+    if one.totals is not None:
+        content["totals"] = [total.model_dump() for total in one.totals]
     if job.declared[name].searches:
         content["discover"] = _discovery(job, name, budget, steps)
     if any(part.get("count") == "units" for part in workload) and "privacy_unit" not in content["data"]:

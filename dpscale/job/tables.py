@@ -27,6 +27,7 @@ from dpscale.job.sections import (
     Privacy,
     ReconstructTable,
     SynthesizeTable,
+    TotalsTable,
     UnitsTable,
 )
 from dpscale.ledger.location import resolved
@@ -56,6 +57,7 @@ class TableSection(UnitSettings, Named):
     output: Output | None = None
     discover: DiscoverTable | None = None
     units: UnitsTable | None = None
+    totals: list[TotalsTable] | None = None
     snapshot: Literal["content", "footers"] | None = None
     share: Share | None = None
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
@@ -65,10 +67,10 @@ class TableSection(UnitSettings, Named):
 
     @model_validator(mode="after")
     def _charged(self) -> TableSection:
-        charged = (self.share, self.rows, self.privacy_unit, self.discover, self.units)
+        charged = (self.share, self.rows, self.privacy_unit, self.discover, self.units, self.totals)
         if self.public and any(one is not None for one in charged):
             raise ValueError(
-                "a public table is released unchanged: remove share, rows, privacy_unit, discover and units"
+                "a public table is released unchanged: remove share, rows, privacy_unit, discover, units and totals"
             )
         if self.key is not None and self.privacy_unit is not None:
             raise ValueError("a key identifies a row, and its rows are the privacy units: remove key or privacy_unit")
@@ -86,7 +88,9 @@ class TableSection(UnitSettings, Named):
         """Return the section with absolute paths; relative paths start at `folder`."""
         parts = None if self.workload is None else [part.resolved(folder) for part in self.workload]
         paths = {"path": located(folder, self.path), "domain": located(folder, self.domain)}
-        return self.model_copy(update={**paths, "workload": parts, "unit_through": self.resolved_hops(folder)})
+        totals = self.totals and [one.resolved(folder) for one in self.totals]
+        own = {"workload": parts, "totals": totals, "unit_through": self.resolved_hops(folder)}
+        return self.model_copy(update={**paths, **own})
 
     @property
     def method(self) -> dict[str, Any]:

@@ -97,8 +97,9 @@ class TreeDemands:
 
 
 def uses_levels(workload: Workload) -> bool:
-    """Return whether a workload has sets at several levels of a hierarchy."""
+    """Return whether the sets of a workload and the public totals are at several levels of a hierarchy."""
     used = {name for names in workload.sets for name in names}
+    used |= {name for one in workload.domain.public_totals for name in one.names}
     return any(len(used.intersection(one.names)) > 1 for one in workload.domain.hierarchies)
 
 

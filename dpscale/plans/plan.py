@@ -52,6 +52,20 @@ def _check_public_totals(domain: Domain, blocks: Blocks, mechanism: str) -> None
                         "use one of them, or leave the totals out")  # fmt: skip
 
 
+def _check_levels(workload: Workload, blocks: Blocks, mechanism: str) -> None:
+    """Raise PlanError for public totals at another level of a hierarchy than a set, in a plan of separate levels."""
+    if blocks.has_trees:
+        return
+    used = {name for names in workload.sets for name in names}
+    for one in workload.domain.public_totals:
+        for name in one.names:
+            own = workload.domain.hierarchy_of(name)
+            other = [] if own is None else [level for level in own.names if level in used and level != name]
+            if other:
+                raise PlanError("totals", f"given by {name}, for estimates of {other[0]} by {mechanism}",
+                                "a mechanism that plans levels together", "use weighted-residuals")  # fmt: skip
+
+
 def _check_totals(domain: Domain, blocks: Blocks) -> None:
     """Raise PlanError for a block that a unit's bounded total of a number does not bound (`dpscale.domain.number`)."""
     bounded = frozenset(one.name for one in domain.totals)
@@ -112,6 +126,7 @@ class Plan:
         object.__setattr__(self, "blocks", Blocks.of(self.workload.domain.axis_names, self.blocks))
         _check_numbers(self.workload.domain, self.blocks)
         _check_public_totals(self.workload.domain, self.blocks, self.mechanism)
+        _check_levels(self.workload, self.blocks, self.mechanism)
 
     def __repr__(self) -> str:
         return f"Plan({self.mechanism}, {self.query_count} queries, {len(self.blocks)} measurements)"

@@ -244,7 +244,7 @@ def _counts(estimates: LeastSquaresEstimates, name: str) -> NoisyCounts:
     size, weights = estimates.plan.domain[name].size, estimates.accuracy.weights.get(name)
     spread = float((profile_of(weights, size) ** 2).mean())
     variance = estimates.group_variance((name,), {}) + estimates.group_variance((), {}) * spread
-    return NoisyCounts(estimates.marginal((name,)), variance)
+    return NoisyCounts(estimates.marginal((name,)), max(variance, LEAST))  # a public total has no variance
 
 
 def _groups(
@@ -261,7 +261,7 @@ def _groups(
 def _residual(estimates: LeastSquaresEstimates, subset: AttributeSet, groups: dict[str, Groups]) -> NoisyResidual:
     groupings = [groups[name] for name in subset]
     values = center(coarsened(estimates.marginal(subset), groupings), range(len(subset)))
-    return NoisyResidual(values, math.sqrt(_whole_variance(estimates, subset, groups)))
+    return NoisyResidual(values, math.sqrt(max(_whole_variance(estimates, subset, groups), LEAST)))
 
 
 def _whole_variance(estimates: LeastSquaresEstimates, subset: AttributeSet, groups: dict[str, Groups]) -> float:

@@ -41,6 +41,7 @@ from dpscale.reconstruction.model_answers import (
     write_errors,
     write_model,
 )
+from dpscale.reconstruction.public_margins import fit_model
 
 NAME = "maxent"
 SAMPLED = 200  # pairs of targets compared
@@ -141,7 +142,7 @@ def _complete(model: LowOrder, sets: Sequence[AttributeSet], folder: Path, relea
 
 def _model(evidence: Evidence) -> LowOrder:
     with one_thread():
-        return evidence.low_order()
+        return fit_model(evidence.workload.domain, evidence.low_order())
 
 
 def _seed(release: str) -> int:

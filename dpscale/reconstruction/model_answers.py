@@ -23,6 +23,7 @@ from dpscale.reconstruction.base import Estimates, Evidence
 from dpscale.reconstruction.entropy import LowOrder
 from dpscale.reconstruction.estimates import LeastSquaresEstimates
 from dpscale.reconstruction.joint_intervals import simultaneous_width
+from dpscale.reconstruction.public_margins import fit_totals
 from dpscale.reconstruction.simulated_errors import SIMULATION_NOTE, SimulatedErrors
 from dpscale.storage.files import reading, write_whole, writing
 from dpscale.workload import WorkloadPart
@@ -73,7 +74,10 @@ class ModelEstimates:
                 raise PlanError("attributes", f"{name} was not measured", "attributes of the workload",
                                 "add a family over it to the workload")  # fmt: skip
         ordered = self.workload.domain.ordered(attributes)
-        return self.model.marginal(ordered).transpose([ordered.index(name) for name in attributes])
+        table = self.model.marginal(ordered)
+        if self.workload.domain.public_totals:
+            table = fit_totals(self.workload.domain, ordered, table)
+        return table.transpose([ordered.index(name) for name in attributes])
 
     def answer(self, attributes: Sequence[str], query: Any) -> tuple[float, float]:
         """Return the estimate and standard error of one linear query, an array over the attributes' cells.

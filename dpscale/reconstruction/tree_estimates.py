@@ -90,6 +90,22 @@ class TreeEstimates(LeastSquaresEstimates):
             variance += spread * self.trees.others_variance(split, residual, block, rest, part)
         return estimate, math.sqrt(variance)
 
+    def misfit(self, names: AttributeSet) -> tuple[float, int] | None:
+        """Return the χ² statistic of a public total of one level, and its degrees of freedom; None if not measured.
+
+        Measurements of the nodes below the known ones say by how much their sums differ from the total.
+        """
+        split = split_levels(self.trees.hierarchies, names)
+        block = self.trees.by_residual.get(())
+        factor = None if block is None else block.factors.get(self.trees.main)
+        if list(split.axes) != [self.trees.main] or block is None or not isinstance(factor, TreeFactor):
+            return None
+        if factor.known != split.levels[self.trees.main]:
+            return None
+        known = self._known(self.plan.domain.hierarchies, (), factor.known)
+        deviation = math.sqrt(self.variances[block.index])
+        return factor.misfit(self._read(block.index) / deviation, known / deviation)
+
     def group_variance(self, subset: AttributeSet, groups: Mapping[str, Groups]) -> float:
         split = split_levels(self.trees.hierarchies, subset)
         if self.trees.is_known(split, self.trees.key_of(subset)):

@@ -15,6 +15,7 @@ from dpscale.reconstruction.junction_tree.model import GraphicalModel
 from dpscale.reconstruction.model_answers import MODEL, read_model
 from dpscale.reconstruction.pairwise.learn import learn, read_pairwise, write_pairwise
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
+from dpscale.reconstruction.public_margins import fit_model
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import present
 from dpscale.synthesis.ancestral import ANCESTRAL, ancestral_sampler, read_ancestral, write_ancestral
@@ -67,7 +68,9 @@ def low_order_tables(run: TableRun) -> LowOrder:
     """Return the low-order tables of a measured run: those of its estimates, or ones estimated for rows only."""
     run.require("measure")
     path = model_folder(run) / MODEL
-    return read_model(path) if present(path) else run.measurements.evidence().low_order()
+    if present(path):
+        return read_model(path)
+    return fit_model(run.domain, run.measurements.evidence().low_order())
 
 
 def model_folder(run: TableRun) -> Path:

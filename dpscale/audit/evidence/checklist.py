@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpscale.domain.public_totals import condition_of
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.privacy.protection import REPLACE
 from dpscale.runs.directory import Run
@@ -31,13 +32,15 @@ def _guarantee(run: Run, events: Mapping[str, Any]) -> list[tuple[str, str, str]
     protects, claim = run.protects, events["release"]
     private = "yes" if events["private"] else "NO: the noise follows from a seed that anybody can try"
     column = protects.unit if protects.table is None else f"{protects.table}.{protects.unit}"
+    totals = [one for table in run.tables.values() for one in table.domain.public_totals]
+    relation = REPLACED if protects.relation == REPLACE else NEIGHBOURS
     return [
         ("guarantee", "Is the release private?", private),
         ("guarantee", "Which definition?", _definition(claim)),
         ("guarantee", "ε", "none" if claim["epsilon"] is None else f"{claim['epsilon']:.9g}"),
         ("guarantee", "δ", f"{claim['delta']:g}"),
         ("unit", "Whom does it protect?", _unit(column)),
-        ("unit", "Which tables are neighbours?", REPLACED if protects.relation == REPLACE else NEIGHBOURS),
+        ("unit", "Which tables are neighbours?", relation + condition_of(totals)),
     ]
 
 

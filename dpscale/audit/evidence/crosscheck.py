@@ -283,11 +283,12 @@ def _chain(chain: Fields, files: Fields, folder: Path) -> Iterator[str]:
     if [link["facts"] for link in own if link["entry"] == "releases"] != [chained([opened["key"], opened["facts"]])]:
         yield "ledger.json and its hash chain have different hashes of the domain and the plan"
     plan = [f"{name}\0{one}\n" for name, one in sorted(files["run-files"].items()) if name.startswith("plan/")]
-    here = {"plan": hashlib.sha256("".join(plan).encode()).hexdigest()}
+    here: Fields = {"plan": hashlib.sha256("".join(plan).encode()).hexdigest()}
     if (domain := folder / "domain.toml").exists():
         here["domain"] = hashlib.sha256(domain.read_bytes()).hexdigest()
+        here["condition"] = shapes.agreed([tomllib.loads(domain.read_text("utf-8"))]) if tomllib else None
     yield from (f"the {name} differs from the one that was charged" for name, one in opened["facts"].items()
-                if here.get(name) != one)  # fmt: skip
+                if here.get(name, "") not in (one, None))  # fmt: skip
 
 
 def _same(row: Fields, shown: Fields) -> bool:
@@ -324,7 +325,7 @@ def _files(files: Fields) -> Iterator[str]:
 
 def _checklist(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Iterator[str]:
     """Yield answers that contradict the other files; answers equal in every bundle are checked by their hash."""
-    rows, expected = files["checklist"], {("", name): text for name, text in _answers(job, files).items()}
+    rows, expected = files["checklist"], {("", name): text for name, text in _answers(job, domains, files).items()}
     for component, facts in zip(components(files["draws"]), shapes.expected(job, domains), strict=False):
         if label(component) != label(facts):
             return  # different components are another fault
@@ -347,14 +348,14 @@ def _checklist(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Ite
         yield "checklist.json has answers that dpscale does not write"
 
 
-def _answers(job: Fields, files: Fields) -> Mapping[str, str]:
+def _answers(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Mapping[str, str]:
     """Return patterns of the answers about the release that follow from the other files."""
     claim, whole, protects = files["events"]["release"], files["events"]["dataset"], shapes.protection(job)
     private, cap, unit = files["events"]["private"], files["ledger"].get("cap"), protects["unit"]
     column = unit if protects["unit_table"] is None else f"{protects['unit_table']}.{unit}"
     secrets = ("destroyed", "STILL THERE: the run was not ended")
-    neighbours = {} if is_old(files) else {"Which tables are neighbours?": NEIGHBOURS[protects["relation"]]}
-    texts = neighbours | {
+    which = NEIGHBOURS[protects["relation"]] + shapes.agreed(domains.values())
+    texts = ({} if is_old(files) else {"Which tables are neighbours?": which}) | {
         "Is the release private?": "yes" if private else "NO: the noise follows from a seed that anybody can try",
         "Which definition?": "(ε, δ)-differential privacy" if claim["delta"] else "pure ε-differential privacy",
         "ε": "none" if claim["epsilon"] is None else f"{claim['epsilon']:.9g}",
@@ -368,9 +369,8 @@ def _answers(job: Fields, files: Fields) -> Mapping[str, str]:
         "Is there a cap?": f"ε = {cap['epsilon']:g} at δ = {cap['delta']:g}" if cap
         else "none: the ledger records and refuses nothing",
     }  # fmt: skip
-    return {question: re.escape(text) for question, text in texts.items()} | {
-        "What became of the secret of the noise?": "|".join(map(re.escape, secrets)),
-    }
+    texts = {question: re.escape(text) for question, text in texts.items()}
+    return texts | {"What became of the secret of the noise?": "|".join(map(re.escape, secrets))}
 
 
 def _component_answers(component: Fields, facts: Fields, job: Fields) -> Mapping[str, str]:

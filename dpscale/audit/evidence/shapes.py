@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ Fields = dict[str, Any]
 EPOCH = date(1970, 1, 1)
 MOST_DEGREE, MOST_SIBLINGS, GRID = 10, 32, 22  # defaults of a job; number of degrees on the grid of unbounded rows
 OF_JOB = ("statistics", "share", "settings", "bounded")  # facts that draws.json does not contain
+AGREE = "between databases that agree on the public totals of"
 ROUNDS = {"rounds": 15, "marginals": 3, "alpha": 0.2}
 
 
@@ -246,6 +247,13 @@ def attributes_of(domain: Fields) -> dict[str, Fields]:
             found[name] = {**one, "listed": leaves}
             found |= {level: {**one, "listed": count} for level, count in zip(one["levels"], above, strict=True)}
     return found
+
+
+def agreed(domains: Iterable[Fields]) -> str:
+    """Return the end of a sentence on neighbours: public totals from the same records, on which they agree."""
+    tables = (one for domain in domains for one in domain.get("totals", ()) if one["origin"] == "same records")
+    named = [" x ".join(one["attributes"]) or "all records" for one in tables]
+    return f"; the guarantee holds {AGREE} {', '.join(named)}" if named else ""
 
 
 def denominator(one: Fields) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import BudgetError
+from dpscale.domain.public_totals import condition_of
 from dpscale.ledger import Ledger
 from dpscale.ledger.location import standing
 from dpscale.ledger.transfer import there
@@ -348,13 +349,17 @@ def _draw_digests(run: TableRun, measurements: MeasurementStore) -> tuple[str, s
 
 
 def public_hashes(run: TableRun) -> dict[str, str]:
-    """Return hashes of public files that the charge depends on; an auditor can compute them from an evidence bundle."""
+    """Return hashes of public files that the charge depends on, and the condition of the guarantee if it has one.
+
+    An auditor can compute them from an evidence bundle.
+    """
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
     recorded, file = vars(run).setdefault("sha256", {}), run.domain_file  # a file does not change: it is hashed once
     if file not in recorded:
         recorded[file] = hashlib.sha256(read_bytes(run.path / file)).hexdigest()
     domain = recorded[file]
-    return {"domain": domain, **({"plan": plan} if plan else {})}
+    condition = condition_of(run.domain.public_totals)
+    return {"domain": domain} | ({"plan": plan} if plan else {}) | ({"condition": condition} if condition else {})
 
 
 def _cost_entry(run: TableRun, cost: Cost) -> dict[str, Any]:

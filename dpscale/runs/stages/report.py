@@ -28,6 +28,7 @@ from dpscale.answers.report import (
 from dpscale.answers.report.figures import number_bars
 from dpscale.answers.report.numbers import has_numbers, number_results
 from dpscale.answers.report.page import public_name, redacted
+from dpscale.answers.report.public_totals import total_results
 from dpscale.answers.tables import LEVEL, Answered
 from dpscale.answers.unit_counts import unit_results
 from dpscale.base.arrow import pa, pq
@@ -227,6 +228,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "saving": lambda: counting_cost(run.domain, measurement_plan.counted_sets, job.engine.bytes, workers).saving,
         "measurements": lambda: sum(len(decision.requests) for decision in run.measurements.decisions()),
         "epsilon": lambda: _epsilon(run, run.spent),
+        "totals": lambda: total_results(estimates_of(run)),
         "additive": lambda: float_above(run.spent.delta),
         "period": lambda: run.spent.period,
         "rows": lambda: answered(run, SHOWN),

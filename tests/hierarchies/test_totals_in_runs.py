@@ -1,0 +1,145 @@
+"""Runs with public totals: estimates, rows, files in the run directory, evidence and refused jobs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.base.errors import DomainError, JobError, PlanError
+from tests.hierarchies.small import domain_of
+
+SIZES = {"place": (3, 7, 20)}
+
+
+def frame_of(rows=4000):
+    rng = np.random.default_rng(3)
+    place = rng.integers(0, 20, rows) * rng.integers(0, 2, rows)
+    age = (place + rng.integers(0, 2, rows)) % 4
+    return pd.DataFrame({"place": [f"place {i}" for i in place], "age": age, "sex": rng.integers(0, 2, rows)})
+
+
+def write_job(folder, totals, **sections):
+    """Write data, domain and the true totals of some sets; return the job."""
+    domain, frame = domain_of(SIZES, age=4, sex=2), frame_of()
+    frame.to_parquet(folder / "data.parquet")
+    (folder / "domain.toml").write_text(tomli_w.dumps(domain.to_dict()))
+    own = domain.hierarchies[0]
+    cell = frame.place.map({label: i for i, label in enumerate(domain["place"].labels)})
+    for level in own.names[:-1]:
+        frame[level] = [domain[level].labels[i] for i in own.ancestors(level)[cell]]
+    tables = []
+    for number, names in enumerate(totals):
+        every = pd.MultiIndex.from_product([domain[name].labels for name in names], names=names)
+        counts = frame.groupby(list(names)).size().reindex(every if len(names) > 1 else every.get_level_values(0))
+        path = folder / f"totals-{number}.csv"
+        counts.fillna(0).astype(int).rename("count").rename_axis(list(names)).reset_index().to_csv(path, index=False)
+        tables.append({"path": str(path), "attributes": list(names), "origin": "external"})
+    job = {"data": {"path": str(folder / "data.parquet"), "domain": str(folder / "domain.toml")},
+           "privacy": {"epsilon": 1.0, "delta": 1e-6, "ledger": str(folder / "ledger.sqlite")},
+           "workload": [{"family": "marginal", "attributes": [["country", "age"], ["region", "sex"], ["place"]]}],
+           "engine": {"scheduler": "synchronous", "seed": 1}, "totals": tables}  # fmt: skip
+    return {**job, **sections}, domain, frame
+
+
+def exact_table(domain, frame, names):
+    found = np.zeros(domain.shape(names), np.int64)
+    cells = [frame[name].map({label: i for i, label in enumerate(domain[name].labels)}) for name in names]
+    np.add.at(found, tuple(cells), 1)
+    return found
+
+
+@pytest.mark.parametrize("sections", [
+    {},
+    {"reconstruct": {"method": "maxent"}},
+    {"mechanism": {"name": "aim-grem"}},
+], ids=["least squares", "maxent", "aim-grem"])  # fmt: skip
+def test_every_estimate_has_the_totals(tmp_path, sections):
+    job, domain, frame = write_job(tmp_path, [("region",), ("age",)], **sections)
+    release = dp.run(job, run_dir=tmp_path / "run")
+    for names, inside in ((("region",), ("region",)), (("age",), ("age",)), (("country", "age"), ("age",)),
+                          (("country", "age"), ("country",)), (("region", "sex"), ("region",)),
+                          (("place",), ("country",))):  # fmt: skip
+        table = release.marginal(names)
+        if inside[0] in names:
+            table = table.sum(axis=tuple(i for i, name in enumerate(names) if name not in inside))
+        else:
+            own = domain.hierarchies[0].ancestors(inside[0])
+            table = np.bincount(own, table)
+        np.testing.assert_allclose(table, exact_table(domain, frame, inside), atol=1e-6, rtol=1e-9)
+
+
+def test_levels_that_are_planned_alone_are_refused(tmp_path):
+    job, _, _ = write_job(tmp_path, [("region",)], mechanism={"name": "residual-planner"})
+    with pytest.raises(PlanError, match="plans levels together"):
+        dp.run(job, run_dir=tmp_path / "run")
+
+
+def test_rows_have_the_totals(tmp_path):
+    job, domain, frame = write_job(tmp_path, [("region",), ("age",)], synthesize={"rows": 4000})
+    rows = dp.run(job, run_dir=tmp_path / "run").synthetic().compute()
+    for name in ("region", "age"):
+        counts = rows[name].astype(str).value_counts().reindex([str(one) for one in domain[name].labels], fill_value=0)
+        assert np.abs(counts.to_numpy() - exact_table(domain, frame, (name,))).max() <= 12
+
+
+def test_run_is_read_without_the_files(tmp_path):
+    job, domain, frame = write_job(tmp_path, [("region",)])
+    dp.run(job, run_dir=tmp_path / "run")
+    (tmp_path / "totals-0.csv").unlink()
+    release = dp.Release.open(tmp_path / "run")
+    np.testing.assert_allclose(release.marginal(("region",)), exact_table(domain, frame, ("region",)))
+    for command in (["evidence", str(tmp_path / "run")], ["evidence", "--check", str(tmp_path / "run/evidence")]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output
+
+
+def test_same_records_are_stated(tmp_path):
+    job, _, _ = write_job(tmp_path, [("region",)])
+    job["totals"][0]["origin"] = "same records"
+    run = tmp_path / "run"
+    dp.run(job, run_dir=run)
+    sentence = "between databases that agree on the public totals of region"
+    assert sentence in (run / "report.html").read_text()
+    CliRunner().invoke(main, ["evidence", str(run)])
+    assert sentence in (run / "evidence/checklist.json").read_text()
+    assert sentence in json.loads((run / "evidence/ledger.json").read_text())["chain"]["opened"]["facts"]["condition"]
+    done = CliRunner().invoke(main, ["evidence", "--check", str(run / "evidence")])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(("change", "error", "message"), [
+    ({"attributes": ["planet"]}, DomainError, "planet"),
+    ({"origin": "elsewhere"}, JobError, "origin"),
+    ({"path": "missing.csv"}, DomainError, "cannot read"),
+    ({"column": "population"}, DomainError, "no column 'population'"),
+])  # fmt: skip
+def test_wrong_totals_are_refused(tmp_path, change, error, message):
+    job, _, _ = write_job(tmp_path, [("region",)])
+    job["totals"][0] |= change
+    with pytest.raises(error, match=message):
+        dp.run(job, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists() or not (tmp_path / "run/measurements").exists()
+
+
+def test_totals_that_contradict_each_other_are_refused(tmp_path):
+    job, _, _ = write_job(tmp_path, [("region",), ("country",)])
+    path = tmp_path / "totals-1.csv"
+    counts = pd.read_csv(path)
+    counts.loc[1, "count"] += 1
+    counts.to_csv(path, index=False)
+    with pytest.raises(DomainError, match="country 'country 1'"):
+        dp.run(job, run_dir=tmp_path / "run")
+
+
+def test_totals_of_rows_are_refused_beside_a_bound(tmp_path):
+    job, _, _ = write_job(tmp_path, [("region",)])
+    job["data"] |= {"privacy_unit": "age", "max_rows_per_unit": 3}
+    with pytest.raises(JobError, match="rows beyond the bound"):
+        dp.run(job, run_dir=tmp_path / "run")
