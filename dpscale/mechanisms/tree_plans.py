@@ -260,25 +260,23 @@ class _Planner:
     def bounds(self, weights: Floats) -> tuple[float, float]:
         """Return lower bounds on the error: of these plans, and of all matrix mechanisms (0 if unknown).
 
-        Plans measure each residual alone, at a cost that is the same for all leaves. Residuals of which a public total
-        gives some levels are left out.
+        Plans measure each residual alone, at a cost that is the same for all leaves.
         """
-        tables = [self._tables(own, weights) for own in dict.fromkeys(own for own, _ in self.demands.terms)]
+        names = list(dict.fromkeys(own for own, _ in self.demands.terms))
+        tables = [self._tables(own, weights) for own in names]
         every = [self.tree_classes(place, tree.depth) for place, tree in enumerate(self.demands.trees)]
         if len(every) > 1:
             single = (sum(product_bound(every, one) for one in own) for own in tables)
             return math.fsum(map(math.sqrt, single)) ** 2, 0.0
-        grams = [[TreeGram(tuple(one)) for one in own] for own in tables]
-        grams = [own for own in grams if own]
+        known = [self.demands.known.get(own, -1) for own in names]
+        grams = [[TreeGram(tuple(one), known=level) for one in own] for own, level in zip(tables, known, strict=True)]
         alone = math.fsum(math.sqrt(tree_bound(every[0], [own])) for own in grams) ** 2
-        return alone, min(tree_bound(every[0], grams), alone) if grams else 0.0
+        return alone, min(tree_bound(every[0], grams), alone)
 
     def _tables(self, names: AttributeSet, weights: Floats) -> list[Floats]:
         """Return the Kronecker terms of a residual: weights by level of each tree, one table for each Gram matrix."""
         solution, merged = self.solutions[names]
         found: dict[str, Floats] = {}
-        if names in self.demands.known:
-            return []
         for term in self.demands.whole_terms(names):
             key = term.sub.signature()
             same = key == merged.signature()

@@ -35,7 +35,7 @@ STEP = 0.3
 ERROR = 2 * math.exp(-(math.pi**2) / STEP) / (1 - math.exp(-(math.pi**2) / STEP)) + 1e-10  # quadrature and rounding
 BELOW, ABOVE = 18.0, 16.0  # ends of the rule, in logarithms, beyond the roots of the least and the largest eigenvalue
 ROUNDS, GAIN = 40, 1e-4
-PRODUCTS, DENSE = 4, 1024
+PRODUCTS, DENSE, LEAST = 4, 1024, 1e-300
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +48,13 @@ class TreeGram:
         ω_l of every level, from the root.
     scale : float
         Bound s² of the Gram matrix on the other axes.
+    known : int
+        Level whose nodes are known exactly; −1 if there is none.
     """
 
     weights: tuple[float, ...]
     scale: float = 1.0
+    known: int = -1
 
 
 def tree_bound(classes: NodeClasses, residuals: Sequence[Sequence[TreeGram]], rounds: int = ROUNDS) -> float:
@@ -74,16 +77,37 @@ def tree_bound(classes: NodeClasses, residuals: Sequence[Sequence[TreeGram]], ro
     for _ in range(rounds):
         value, slope = 0.0, np.zeros(len(counts))
         for terms in residuals:
-            traces = [(one.scale, *root_trace(classes, one.weights, weights)) for one in terms]
+            traces = [(one.scale, *_known_trace(classes, one, weights)) for one in terms]
             own = math.sqrt(sum(scale * trace**2 for scale, trace, _ in traces))
             value += own
-            slope = slope + sum((scale * trace / own * gradient for scale, trace, gradient in traces), np.zeros(()))
+            slope = slope + sum(
+                (scale * trace / max(own, LEAST) * gradient for scale, trace, gradient in traces), np.zeros(())
+            )
         bound = (value * (1 - ERROR)) ** 2
         if bound <= best * (1 + GAIN):
             return max(best, bound)
         best, moved = bound, weights * slope
         weights = moved / float(counts @ moved)
     return best
+
+
+def _known_trace(classes: NodeClasses, gram: TreeGram, leaves: Floats) -> tuple[float, Floats]:
+    """Return the trace for what remains of the leaves if the nodes of a level are known, and a slope.
+
+    With C the projection that spreads the sum of each known node evenly, tr is the nuclear norm of FΛ^½ − F C Λ^½, at
+    least that of FΛ^½ less Σ_p √(g_p λ_p) over the known nodes p, g_p = Σ_v ω_l (n_v / n_p)² over the nodes below p.
+    """
+    if gram.known < 0:
+        return root_trace(classes, gram.weights, leaves)
+    weights = [0.0] * (gram.known + 1) + list(gram.weights[gram.known + 1 :])
+    trace, slope = root_trace(classes, weights, leaves)
+    counts, squares, shares = np.ones(len(leaves)), np.full(len(leaves), weights[-1]), leaves
+    for level in range(classes.depth - 1, gram.known - 1, -1):
+        children = classes.children[level]
+        counts, shares = children @ counts, children @ shares
+        squares = children @ squares + weights[level] * counts**2
+    removed = np.sqrt(squares / counts**2 * shares)
+    return max(trace - float(classes.counts[gram.known] @ removed), 0.0), slope
 
 
 def root_trace(classes: NodeClasses, weights: Sequence[float], leaves: Floats) -> tuple[float, Floats]:

@@ -77,6 +77,20 @@ def test_optimum_of_an_even_tree_is_the_closed_form():
     assert error_of(classes, best_precisions(classes, weights), weights) == pytest.approx(exact, rel=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(3, 9), (3, 7, 40), (8, 30, 200)])
+def test_bound_with_known_nodes_is_below_the_optimum_of_the_rest(sizes):
+    tree = random_tree(sizes, 2)
+    classes, weights = classes_of(tree), [1.0] * (tree.depth + 1)
+    rows = [own.astype(float) for own in tree.sums(np.eye(tree.sizes[-1]))]
+    spread = (rows[1].T / rows[1].sum(axis=1)) @ rows[1]
+    centred = np.vstack(rows[2:]) @ (np.eye(tree.sizes[-1]) - spread)
+    best = dense_optimum(centred.T @ centred)
+    bound = tree_bound(classes, [[TreeGram(tuple(weights), known=1)]])
+    found = best_precisions(classes, [0.0, 0.0, *weights[2:]], known=1)
+    assert 0 < bound <= best.primal
+    assert error_of(classes, found, weights) >= best.dual
+
+
 def test_gradient_of_the_error_is_exact():
     classes = classes_of(random_tree((3, 8, 25), 5))
     problem = _Problem(classes, [w * own for w, own in zip((1, 0, 2, 1), classes.counts, strict=True)])
