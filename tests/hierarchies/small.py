@@ -6,13 +6,16 @@ from functools import reduce
 from itertools import pairwise
 
 import numpy as np
+from click.testing import CliRunner
 
+from dpscale.__main__ import main
 from dpscale.domain import Domain
 from dpscale.mechanisms import plan
 from dpscale.plans.plan import Plan
 from dpscale.plans.tree_factor import TreeFactor
 from dpscale.workload import Workload
 from dpscale.workload.tree import Tree
+from tests.audit.small import write_selftest
 
 LEVELS = {"place": ("country", "region", "place"), "code": ("chapter", "group", "code")}
 
@@ -98,3 +101,14 @@ def random_factor(seed, centred):
     own[0] *= not centred
     spread = rng.integers(1, 9, tree.sizes[-1]) if centred else None
     return TreeFactor("tree", tree.sizes[-1:], tree=tree, multipliers=tuple(own), spread=spread)
+
+
+def check_evidence(run):
+    """Write the evidence of a run and check it as an auditor does."""
+    selftest = write_selftest(run.parent)
+    for command in (
+        ["evidence", str(run), "--selftest", str(selftest)],
+        ["evidence", "--check", str(run / "evidence")],
+    ):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpscale.base.errors import PlanError
+from dpscale.base.errors import JobError, PlanError
 from dpscale.plans.plan_file import read_plan, write_plan
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import Workload
@@ -101,6 +101,18 @@ def test_plan_file_is_read_back(tmp_path):
     again = read_plan(tmp_path, made.workload)
     assert [one.digest for one in again.blocks] == [one.digest for one in made.blocks]
     assert again.accuracy.total_error(made.workload) == made.accuracy.total_error(made.workload)
+
+
+def test_changed_multipliers_are_refused(tmp_path):
+    """A smaller multiplier in the file would state a smaller sensitivity than the noise was made for."""
+    made = planned(domain_of(ONE), JOBS["every level"][2])
+    write_plan(tmp_path, made)
+    with np.load(tmp_path / "factors.npz") as file:
+        arrays = dict(file)
+    arrays["f0.3"] = arrays["f0.3"] // 2
+    np.savez(tmp_path / "factors.npz", **arrays)
+    with pytest.raises(JobError, match="no complete plan"):
+        read_plan(tmp_path, made.workload)
 
 
 def test_ranges_over_leaves_are_refused():
