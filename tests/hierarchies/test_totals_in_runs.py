@@ -77,6 +77,16 @@ def test_every_estimate_has_the_totals(tmp_path, sections):
         np.testing.assert_allclose(table, exact_table(domain, frame, inside), atol=1e-6, rtol=1e-9)
 
 
+def test_known_tables_are_no_candidates(tmp_path):
+    workload = [{"family": "marginal", "attributes": [["region", "age", "sex"]]}]
+    job, _, _ = write_job(tmp_path, [("region", "age")], mechanism={"name": "aim-grem"}, workload=workload)
+    release = dp.run(job, run_dir=tmp_path / "run")
+    pairs = [names for names in release.plan.candidates if len(names) == 2]
+    assert ("age", "region") not in [tuple(sorted(names)) for names in pairs]
+    assert ("age", "country") not in [tuple(sorted(names)) for names in pairs]
+    assert ("region", "sex") in [tuple(sorted(names)) for names in pairs]
+
+
 def test_levels_that_are_planned_alone_are_refused(tmp_path):
     job, _, _ = write_job(tmp_path, [("region",)], mechanism={"name": "residual-planner"})
     with pytest.raises(PlanError, match="plans levels together"):

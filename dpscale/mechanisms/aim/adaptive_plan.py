@@ -309,7 +309,13 @@ def make_setting(
     return Setting(sizes, named, Fraction(problem.budget.amount), problem.rows_per_unit, schedule, estimator,
                    tuple(weights), strategies(problem.workload) if cumulated else {},
                    QueryCandidates.of(problem.workload.domain, problem.workload.parts),
-                   _levels_above(problem.workload.domain) if coarser else {})  # fmt: skip
+                   _levels_above(problem.workload.domain) if coarser else {},
+                   _known(problem.workload.domain))  # fmt: skip
+
+
+def _known(domain: Domain) -> Callable[[AttributeSet], bool]:
+    """Return whether sets follow from public totals."""
+    return lambda names: domain.known_table(domain.ordered(names)) is not None
 
 
 def _levels_above(domain: Domain) -> dict[str, AttributeSet]:

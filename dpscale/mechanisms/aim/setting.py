@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -21,6 +21,11 @@ MOST_CANDIDATES = 4 * 10**6  # about 2 GB in the driver; all pairs of 2,828 attr
 MOST_LARGER, MOST_LARGER_CELLS = 1 << 12, 1 << 25  # all are compared with the estimates in every round
 MOST_ATTRIBUTES = 34  # beyond, a pair is in so many targets that no larger set can compete with it
 OWN_SCHEDULE, OWN_BELIEFS = BatchedSchedule(), EntropyEstimator()
+
+
+def _never(names: AttributeSet) -> bool:
+    """Return False: no set follows from a public total."""
+    return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +52,8 @@ class Setting:
         Listed queries of the workload; None if there are none.
     above : mapping of str to AttributeSet
         Levels above an attribute in its hierarchy. Candidates inside a target may have one in the place of it.
+    is_known : callable
+        Whether a set follows from a public total, so that it is no candidate.
     """
 
     sizes: Mapping[str, int]
@@ -59,6 +66,7 @@ class Setting:
     strategies: Mapping[str, Factor] = field(default_factory=dict)
     queries: QueryCandidates | None = None
     above: Mapping[str, AttributeSet] = field(default_factory=dict)
+    is_known: Callable[[AttributeSet], bool] = _never
 
     def __post_init__(self) -> None:
         small = next((name for name in self.names if self.sizes[name] < 2), None)
@@ -88,7 +96,8 @@ class Setting:
             if len(inside) > MOST_CANDIDATES:
                 raise PlanError("workload", f"over {MOST_CANDIDATES:,} candidate sets", "fewer",
                                 self.schedule.fewer_candidates)  # fmt: skip
-        ordered = sorted((names for names in inside if not self.estimator.is_determined(names)), key=self.place)
+        inside = {names for names in inside if not (self.estimator.is_determined(names) or self.is_known(names))}
+        ordered = sorted(inside, key=self.place)
         return tuple(names for names in ordered if len(names) <= self._always) + self._small(ordered)
 
     @cached_property
