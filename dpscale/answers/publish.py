@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array, vstack
 
 from dpscale.answers import statistics
+from dpscale.answers.controlled_rounding import adjust_to_constraints
 from dpscale.answers.published_numbers import (
     STATISTIC,
     UNRELIABLE,
@@ -25,10 +24,18 @@ from dpscale.answers.published_numbers import (
     flag_values,
     number_tables,
 )
+from dpscale.answers.published_trees import (
+    CONTRADICTION,
+    MOST_TREE_CELLS,
+    UNDETERMINED,
+    WholeTables,
+    names_levels,
+    tree_tables,
+)
 from dpscale.answers.tables import EXTRAPOLATED, FIGURES, Answered, column, texts
 from dpscale.base.arrow import arrow_csv, pa, pq, without_dictionaries
 from dpscale.base.errors import JobError, PlanError
-from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.domain.structural_zeros import possible
 from dpscale.storage.files import write_whole
@@ -56,29 +63,35 @@ class Published:
 def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
     """Return integer tables for the sets. Raises PlanError if not even the total is estimated."""
     total = max(round(statistics.total(answered, 0.95).estimate), 0)
+    made = tree_tables if names_levels(answered, requested) else plain_tables
+    found = made(answered, requested, total, MOST_CELLS)
+    numbers = [*number_tables(answered, requested, found.tables, MOST_CELLS)]
+    return Published(total, found.tables, found.errors, found.left_out, [*_listed(answered, requested)], numbers)
+
+
+def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: int, most_cells: int) -> WholeTables:
+    """Return tables of attributes that are no levels of hierarchies, fitted to the margins of smaller ones."""
     whole: dict[AttributeSet, Integers] = {(): np.array(total)}
     errors, left = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     domain = answered.estimates.workload.domain
     for names in closed(requested):
-        if domain.cells(names) > MOST_CELLS:
-            left[names] = f"it has more than {MOST_CELLS:,} cells"
+        if domain.cells(names) > most_cells:
+            left[names] = f"it has more than {most_cells:,} cells"
             continue
         try:
             estimate, errors[names] = answered.cells(names)
         except PlanError:
-            left[names] = "the workload does not determine its cells"
+            left[names] = UNDETERMINED
             continue
         found = adjust_to_constraints(
             estimate, names, below(names, whole), possible(domain.rules, names, domain.shape(names))
         )
         if found is None:
-            left[names] = "no integer table with the margins of the other tables was found"
+            left[names] = CONTRADICTION
         else:
             whole[names] = found
     tables = {names: whole[names] for names in requested if names in whole and names}
-    left = {names: why for names, why in left.items() if names in requested}
-    numbers = [*number_tables(answered, requested, tables, MOST_CELLS)]
-    return Published(total, tables, errors, left, [*_listed(answered, requested)], numbers)
+    return WholeTables(tables, errors, {names: why for names, why in left.items() if names in requested})
 
 
 def _listed(answered: Answered, requested: Sequence[AttributeSet]) -> Iterator[tuple[str, pa.Table]]:
@@ -123,11 +136,12 @@ def chosen(answered: Answered, sets: Sequence[Sequence[str]], degree: int | None
         names for names in _counted_sets(answered) if names and degree in (None, len(names))
     ]
     named = list(dict.fromkeys(named))
-    fit = sum(domain.cells(names) <= MOST_CELLS for names in named)
+    most = {names: MOST_TREE_CELLS if names_levels(answered, [names]) else MOST_CELLS for names in named}
+    fit = sum(domain.cells(names) <= most[names] for names in named)
     has_totals = degree is None and any(names and not set(names) - domain.number_names
                                         for names in answered.estimates.workload.sets)  # fmt: skip
     if not (fit or (has_totals and not named)) or len(named) > MOST_SETS:
-        got = f"{len(named):,} sets, {fit:,} of them of up to {MOST_CELLS:,} cells"
+        got = f"{len(named):,} sets, {fit:,} of them of up to {max(most.values(), default=MOST_CELLS):,} cells"
         raise JobError("publish", got, f"1 to {MOST_SETS:,} sets", "select some with --set age,sex or --degree 2")
     return named
 
@@ -320,80 +334,3 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, pa.Table], str], None]] = {
     "parquet": _all_parquet,
     "xlsx": _excel,
 }
-
-
-FURTHER = (0, 1, 4, np.inf)  # units beyond rounding down or up, tried in this order
-SEED = 1e-3  # share of a cell's mean that truncated cells start with, so that they can grow again
-SWEEPS, CLOSE, NODES = 2000, 1e-7, 500
-
-
-def adjust_to_constraints(
-    estimate: Floats, names: AttributeSet, margins: Mapping[AttributeSet, Integers], possible: NDArray[np.bool_]
-) -> Integers | None:
-    """Return integers near an estimate with given margins.
-
-    Parameters
-    ----------
-    estimate : ndarray
-        One axis for each of `names`.
-    names : AttributeSet
-    margins : mapping of AttributeSet to ndarray of int
-        Integer tables over subsets of `names`; () is the total.
-    possible : ndarray of bool
-        False for cells that must be 0.
-
-    Returns
-    -------
-    ndarray of int, or None
-        None if no table has these margins, or none was found.
-    """
-    groups = [(_groups(estimate.shape, names, own), table.reshape(-1)) for own, table in margins.items()]
-    fitted = proportional(estimate, groups, possible)
-    return next((found for more in FURTHER if (found := _rounded(fitted, groups, possible, more)) is not None), None)
-
-
-Groups = Sequence[tuple[NDArray[np.int64], Integers]]
-
-
-def proportional(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Floats:
-    """Return a non-negative table near the truncated estimate whose margins are fitted by up to `SWEEPS` sweeps."""
-    table = np.maximum(estimate, 0.0).reshape(-1)
-    table = (table + SEED * max(table.mean(), 1.0)) * possible.reshape(-1)
-    for _ in range(SWEEPS):
-        off = 0.0
-        for group, target in groups:
-            sums = np.bincount(group, table, len(target))
-            off = max(off, float(np.abs(sums - target).max()))
-            table = table * np.divide(target, sums, out=np.zeros(len(target)), where=sums > 0)[group]
-        if off < CLOSE:
-            break
-    return table.reshape(estimate.shape)
-
-
-def _groups(shape: tuple[int, ...], names: AttributeSet, own: AttributeSet) -> NDArray[np.int64]:
-    """Return for every cell of a table the cell of the margin to which it belongs, both row-major."""
-    cells = np.arange(int(np.prod([shape[names.index(name)] for name in own], dtype=int)))
-    sizes = [shape[i] if name in own else 1 for i, name in enumerate(names)]
-    return np.ascontiguousarray(np.broadcast_to(cells.reshape(sizes), shape)).reshape(-1)
-
-
-def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: float) -> Integers | None:
-    """Return integers at most `more` units beyond rounding down or up; None if there are none."""
-    flat = fitted.reshape(-1)
-    near = np.where(np.abs(flat - np.rint(flat)) < CLOSE, np.rint(flat), flat)
-    low = np.maximum(np.floor(near) - more, 0)
-    high = np.where(possible.reshape(-1), np.ceil(near) + more, 0)
-    cost = np.where(near - np.floor(near) < 0.5, 1.0, -1.0) * (1 + np.abs(2 * (near - np.floor(near)) - 1))
-    matrix, wanted = _margins(groups, flat.size), np.concatenate([own for _, own in groups])
-    found = milp(cost, integrality=np.ones(flat.size) if len(groups) > 2 else None, bounds=Bounds(low, high),
-                 constraints=LinearConstraint(matrix, wanted, wanted), options={"node_limit": NODES})  # fmt: skip
-    if found.x is None:
-        return None
-    whole = np.rint(found.x).astype(np.int64)
-    return whole.reshape(fitted.shape) if (matrix @ whole == wanted).all() else None
-
-
-def _margins(groups: Groups, cells: int) -> csr_array:
-    """Return the matrix of the margins, with one row for each cell of a margin."""
-    one = np.ones(cells)
-    return vstack([csr_array((one, (group, np.arange(cells))), shape=(len(own), cells)) for group, own in groups])

@@ -36,7 +36,7 @@ from dpscale.plans.tree_queries import (
     with_implied,
     without_implied,
 )
-from dpscale.workload import Family, WorkloadPart
+from dpscale.workload import MARGINAL, Family, WorkloadPart
 from dpscale.workload.residual import subsets
 
 
@@ -269,6 +269,19 @@ class TreeAccuracy(Accuracy):
             return 1.0
         return float(factor.passes.variances[0][0])
 
+    def variances_below(self, attributes: AttributeSet) -> Floats:
+        """Return the variances of the cells of a set from the measurements at and below their nodes alone.
+
+        This is what remains of their variances once the levels above are known. The set has at most one level of each
+        hierarchy.
+        """
+        query = self.check_spanned(attributes)
+        families, total = dict.fromkeys(attributes, MARGINAL), np.zeros(self.domain.shape(attributes))
+        for residual, block in self.inside(query):
+            vectors = self._vectors(query, families, residual, block, below=True)
+            total += block.scale * self._root(query, block) * reduce(np.multiply.outer, vectors, np.ones(()))
+        return total
+
     def _product_variances(self, families: Mapping[str, Family]) -> Floats:
         reduced = without_implied(self.hierarchies, tuple(families))
         if len(reduced) < len(families):
@@ -292,9 +305,14 @@ class TreeAccuracy(Accuracy):
         )  # fmt: skip
 
     def _vectors(
-        self, query: TreeQuerySet, families: Mapping[str, Family], residual: AttributeSet, block: TreeResidualBlock
+        self,
+        query: TreeQuerySet,
+        families: Mapping[str, Family],
+        residual: AttributeSet,
+        block: TreeResidualBlock,
+        below: bool = False,
     ) -> list[Floats]:
-        """Return the variances of the queries of every axis at scale 1."""
+        """Return the variances of the queries of every axis at scale 1; `below`: see `variances_below`."""
         found = []
         for (name, family), own in zip(families.items(), query.axes, strict=True):
             level = query.levels.get(own, 0)
@@ -302,7 +320,7 @@ class TreeAccuracy(Accuracy):
                 raise levels_only(name)
             factor = block.factors.get(own) if own in residual or own == self.main else None
             if isinstance(factor, TreeFactor):
-                found.append(factor.passes.variances[level])
+                found.append((factor.passes.below if below else factor.passes.variances)[level])
             elif factor is not None:
                 found.append(factor.quadratics(family))
             else:

@@ -1,0 +1,97 @@
+"""Controlled rounding of small tables: integers near an estimate, with the margins of tables that are fixed before.
+
+The estimate is truncated at zero and fitted to the margins by iterative proportional fitting. Each cell is rounded down
+or up so that the margins hold with the smallest change, by an integer program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array, vstack
+
+from dpscale.base.numerics import AttributeSet, Floats, Integers, NDArray
+
+Groups = Sequence[tuple[NDArray[np.int64], Integers]]
+FURTHER = (0, 1, 4, np.inf)  # units beyond rounding down or up, tried in this order
+SEED = 1e-3  # share of a cell's mean that truncated cells start with, so that they can grow again
+SWEEPS, CLOSE, NODES = 2000, 1e-7, 500
+
+
+def adjust_to_constraints(
+    estimate: Floats, names: AttributeSet, margins: Mapping[AttributeSet, Integers], possible: NDArray[np.bool_]
+) -> Integers | None:
+    """Return integers near an estimate with given margins.
+
+    Parameters
+    ----------
+    estimate : ndarray
+        One axis for each of `names`.
+    names : AttributeSet
+    margins : mapping of AttributeSet to ndarray of int
+        Integer tables over subsets of `names`; () is the total.
+    possible : ndarray of bool
+        False for cells that must be 0.
+
+    Returns
+    -------
+    ndarray of int, or None
+        None if no table has these margins, or none was found.
+    """
+    return adjust_to_groups(
+        estimate,
+        [(groups_of(estimate.shape, names, own), table.reshape(-1)) for own, table in margins.items()],
+        possible,
+    )
+
+
+def adjust_to_groups(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Integers | None:
+    """Return integers near an estimate with given sums over groups of cells; None if none were found."""
+    fitted = proportional(estimate, groups, possible)
+    return next((found for more in FURTHER if (found := _rounded(fitted, groups, possible, more)) is not None), None)
+
+
+def proportional(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Floats:
+    """Return a non-negative table near the truncated estimate whose margins are fitted by up to `SWEEPS` sweeps."""
+    table = np.maximum(estimate, 0.0).reshape(-1)
+    table = (table + SEED * max(table.mean(), 1.0)) * possible.reshape(-1)
+    for _ in range(SWEEPS):
+        off = 0.0
+        for group, target in groups:
+            sums = np.bincount(group, table, len(target))
+            off = max(off, float(np.abs(sums - target).max()))
+            table = table * np.divide(target, sums, out=np.zeros(len(target)), where=sums > 0)[group]
+        if off < CLOSE:
+            break
+    return table.reshape(estimate.shape)
+
+
+def groups_of(shape: tuple[int, ...], names: AttributeSet, own: AttributeSet) -> NDArray[np.int64]:
+    """Return for every cell of a table the cell of the margin to which it belongs, both row-major."""
+    cells = np.arange(int(np.prod([shape[names.index(name)] for name in own], dtype=int)))
+    sizes = [shape[i] if name in own else 1 for i, name in enumerate(names)]
+    return np.ascontiguousarray(np.broadcast_to(cells.reshape(sizes), shape)).reshape(-1)
+
+
+def _rounded(fitted: Floats, groups: Groups, possible: NDArray[np.bool_], more: float) -> Integers | None:
+    """Return integers at most `more` units beyond rounding down or up; None if there are none."""
+    flat = fitted.reshape(-1)
+    near = np.where(np.abs(flat - np.rint(flat)) < CLOSE, np.rint(flat), flat)
+    low = np.maximum(np.floor(near) - more, 0)
+    high = np.where(possible.reshape(-1), np.ceil(near) + more, 0)
+    cost = np.where(near - np.floor(near) < 0.5, 1.0, -1.0) * (1 + np.abs(2 * (near - np.floor(near)) - 1))
+    matrix, wanted = _margins(groups, flat.size), np.concatenate([own for _, own in groups])
+    found = milp(cost, integrality=np.ones(flat.size) if len(groups) > 2 else None, bounds=Bounds(low, high),
+                 constraints=LinearConstraint(matrix, wanted, wanted), options={"node_limit": NODES})  # fmt: skip
+    if found.x is None:
+        return None
+    whole = np.rint(found.x).astype(np.int64)
+    return whole.reshape(fitted.shape) if (matrix @ whole == wanted).all() else None
+
+
+def _margins(groups: Groups, cells: int) -> csr_array:
+    """Return the matrix of the margins, with one row for each cell of a margin."""
+    one = np.ones(cells)
+    return vstack([csr_array((one, (group, np.arange(cells))), shape=(len(own), cells)) for group, own in groups])

@@ -1,0 +1,221 @@
+"""Whole, non-negative tables over hierarchies that add up over the trees and over all tables of a publication.
+
+Tables are made from the root down. A table at a level matches those of the level above, cell by cell, and the margins
+at its own level that other tables share. It is the weighted least squares fit to the estimates under these sums and
+t ≥ 0, then rounded (`dpscale.optimize.nonnegative_counts`). The weight of a cell is the inverse variance of its
+estimate from the measurements at and below its node: this is what remains once the node above is known. Estimates
+without trees have equal weights. Tables of the levels above are made on the way, also if they are not published.
+Several hierarchies are treated alike: a table of places × codes matches those of regions × codes and places × groups.
+
+At most two of these sums are not sums of each other, unless several tables of three or more other attributes share
+margins. Then each block of the table is fitted like a table without levels, by an integer program, if it is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from dpscale.answers.controlled_rounding import adjust_to_groups
+from dpscale.answers.table_lattice import TableLattice
+from dpscale.answers.tables import Answered
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
+from dpscale.optimize.nonnegative_counts import MOST_SIDE, Grids, Lines
+from dpscale.plans.tree_accuracy import with_implied, without_implied
+from dpscale.reconstruction.tree_estimates import TreeEstimates
+
+MOST_TREE_CELLS = 4_000_000
+UNDETERMINED = "the workload does not determine its cells"
+CONTRADICTION = "no integer table with the margins of the other tables was found"
+
+
+@dataclass(frozen=True, eq=False)
+class WholeTables:
+    """Whole tables that add up, and the sets that are left out with the reasons.
+
+    Attributes
+    ----------
+    tables : mapping of AttributeSet to ndarray of int
+        Published tables by requested set.
+    errors : mapping of AttributeSet to ndarray
+        Standard errors of their estimates.
+    left_out : mapping of AttributeSet to str
+    """
+
+    tables: Mapping[AttributeSet, Integers]
+    errors: Mapping[AttributeSet, Floats]
+    left_out: Mapping[AttributeSet, str]
+
+
+def names_levels(answered: Answered, requested: Sequence[AttributeSet]) -> bool:
+    """Return whether some set names a level of a hierarchy."""
+    domain = answered.estimates.workload.domain
+    return any(domain.hierarchy_of(name) is not None for names in requested for name in names)
+
+
+def tree_tables(answered: Answered, requested: Sequence[AttributeSet], total: int, most_cells: int) -> WholeTables:
+    """Return whole tables that add up.
+
+    Parameters
+    ----------
+    answered : Answered
+    requested : sequence of AttributeSet
+    total : int
+        Number of records of every table.
+    most_cells : int
+        Largest size of a table without a level of a hierarchy, and of a block that is fitted by an integer program.
+
+    Returns
+    -------
+    WholeTables
+    """
+    domain = answered.estimates.workload.domain
+    tables, errors, left = dict[AttributeSet, Integers](), dict[AttributeSet, Floats](), dict[AttributeSet, str]()
+    maker = _Maker(answered, TableLattice(domain), total, most_cells)
+    for names in requested:
+        if refusal := maker.refusal(names):
+            left[names] = refusal
+            continue
+        try:
+            errors[names] = answered.cells(names)[1]
+        except PlanError:
+            left[names] = UNDETERMINED
+    reduced = {names: without_implied(domain.hierarchies, names) for names in requested}
+    while True:
+        wanted = [names for names in requested if names not in left and names]
+        made, why = maker.make([reduced[names] for names in wanted])
+        left |= {names: why[reduced[names]] for names in wanted if reduced[names] in why}
+        if all(reduced[names] in made or names in left for names in wanted):
+            break  # otherwise a set was to be the sum of one that failed
+    for names in (names for names in wanted if reduced[names] in made):
+        tables[names] = np.asarray(with_implied(domain, made[reduced[names]], names))  # type: ignore[arg-type]
+    return WholeTables(tables, {names: errors[names] for names in tables}, left)
+
+
+@dataclass(frozen=True, eq=False)
+class _Maker:
+    answered: Answered
+    lattice: TableLattice
+    total: int
+    most_cells: int
+
+    def refusal(self, names: AttributeSet) -> str:
+        """Return why a set is too large; "" if it is not."""
+        cells = self.lattice.domain.cells(names)
+        if not self.lattice.has_levels(names):
+            return f"it has more than {self.most_cells:,} cells" if cells > self.most_cells else ""
+        if cells <= MOST_TREE_CELLS:
+            return ""
+        reduced = without_implied(self.lattice.domain.hierarchies, names)
+        if reduced != names and self.lattice.domain.cells(reduced) <= MOST_TREE_CELLS:
+            return f"it has more than {MOST_TREE_CELLS:,} cells; publish {', '.join(reduced)}, which determines it"
+        return f"it has more than {MOST_TREE_CELLS:,} cells"
+
+    def make(self, wanted: Sequence[AttributeSet]) -> tuple[dict[AttributeSet, Integers], dict[AttributeSet, str]]:
+        """Return tables by set, and the sets whose table could not be made with the reasons.
+
+        A set that is a sum of one that was not made may be in neither.
+        """
+        deepest = self.lattice.maximal(wanted)
+        whole: dict[AttributeSet, Integers] = {(): np.array(self.total)}
+        why = dict[AttributeSet, str]()
+        for names, source in self.lattice.sources(self.lattice.closed(wanted)).items():
+            lost = [above for above in self.lattice.raised(names) if above not in whole]
+            found: Integers | str = self.refusal(names) and f"its sums over {', '.join(names)} are too many cells"
+            if lost:
+                found = f"the table of {', '.join(lost[0])}, of which it consists, was not made"
+            elif source is not None and source in whole:
+                found = self.lattice.summed(whole[source], source, names)
+            elif not found and source is None:
+                found = self._table(names, whole, deepest, wanted)
+            if not isinstance(found, str):
+                whole[names] = found
+            elif found:
+                why[names] = found
+        return whole, {names: reason for names, reason in why.items() if names not in whole}
+
+    def _table(
+        self,
+        names: AttributeSet,
+        whole: Mapping[AttributeSet, Integers],
+        deepest: Sequence[AttributeSet],
+        wanted: Sequence[AttributeSet],
+    ) -> Integers | str:
+        """Return the table of a set that matches the tables of its sums, or why there is none."""
+        lattice, shape = self.lattice, self.lattice.domain.shape(names)
+        estimate = self._estimate(names, wanted)
+        if estimate is None:
+            return UNDETERMINED
+        values, variances = estimate
+        above = lattice.maximal(own for own in whole if own != names and lattice.is_sum(own, names))
+        margins = {own: whole[own].reshape(-1) for own in above}
+        allowed = lattice.allowed(names, deepest)
+        if not lattice.has_levels(names):
+            return self._by_blocks(names, margins, values, allowed)
+        found = None
+        if len(above) == 1:
+            ((own, targets),) = margins.items()
+            lines = Lines.of(lattice.parts(own, names), targets)
+            found = lines.round(lines.fit(values, variances, allowed))
+        elif len(above) == 2:
+            grids = self._grids(names, margins)
+            if grids.largest_side > MOST_SIDE:
+                return f"it has blocks of more than {MOST_SIDE:,} × {MOST_SIDE:,} cells"
+            found = grids.round(grids.fit(values, variances, allowed), allowed)
+        else:
+            return self._by_blocks(names, margins, values, allowed)
+        return CONTRADICTION if found is None else found.reshape(shape)
+
+    def _grids(self, names: AttributeSet, margins: Mapping[AttributeSet, Integers]) -> Grids:
+        (one, other), parts_of = margins, self.lattice.parts
+        common = self.lattice.common(one, other)
+        return Grids.of((parts_of(one, names), parts_of(other, names)),
+                        (parts_of(common, one), parts_of(common, other)), (margins[one], margins[other]))  # fmt: skip
+
+    def _by_blocks(
+        self, names: AttributeSet, margins: Mapping[AttributeSet, Integers], values: Floats, allowed: Flags
+    ) -> Integers | str:
+        """Return a table with any number of margins, fitted block by block of the cells of their common sums."""
+        common = reduce(self.lattice.common, margins)
+        blocks = Lines.of(self.lattice.parts(common, names), np.zeros(self.lattice.domain.cells(common), np.int64))
+        if int(np.diff(blocks.starts).max()) > self.most_cells:
+            return f"it has {len(margins)} margins, and blocks of more than {self.most_cells:,} cells"
+        parts = [self.lattice.parts(own, names) for own in margins]
+        whole = np.zeros(len(values), np.int64)
+        for start, end in zip(blocks.starts[:-1], blocks.starts[1:], strict=True):
+            cells = blocks.order[start:end]
+            groups = []
+            for own, targets in zip(parts, margins.values(), strict=True):
+                used, group = np.unique(own[cells], return_inverse=True)
+                groups.append((group, targets[used]))
+            if not groups[0][1].any():
+                continue
+            found = adjust_to_groups(values[cells], groups, allowed[cells])
+            if found is None:
+                return CONTRADICTION
+            whole[cells] = found
+        return whole.reshape(self.lattice.domain.shape(names))
+
+    def _estimate(self, names: AttributeSet, wanted: Sequence[AttributeSet]) -> tuple[Floats, Floats] | None:
+        """Return the estimates of a set and their relative variances, or sums of those of a wanted set.
+
+        For estimates without trees all variances of a set are equal. None if nothing is estimated.
+        """
+        try:
+            values = np.asarray(self.answered.cells(names)[0], np.float64).reshape(-1)
+        except PlanError:
+            below = next((other for other in wanted if other != names and self.lattice.is_sum(names, other)), None)
+            found = None if below is None else self._estimate(below, ())
+            if found is None or below is None:
+                return None
+            values, variances = (self.lattice.summed(one, below, names).reshape(-1) for one in found)
+            return values, variances
+        estimates = self.answered.estimates
+        if isinstance(estimates, TreeEstimates):
+            shape = self.lattice.domain.shape(names)
+            return values, np.broadcast_to(estimates.trees.variances_below(names), shape).reshape(-1)
+        return values, np.ones(len(values))
