@@ -27,6 +27,7 @@ from dpscale.answers.published_numbers import (
 from dpscale.answers.published_trees import (
     CONTRADICTION,
     MOST_TREE_CELLS,
+    NOTES,
     UNDETERMINED,
     WholeTables,
     names_levels,
@@ -49,7 +50,8 @@ class Published:
     """Integer tables by attribute set, standard errors (nan if unknown), and omitted sets with reasons.
 
     `listed` has the answers of queries that are listed by predicates, by label and attributes: values without a margin
-    in common, each rounded alone. `numbers` has sums, means and other statistics of numbers.
+    in common, each rounded alone. `numbers` has sums, means and other statistics of numbers. `notes` are lines for the
+    readme.
     """
 
     total: int
@@ -58,15 +60,18 @@ class Published:
     left_out: Mapping[AttributeSet, str]
     listed: Sequence[tuple[str, pa.Table]] = ()
     numbers: Sequence[NumberTable] = ()
+    notes: Sequence[str] = ()
 
 
 def publish(answered: Answered, requested: Sequence[AttributeSet]) -> Published:
     """Return integer tables for the sets. Raises PlanError if not even the total is estimated."""
     total = max(round(statistics.total(answered, 0.95).estimate), 0)
-    made = tree_tables if names_levels(answered, requested) else plain_tables
-    found = made(answered, requested, total, MOST_CELLS)
+    has_levels = names_levels(answered, requested)
+    found = (tree_tables if has_levels else plain_tables)(answered, requested, total, MOST_CELLS)
     numbers = [*number_tables(answered, requested, found.tables, MOST_CELLS)]
-    return Published(total, found.tables, found.errors, found.left_out, [*_listed(answered, requested)], numbers)
+    listed = [*_listed(answered, requested)]
+    notes = NOTES if has_levels else ()
+    return Published(total, found.tables, found.errors, found.left_out, listed, numbers, notes)
 
 
 def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: int, most_cells: int) -> WholeTables:
@@ -157,6 +162,7 @@ README, CODEBOOK, BOOK = "README.txt", "codebook.csv", "tables.xlsx"
 DESCRIPTION = ("Post-processing of a differentially private release: computed from its noisy answers alone, without the"
                " data and without further privacy cost. Counts are estimates, not the true numbers.")  # fmt: skip
 MOST_NAME = 60
+MOST_ROWS = 1_048_576  # of a sheet of Excel, with the header
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a formula in a spreadsheet
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
@@ -233,11 +239,14 @@ def readme(published: Published, release: str, limit: float, files: Mapping[str,
     listed += [f"  {name}: {one.description}" for name, one in _number_names(published)]
     out = [f"  {', '.join(names)}: {why}" for names, why in published.left_out.items()] or ["  none"]
     numbers = column_notes(limit) if published.numbers else []
+    if any(table.size >= MOST_ROWS for table in published.tables.values()):
+        out.append(f"  tables of {MOST_ROWS:,} rows or more: in {BOOK} only, because no sheet has more rows")
     return "\n".join([
         f"Tables of release {release}", "", DESCRIPTION, "",
         f"Total: {published.total:,}. All counts are non-negative integers, and tables add up: common margins of two",
         "tables are equal. Combinations that the domain declares impossible are 0. For this, estimates are",
         "truncated at zero, fitted to the margins of smaller tables and rounded, so small counts are biased.",
+        *published.notes,
         "For sums of many cells use the answers of the release.", "",
         "count      the published number",
         "std_error  standard error of the underlying estimate; empty: unknown",
@@ -265,7 +274,7 @@ def _emptied(folder: Path) -> None:
 
 def _csv(path: Path, table: pa.Table) -> None:
     out = io.BytesIO()
-    arrow_csv.write_csv(_escaped(without_dictionaries(table)), out)
+    arrow_csv.write_csv(without_dictionaries(_escaped(table)), out)
     write_whole(path, out.getvalue())
 
 
@@ -292,11 +301,13 @@ def _excel(folder: Path, tables: Mapping[str, pa.Table], release: str) -> None:
     book = Workbook(write_only=True)
     first = book.create_sheet("about")
     about = [f"{name}: {_statistic(table)}" if _statistic(table) else name for name, table in tables.items()]
+    long = [name for name, table in tables.items() if table.num_rows >= MOST_ROWS]
+    about += [f"{name}: omitted here, because a sheet has at most {MOST_ROWS:,} rows" for name in long]
     for line in (f"Tables of release {release}", DESCRIPTION, *about):
         first.append([line])
-    for name, table in tables.items():
+    for name, table in ((name, table) for name, table in tables.items() if name not in long):
         sheet = book.create_sheet(name[:31])
-        plain = _escaped(without_dictionaries(table))
+        plain = without_dictionaries(_escaped(table))
         sheet.append(plain.column_names)
         for row in zip(*plain.to_pydict().values(), strict=True):
             sheet.append(list(row))
@@ -312,11 +323,20 @@ def _statistic(table: pa.Table) -> str:
 
 def _escaped(table: pa.Table) -> pa.Table:
     """Put an apostrophe before headers and texts that a spreadsheet would read as formulas; numbers stay numbers."""
-    columns = [
-        pa.array([_text(value) for value in own.to_pylist()], pa.string()) if pa.types.is_string(own.type) else own
-        for own in table.columns
-    ]
+    columns = [_escaped_texts(own) if pa.types.is_string(_value_type(own.type)) else own for own in table.columns]
     return pa.table(columns, names=[_text(name) for name in table.column_names])
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _escaped_texts(values: pa.ChunkedArray) -> pa.Array:
+    """Return a column of texts with escapes, each distinct text being looked at once."""
+    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    one = encoded.unify_dictionaries().combine_chunks()
+    labels = pa.array([_text(value) for value in one.dictionary.to_pylist()], pa.string())
+    return pa.DictionaryArray.from_arrays(one.indices, labels)
 
 
 def _text(value: str | None) -> str | None:

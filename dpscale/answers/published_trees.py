@@ -30,6 +30,11 @@ from dpscale.reconstruction.tree_estimates import TreeEstimates
 
 MOST_TREE_CELLS = 4_000_000
 UNDETERMINED = "the workload does not determine its cells"
+NOTES = (
+    "Levels of a hierarchy add up too: a count is the sum of the counts below it in every table. Tables of levels are",
+    "made from the top down, by weighted least squares without negative counts. All this holds for the tables in this",
+    "folder, not for those under Omitted.",
+)
 CONTRADICTION = "no integer table with the margins of the other tables was found"
 
 
@@ -76,15 +81,15 @@ def tree_tables(answered: Answered, requested: Sequence[AttributeSet], total: in
     domain = answered.estimates.workload.domain
     tables, errors, left = dict[AttributeSet, Integers](), dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     maker = _Maker(answered, TableLattice(domain), total, most_cells)
+    reduced = {names: without_implied(domain.hierarchies, names) for names in requested}
     for names in requested:
         if refusal := maker.refusal(names):
             left[names] = refusal
             continue
         try:
-            errors[names] = answered.cells(names)[1]
+            errors[names] = with_implied(domain, answered.cells(reduced[names])[1], names)
         except PlanError:
             left[names] = UNDETERMINED
-    reduced = {names: without_implied(domain.hierarchies, names) for names in requested}
     while True:
         wanted = [names for names in requested if names not in left and names]
         made, why = maker.make([reduced[names] for names in wanted])

@@ -89,8 +89,9 @@ class TableLattice:
     def sources(self, closed: Sequence[AttributeSet]) -> dict[AttributeSet, AttributeSet | None]:
         """Return closed sets in the order in which tables are made, each with the set of which it is the sum, or None.
 
-        Among the sets with the same levels, those that are fitted are the largest ones, their common sums and that of
-        the levels alone; without levels, also single attributes. The others are sums of one of the largest.
+        Among the sets with the same levels, those that are fitted are the largest ones and their common sums; also a
+        level alone and, without levels, single attributes. The others are sums of one of the largest. So a table has
+        at most two sums that are fixed before it, unless several of the largest sets overlap.
         """
         groups = dict[AttributeSet, list[AttributeSet]]()
         for names in closed:
@@ -98,7 +99,7 @@ class TableLattice:
         found = dict[AttributeSet, AttributeSet | None]()
         for levels, sets in sorted(groups.items(), key=lambda item: (self.rank(item[0]), item[0])):
             largest = [set(one) for one in self._largest(sets)]
-            fitted = {frozenset(levels), *map(frozenset, largest)}
+            fitted = {*map(frozenset, largest), *([frozenset(levels)] if len(levels) == 1 else [])}
             fresh = set(fitted)
             while fresh and len(fitted) <= MOST_COMMON:
                 fresh = {one & other for one in fresh for other in fitted} - fitted

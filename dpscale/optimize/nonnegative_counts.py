@@ -16,7 +16,7 @@ import numpy as np
 from dpscale.base.numerics import Flags, Floats, Integers, NDArray
 from dpscale.optimize import nonnegative_loops as loops
 
-SWEEPS, CLOSE = 500, 1e-6  # of the fit of a grid; the largest difference of a sum
+SWEEPS, CLOSE = 2000, 1e-7  # of the fit of a grid; the largest difference of a sum
 MOST_SIDE = 500  # parts of the smaller side of a grid
 LEAST = 1e-9  # smallest variance relative to the mean
 
