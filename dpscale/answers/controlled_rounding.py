@@ -40,16 +40,12 @@ def adjust_to_constraints(
     ndarray of int, or None
         None if no table has these margins, or none was found.
     """
-    return adjust_to_groups(
-        estimate,
-        [(groups_of(estimate.shape, names, own), table.reshape(-1)) for own, table in margins.items()],
-        possible,
-    )
+    groups = [(groups_of(estimate.shape, names, own), table.reshape(-1)) for own, table in margins.items()]
+    return round_to_groups(proportional(estimate, groups, possible), groups, possible)
 
 
-def adjust_to_groups(estimate: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Integers | None:
-    """Return integers near an estimate with given sums over groups of cells; None if none were found."""
-    fitted = proportional(estimate, groups, possible)
+def round_to_groups(fitted: Floats, groups: Groups, possible: NDArray[np.bool_]) -> Integers | None:
+    """Return integers near a fitted table with given sums over groups of cells; None if none were found."""
     return next((found for more in FURTHER if (found := _rounded(fitted, groups, possible, more)) is not None), None)
 
 

@@ -7,8 +7,8 @@ estimate from the measurements at and below its node: this is what remains once 
 without trees have equal weights. Tables of the levels above are made on the way, also if they are not published.
 Several hierarchies are treated alike: a table of places × codes matches those of regions × codes and places × groups.
 
-At most two of these sums are not sums of each other, unless several tables of three or more other attributes share
-margins. Then each block of the table is fitted like a table without levels, by an integer program, if it is small.
+At most two of these sums are not sums of each other, unless several tables of two or more other attributes overlap.
+Then each block of the table is rounded like a table without levels, by an integer program, if it is small.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from functools import reduce
 
 import numpy as np
 
-from dpscale.answers.controlled_rounding import adjust_to_groups
+from dpscale.answers.controlled_rounding import round_to_groups
 from dpscale.answers.table_lattice import TableLattice
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
-from dpscale.optimize.nonnegative_counts import MOST_SIDE, Grids, Lines
+from dpscale.optimize.nonnegative_counts import MOST_SIDE, Grids, Lines, fit_partitions
 from dpscale.plans.tree_accuracy import with_implied, without_implied
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 
@@ -159,8 +159,6 @@ class _Maker:
         above = lattice.maximal(own for own in whole if own != names and lattice.is_sum(own, names))
         margins = {own: whole[own].reshape(-1) for own in above}
         allowed = lattice.allowed(names, deepest)
-        if not lattice.has_levels(names):
-            return self._by_blocks(names, margins, values, allowed)
         found = None
         if len(above) == 1:
             ((own, targets),) = margins.items()
@@ -172,7 +170,7 @@ class _Maker:
                 return f"it has blocks of more than {MOST_SIDE:,} × {MOST_SIDE:,} cells"
             found = grids.round(grids.fit(values, variances, allowed), allowed)
         else:
-            return self._by_blocks(names, margins, values, allowed)
+            return self._by_blocks(names, margins, estimate, allowed)
         return CONTRADICTION if found is None else found.reshape(shape)
 
     def _grids(self, names: AttributeSet, margins: Mapping[AttributeSet, Integers]) -> Grids:
@@ -182,14 +180,18 @@ class _Maker:
                         (parts_of(common, one), parts_of(common, other)), (margins[one], margins[other]))  # fmt: skip
 
     def _by_blocks(
-        self, names: AttributeSet, margins: Mapping[AttributeSet, Integers], values: Floats, allowed: Flags
+        self,
+        names: AttributeSet,
+        margins: Mapping[AttributeSet, Integers],
+        estimate: tuple[Floats, Floats],
+        allowed: Flags,
     ) -> Integers | str:
         """Return a table with any number of margins, fitted block by block of the cells of their common sums."""
         common = reduce(self.lattice.common, margins)
         blocks = Lines.of(self.lattice.parts(common, names), np.zeros(self.lattice.domain.cells(common), np.int64))
         if int(np.diff(blocks.starts).max()) > self.most_cells:
             return f"it has {len(margins)} margins, and blocks of more than {self.most_cells:,} cells"
-        parts = [self.lattice.parts(own, names) for own in margins]
+        parts, (values, variances) = [self.lattice.parts(own, names) for own in margins], estimate
         whole = np.zeros(len(values), np.int64)
         for start, end in zip(blocks.starts[:-1], blocks.starts[1:], strict=True):
             cells = blocks.order[start:end]
@@ -199,7 +201,8 @@ class _Maker:
                 groups.append((group, targets[used]))
             if not groups[0][1].any():
                 continue
-            found = adjust_to_groups(values[cells], groups, allowed[cells])
+            fitted = fit_partitions(values[cells], variances[cells], allowed[cells], groups)
+            found = round_to_groups(fitted, groups, allowed[cells])
             if found is None:
                 return CONTRADICTION
             whole[cells] = found

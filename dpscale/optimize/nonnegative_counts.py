@@ -7,7 +7,7 @@ grids are independent of each other, so the time is linear in the number of cell
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from dpscale.base.numerics import Flags, Floats, Integers, NDArray
 from dpscale.optimize import nonnegative_loops as loops
 
-SWEEPS, CLOSE = 2000, 1e-7  # of the fit of a grid; the largest difference of a sum
+SWEEPS, CLOSE = 1000, 1e-7  # of a fit to several partitions; the largest difference of a sum
 MOST_SIDE = 500  # parts of the smaller side of a grid
 LEAST = 1e-9  # smallest variance relative to the mean
 
@@ -151,6 +151,42 @@ class Grids:
                 return None
             found[cells] = (whole.T if shape[0] < shape[1] else whole).reshape(-1)
         return _placed(self.order, found)
+
+
+def fit_partitions(
+    values: Floats, variances: Floats, allowed: Flags, partitions: Sequence[tuple[Integers, Integers]]
+) -> Floats:
+    """Return the weighted least squares fit to sums over any number of partitions; inexact if there is none.
+
+    Parameters
+    ----------
+    values, variances : ndarray, shape (cells,)
+    allowed : ndarray of bool, shape (cells,)
+        Cells that are not allowed are 0.
+    partitions : sequence of tuple
+        For each partition, the part of every cell and the sum of every part.
+
+    Returns
+    -------
+    ndarray, shape (cells,)
+    """
+    for parts, targets in partitions:
+        allowed = allowed & (targets[parts] > 0)
+    spread, own = _positive(variances, allowed), np.where(allowed, values, 0.0)
+    lines = [Lines.of(parts, targets) for parts, targets in partitions]
+    shifts, total = [np.zeros(len(one.targets)) for one in lines], np.zeros(len(values))
+    for sweep in range(SWEEPS):
+        off = 0.0
+        for line, shift, (parts, targets) in zip(lines, shifts, partitions, strict=True):
+            fitted = np.maximum(own + spread * total, 0.0)
+            off = max(off, float(np.abs(np.bincount(parts, fitted, len(targets)) - targets).max()))
+            total -= shift[parts]
+            moved = own + spread * total
+            loops.move_shifts(moved[line.order], spread[line.order], line.starts, line.targets, shift, sweep == 0)
+            total += shift[parts]
+        if off <= CLOSE:
+            break
+    return np.maximum(own + spread * total, 0.0)
 
 
 def _turned(table: NDArray[Any]) -> NDArray[Any]:

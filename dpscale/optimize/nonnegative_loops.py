@@ -32,6 +32,19 @@ def fit_lines(values: Floats, variances: Floats, starts: Integers, targets: Inte
 
 
 @njit(cache=True, nogil=True)
+def move_shifts(
+    values: Floats, variances: Floats, starts: Integers, targets: Integers, shifts: Floats, fresh: bool
+) -> None:
+    """Solve for the shift of every line, in place."""
+    for line in range(len(targets)):
+        first, last = starts[line], starts[line + 1]
+        if targets[line] > 0:
+            shifts[line] = _line_shift(
+                values[first:last], variances[first:last], shifts[line], float(targets[line]), fresh
+            )
+
+
+@njit(cache=True, nogil=True)
 def _line_shift(values: Floats, variances: Floats, shift: float, target: float, fresh: bool) -> float:
     """Return s with Σ max(values + variances · s, 0) = target, by Newton's method.
 
