@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from dpscale.base.arrow import buffers_of, pa, pc
-from dpscale.base.numerics import Flags, Integers, Integers32
+from dpscale.base.numerics import Flags, Floats, Integers, Integers32
 
 UNSPECIFIED = "(unspecified)"  # name of the leaf of records that are coded at an inner node
 SEPARATOR = "\x1f"  # between the names of a path in a key
@@ -95,6 +95,10 @@ class LevelTree:
         Whether inner nodes have a leaf for records that are coded at them.
     file : str
         File from which the tree was read.
+    coordinates : ndarray, shape (2, leaves), optional
+        Public latitude and longitude of every leaf in degrees, nan where they are missing. Only the report uses them.
+    axes : tuple of str
+        Columns of the coordinates.
     """
 
     columns: tuple[str, ...]
@@ -104,6 +108,8 @@ class LevelTree:
     by_path: bool = False
     unspecified: bool = False
     file: str = ""
+    coordinates: Floats | None = field(default=None, repr=False)
+    axes: tuple[str, ...] = ()
 
     @property
     def leaf(self) -> int:
@@ -112,14 +118,16 @@ class LevelTree:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the names and the leaves of the file, in hexadecimal."""
+        """SHA-256 of the names and the leaves of the file, and of coordinates if it has them, in hexadecimal."""
         found = hashlib.sha256(b"".join(map(texts_digest, self.names)))
         found.update(np.ascontiguousarray(self.codes[:, self.listed], "<i4").tobytes())
+        if self.coordinates is not None:
+            found.update(np.ascontiguousarray(self.coordinates[:, self.listed], "<f8").tobytes())
         return found.hexdigest()
 
     @cached_property
     def _identity(self) -> tuple[object, ...]:
-        return self.digest, self.columns, self.by_path, self.unspecified, self.file
+        return self.digest, self.columns, self.axes, self.by_path, self.unspecified, self.file
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LevelTree) and self._identity[:-1] == other._identity[:-1]
@@ -129,7 +137,7 @@ class LevelTree:
 
     def __reduce__(self) -> tuple[Any, ...]:
         own = self.columns, self.names, self.codes, self.listed, self.by_path, self.unspecified, self.file
-        return _shared, (self._identity, *own)
+        return _shared, (self._identity, *own, self.coordinates, self.axes)
 
     @cached_property
     def levels(self) -> Integers32:
@@ -262,5 +270,6 @@ class TreeLevel:
         leaf = {"leaf": tree.columns[-1]} if tree.columns[-1] != name else {}
         key = {"key": "path"} if tree.by_path else {}
         unspecified = {"unspecified": True} if tree.unspecified else {}
-        return {"file": tree.file, "levels": list(tree.columns[:-1]), **leaf, **key, **unspecified,
+        coordinates = {"coordinates": list(tree.axes)} if tree.axes else {}
+        return {"file": tree.file, "levels": list(tree.columns[:-1]), **leaf, **key, **unspecified, **coordinates,
                 "cells": [len(starts) for starts in tree.starts], "sha256": tree.digest}  # fmt: skip

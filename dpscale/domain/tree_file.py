@@ -21,14 +21,15 @@ import numpy as np
 from dpscale.base.arrow import arrow_csv, is_text, pa, pc, pq
 from dpscale.base.display import display_path, nearest, safe_repr
 from dpscale.base.errors import DomainError
-from dpscale.base.numerics import Flags, Integers, Integers32, NDArray
+from dpscale.base.numerics import Flags, Floats, Integers, Integers32, NDArray
 from dpscale.domain.tree import SEPARATOR, LevelTree
 from dpscale.storage.files import is_local, place
 
 KEYS = ("leaf", "path")
 TREE_KEYS = {"file", "levels"}  # required
-MORE_TREE_KEYS = {"leaf", "key", "unspecified", "cells", "sha256"}
+MORE_TREE_KEYS = {"leaf", "key", "unspecified", "coordinates", "cells", "sha256"}
 SUFFIXES = (".csv", ".parquet")
+LARGEST_ANGLES = (90.0, 180.0)  # of latitudes and longitudes, in degrees
 
 
 def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> LevelTree:
@@ -66,8 +67,9 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
     unspecified = table.get("unspecified", False)
     if not isinstance(unspecified, bool):
         raise DomainError(f"{field}.unspecified", safe_repr(unspecified), "true or false", "fix it")
+    axes = _coordinate_columns(field, table.get("coordinates", ()), (*levels, leaf))
     path = _path(field, table["file"], folder)
-    tree = _read(field, str(path), (*levels, leaf), key == "path", unspecified, _file_digest(field, path))
+    tree = _read(field, str(path), (*levels, leaf), key == "path", unspecified, axes, _file_digest(field, path))
     digest, cells = table.get("sha256", tree.digest), [len(starts) for starts in tree.starts]
     if not isinstance(digest, str) or digest != tree.digest:
         raise DomainError(f"{field}.file", f"{display_path(path)}, which was changed",
@@ -76,6 +78,15 @@ def read_hierarchy(name: str, table: Mapping[str, Any], folder: Path | None) -> 
     if not isinstance(table.get("cells", cells), list) or table.get("cells", cells) != cells:
         raise DomainError(f"{field}.cells", safe_repr(table["cells"]), f"{cells}, as in the file", "remove it")
     return tree
+
+
+def _coordinate_columns(field: str, axes: object, others: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of latitudes and longitudes, or none."""
+    given = tuple(axes) if isinstance(axes, list | tuple) and all(isinstance(one, str) for one in axes) else ("",)
+    if len(given) not in (0, 2) or "" in given or len({*given, *others}) < len(given) + len(others):
+        raise DomainError(f"{field}.coordinates", safe_repr(axes), "two other columns, of latitudes and longitudes",
+                          'write coordinates = ["lat", "lon"]')  # fmt: skip
+    return given
 
 
 def _path(field: str, file: object, folder: Path | None) -> Path:
@@ -97,20 +108,29 @@ def _file_digest(field: str, path: Path) -> str:
 
 @lru_cache(maxsize=4)
 def _read(
-    field: str, file: str, columns: tuple[str, ...], by_path: bool, unspecified: bool, file_digest: str
+    field: str,
+    file: str,
+    columns: tuple[str, ...],
+    by_path: bool,
+    unspecified: bool,
+    axes: tuple[str, ...],
+    file_digest: str,
 ) -> LevelTree:
     """Return the tree in a file; one that has not changed is not read again."""
     path = place(file, "file")
     try:
-        texts = _texts(field, path, columns)
+        table = _table(field, path, columns, axes)
     except (OSError, pa.ArrowException):
         raise DomainError(f"{field}.file", f"{display_path(path)}, which cannot be read", "CSV in UTF-8, or Parquet",
                           "convert it") from None  # fmt: skip
-    return replace(build_tree(field, columns, texts, by_path, unspecified), file=file)
+    texts = [_text(field, one, table[one].combine_chunks(), path.name.endswith(".csv")) for one in columns]
+    angles = [_angles(field, one, table[one], most) for one, most in zip(axes, LARGEST_ANGLES, strict=False)]
+    coordinates = np.stack(angles) if angles else None
+    return replace(build_tree(field, columns, texts, by_path, unspecified, coordinates), axes=axes, file=file)
 
 
-def _texts(field: str, path: Path, columns: Sequence[str]) -> list[Any]:
-    """Return the columns as texts with nulls for missing names."""
+def _table(field: str, path: Path, columns: Sequence[str], axes: Sequence[str]) -> Any:
+    """Return the columns of names and coordinates; those of a CSV file as texts."""
     content = pa.BufferReader(path.read_bytes())
     csv = path.name.endswith(".csv")
     if csv:
@@ -118,17 +138,32 @@ def _texts(field: str, path: Path, columns: Sequence[str]) -> list[Any]:
         content = pa.BufferReader(path.read_bytes())
     else:
         every = pq.read_schema(content).names
-    if unknown := [one for one in columns if one not in every]:
-        where = "leaf" if unknown[0] == columns[-1] else "levels"
+    if unknown := [one for one in (*columns, *axes) if one not in every]:
+        where = "leaf" if unknown[0] == columns[-1] else "levels" if unknown[0] in columns else "coordinates"
         raise DomainError(f"{field}.{where}", f"no column {unknown[0]!r} in {display_path(path)}", ", ".join(every),
                           nearest(unknown[0], every))  # fmt: skip
     if csv:
-        convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), include_columns=columns,
+        names = [*columns, *axes]
+        convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), include_columns=names,
                                            strings_can_be_null=False)  # fmt: skip
-        table = arrow_csv.read_csv(content, convert_options=convert)
-    else:
-        table = pq.read_table(content, columns=list(columns))
-    return [_text(field, one, table[one].combine_chunks(), csv) for one in columns]
+        return arrow_csv.read_csv(content, convert_options=convert)
+    return pq.read_table(content, columns=[*columns, *axes])
+
+
+def _angles(field: str, name: str, column: Any, most: float) -> Floats:
+    """Return coordinates in degrees, nan where the file has none."""
+    try:
+        if is_text(column.type):
+            trimmed = pc.utf8_trim_whitespace(column)
+            column = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, trimmed.type), trimmed)
+        found = column.cast(pa.float64()).to_numpy()
+    except (pa.ArrowException, TypeError):
+        raise DomainError(f"{field}.coordinates", f"a column {name!r} with values that are not numbers", "degrees",
+                          "fix it") from None  # fmt: skip
+    if (np.abs(found) > most).any():
+        raise DomainError(f"{field}.coordinates", f"a value of {name!r} beyond {most:g} degrees",
+                          "latitudes, then longitudes, in degrees", "convert them or exchange the columns")  # fmt: skip
+    return np.where(np.isnan(found), np.nan, found + 0.0)  # one representation of nan and of 0
 
 
 def _text(field: str, name: str, column: Any, trimmed: bool) -> Any:
@@ -141,7 +176,12 @@ def _text(field: str, name: str, column: Any, trimmed: bool) -> Any:
 
 
 def build_tree(
-    field: str, columns: tuple[str, ...], texts: Sequence[Any], by_path: bool = False, unspecified: bool = False
+    field: str,
+    columns: tuple[str, ...],
+    texts: Sequence[Any],
+    by_path: bool = False,
+    unspecified: bool = False,
+    coordinates: Floats | None = None,
 ) -> LevelTree:
     """Return the tree whose leaves are the rows of some columns.
 
@@ -155,6 +195,7 @@ def build_tree(
         Columns of type large_string; a missing name is null.
     by_path, unspecified : bool
         As in `LevelTree`.
+    coordinates : ndarray, shape (2, rows), optional
 
     Returns
     -------
@@ -173,8 +214,9 @@ def build_tree(
                           "leave it out")  # fmt: skip
     codes = np.stack(numbers)
     _check_names(field, columns, names, codes, by_path)
-    codes = codes[:, _distinct_rows(codes)]
-    tree = LevelTree(columns, names, codes, np.ones(codes.shape[1], np.bool_), by_path)
+    chosen = _distinct_rows(codes)
+    codes, own = codes[:, chosen], None if coordinates is None else coordinates[:, chosen]
+    tree = LevelTree(columns, names, codes, np.ones(codes.shape[1], np.bool_), by_path, coordinates=own)
     if not by_path:
         _check_parents(field, tree)
         _check_cycles(field, tree)
@@ -275,7 +317,10 @@ def _with_unspecified(field: str, tree: LevelTree) -> LevelTree:
         codes = codes[:, _stated(field, tree, codes)]
     every = np.concatenate([tree.codes, codes], axis=1)  # a row of the file precedes an equal one that is added
     chosen = _distinct_rows(every)
-    return replace(tree, codes=every[:, chosen], listed=chosen < tree.codes.shape[1], unspecified=True)
+    listed, own = chosen < tree.codes.shape[1], tree.coordinates
+    if own is not None:
+        own = np.concatenate([own, np.full((2, codes.shape[1]), np.nan)], axis=1)[:, chosen]
+    return replace(tree, codes=every[:, chosen], listed=listed, unspecified=True, coordinates=own)
 
 
 def _node_rows(tree: LevelTree, level: int) -> Integers32:
@@ -320,6 +365,8 @@ def tree_bytes(tree: LevelTree) -> bytes:
     """Return a Parquet file with the leaves of the tree's file, from which the same tree is read."""
     columns = [names.take(pa.array(np.where(codes < 0, 0, codes), mask=codes < 0))
                for names, codes in zip(tree.names, tree.codes[:, tree.listed], strict=True)]  # fmt: skip
+    if tree.coordinates is not None:
+        columns += [pa.array(own, from_pandas=True) for own in tree.coordinates[:, tree.listed]]
     buffer = io.BytesIO()
-    pq.write_table(pa.table(columns, names=list(tree.columns)), buffer, compression="zstd")
+    pq.write_table(pa.table(columns, names=[*tree.columns, *tree.axes]), buffer, compression="zstd")
     return buffer.getvalue()

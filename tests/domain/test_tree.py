@@ -316,6 +316,52 @@ def test_digest_covers_the_tree(tmp_path):
     assert read(write(tmp_path, changed)).digest != first
 
 
+COORDINATES = [(48.2, 16.4), (48.2, 16.4), (47.3, None), (-0.0, 17.1), (None, 103.9), (42.7, 21.2)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_coordinates_follow_the_leaves(tmp_path, kind):
+    rows = [(*row, *own) for row, own in zip(PLACES, COORDINATES, strict=True)]
+    path = write(tmp_path, rows, ("country", "region", "place", "lat", "lon"), kind)
+    plain, domain = (read(path, unspecified=True, **own) for own in ({}, {"coordinates": ["lat", "lon"]}))
+    tree = domain["place"].level.tree
+    by_leaf = dict(zip(domain["place"].labels, tree.coordinates.T.tolist(), strict=True))
+    for (_, _, place), own in zip(PLACES, COORDINATES, strict=True):
+        assert np.array_equal(by_leaf[place], np.array(own, float), equal_nan=True)
+    assert np.isnan(by_leaf["AT/(unspecified)"]).all()
+    assert plain["place"].level.tree.digest != tree.digest
+    assert plain["place"].level.tree.coordinates is None
+    for name, content in domain.to_files("domain.toml").items():
+        (tmp_path / name).write_bytes(content)
+    again = Domain.read(tmp_path / "domain.toml")
+    assert again == domain
+    assert again.digest == domain.digest
+    assert np.array_equal(again["place"].level.tree.coordinates, tree.coordinates, equal_nan=True)
+    copied = pickle.loads(pickle.dumps(domain))["place"].level.tree
+    assert np.array_equal(copied.coordinates, tree.coordinates, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "value", "match"),
+    [
+        (["lat"], 1, "two other columns"),
+        (["lat", "place"], 1, "two other columns"),
+        ([["lat"], "lon"], 1, "two other columns"),
+        ("lat", 1, "two other columns"),
+        (["lat", "lno"], 1, "no column 'lno'.*'lon'"),
+        (["lat", "lon"], "west", "not numbers"),
+        (["lon", "lat"], 120, "beyond 90 degrees"),
+        (["lat", "lon"], float("inf"), "beyond 180 degrees"),
+    ],
+)
+def test_wrong_coordinates_are_refused(tmp_path, columns, value, match):
+    rows = [(*row, 10, value) for row in PLACES]
+    path = write(tmp_path, rows, ("country", "region", "place", "lat", "lon"))
+    with pytest.raises(DomainError, match=match) as found:
+        read(path, coordinates=columns)
+    assert str(found.value).startswith("attributes.place.coordinates")
+
+
 @needs_real_data
 def test_shared_places(tmp_path):
     file = DATA / "more" / "geo_cities1000.parquet"
