@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINES, MOST_POINTS = 8, 1000
+LARGEST_CIRCLE, CIRCLES, MOST_LETTERS = 260, 16, 18  # area in square points, sizes, and letters of a name on a map
 PLACES = 2  # decimals of a logarithm, finer than a point is
 COLOURS = ("#2f5d8a", "#c8553d", "#3d8a5f", "#8a6d2f", "#6d4b8a")
 
@@ -109,6 +110,35 @@ def number_bars(name: str, unit: str, labels: Sequence[str], values: Floats, low
     _ticks(axes.xaxis, labels)
     axes.set(xlabel=name, ylabel=unit)
     return svg(figure)
+
+
+def place_map(points: Floats, sizes: Floats, names: Sequence[str], places: Floats) -> str:
+    """Plot places as circles with areas in proportion to their sizes, and names at other places.
+
+    Parameters
+    ----------
+    points : ndarray, shape (2, n)
+        Latitudes and longitudes in degrees.
+    sizes : ndarray, shape (n,)
+        Above 0.
+    names : sequence of str
+    places : ndarray, shape (2, names)
+        Latitudes and longitudes of the names.
+    """
+    figure, axes = new_figure(4.2)
+    areas = LARGEST_CIRCLE * np.maximum(np.round(CIRCLES * np.sqrt(sizes / sizes.max())), 1) ** 2 / CIRCLES**2
+    for area in np.unique(areas)[::-1]:  # circles of one size share a path
+        axes.scatter(*points[::-1, areas == area], s=area, alpha=0.5, color=COLOURS[0], linewidths=0)
+    for name, latitude, longitude in zip(names, *places, strict=True):
+        axes.text(longitude, latitude, _plain(name[:MOST_LETTERS]), fontsize=8, ha="center", va="center")
+    shrunk = max(np.cos(np.deg2rad(float(points[0].mean()))), 0.1)  # length of a degree of longitude
+    axes.set(xlabel="longitude", ylabel="latitude", aspect=1 / shrunk, adjustable="datalim")
+    return svg(figure)
+
+
+def _plain(text: str) -> str:
+    """Return a text in which matplotlib finds no formula."""
+    return text.replace("$", r"\$")
 
 
 def new_figure(height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:

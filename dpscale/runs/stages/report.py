@@ -26,6 +26,7 @@ from dpscale.answers.report import (
     weight_plot,
 )
 from dpscale.answers.report.figures import number_bars
+from dpscale.answers.report.hierarchies import hierarchy_results
 from dpscale.answers.report.numbers import has_numbers, number_results
 from dpscale.answers.report.page import public_name, redacted
 from dpscale.answers.report.public_totals import total_results
@@ -156,6 +157,7 @@ SHOWN = 25  # number of worst and of best sets in the report
 TABLE = (
     Section("summary", "Summary", listed=False),
     Section("says", "Key results"),
+    Section("hierarchies", "Hierarchies"),
     Section("numbers", "Sums and means"),
     Section("units", "Distinct units"),
     Section("found", "Discovered cells"),
@@ -215,6 +217,7 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "found": lambda: _found(run),
         "units": lambda: _units(run),
         "numbers": lambda: number_results(Answered(estimates_of(run), str(run.manifest["release"])), NUMBERS),
+        "hierarchies": lambda: _hierarchies(run, index()),
         "sure": sure,
         "errors": lambda: overall_errors([line for line in sure() if line["family"] in counts] or sure()),
         "workload": lambda: _words(sure()),
@@ -241,6 +244,15 @@ def values(run: TableRun, workers: int = 1) -> dict[str, Callable[[], Any]]:
         "trace": lambda: _by_round(trace()),
         "trace_plot": lambda: trace_plot(trace()),
     }
+
+
+def _hierarchies(run: TableRun, index: pa.Table) -> list[dict[str, Any]]:
+    """Return the figures of hierarchies; sets of sums and means are not counts of nodes."""
+    if not run.domain.hierarchies:
+        return []
+    rows = index.select(["attributes", "queries", "rms_error"]).to_pylist()
+    counts = [row for row in rows if run.domain.number_names.isdisjoint(row["attributes"])]
+    return hierarchy_results(Answered(estimates_of(run), str(run.manifest["release"])), counts)
 
 
 def _found(run: TableRun) -> list[dict[str, Any]]:

@@ -1,0 +1,229 @@
+"""Hierarchies in the report: errors by level, a table of nodes that opens level by level, and a map of the places.
+
+All figures are released ones: standard errors follow from the plan, and nodes are ordered and chosen by their
+estimates. A tree may have a million leaves, so the table starts with the nodes of the top level and opens the largest
+nodes first, until it has `MOST_NODES` rows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dpscale.answers.report.figures import place_map
+from dpscale.answers.tables import LEVEL, MISSING, Answered
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import Floats, Integers
+from dpscale.domain import Domain, Hierarchy
+from dpscale.reconstruction.joint_intervals import half_width
+
+MOST_NODES, MOST_TOP, MOST_CHILDREN = 2000, 400, 50
+MOST_CIRCLES, MOST_NAMES = 400, 8
+
+
+@dataclass
+class ReportNode:
+    """Row of the table of nodes.
+
+    Attributes
+    ----------
+    label : str
+    estimate : float
+    half : float or None
+        Half width of the interval; None without a standard error.
+    below : list of ReportNode
+        Largest nodes below, the largest first.
+    hidden : int
+        Number of other nodes below, if it was opened.
+    rest : float
+        Their estimated number of records.
+    """
+
+    label: str
+    estimate: float
+    half: float | None
+    below: list[ReportNode] = field(default_factory=list)
+    hidden: int = 0
+    rest: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class AnsweredLevel:
+    """Level of a hierarchy with estimates of its nodes.
+
+    Attributes
+    ----------
+    name : str
+    labels : sequence
+        Labels of the nodes.
+    values, errors : ndarray, shape (nodes,)
+        Estimates and standard errors, nan if they are not known.
+    width : float
+        Half width of an interval in standard errors.
+    children : sequence of ndarray
+        For each node, its children in the next answered level, the largest estimate first; empty at the last level.
+    """
+
+    name: str
+    labels: Sequence[Any]
+    values: Floats
+    errors: Floats
+    width: float
+    children: Sequence[Integers] = ()
+
+    def row(self, cell: int) -> ReportNode:
+        """Return the row of a node, without nodes below it."""
+        label, half = self.labels[cell], self.width * float(self.errors[cell])
+        return ReportNode(MISSING if label is None else str(label), float(self.values[cell]),
+                          half if math.isfinite(half) else None)  # fmt: skip
+
+    def is_distinguishable(self, cells: Integers) -> Any:
+        """Return whether estimates are larger than their half widths, or than 0 without a standard error."""
+        return self.values[cells] > self.width * np.nan_to_num(self.errors[cells])
+
+
+def hierarchy_results(answered: Answered, index: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the figures of every hierarchy with a level in the workload.
+
+    Parameters
+    ----------
+    answered : Answered
+    index : sequence of mapping
+        Attributes, number of queries and root mean square standard error of every set of counts.
+
+    Returns
+    -------
+    list of dict
+        `leaf`; `levels`: rows of errors by level; `nodes`: rows of the top level; `shown`, `total`: numbers of nodes in
+        the table and at all answered levels; `most`: rows below a node; `names`: answered levels; `map`: SVG, or "".
+    """
+    domain, found = answered.estimates.workload.domain, list[dict[str, Any]]()
+    for own in domain.hierarchies:
+        if not any(set(own.names).intersection(row["attributes"]) for row in index):
+            continue
+        levels = answered_levels(answered, own)
+        nodes, shown = _open_nodes(levels) if levels else ([], 0)
+        found.append(
+            {
+                "leaf": own.leaf,
+                "levels": _level_rows(own, levels, index),
+                "nodes": nodes,
+                "shown": shown,
+                "total": sum(len(one.values) for one in levels),
+                "most": MOST_CHILDREN,
+                "names": [one.name for one in levels],
+                "map": _map(domain, own, levels) if levels else "",
+            }
+        )
+    return found
+
+
+def answered_levels(answered: Answered, own: Hierarchy) -> list[AnsweredLevel]:
+    """Return the levels of a hierarchy whose numbers of records are estimated, the top first."""
+    domain, width = answered.estimates.workload.domain, half_width(LEVEL, answered.estimates.noise)
+    found = list[AnsweredLevel]()
+    for name in reversed(own.names):
+        try:
+            values, errors = answered.cells((name,))
+        except PlanError:  # the workload does not determine the level
+            continue
+        parents = _parents(own, name, found[0].name) if found else np.zeros(0, np.int64)
+        children = _children(parents, found[0].values, len(values)) if found else ()
+        found.insert(0, AnsweredLevel(name, domain[name].labels, values, errors, width, children))
+    return found
+
+
+def _parents(own: Hierarchy, upper: str, lower: str) -> Integers:
+    """Return the node of a level for every node of a lower one."""
+    cells = np.arange(len(own.parents[own.position(lower) - 1]))
+    for parents in reversed(own.parents[own.position(upper) : own.position(lower)]):
+        cells = parents[cells]
+    return cells
+
+
+def _children(parents: Integers, values: Floats, size: int) -> list[Integers]:
+    order = np.lexsort((-values, parents))
+    return np.split(order, np.cumsum(np.bincount(parents, minlength=size))[:-1])
+
+
+def _level_rows(
+    own: Hierarchy, levels: Sequence[AnsweredLevel], index: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return a row for every level with tables or estimates; None for what is not known."""
+    rows, answered = [], {one.name: one for one in levels}
+    for place, (name, nodes) in enumerate(zip(own.names, own.sizes, strict=True)):
+        deeper = set(own.names[place + 1 :])
+        sets = [row for row in index if name in row["attributes"] and not deeper.intersection(row["attributes"])]
+        if not sets and name not in answered:
+            continue
+        queries = sum(row["queries"] for row in sets)
+        squares = math.fsum(row["queries"] * (row["rms_error"] or 0.0) ** 2 for row in sets)
+        known = queries > 0 and all(row["rms_error"] for row in sets)
+        one = answered.get(name)
+        mean = None if one is None else float(one.values.sum()) / nodes
+        relative = math.nan if one is None or not mean or mean < 0 else float(np.sqrt((one.errors**2).mean())) / mean
+        rows.append({"name": name, "nodes": nodes, "tables": len(sets), "mean": mean,
+                     "relative": relative if math.isfinite(relative) else None,
+                     "error": math.sqrt(squares / queries) if known else None})  # fmt: skip
+    return rows
+
+
+def _open_nodes(levels: Sequence[AnsweredLevel]) -> tuple[list[ReportNode], int]:
+    """Return the rows of the top level with the rows below them, and the number of all rows.
+
+    The node with the largest estimate among those that are not open is opened next. A node whose estimate is not
+    distinguishable from 0 stays closed, since what is below it is noise.
+    """
+    top = ReportNode("", 0.0, None)
+    order = np.argsort(-levels[0].values, kind="stable")
+    left = MOST_NODES - _open(top, levels[0], order, MOST_TOP)
+    waiting = [(-node.estimate, 0, int(cell), node) for cell, node in zip(order, top.below, strict=False)]
+    heapq.heapify(waiting)
+    while waiting and left > 0:
+        _, depth, cell, node = heapq.heappop(waiting)
+        if depth + 1 == len(levels) or not levels[depth].is_distinguishable(np.array([cell]))[0]:
+            continue
+        below = levels[depth].children[cell]
+        left -= _open(node, levels[depth + 1], below, min(left, MOST_CHILDREN))
+        for child, own in zip(below.tolist(), node.below, strict=False):
+            heapq.heappush(waiting, (-own.estimate, depth + 1, child, own))
+    rows = top.below + ([ReportNode("", top.rest, None, hidden=top.hidden)] if top.hidden else [])
+    return rows, MOST_NODES - left
+
+
+def _open(node: ReportNode, level: AnsweredLevel, cells: Integers, most: int) -> int:
+    """Add the rows of the first nodes below a node, and return their number."""
+    node.below = [level.row(cell) for cell in cells[:most].tolist()]
+    node.hidden, node.rest = max(len(cells) - most, 0), float(level.values[cells[most:]].sum())
+    return len(node.below)
+
+
+def _map(domain: Domain, own: Hierarchy, levels: Sequence[AnsweredLevel]) -> str:
+    """Return a map of the largest nodes of the last level, with the names of the largest ones of the first level."""
+    leaf = domain[own.leaf]
+    if leaf.level is None or (coordinates := leaf.level.tree.coordinates) is None:
+        return ""
+    last, first = levels[-1], levels[0]
+    points = _mean_coordinates(coordinates, own, last.name)
+    cells = np.flatnonzero(np.isfinite(points).all(axis=0) & last.is_distinguishable(np.arange(len(last.values))))
+    cells = cells[np.argsort(-last.values[cells], kind="stable")][:MOST_CIRCLES]
+    if not len(cells):
+        return ""
+    above = _mean_coordinates(coordinates, own, first.name)
+    named = [cell for cell in np.argsort(-first.values, kind="stable").tolist() if np.isfinite(above[:, cell]).all()]
+    named = named[:MOST_NAMES]
+    return place_map(points[:, cells], last.values[cells], [first.row(cell).label for cell in named], above[:, named])
+
+
+def _mean_coordinates(coordinates: Floats, own: Hierarchy, name: str) -> Floats:
+    """Return the mean latitude and longitude of the leaves of each node that have both; nan without any."""
+    nodes = own.ancestors(name)[: coordinates.shape[1]]  # the cells of outside values and nulls follow
+    known, size = np.isfinite(coordinates).all(axis=0), own.sizes[own.position(name)]
+    counts = np.bincount(nodes[known], minlength=size)
+    sums = np.stack([np.bincount(nodes[known], one[known], size) for one in coordinates])
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)

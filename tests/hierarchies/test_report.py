@@ -1,0 +1,144 @@
+"""Report section of a hierarchy: released numbers only, a limited table of nodes, escaped labels, and a map."""
+
+import html
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import tomli_w
+
+import dpscale as dp
+from dpscale.answers.report import hierarchies
+from dpscale.answers.report.hierarchies import ReportNode, answered_levels
+from dpscale.base.display import whole
+
+PLACES, DISTRICTS, ROWS = 120, 12, 6000
+TAGGED, FORMULA = "<b>P0</b>", "$x_1$"
+ROW = re.compile(r"<b>(.*?)</b><span>(.*?)</span>")
+WORKLOAD = [["country"], ["district"], ["place"], ["country", "sex"]]
+
+
+def write_places(folder):
+    """Write the tree with coordinates, records and the domain."""
+    place = np.arange(PLACES)
+    names = [TAGGED, *(f"P{i}" for i in place[1:])]
+    number = place % DISTRICTS
+    frame = {"country": np.where(number % 3, FORMULA, "C0"), "district": [f"D{i}" for i in number], "place": names,
+             "lat": 40 + number + place / 1000, "lon": 5.0 + place / 100}  # fmt: skip
+    pd.DataFrame(frame).to_parquet(folder / "places.parquet")
+    rng = np.random.default_rng(0)
+    weights = 1 / (1 + place)
+    chosen = rng.choice(PLACES, ROWS, p=weights / weights.sum())
+    records = {"place": np.array(names, object)[chosen], "sex": rng.choice(["f", "m"], ROWS)}
+    pd.DataFrame(records).to_parquet(folder / "people.parquet")
+    tree = {"kind": "hierarchy", "file": "places.parquet", "levels": ["country", "district"]}
+    attributes = {"place": tree | {"coordinates": ["lat", "lon"]}, "sex": {"kind": "categories", "values": ["f", "m"]}}
+    (folder / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
+
+
+def run_job(folder, name, workload=WORKLOAD, **changes):
+    job = {"data": {"path": str(folder / "people.parquet"), "domain": str(folder / "domain.toml")},
+           "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": name, "ledger": str(folder / "ledger.sqlite")},
+           "workload": [{"family": "marginal", "attributes": workload}],
+           "engine": {"scheduler": "synchronous"}, **changes}  # fmt: skip
+    return dp.run(job, folder / name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("places")
+    write_places(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def release(folder):
+    return run_job(folder, "run")
+
+
+def section_of(release):
+    page = (release.path / "report.html").read_text()
+    start = page.index('<h2 id="hierarchies">')
+    return page[start : page.index("<h2", start + 4)]
+
+
+def test_rows_are_released_estimates(release):
+    width, expected = 1.959964, set()
+    for level in ("country", "district", "place"):
+        table = release.table([level])
+        pairs = zip(table[level].astype(str), table["estimate"], table["std_error"], strict=True)
+        expected |= {(label, f"{whole(value)} ± {whole(width * error)}") for label, value, error in pairs}
+    rows = [(html.unescape(label), text) for label, text in ROW.findall(section_of(release))]
+    assert set(rows) == expected
+    assert len(rows) == len(expected) == PLACES + DISTRICTS + 2
+
+
+def test_errors_by_level_are_those_of_the_answers(release):
+    section = section_of(release)
+    for level, nodes, tables in (("country", 2, 2), ("district", DISTRICTS, 1), ("place", PLACES, 1)):
+        cells = re.search(rf"<tr><td>{level}</td>(.*?)</tr>", section)[1]
+        found = re.findall(r'<td class="n">(.*?)</td>', cells)
+        errors = [release.table(names)["std_error"] for names in WORKLOAD if names[0] == level]
+        rms = float(np.sqrt((pd.concat(errors) ** 2).mean()))
+        mean = float(release.table([level])["estimate"].mean())
+        assert found[:2] == [str(nodes), str(tables)]
+        assert float(found[2]) == pytest.approx(rms, rel=1e-3)
+        assert float(found[3].replace(",", "")) == pytest.approx(mean, rel=1e-3)
+
+
+def test_labels_are_escaped(release):
+    section = section_of(release)
+    assert TAGGED not in section
+    assert html.escape(TAGGED) in section
+    assert "<svg" in section  # a label that looks like a formula is drawn as it is
+    assert FORMULA in section.partition("<svg")[2]
+
+
+def count_rows(nodes):
+    return sum(1 + count_rows(node.below) for node in nodes if node.label)
+
+
+def test_table_is_limited_and_states_the_rest(release, monkeypatch):
+    monkeypatch.setattr(hierarchies, "MOST_NODES", 20)
+    monkeypatch.setattr(hierarchies, "MOST_CHILDREN", 4)
+    answered = release.answered
+    (found,) = hierarchies.hierarchy_results(answered, [{"attributes": ["place"], "queries": 1, "rms_error": None}])
+    assert found["shown"] == count_rows(found["nodes"]) <= 20 < found["total"]
+    first = found["nodes"][0]
+    assert first.estimate == release.table(["country"])["estimate"].max()
+    assert [node.estimate for node in first.below] == sorted((node.estimate for node in first.below), reverse=True)
+    assert (len(first.below), first.hidden) == (4, 4)
+    assert first.rest + sum(node.estimate for node in first.below) == pytest.approx(first.estimate)
+
+
+def test_nodes_below_noise_stay_closed(release):
+    levels = answered_levels(release.answered, release.domain.hierarchies[0])
+    nodes, _ = hierarchies._open_nodes(levels)
+    every = list(nodes)
+    for node in every:
+        every.extend(node.below)
+        assert not node.below or node.estimate > node.half
+    assert any(isinstance(node, ReportNode) and not node.below for node in every)
+
+
+def test_model_estimates_have_no_intervals(folder):
+    release = run_job(folder, "model", reconstruct={"method": "maxent"})
+    rows = ROW.findall(section_of(release))
+    assert len(rows) > 2
+    assert not any("±" in text for _, text in rows)
+
+
+def test_without_a_level_in_the_workload_there_is_no_section(folder):
+    release = run_job(folder, "other", [["sex"]])
+    assert 'id="hierarchies"' not in (release.path / "report.html").read_text()
+
+
+def test_coordinates_are_means_of_leaves(release):
+    own, tree = release.domain.hierarchies[0], release.domain["place"].level.tree
+    found = hierarchies._mean_coordinates(tree.coordinates, own, "district")
+    labels = list(release.domain["district"].labels)
+    for number in range(DISTRICTS):
+        leaves = np.arange(number, PLACES, DISTRICTS)
+        expected = [np.mean(40 + number + leaves / 1000), np.mean(5 + leaves / 100)]
+        assert found[:, labels.index(f"D{number}")] == pytest.approx(expected)
