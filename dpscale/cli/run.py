@@ -231,7 +231,7 @@ def _plan_summary(
         known,
         lambda: {
             "needs": _needs(read, measurement_plan, engine),
-            "families": expected_errors(measurement_plan, budget),
+            **expected_errors(measurement_plan, budget),
         },
     )
     families = followed["families"]
@@ -248,6 +248,7 @@ def _plan_summary(
         **followed["needs"],
         "notes": list(measurement_plan.notes),
         "families": families,
+        "levels": followed["levels"],
         "curve": [] if error is None else error_curve(read, error),
         "needed": None
         if error is None or wanted is None
@@ -275,7 +276,7 @@ def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
     }
 
 
-LATER = ("families", "curve", "needed", "compared", "advice")
+LATER = ("families", "levels", "curve", "needed", "compared", "advice")
 FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
 
 
@@ -289,6 +290,8 @@ def _text(summary: dict[str, Any]) -> str:
             "expected error of an answer (root mean square, in records if no unit is named), and the worst set",
         ]
         lines += [_family(one) for one in summary["families"]]
+        title = "error by level of a hierarchy, over the cells of all tables at the level"
+        lines += ["", title, *map(_level, summary["levels"])] if summary["levels"] else []
         at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
         lines += ["", f"error by epsilon  {at}"]
     if summary["needed"]:
@@ -316,6 +319,13 @@ def _family(one: dict[str, Any]) -> str:
     attributes, unit = ", ".join(worst["attributes"]) or "the total", one["unit"]
     return f"{one['error']:>10.4g}  {one['family']:<14} {sets:<28} {worst['error']:.4g}: {attributes}" + (
         "" if unit == "records" else f"  (in units of {unit})"
+    )
+
+
+def _level(one: dict[str, Any]) -> str:
+    name = f"{one['hierarchy']}: {one['level'] or 'without a level'}"
+    return (
+        f"{one['error']:>10.4g}  {name:<28} {one['nodes']:,} nodes, {one['queries']:,} cells of {one['sets']:,} tables"
     )
 
 

@@ -1,14 +1,17 @@
-"""Report section of a hierarchy: released numbers only, a limited table of nodes, escaped labels, and a map."""
+"""Report section and expected errors of a hierarchy: released numbers, a limited table, escaped labels, and a map."""
 
 import html
+import json
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.answers.report import hierarchies
 from dpscale.answers.report.hierarchies import ReportNode, answered_levels
 from dpscale.base.display import whole
@@ -37,12 +40,15 @@ def write_places(folder):
     (folder / "domain.toml").write_text(tomli_w.dumps({"attributes": attributes}))
 
 
+def job_of(folder, name, workload=WORKLOAD, **changes):
+    return {"data": {"path": str(folder / "people.parquet"), "domain": str(folder / "domain.toml")},
+            "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": name, "ledger": str(folder / "ledger.sqlite")},
+            "workload": [{"family": "marginal", "attributes": workload}],
+            "engine": {"scheduler": "synchronous"}, **changes}  # fmt: skip
+
+
 def run_job(folder, name, workload=WORKLOAD, **changes):
-    job = {"data": {"path": str(folder / "people.parquet"), "domain": str(folder / "domain.toml")},
-           "privacy": {"epsilon": 1.0, "delta": 1e-9, "dataset": name, "ledger": str(folder / "ledger.sqlite")},
-           "workload": [{"family": "marginal", "attributes": workload}],
-           "engine": {"scheduler": "synchronous"}, **changes}  # fmt: skip
-    return dp.run(job, folder / name)
+    return dp.run(job_of(folder, name, workload, **changes), folder / name)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +91,19 @@ def test_errors_by_level_are_those_of_the_answers(release):
         assert found[:2] == [str(nodes), str(tables)]
         assert float(found[2]) == pytest.approx(rms, rel=1e-3)
         assert float(found[3].replace(",", "")) == pytest.approx(mean, rel=1e-3)
+
+
+def test_plan_command_states_the_errors_of_the_answers(folder, release):
+    (folder / "job.toml").write_text(tomli_w.dumps(job_of(folder, "run")))
+    text, found = (CliRunner().invoke(main, ["plan", str(folder / "job.toml"), "--quiet", *more]).stdout
+                   for more in ([], ["--json"]))  # fmt: skip
+    rows = json.loads(found)["levels"]
+    assert [(row["level"], row["nodes"], row["sets"]) for row in rows] == [
+        ("country", 2, 2), ("district", DISTRICTS, 1), ("place", PLACES, 1)]  # fmt: skip
+    for row in rows:
+        errors = [release.table(names)["std_error"] for names in WORKLOAD if names[0] == row["level"]]
+        assert row["error"] == pytest.approx(float(np.sqrt((pd.concat(errors) ** 2).mean())))
+        assert re.search(rf"{row['error']:.4g}  place: {row['level']} +{row['nodes']} nodes", text)
 
 
 def test_labels_are_escaped(release):

@@ -13,6 +13,7 @@ from typing import Any
 
 from dpscale.base.errors import DpscaleError, JobError
 from dpscale.base.numerics import AttributeSet
+from dpscale.domain import Hierarchy
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.mechanisms import COMPOSITE, mechanism, mechanism_names, plan_problem
@@ -90,28 +91,60 @@ SHOWN, MOST = 5, 2000
 LARGE_SHARE = 0.5
 
 
-def expected_errors(measurement_plan: MeasurementPlan, budget: Budget) -> list[dict[str, Any]]:
-    """Return, for each family and degree, sets, queries, the root mean square error, and the best and worst sets."""
+def expected_errors(measurement_plan: MeasurementPlan, budget: Budget) -> dict[str, list[dict[str, Any]]]:
+    """Return expected errors by family and degree, and by level of each hierarchy.
+
+    Both lists are empty for an adaptive mechanism.
+
+    Returns
+    -------
+    dict
+        `families`: for each family and degree, sets, queries, the root mean square error, and the best and worst sets.
+        `levels`: for each level of a hierarchy in the workload, nodes, sets, queries, and the root mean square error of
+        counts; the level of sets without one is None.
+    """
     found = measurement_plan.expected_errors(budget, MOST)
-    return [_family(name, [one for one in found if one["name"] == name]) for name in {one["name"]: 0 for one in found}]
+    names = {one["name"]: 0 for one in found}
+    families = [_family(name, [one for one in found if one["name"] == name]) for name in names]
+    counts = [one for one in found if one["unit"] == RECORDS]
+    levels = [row for own in measurement_plan.domain.hierarchies for row in _levels(own, counts)]
+    return {"families": families, "levels": levels}
+
+
+def _levels(own: Hierarchy, sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for every level of a hierarchy that a set has, the top first; empty without any."""
+    by_level: dict[str | None, list[Mapping[str, Any]]] = {None: []} | {name: [] for name in own.names}
+    for one in sets:
+        by_level[next((name for name in reversed(own.names) if name in one["attributes"]), None)].append(one)
+    if not any(by_level[name] for name in own.names):
+        return []
+    nodes = dict(zip((None, *own.names), (1, *own.sizes), strict=True))
+    return [{"hierarchy": own.leaf, "level": name, "nodes": nodes[name], "sets": len(found),
+             "queries": sum(one["queries"] for one in found), "error": _rms(found)}
+            for name, found in by_level.items() if found]  # fmt: skip
+
+
+def _rms(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return the root mean square error of the queries of some sets or families."""
+    return math.sqrt(
+        math.fsum(one["queries"] * one["error"] ** 2 for one in rows) / sum(one["queries"] for one in rows)
+    )
 
 
 def _family(name: str, sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ordered = sorted(sets, key=lambda one: one["error"])
     queries = sum(one["queries"] for one in sets)
-    squared = math.fsum(one["queries"] * one["error"] ** 2 for one in sets)
     errors = [
         {"attributes": list(one["attributes"]), "queries": one["queries"], "error": one["error"]} for one in ordered
     ]
-    return {"family": name, "sets": len(sets), "queries": queries, "error": math.sqrt(squared / queries),
+    return {"family": name, "sets": len(sets), "queries": queries, "error": _rms(sets),
             "unit": sets[0].get("unit", RECORDS),
             "best": errors[:SHOWN], "worst": errors[::-1][:SHOWN]}  # fmt: skip
 
 
 def rms_error(families: Sequence[Mapping[str, Any]]) -> float:
     """Return the root mean square error over the families of the main unit."""
-    own = [one for one in families if one["unit"] == main_unit(families)]
-    return math.sqrt(math.fsum(one["queries"] * one["error"] ** 2 for one in own) / sum(one["queries"] for one in own))
+    return _rms([one for one in families if one["unit"] == main_unit(families)])
 
 
 def main_unit(families: Sequence[Mapping[str, Any]]) -> str:
