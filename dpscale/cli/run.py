@@ -323,10 +323,9 @@ def _family(one: dict[str, Any]) -> str:
 
 
 def _level(one: dict[str, Any]) -> str:
-    name = f"{one['hierarchy']}: {one['level'] or 'without a level'}"
-    return (
-        f"{one['error']:>10.4g}  {name:<28} {one['nodes']:,} nodes, {one['queries']:,} cells of {one['sets']:,} tables"
-    )
+    name, tables = f"{one['hierarchy']}: {one['level'] or 'without a level'}", one["sets"]
+    cells = f"{one['queries']:,} cells of {tables:,} table{'s' * (tables > 1)}"
+    return f"{one['error']:>10.4g}  {name:<28} {one['nodes']:>9,} nodes, {cells}"
 
 
 def _mechanism(one: dict[str, Any]) -> str:

@@ -100,7 +100,8 @@ def hierarchy_results(answered: Answered, index: Sequence[Mapping[str, Any]]) ->
     -------
     list of dict
         `leaf`; `levels`: rows of errors by level; `nodes`: rows of the top level; `shown`, `total`: numbers of nodes in
-        the table and at all answered levels; `most`: rows below a node; `names`: answered levels; `map`: SVG, or "".
+        the table and at all answered levels; `most`: rows below a node; `has_errors`; `names`: answered levels; `map`:
+        SVG, or "".
     """
     domain, found = answered.estimates.workload.domain, list[dict[str, Any]]()
     for own in domain.hierarchies:
@@ -116,6 +117,7 @@ def hierarchy_results(answered: Answered, index: Sequence[Mapping[str, Any]]) ->
                 "shown": shown,
                 "total": sum(len(one.values) for one in levels),
                 "most": MOST_CHILDREN,
+                "has_errors": any(node.half is not None for node in nodes),
                 "names": [one.name for one in levels],
                 "map": _map(domain, own, levels) if levels else "",
             }
@@ -163,7 +165,7 @@ def _level_rows(
             continue
         queries = sum(row["queries"] for row in sets)
         squares = math.fsum(row["queries"] * (row["rms_error"] or 0.0) ** 2 for row in sets)
-        known = queries > 0 and all(row["rms_error"] for row in sets)
+        known = queries > 0 and all(row["rms_error"] is not None for row in sets)
         one = answered.get(name)
         mean = None if one is None else float(one.values.sum()) / nodes
         relative = math.nan if one is None or not mean or mean < 0 else float(np.sqrt((one.errors**2).mean())) / mean
