@@ -267,8 +267,9 @@ def print_publish() -> None:
     names = [(), *((level,) for level in own.names)]
     sets = [domain.ordered((*level, *others)) for level in names]
     plan = dp.plan(dp.Workload(domain).add("marginal", attributes=[list(one) for one in sets]))
+    empty = 100 * float((true[-1] == 0).mean())
     print(f"publish: L1 error / persons of tables of 36 cells by level, nodes {tree_of(own).sizes}, "
-          f"{int(persons.sum()):,} persons, {100 * float((true[-1] == 0).mean()):.0f} % of the cells of blocks are 0")  # fmt: skip
+          f"{int(persons.sum()):,} persons, {empty:.0f} % of the cells of blocks are 0")  # fmt: skip
     for mu in (0.2, 1.0):
         estimates = noisy_estimates(plan, own, true, mu, rng)
         start = time.perf_counter()

@@ -169,7 +169,7 @@ def _level_rows(
         one = answered.get(name)
         mean = None if one is None else float(one.values.sum()) / nodes
         relative = math.nan if one is None or not mean or mean < 0 else float(np.sqrt((one.errors**2).mean())) / mean
-        rows.append({"name": name, "nodes": nodes, "tables": len(sets), "mean": mean,
+        rows.append({"name": name, "nodes": nodes, "tables": len(sets), "per_node": mean,
                      "relative": relative if math.isfinite(relative) else None,
                      "error": math.sqrt(squares / queries) if known else None})  # fmt: skip
     return rows

@@ -1,4 +1,8 @@
-"""Public totals in the report: their origin, and whether the measurements contradict them."""
+"""Public totals in the report: their origin, and whether the measurements contradict them.
+
+The measurements below known nodes of a hierarchy estimate these nodes as well. The squared differences from the totals,
+each divided by its variance, add up to a chi-square variable if the totals are right.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ SURPRISING = 1e-3  # probability below which a misfit is reported
 
 def total_results(estimates: Estimates) -> list[dict[str, Any]]:
     """Return the public totals of a release.
+
+    A total changes if filters, contribution bounds or clipping change the records that are counted, or if it is from
+    another time or source.
 
     Parameters
     ----------
@@ -40,6 +47,12 @@ def misfit_of(estimates: Estimates, total: PublicTotal) -> dict[str, float] | No
     ----------
     estimates : Estimates
     total : PublicTotal
+
+    Returns
+    -------
+    dict or None
+        statistic, degrees of freedom, and p: the probability of a larger statistic for a total that is right. None also
+        if the measurements have no information on the total.
     """
     tested = estimates.misfit(total.names) if isinstance(estimates, TreeEstimates) else None
     if tested is None:
