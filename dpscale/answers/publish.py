@@ -30,6 +30,7 @@ from dpscale.answers.published_trees import (
     NOTES,
     UNDETERMINED,
     WholeTables,
+    known_sets,
     names_levels,
     tree_tables,
 )
@@ -79,7 +80,10 @@ def plain_tables(answered: Answered, requested: Sequence[AttributeSet], total: i
     whole: dict[AttributeSet, Integers] = {(): np.array(total)}
     errors, left = dict[AttributeSet, Floats](), dict[AttributeSet, str]()
     domain = answered.estimates.workload.domain
-    for names in closed(requested):
+    for names in closed([*requested, *known_sets(domain, requested)]):
+        if (known := domain.known_table(names)) is not None:
+            whole[names], errors[names] = known, np.zeros(known.shape)
+            continue
         if domain.cells(names) > most_cells:
             left[names] = f"it has more than {most_cells:,} cells"
             continue

@@ -24,6 +24,8 @@ from dpscale.answers.table_lattice import TableLattice
 from dpscale.answers.tables import Answered
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import AttributeSet, Flags, Floats, Integers
+from dpscale.domain import Domain
+from dpscale.domain.public_totals import common_set
 from dpscale.optimize.nonnegative_counts import MOST_SIDE, Grids, Lines, fit_partitions
 from dpscale.plans.tree_accuracy import with_implied, without_implied
 from dpscale.reconstruction.tree_estimates import TreeEstimates
@@ -54,6 +56,14 @@ class WholeTables:
     tables: Mapping[AttributeSet, Integers]
     errors: Mapping[AttributeSet, Floats]
     left_out: Mapping[AttributeSet, str]
+
+
+def known_sets(domain: Domain, requested: Sequence[AttributeSet]) -> list[AttributeSet]:
+    """Return the sets inside requested ones whose tables follow from public totals."""
+    found = (
+        common_set(domain, domain.ordered(names), one.names) for names in requested for one in domain.public_totals
+    )
+    return [names for names in dict.fromkeys(found) if names and domain.known_table(names) is not None]
 
 
 def names_levels(answered: Answered, requested: Sequence[AttributeSet]) -> bool:
@@ -128,7 +138,11 @@ class _Maker:
         deepest = self.lattice.maximal(wanted)
         whole: dict[AttributeSet, Integers] = {(): np.array(self.total)}
         why = dict[AttributeSet, str]()
-        for names, source in self.lattice.sources(self.lattice.closed(wanted)).items():
+        domain = self.lattice.domain
+        for names, source in self.lattice.sources(self.lattice.closed([*wanted, *known_sets(domain, wanted)])).items():
+            if (known := domain.known_table(domain.ordered(names))) is not None:
+                whole[names] = known.transpose([domain.ordered(names).index(name) for name in names])
+                continue
             lost = [above for above in self.lattice.raised(names) if above not in whole]
             found: Integers | str = self.refusal(names) and f"its sums over {', '.join(names)} are too many cells"
             if lost:

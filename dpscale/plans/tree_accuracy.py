@@ -229,7 +229,8 @@ class TreeAccuracy(Accuracy):
 
     def variance_of(self, query: SpannedQuery) -> float:
         split = split_levels(self.hierarchies, query.attributes)
-        return math.fsum(self._piece_variance(split, residual, part) for residual, part in query.pieces)
+        total = math.fsum(self._piece_variance(split, residual, part) for residual, part in query.pieces)
+        return max(total, 0.0)  # what is known has a variance of 0 up to rounding
 
     def _piece_variance(self, query: TreeQuerySet, residual: AttributeSet, part: Floats) -> float:
         if self.is_known(query, residual):

@@ -88,7 +88,7 @@ class TreeEstimates(LeastSquaresEstimates):
                 spread, by_node = total**2, total * table[0]
             estimate += float(by_node.reshape(part.shape).ravel() @ part.ravel())
             variance += spread * self.trees.others_variance(split, residual, block, rest, part)
-        return estimate, math.sqrt(variance)
+        return estimate, math.sqrt(max(variance, 0.0))
 
     def misfit(self, names: AttributeSet) -> tuple[float, int] | None:
         """Return the χ² statistic of a public total of one level, and its degrees of freedom; None if not measured.

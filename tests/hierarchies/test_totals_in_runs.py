@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+from click.testing import CliRunner
 
 import dpscale as dp
+from dpscale.__main__ import main
 from dpscale.base.errors import DomainError, JobError, PlanError
 from tests.hierarchies.small import check_evidence, domain_of
 
@@ -99,6 +101,26 @@ def test_rows_have_the_totals(tmp_path):
     for name in ("region", "age"):
         counts = rows[name].astype(str).value_counts().reindex([str(one) for one in domain[name].labels], fill_value=0)
         assert np.abs(counts.to_numpy() - exact_table(domain, frame, (name,))).max() <= 12
+
+
+@pytest.mark.parametrize("totals", [[("region",), ("age",)], [("country", "age")]])
+def test_published_tables_have_the_totals(tmp_path, totals):
+    job, domain, frame = write_job(tmp_path, totals)
+    release = dp.run(job, run_dir=tmp_path / "run")
+    done = CliRunner().invoke(main, ["publish", str(release.path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    tables = {
+        tuple(path.stem.split("-")[1:]): pd.read_csv(path, dtype=str) for path in (tmp_path / "out/csv").iterdir()
+    }
+    for names in totals:
+        own = next(table for key, table in tables.items() if set(names) <= set(key))
+        counts = own.assign(count=own["count"].astype(int)).groupby(list(names))["count"].sum()
+        exact = frame.astype(str).groupby(list(names)).size()
+        assert (counts[counts > 0].sort_index() == exact.sort_index()).all()
+    place = tables[("place",)].set_index("place")["count"].astype(int)
+    of = dict(zip(domain["place"].labels, domain.hierarchies[0].ancestors("country"), strict=True))
+    sums = np.bincount([of[label] for label in place.index], place)
+    np.testing.assert_array_equal(sums, exact_table(domain, frame, ("country",)))
 
 
 def test_run_is_read_without_the_files(tmp_path):
