@@ -178,7 +178,7 @@ class _Maker:
             ((own, targets),) = margins.items()
             lines = Lines.of(lattice.parts(own, names), targets)
             found = lines.round(lines.fit(values, variances, allowed))
-        elif len(above) == 2:
+        elif len(above) == 2 and lattice.is_joined(names, *above):
             grids = self._grids(names, margins)
             if grids.largest_side > MOST_SIDE:
                 return f"it has blocks of more than {MOST_SIDE:,} × {MOST_SIDE:,} cells"

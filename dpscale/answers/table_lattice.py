@@ -63,6 +63,11 @@ class TableLattice:
         first, second = self.depths(one), self.depths(other)
         return self.named({own: min(depth, second[own]) for own, depth in first.items() if own in second})
 
+    def is_joined(self, names: AttributeSet, one: AttributeSet, other: AttributeSet) -> bool:
+        """Return whether a cell of each of two sums determines the cell of a table."""
+        first, second = self.depths(one), self.depths(other)
+        return self.depths(names) == {own: max(first.get(own, 0), second.get(own, 0)) for own in {**first, **second}}
+
     def raised(self, names: AttributeSet) -> Iterator[AttributeSet]:
         """Yield the sets with one hierarchy at the level above, or without it."""
         depths = self.depths(names)
