@@ -8,12 +8,14 @@ without trees have equal weights. Tables of the levels above are made on the way
 Several hierarchies are treated alike: a table of places × codes matches those of regions × codes and places × groups.
 
 At most two of these sums are not sums of each other, unless several tables of two or more other attributes overlap.
-Then each block of the table is rounded like a table without levels, by an integer program, if it is small.
+Then each block of the table is rounded like a table without levels, by an integer program, if it is small. If some
+table of a level has no such numbers, the tables of this level are made one after the other, each matching those before
+it, and those that contradict them are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -37,6 +39,7 @@ NOTES = (
     "made from the top down, by weighted least squares without negative counts. All this holds for the tables in this",
     "folder, not for those under Omitted.",
 )
+LOST = "the table of"
 CONTRADICTION = "no integer table with the margins of the other tables was found"
 
 
@@ -135,33 +138,84 @@ class _Maker:
 
         A set that is a sum of one that was not made may be in neither.
         """
-        deepest = self.lattice.maximal(wanted)
         whole: dict[AttributeSet, Integers] = {(): np.array(self.total)}
         why = dict[AttributeSet, str]()
-        domain = self.lattice.domain
-        for names, source in self.lattice.sources(self.lattice.closed([*wanted, *known_sets(domain, wanted)])).items():
-            if (known := domain.known_table(domain.ordered(names))) is not None:
-                whole[names] = known.transpose([domain.ordered(names).index(name) for name in names])
-                continue
-            lost = [above for above in self.lattice.raised(names) if above not in whole]
-            found: Integers | str = self.refusal(names) and f"its sums over {', '.join(names)} are too many cells"
-            if lost:
-                found = f"the table of {', '.join(lost[0])}, of which it consists, was not made"
-            elif source is not None and source in whole:
-                found = self.lattice.summed(whole[source], source, names)
-            elif not found and source is None:
-                found = self._table(names, whole, deepest, wanted)
-            if not isinstance(found, str):
-                whole[names] = found
-            elif found:
-                why[names] = found
+        known = known_sets(self.lattice.domain, wanted)
+        for group in self.lattice.sources(self.lattice.closed([*wanted, *known])):
+            whole |= self._known(group)
+            made, failed = self._together(group, whole, wanted)
+            if any(not reason.startswith(LOST) for reason in failed.values()):
+                other, other_failed = self._in_turn(list(group), whole, wanted)
+                if len(other) > len(made):
+                    made, failed = other, other_failed
+            whole, why = made, why | failed
         return whole, {names: reason for names, reason in why.items() if names not in whole}
+
+    def _known(self, group: Iterable[AttributeSet]) -> dict[AttributeSet, Integers]:
+        """Return the tables that follow from public totals."""
+        domain, found = self.lattice.domain, dict[AttributeSet, Integers]()
+        for names in group:
+            ordered = domain.ordered(names)
+            if (table := domain.known_table(ordered)) is not None:
+                found[names] = table.transpose([ordered.index(name) for name in names])
+        return found
+
+    def _together(
+        self,
+        group: Mapping[AttributeSet, AttributeSet | None],
+        whole: Mapping[AttributeSet, Integers],
+        wanted: Sequence[AttributeSet],
+    ) -> tuple[dict[AttributeSet, Integers], dict[AttributeSet, str]]:
+        """Add the tables of some levels to those above: common sums first, and then all tables that share them."""
+        made, failed = dict(whole), dict[AttributeSet, str]()
+        for names, source in group.items():
+            if names in made:
+                continue
+            if source is None:
+                self._add(names, made, failed, wanted)
+            elif source in made:
+                made[names] = self.lattice.summed(made[source], source, names)
+        return made, failed
+
+    def _in_turn(
+        self, group: Sequence[AttributeSet], whole: Mapping[AttributeSet, Integers], wanted: Sequence[AttributeSet]
+    ) -> tuple[dict[AttributeSet, Integers], dict[AttributeSet, str]]:
+        """Add the tables of some levels to those above one after the other: each matches those made before it."""
+        made, failed = dict(whole), dict[AttributeSet, str]()
+        largest = self.lattice.maximal(group)
+        for names in [*(names for names in group if len(names) == 1), *largest, *group]:
+            if names not in made and names not in failed:
+                self._add(names, made, failed, wanted)
+            if names in made and names in largest:
+                for part in group:
+                    if part not in made and self.lattice.is_sum(part, names):
+                        made[part] = self.lattice.summed(made[names], names, part)
+        return made, failed
+
+    def _add(
+        self,
+        names: AttributeSet,
+        made: dict[AttributeSet, Integers],
+        failed: dict[AttributeSet, str],
+        wanted: Sequence[AttributeSet],
+    ) -> None:
+        """Add the table of a set, or the reason why there is none."""
+        lost = [above for above in self.lattice.raised(names) if above not in made]
+        if lost:
+            failed[names] = f"{LOST} {', '.join(lost[0])}, of which it consists, was not made"
+        elif self.refusal(names):
+            failed[names] = f"its sums over {', '.join(names)} are too many cells"
+        else:
+            found = self._table(names, made, wanted)
+            if isinstance(found, str):
+                failed[names] = found
+            else:
+                made[names] = found
 
     def _table(
         self,
         names: AttributeSet,
         whole: Mapping[AttributeSet, Integers],
-        deepest: Sequence[AttributeSet],
         wanted: Sequence[AttributeSet],
     ) -> Integers | str:
         """Return the table of a set that matches the tables of its sums, or why there is none."""
@@ -172,7 +226,7 @@ class _Maker:
         values, variances = estimate
         above = lattice.maximal(own for own in whole if own != names and lattice.is_sum(own, names))
         margins = {own: whole[own].reshape(-1) for own in above}
-        allowed = lattice.allowed(names, deepest)
+        allowed = lattice.allowed(names, wanted)
         found = None
         if len(above) == 1:
             ((own, targets),) = margins.items()

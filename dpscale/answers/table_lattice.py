@@ -34,11 +34,14 @@ class TableLattice:
 
     def depths(self, names: AttributeSet) -> dict[str, int]:
         """Return the depth of each attribute: that of a level by the name of its leaf attribute, else 1."""
-        found = dict[str, int]()
-        for name in names:
-            leaf, depth = self._levels.get(name, (name, 1))
-            found[leaf] = max(found.get(leaf, 0), depth)
-        return found
+        if names not in self._depths:
+            own = [self._levels.get(name, (name, 1)) for name in names]
+            self._depths[names] = {leaf: max(depth for other, depth in own if other == leaf) for leaf, _ in own}
+        return self._depths[names]
+
+    @cached_property
+    def _depths(self) -> dict[AttributeSet, dict[str, int]]:
+        return {}
 
     def named(self, depths: dict[str, int]) -> AttributeSet:
         """Return the set with some depths."""
@@ -91,8 +94,10 @@ class TableLattice:
             waiting += above
         return sorted((names for names in found if names), key=lambda names: (self.rank(names), names))
 
-    def sources(self, closed: Sequence[AttributeSet]) -> dict[AttributeSet, AttributeSet | None]:
+    def sources(self, closed: Sequence[AttributeSet]) -> list[dict[AttributeSet, AttributeSet | None]]:
         """Return closed sets in the order in which tables are made, each with the set of which it is the sum, or None.
+
+        The sets of a dictionary have the same levels; those of the levels above are before them.
 
         Among the sets with the same levels, those that are fitted are the largest ones and their common sums; also a
         level alone and, without levels, single attributes. The others are sums of one of the largest. So a table has
@@ -101,7 +106,7 @@ class TableLattice:
         groups = dict[AttributeSet, list[AttributeSet]]()
         for names in closed:
             groups.setdefault(tuple(name for name in names if name in self._levels), []).append(names)
-        found = dict[AttributeSet, AttributeSet | None]()
+        every = list[dict[AttributeSet, AttributeSet | None]]()
         for levels, sets in sorted(groups.items(), key=lambda item: (self.rank(item[0]), item[0])):
             largest = [set(one) for one in self._largest(sets)]
             fitted = {*map(frozenset, largest), *([frozenset(levels)] if len(levels) == 1 else [])}
@@ -110,11 +115,12 @@ class TableLattice:
                 fresh = {one & other for one in fresh for other in fitted} - fitted
                 fitted |= fresh
             kept = [names for names in sets if frozenset(names) in fitted or len(names) == 1]
-            found.update(dict.fromkeys(kept))
+            found: dict[AttributeSet, AttributeSet | None] = dict.fromkeys(kept)
             for names in sets:
                 if names not in found:
                     found[names] = next(self.domain.ordered(one) for one in largest if one >= set(names))
-        return found
+            every.append(found)
+        return every
 
     @staticmethod
     def _largest(sets: Sequence[AttributeSet]) -> list[AttributeSet]:
@@ -153,11 +159,14 @@ class TableLattice:
         np.add.at(found, self.parts(upper, lower), table.reshape(-1))
         return found.reshape(shape)
 
-    def allowed(self, names: AttributeSet, deepest: Sequence[AttributeSet]) -> Flags:
-        """Return the cells of a table that rules allow: also those with an allowed cell below, in `deepest` tables."""
+    def allowed(self, names: AttributeSet, others: Sequence[AttributeSet]) -> Flags:
+        """Return the cells of a table that rules allow.
+
+        They have an allowed cell below in every other table of which it is a sum.
+        """
         shape = self.domain.shape(names)
         found = np.broadcast_to(possible(self.domain.rules, names, shape), shape).reshape(-1)
-        for lower in deepest:
+        for lower in others:
             if lower != names and self.is_sum(names, lower) and list(constraints_on(self.domain.rules, lower)):
                 below = possible(self.domain.rules, lower, self.domain.shape(lower))
                 below = np.broadcast_to(below, self.domain.shape(lower)).reshape(-1)

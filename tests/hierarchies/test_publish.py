@@ -162,6 +162,18 @@ def test_many_overlapping_sets_are_consistent_or_left_out():
     }
 
 
+def test_sparse_pairs_are_left_out_only_where_they_contradict_others():
+    """Of the pairs of three attributes at the leaves, two have whole tables that agree, whatever the noise."""
+    rng = np.random.default_rng(0)
+    domain = domain_of({"place": (3, 30, 300)}, 0, age=5, sex=2, work=3)
+    pairs = list(combinations(("age", "sex", "work"), 2))
+    sets = [domain.ordered((level, *own)) for level in LEVELS for own in pairs]
+    published = publish(make_answers(domain, sets, true_counts(domain, rng, 0.5), rng), sets)
+    assert list_faults(domain, published) == []
+    assert sum("place" in names for names in published.tables) >= 2
+    assert len(published.tables) >= 7
+
+
 def test_impossible_cells_are_0_at_all_levels():
     """A rule on places also empties a region all of whose places it excludes."""
     rng = np.random.default_rng(0)
