@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -92,6 +92,10 @@ class TreeFactor(Factor):
             raise ValueError("a node of a tree is measured although it is known")
         if self.centred and not self._has_spread:
             raise ValueError("the weights of a centred tree are not integers of at least 1, one for each leaf")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the fields alone, without the variances of all nodes."""
+        return TreeFactor, tuple(getattr(self, one.name) for one in fields(self))
 
     @property
     def centred(self) -> bool:

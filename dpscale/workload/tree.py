@@ -41,6 +41,10 @@ class Tree:
                 raise ValueError("a node above the leaves of a tree has no child")
             size = len(own)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the parents alone; everything else follows from them."""
+        return Tree, (self.parents,)
+
     @property
     def depth(self) -> int:
         """Number of levels below the root."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,16 @@ def test_variances_are_those_of_the_dense_inverse(seed, centred):
         weights = rng.normal(size=len(rows))
         assert factor.combination_variance(weights, level) == pytest.approx(weights @ own @ weights, abs=1e-13)
         np.testing.assert_allclose(factor.node_covariance(weights, level), own @ weights, atol=1e-13)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_pickled_strategy_is_the_same_without_its_variances(centred):
+    factor = random_factor(5, centred)
+    empty = len(pickle.dumps(factor))
+    _ = factor.passes, factor.levels.leaf_counts, factor.squared_l2_sensitivity
+    again = pickle.loads(pickle.dumps(factor))
+    assert len(pickle.dumps(factor)) == empty
+    assert again.digest == factor.digest
 
 
 @pytest.mark.parametrize("centred", [False, True])
