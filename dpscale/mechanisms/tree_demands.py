@@ -151,7 +151,8 @@ def _groups(workload: Workload, hierarchies: Sequence[Hierarchy]) -> Iterator[Le
         for levels, pairs in own.items():
             sets, weights = zip(*pairs, strict=True)
             found[levels][0].parts.append(_restricted(part, sets, weights) if part.factorizes else part)
-    return (LevelGroup(levels, own, math.fsum(weights)) for levels, (own, weights) in sorted(found.items()))
+    groups = (LevelGroup(levels, own, math.fsum(weights)) for levels, (own, weights) in sorted(found.items()))
+    return (group for group in groups if group.weight > 0)
 
 
 def _restricted(part: Any, sets: Sequence[AttributeSet], weights: Sequence[float]) -> WorkloadPart:

@@ -71,6 +71,8 @@ def plan_trees(problem: PlanningProblem, tools: Tools, solve: Solve, name: str, 
     demands = tree_demands(problem.workload)
     planner = _Planner(problem, demands, _solutions(problem, demands, tools, solve))
     weights = np.array([1 / group.weight for group in demands.groups])
+    if not demands.terms:  # everything follows from public totals, which the plan refuses
+        return Plan(problem.workload, name, Blocks.of(problem.workload.domain.axis_names, ()), 0.0, 0.0)
     scale = problem.workload.query_count
     if not balance:
         return planner.plan(name, np.ones(len(demands.groups)), ())

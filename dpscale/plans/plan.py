@@ -46,6 +46,9 @@ def _check_numbers(domain: Domain, blocks: Blocks) -> None:
 
 def _check_public_totals(domain: Domain, blocks: Blocks, mechanism: str) -> None:
     """Raise PlanError for public totals beside measurements of several residuals together."""
+    if domain.public_totals and not len(blocks):
+        raise PlanError("totals", "all queries of the workload", "queries that do not follow from public totals",
+                        "add others, or read them from the totals")  # fmt: skip
     if domain.public_totals and not (blocks.commutes and blocks.measures_one_residual):
         raise PlanError("totals", f"given for {mechanism}, which measures several residuals together",
                         "weighted-residuals, query-smasher, residual-planner or weighted-fourier",

@@ -77,6 +77,19 @@ def test_known_residuals_save_budget(domain):
     assert made.bound <= made.error <= made.bound * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("mechanism", ["weighted-residuals", "query-smasher", "residual-planner"])
+def test_workload_that_follows_from_the_totals_is_refused(domain, mechanism):
+    with pytest.raises(PlanError, match="all queries of the workload"):
+        plan(Workload(domain).add("marginal", attributes=[["a"], ["b"]]), mechanism=mechanism)
+
+
+def test_levels_that_follow_from_the_totals_are_refused(tmp_path):
+    plain = domain_of({"place": (3, 7, 20)})
+    domain = total_of(tmp_path, plain, ("region",), np.arange(7))
+    with pytest.raises(PlanError, match="all queries of the workload"):
+        plan(Workload(domain).add("marginal", attributes=[["region"], ["country"]]))
+
+
 @pytest.mark.parametrize("mechanism", ["identity", "hdmm"])
 def test_whole_measurements_are_refused(domain, mechanism):
     with pytest.raises(PlanError, match="several residuals together"):

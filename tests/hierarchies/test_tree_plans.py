@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpscale.base.errors import JobError, PlanError
+from dpscale.mechanisms import plan
 from dpscale.plans.plan_file import read_plan, write_plan
 from dpscale.reconstruction.tree_estimates import TreeEstimates
 from dpscale.workload import Workload
@@ -95,6 +96,13 @@ def test_weights_of_queries_are_those_of_the_job_without_balance():
     assert made.error < balanced.accuracy.total_error(balanced.workload)
 
 
+def test_sets_of_weight_0_are_not_planned():
+    workload = Workload(domain_of(ONE, sex=2)).add("marginal", attributes=[["country"], ["region"], ["place", "sex"]],
+                                                   weight=[1.0, 1.0, 0.0])  # fmt: skip
+    made = plan(workload)
+    assert {name for names in made.blocks.sets for name in names} <= {"country", "region"}
+
+
 def test_plan_file_is_read_back(tmp_path):
     made = planned(domain_of(TWO), JOBS["two trees"][2])
     write_plan(tmp_path, made)
@@ -117,8 +125,6 @@ def test_changed_multipliers_are_refused(tmp_path):
 
 def test_ranges_over_leaves_are_refused():
     workload = Workload(domain_of(ONE)).add("marginal", attributes=[["country"]]).add("range", attributes=[["place"]])
-    from dpscale.mechanisms import plan
-
     with pytest.raises(PlanError, match="level of a hierarchy"):
         plan(workload)
 
