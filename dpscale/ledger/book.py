@@ -288,6 +288,8 @@ class Ledger:
             chosen = names if dataset is None else {canonical(dataset)}
             datasets = {name: {**statement(ledgerrows.account(db, name), STATED_DELTA), "head": chain.head(db, name)[1]}
                         for name in sorted(chosen)}  # fmt: skip
+            for name, one in datasets.items():
+                one["notes"] = [*one["notes"], *chain.conditions(db, name)]
             return {"moved_to": ledgerrows.moved_to(db), "datasets": datasets}
 
         return {"ledger": str(self.path), "schema_version": VERSION} | self._read(act)

@@ -22,6 +22,7 @@ from dpscale.ledger.store import Database
 
 Row = dict[str, Any]
 Tables = Mapping[str, Sequence[Row]]
+CONDITION = "condition"  # fact of a release whose guarantee holds between some databases only
 FLOATS = ("epsilon", "delta")
 CAP = ("epsilon", "delta", "set_at", "currency", "unit", "unit_table", "relation", "bound")
 RELEASE = ("release", "cost", "epsilon", "delta", "reserved_at", "unit", "unit_table", "relation", "bound", "public")
@@ -92,6 +93,13 @@ def digest_of(db: Database, release: str) -> str:
         raise BudgetError("release", f"{release!r} is not on the ledger", "a release that was charged",
                           "charge it first")  # fmt: skip
     return str(row[0])
+
+
+def conditions(db: Database, dataset: str) -> list[str]:
+    """Return the conditions of the guarantees of a dataset's releases, each once: facts of their links."""
+    found = db.execute("SELECT facts FROM links WHERE dataset = ? ORDER BY place", (canonical(dataset),)).fetchall()
+    stated = (json.loads(facts).get(CONDITION, "") for (facts,) in found)
+    return [one.removeprefix("; ") for one in dict.fromkeys(stated) if one]
 
 
 def contains(db: Database, digest: str) -> bool:

@@ -161,6 +161,8 @@ def test_same_records_are_stated(tmp_path):
     assert sentence in (run / "report.html").read_text()
     check_evidence(run)
     assert sentence in (run / "evidence/checklist.json").read_text()
+    shown = CliRunner().invoke(main, ["ledger", "show", str(tmp_path / "ledger.sqlite")])
+    assert sentence in " ".join(shown.output.split())
     assert sentence in json.loads((run / "evidence/ledger.json").read_text())["chain"]["opened"]["facts"]["condition"]
 
 

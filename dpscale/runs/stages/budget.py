@@ -19,6 +19,7 @@ from typing import Any
 from dpscale.base.errors import BudgetError
 from dpscale.domain.public_totals import condition_of
 from dpscale.ledger import Ledger
+from dpscale.ledger.chain import CONDITION
 from dpscale.ledger.location import standing
 from dpscale.ledger.transfer import there
 from dpscale.measurement import MeasurementStore
@@ -359,7 +360,7 @@ def public_hashes(run: TableRun) -> dict[str, str]:
         recorded[file] = hashlib.sha256(read_bytes(run.path / file)).hexdigest()
     domain = recorded[file]
     condition = condition_of(run.domain.public_totals)
-    return {"domain": domain} | ({"plan": plan} if plan else {}) | ({"condition": condition} if condition else {})
+    return {"domain": domain} | ({"plan": plan} if plan else {}) | ({CONDITION: condition} if condition else {})
 
 
 def _cost_entry(run: TableRun, cost: Cost) -> dict[str, Any]:
