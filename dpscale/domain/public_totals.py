@@ -6,7 +6,8 @@ each other on what they have in common are refused.
 
 With the origin "external" a total is known without the records. With the origin "same records" it was computed from
 them, so its publication was a release without noise: the privacy guarantee then holds between databases that agree on
-it.
+it. Such databases differ in at least two records, one removed and one added with the same values of the attributes of
+the total, so what is between them is twice the epsilon, or the mu, of one record.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dpscale.storage.files import place
 
 EXTERNAL, SAME = ORIGINS = ("external", "same records")
 AGREE = "between databases that agree on the public totals of"
+TWICE = ", which differ in two records at least: twice the epsilon, or the mu, of one record is between them"
 KEYS = {"path", "attributes", "count", "column", "origin", "sha256"}
 COUNTED = ("rows", "units")
 MOST_CELLS = 10_000_000
@@ -144,7 +146,7 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
 def condition_of(totals: Iterable[PublicTotal]) -> str:
     """Return the databases between which the guarantee holds given totals from the same records; "" for all."""
     named = [" x ".join(one.names) or "all records" for one in totals if one.origin == SAME]
-    return f"; the guarantee holds {AGREE} {', '.join(named)}" if named else ""
+    return f"; the guarantee holds {AGREE} {', '.join(named)}{TWICE}" if named else ""
 
 
 def total_name(digest: str) -> str:

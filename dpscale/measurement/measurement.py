@@ -62,9 +62,18 @@ def measure_block(
     largest = math.prod(factor.largest for factor in block.factors) * total
     if largest < SAFE and draw.fits_words and _multiplications(block) < LARGE:
         return _in_words(block, draw, counts, multiplier, stream)
-    if largest < MOST_WIDE and total < MOST_COUNTS:
+    if largest < MOST_WIDE and total < MOST_COUNTS and _has_limbs(block):
         return _in_limbs(block, draw, counts, multiplier, stream)
     return _unbounded(block, draw, counts, multiplier, stream)
+
+
+def _has_limbs(block: Block) -> bool:
+    """Return whether the product of a block can be computed in limbs; a centred tree of many leaves cannot."""
+    if all(factor.kind != "tree" for factor in block.factors):
+        return True
+    from dpscale.measurement import wide  # imports numba
+
+    return wide.has_width(block.factors)
 
 
 def absolute_sum(counts: Integers) -> int:

@@ -68,9 +68,19 @@ def limb_bits(factors: Sequence[Factor], total: int) -> int:
     return min(WIDTHS, key=products)
 
 
+def has_width(factors: Sequence[Factor]) -> bool:
+    """Return whether the product can be computed in limbs of some width."""
+    return any(all(digit_count(factor, bits) < math.inf for factor in factors) for bits in WIDTHS)
+
+
 def digit_count(factor: Factor, bits: int) -> float:
-    """Return the number of digits of K for limbs of `bits` bits: 1 without a split, inf if no split suffices."""
-    if factor.largest_row_sum << bits <= (WORDS if isinstance(factor, TreeFactor) else EXACT):
+    """Return the number of digits of K for limbs of `bits` bits: 1 without a split, inf if no split suffices.
+
+    A tree is not split.
+    """
+    if isinstance(factor, TreeFactor):  # applied to whole limbs as int64
+        return 1 if factor.largest_row_sum << bits <= WORDS else math.inf
+    if factor.largest_row_sum << bits <= EXACT:
         return 1
     if factor.cells * ((1 << (bits - 1)) + 1) << bits > EXACT:
         return math.inf
@@ -93,6 +103,7 @@ def _terms(factor: Factor, bits: int) -> list[Term]:
     if factor.kind == "center":
         return [lambda part: (part * factor.cells - part.sum(axis=0)).T]
     if isinstance(factor, TreeFactor):
+        assert digit_count(factor, bits) == 1
         return [lambda part: factor.apply(part.astype(np.int64)).T]
     number = int(digit_count(factor, bits))
     if isinstance(factor, NestedFactor):

@@ -32,7 +32,7 @@ from dpscale.base.numerics import Flags, Floats, Integers, NDArray
 from dpscale.plans.factor import Factor
 from dpscale.workload.tree import Tree
 
-LARGEST = 1 << 24
+LARGEST, LARGEST_SPREAD = 1 << 24, 1 << 40  # of multipliers, and of the sum of the weights of leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,9 @@ class TreeFactor(Factor):
     @property
     def _has_spread(self) -> bool:
         own = self.spread
-        return own is not None and own.dtype == np.int64 and own.shape == self.shape and int(own.min()) >= 1
+        if own is None or own.dtype != np.int64 or own.shape != self.shape or int(own.min()) < 1:
+            return False
+        return int(own.max()) < LARGEST_SPREAD and int(own.sum()) < LARGEST_SPREAD
 
     @cached_property
     def spreads(self) -> list[Integers]:

@@ -38,7 +38,7 @@ from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
 from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
 from dpscale.runs.stages import STAGES as TABLE_STAGES
-from dpscale.runs.stages.budget import PARTS, Charge, charge_release, open_ledger, publish_release
+from dpscale.runs.stages.budget import PARTS, Charge, charge_release, facts_of_totals, open_ledger, publish_release
 from dpscale.runs.stages.preflight import check_cap, check_unit_memory, check_units
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import present, read_text
@@ -297,7 +297,8 @@ class CompositeRun(Run):
         own = self._entry()
         terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
         recorded = {"dataset": self.job.dataset, **own, **own["protects"]}
-        return charge_release(self, Charge(*terms, self.neighbours.protects), recorded, reserve)
+        facts = facts_of_totals(one.domain for one in self.tables.values())
+        return charge_release(self, Charge(*terms, self.neighbours.protects, facts), recorded, reserve)
 
     def _entry(self) -> dict[str, Any]:
         """Return the ledger entry of the job; available after all components are planned."""

@@ -22,7 +22,16 @@ from dpscale.privacy.accounting import Cost, float_above
 from dpscale.privacy.protection import Protection
 from dpscale.runs.directory import Run
 from dpscale.runs.stages import STAGES
-from dpscale.runs.stages.budget import PARTS, SEARCHES, UNITS, Charge, charge_release, part_release, publish_part
+from dpscale.runs.stages.budget import (
+    PARTS,
+    SEARCHES,
+    UNITS,
+    Charge,
+    charge_release,
+    facts_of_totals,
+    part_release,
+    publish_part,
+)
 from dpscale.runs.table import TableRun
 
 TITLES = {SEARCHES: "searches for cells", UNITS: "numbers of distinct units"}
@@ -95,7 +104,8 @@ class JointPart:
         own = self._entry()
         terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
         recorded = {"dataset": self.run.job.dataset, "cost": own["cost"], "tables": list(self.tables)}
-        return charge_release(self.run, Charge(*terms, self.run.protects), recorded, reserve, self.name)
+        facts = facts_of_totals(one.domain for one in self.run.tables.values())
+        return charge_release(self.run, Charge(*terms, self.run.protects, facts), recorded, reserve, self.name)
 
     def publish(self) -> None:
         """Commit and publish the release, once the part of every table is drawn."""

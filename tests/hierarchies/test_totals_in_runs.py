@@ -16,6 +16,8 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.audit.evidence.sensitivities import norms
+from dpscale.audit.evidence.shapes import strategy_faults
 from dpscale.base.errors import DomainError, JobError, PlanError
 from tests.hierarchies.small import check_evidence, domain_of
 
@@ -130,6 +132,15 @@ def test_run_is_read_without_the_files(tmp_path):
     release = dp.Release.open(tmp_path / "run")
     np.testing.assert_allclose(release.marginal(("region",)), exact_table(domain, frame, ("region",)))
     check_evidence(tmp_path / "run")
+
+
+def test_negative_multipliers_are_found():
+    """Their signed sum is less than their L1 norm; no honest strategy has them."""
+    packed = lambda values: base64.b64encode(zlib.compress(np.array(values, "<i8").tobytes())).decode()  # noqa: E731
+    forged = {"kind": "tree", "shape": [3], "parents": [packed([0, 0]), packed([0, 0, 1])], "spread": None, "known": -1,
+              "multipliers": [packed([1000]), packed([-1000, -1000]), packed([1, 1, 1])]}  # fmt: skip
+    assert norms(forged) == (2_000_001, 2001)
+    assert [*strategy_faults({"strategies": {"factors": {"one": forged}}})]
 
 
 @pytest.mark.parametrize("forged", ["multipliers", "parents", "known"])

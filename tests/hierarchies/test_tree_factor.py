@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from dpscale.counting.count import ExactMarginal
+from dpscale.measurement.measurement import measure_block
 from dpscale.measurement.wide import limb_product
+from dpscale.plans.blocks import Block
+from dpscale.plans.factor import Factor
 from dpscale.plans.tree_factor import TreeFactor
+from dpscale.privacy.draws import gaussian_draw
+from dpscale.workload.tree import Tree
 from tests.hierarchies.small import random_factor, random_tree
 
 CASES = [(seed, centred) for seed in range(40) for centred in (False, True)]
@@ -79,7 +86,27 @@ def test_products_in_limbs_are_exact(centred, size):
     assert (found == factor.explicit().astype(object) @ counts.astype(object)).all()
 
 
-@pytest.mark.parametrize("wrong", ["depth", "negative", "leaf", "root", "spread"])
+@pytest.mark.parametrize("leaves", [100_000, 400_000])
+def test_values_of_large_centred_trees_are_exact(leaves):
+    """One region is full and the others are empty, after a factor of large integers: sums are as large as possible."""
+    region = np.repeat(np.arange(5), leaves // 5)
+    tree = Tree((np.zeros(5, np.int64), region))
+    spread = np.full(leaves, max((1 << 18) // leaves, 4), np.int64)
+    own = (np.zeros(1, np.int64), np.full(5, 5792), np.full(leaves, 5793))
+    code = TreeFactor("tree", (leaves,), tree=tree, multipliers=own, spread=spread)
+    age = Factor("full", (2,), np.array([[33_554_393, 12_345], [54_321, 33_554_201], [7, 3]]))
+    counts = np.zeros((2, leaves), np.int64)
+    counts[0, : leaves // 5] = 1 + np.arange(leaves // 5) % 2
+    block = Block(("age", "code"), (age, code), 1.0)
+    draw = gaussian_draw(block.squared_l2_sensitivity, Fraction(1, 20), 1, "it")
+    found = measure_block(block, draw, ExactMarginal(block.attributes, counts), b"0" * 32, {"it": 1})
+    none = measure_block(block, draw, ExactMarginal(block.attributes, counts * 0), b"0" * 32, {"it": 1})
+    exact = age.explicit().astype(object) @ code.apply(counts.T.astype(object)).T * draw.multiplier
+    scale = np.abs(np.asarray(none)).max() + float(max(abs(exact.min()), exact.max()))
+    assert np.abs(found - none - exact.astype(np.float64)).max() <= 1e-13 * scale
+
+
+@pytest.mark.parametrize("wrong", ["depth", "negative", "leaf", "root", "spread", "weights"])
 def test_wrong_multipliers_are_refused(wrong):
     tree = random_tree((3, 6), 0)
     own = [np.ones(size, np.int64) for size in tree.sizes]
@@ -94,5 +121,7 @@ def test_wrong_multipliers_are_refused(wrong):
         spread = np.ones(6, np.int64)
     if wrong == "spread":
         own[0][0], spread = 0, np.zeros(6, np.int64)
+    if wrong == "weights":  # their sum is not a 64-bit integer
+        own[0][0], spread = 0, np.full(6, 1 << 62)
     with pytest.raises(ValueError, match="tree"):
         TreeFactor("tree", (6,), tree=tree, multipliers=tuple(own), spread=spread)

@@ -284,11 +284,11 @@ def _chain(chain: Fields, files: Fields, folder: Path) -> Iterator[str]:
         yield "ledger.json and its hash chain have different hashes of the domain and the plan"
     plan = [f"{name}\0{one}\n" for name, one in sorted(files["run-files"].items()) if name.startswith("plan/")]
     here: Fields = {"plan": hashlib.sha256("".join(plan).encode()).hexdigest()}
-    if (domain := folder / "domain.toml").exists():
-        here["domain"] = hashlib.sha256(domain.read_bytes()).hexdigest()
-        here["condition"] = shapes.agreed([tomllib.loads(domain.read_text("utf-8"))]) if tomllib else None
-    yield from (f"the {name} differs from the one that was charged" for name, one in opened["facts"].items()
-                if here.get(name, "") not in (one, None))  # fmt: skip
+    here |= {"domain": hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.glob("domain.toml")}
+    here["condition"] = shapes.agreed(_inputs(folder)[1].values()) if tomllib else None
+    facts = {"condition": "", **opened["facts"]}
+    wrong = (name for name, one in facts.items() if here.get(name, "") not in (one, None))
+    yield from (f"the {name} differs from the one that was charged" for name in wrong)
 
 
 def _same(row: Fields, shown: Fields) -> bool:
@@ -354,8 +354,8 @@ def _answers(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Mappi
     private, cap, unit = files["events"]["private"], files["ledger"].get("cap"), protects["unit"]
     column = unit if protects["unit_table"] is None else f"{protects['unit_table']}.{unit}"
     secrets = ("destroyed", "STILL THERE: the run was not ended")
-    which = NEIGHBOURS[protects["relation"]] + shapes.agreed(domains.values())
-    texts = ({} if is_old(files) else {"Which tables are neighbours?": which}) | {
+    texts = {} if is_old(files) else {"Which tables are neighbours?": NEIGHBOURS[protects["relation"]]}
+    texts = {name: text + shapes.agreed(domains.values()) for name, text in texts.items()} | {
         "Is the release private?": "yes" if private else "NO: the noise follows from a seed that anybody can try",
         "Which definition?": "(ε, δ)-differential privacy" if claim["delta"] else "pure ε-differential privacy",
         "ε": "none" if claim["epsilon"] is None else f"{claim['epsilon']:.9g}",

@@ -96,7 +96,7 @@ def of_tree(factor: Fields) -> tuple[int, int]:
 
     A centred one has the rows m (N a − n 1), where a has ones at the leaves below a node, and n of N is its weight.
     """
-    parents, own = map(unpacked, factor["parents"]), [list(unpacked(one)) for one in factor["multipliers"]]
+    parents, own = map(unpacked, factor["parents"]), [list(map(abs, unpacked(one))) for one in factor["multipliers"]]
     tree = [array("q"), *parents]
     weights = [list(unpacked(factor["spread"]))] if factor["spread"] else [[0] * len(own[-1])]
     for level in range(len(own) - 1, 0, -1):
@@ -109,7 +109,7 @@ def of_tree(factor: Fields) -> tuple[int, int]:
         every = sum((m * n) ** power for pair in zip(own, weights, strict=True) for m, n in zip(*pair, strict=True))
         paths = [0]
         for level, (one, spread) in enumerate(zip(own, weights, strict=True)):
-            step = [m**power * ((whole - n) ** power - n**power) for m, n in zip(one, spread, strict=True)]
+            step = [m**power * (abs(whole - n) ** power - n**power) for m, n in zip(one, spread, strict=True)]
             paths = [paths[node] + value for node, value in zip(tree[level] if level else [0], step, strict=True)]
         found.append(every + max(paths))
     return found[0], found[1]

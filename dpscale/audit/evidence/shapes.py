@@ -24,7 +24,9 @@ Fields = dict[str, Any]
 EPOCH = date(1970, 1, 1)
 MOST_DEGREE, MOST_SIBLINGS, GRID = 10, 32, 22  # defaults of a job; number of degrees on the grid of unbounded rows
 OF_JOB = ("statistics", "share", "settings", "bounded")  # facts that draws.json does not contain
+MOST_MULTIPLIER, MOST_SPREAD = 1 << 24, 1 << 40  # of strategies on trees
 AGREE = "between databases that agree on the public totals of"
+TWICE = ", which differ in two records at least: twice the epsilon, or the mu, of one record is between them"
 ROUNDS = {"rounds": 15, "marginals": 3, "alpha": 0.2}
 
 
@@ -253,7 +255,7 @@ def agreed(domains: Iterable[Fields]) -> str:
     """Return the end of a sentence on neighbours: public totals from the same records, on which they agree."""
     tables = (one for domain in domains for one in domain.get("totals", ()) if one["origin"] == "same records")
     named = [" x ".join(one["attributes"]) or "all records" for one in tables]
-    return f"; the guarantee holds {AGREE} {', '.join(named)}" if named else ""
+    return f"; the guarantee holds {AGREE} {', '.join(named)}{TWICE}" if named else ""
 
 
 def denominator(one: Fields) -> int:
@@ -349,5 +351,12 @@ def _misshapen_tree(factor: Fields) -> str:
     spread = unpacked(factor["spread"]) if factor["spread"] else [1] * sizes[-1]
     if sizes != [1, *map(len, parents)] or sizes[-1:] != factor["shape"] or len(spread) != sizes[-1] or min(spread) < 1:
         return "has levels that do not match its tree"
-    above = zip(sizes, parents, strict=False)
-    return "" if all(min(own) >= 0 and max(own) < size for size, own in above) else "has a node below no other"
+    if any(set(own) != set(range(size)) for size, own in zip(sizes, parents, strict=False)):
+        return "has a node without children, or a child of no node"
+    values = [unpacked(one) for one in factor["multipliers"]]
+    if any(min(one) < 0 or max(one) >= MOST_MULTIPLIER for one in values) or min(values[-1]) < 1:
+        return "has multipliers of a tree that are not whole numbers of at least 0, or 1 for leaves"
+    known = factor["known"]
+    if (factor["spread"] and (values[0][0] or sum(spread) >= MOST_SPREAD)) or any(map(any, values[: known + 1])):
+        return "measures nodes of a tree that are known, or spreads a total by too large weights"
+    return "" if -1 <= known < len(parents) and (known < 0 or not factor["spread"]) else "knows no level of its tree"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dpscale.base.errors import BudgetError
+from dpscale.domain import Domain
 from dpscale.domain.public_totals import condition_of
 from dpscale.ledger import Ledger
 from dpscale.ledger.chain import CONDITION
@@ -349,6 +350,12 @@ def _draw_digests(run: TableRun, measurements: MeasurementStore) -> tuple[str, s
     return drawn, earlier
 
 
+def facts_of_totals(domains: Iterable[Domain]) -> dict[str, str]:
+    """Return the condition of the guarantee of tables as a fact of their charge; empty without one."""
+    condition = condition_of(one for domain in domains for one in domain.public_totals)
+    return {CONDITION: condition} if condition else {}
+
+
 def public_hashes(run: TableRun) -> dict[str, str]:
     """Return hashes of public files that the charge depends on, and the condition of the guarantee if it has one.
 
@@ -359,8 +366,7 @@ def public_hashes(run: TableRun) -> dict[str, str]:
     if file not in recorded:
         recorded[file] = hashlib.sha256(read_bytes(run.path / file)).hexdigest()
     domain = recorded[file]
-    condition = condition_of(run.domain.public_totals)
-    return {"domain": domain} | ({"plan": plan} if plan else {}) | ({CONDITION: condition} if condition else {})
+    return {"domain": domain} | ({"plan": plan} if plan else {}) | facts_of_totals([run.domain])
 
 
 def _cost_entry(run: TableRun, cost: Cost) -> dict[str, Any]:
