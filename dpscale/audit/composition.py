@@ -8,12 +8,14 @@ are added.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
 import sqlite3
 import tomllib
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.audit.evidence.sensitivities import digest_of_tree, of_tree
 from dpscale.base.numerics import Integers
 
 
@@ -164,7 +167,8 @@ def _sensitivities(run: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, in
     names = [level for name, one in attributes.items()
              for level in (name, *(one["levels"] if one["kind"] == "hierarchy" else ()))]  # fmt: skip
     with np.load(run / "plan" / "factors.npz") as matrices:
-        factors = {key: (value, matrices.get(key)) for key, value in plan["factors"].items()}
+        factors = {key: (value, _tree(key, value, matrices) if value["kind"] == "tree" else matrices.get(key))
+                   for key, value in plan["factors"].items()}  # fmt: skip
     strategies = [_strategy([factors[key] for key in keys]) for keys in plan["strategies"]]
     with np.load(run / "plan" / "blocks.npz") as blocks:
         sets, which = np.split(blocks["members"], blocks["ends"][:-1]), blocks["strategy"]
@@ -175,10 +179,28 @@ def _sensitivities(run: Path) -> dict[tuple[tuple[str, ...], str], tuple[int, in
     return sensitivities
 
 
-def _strategy(factors: list[tuple[dict[str, Any], Integers | None]]) -> tuple[str, tuple[int, int]]:
+def _packed(values: Integers) -> str:
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values, "<i8").tobytes())).decode()
+
+
+def _tree(key: str, described: Mapping[str, Any], arrays: Mapping[str, Integers]) -> dict[str, Any]:
+    """Return a strategy on a tree in the form of the evidence, whose norms are those of plain integers."""
+    depth, spread = described["depth"], f"{key}.spread"
+    return {"kind": "tree", "shape": described["shape"], "known": described.get("known", -1),
+            "parents": [_packed(arrays[f"{described['tree']}.{level}"]) for level in range(depth)],
+            "multipliers": [_packed(arrays[f"{key}.{level}"]) for level in range(depth + 1)],
+            "spread": _packed(arrays[spread]) if described["centred"] else None}  # fmt: skip
+
+
+def _strategy(factors: list[tuple[dict[str, Any], Any]]) -> tuple[str, tuple[int, int]]:
     """Return the digest of a product of factors, and its largest column norms."""
     digest, squared, absolute = hashlib.sha256(), 1, 1
     for described, matrix in factors:
+        if described["kind"] == "tree":
+            digest.update(digest_of_tree(matrix).encode())
+            norms = of_tree(matrix)
+            squared, absolute = squared * norms[0], absolute * norms[1]
+            continue
         content = b"" if matrix is None else np.ascontiguousarray(matrix).tobytes()
         factor_digest = hashlib.sha256(f"{described['kind']}{tuple(described['shape'])}".encode() + content)
         digest.update(factor_digest.hexdigest().encode())

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 import dpscale as dp
 from dpscale.__main__ import main
+from dpscale.audit.composition import audit_run
 from dpscale.audit.evidence.sensitivities import norms
 from dpscale.audit.evidence.shapes import strategy_faults
 from dpscale.base.errors import DomainError, JobError, PlanError
@@ -132,6 +133,9 @@ def test_run_is_read_without_the_files(tmp_path):
     release = dp.Release.open(tmp_path / "run")
     np.testing.assert_allclose(release.marginal(("region",)), exact_table(domain, frame, ("region",)))
     check_evidence(tmp_path / "run")
+    audited = audit_run(tmp_path / "run", tmp_path / "ledger.sqlite")
+    assert not audited.faults
+    assert 0 < audited.drawn <= audited.paid
 
 
 def test_negative_multipliers_are_found():

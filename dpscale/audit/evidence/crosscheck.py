@@ -284,7 +284,7 @@ def _chain(chain: Fields, files: Fields, folder: Path) -> Iterator[str]:
         yield "ledger.json and its hash chain have different hashes of the domain and the plan"
     plan = [f"{name}\0{one}\n" for name, one in sorted(files["run-files"].items()) if name.startswith("plan/")]
     here: Fields = {"plan": hashlib.sha256("".join(plan).encode()).hexdigest()}
-    here |= {"domain": hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.glob("domain.toml")}
+    here |= {one.stem: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.glob("domain.toml")}
     here["condition"] = shapes.agreed(_inputs(folder)[1].values()) if tomllib else None
     facts = {"condition": "", **opened["facts"]}
     wrong = (name for name, one in facts.items() if here.get(name, "") not in (one, None))
