@@ -1,13 +1,13 @@
 """Public tables of exact totals, such as the population by region, that estimates, rows and published tables respect.
 
-A total is a count for every cell of some attributes. It says for each residual inside these attributes its exact value,
-so no budget is spent on it. A total at a level of a hierarchy gives those at the levels above. Totals that contradict
-each other on what they have in common are refused.
+A total is a count for every cell of some attributes. It determines each residual inside these attributes exactly, so no
+budget is spent on that residual. A total at a level of a hierarchy implies the totals at the levels above. Two totals
+that contradict each other on a table that follows from both are refused.
 
 With the origin "external" a total is known without the records. With the origin "same records" it was computed from
-them, so its publication was a release without noise: the privacy guarantee then holds between databases that agree on
+them, so its publication was a release without noise: the privacy guarantee is then limited to databases that agree on
 it. Such databases differ in at least two records, one removed and one added with the same values of the attributes of
-the total, so what is between them is twice the epsilon, or the mu, of one record.
+the total, so their distance is twice the epsilon, or the mu, of one record.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def read_total(table: Any, domain: TotalsDomain, folder: Path | None) -> PublicT
 
 
 def condition_of(totals: Iterable[PublicTotal]) -> str:
-    """Return the databases between which the guarantee holds given totals from the same records; "" for all."""
+    """Return the condition that totals from the same records add to the guarantee; "" if there is none."""
     named = [" x ".join(one.names) or "all records" for one in totals if one.origin == SAME]
     return f"; the guarantee holds {AGREE} {', '.join(named)}{TWICE}" if named else ""
 
@@ -208,9 +208,7 @@ def _counts(table: Any, names: AttributeSet, column: Any, domain: TotalsDomain, 
 
 def _cells(attribute: Attribute, labels: Sequence[Any], path: str) -> Integers:
     known = attribute.cell_of
-    found = [known.get(attribute.null_cell if label in (None, "") else label, -1)
-             if label not in (None, "") else attribute.null_cell for label in labels]  # fmt: skip
-    cells = np.array(found, np.int64)
+    cells = np.array([attribute.null_cell if one in (None, "") else known.get(one, -1) for one in labels], np.int64)
     if (cells < 0).any():
         strange = labels[int(np.argmax(cells < 0))]
         raise DomainError("totals.path", f"{safe_repr(strange)} in {path}", f"labels of {attribute.name}",
@@ -229,8 +227,8 @@ def _integers(values: Sequence[Any], path: str) -> Integers:
     return found
 
 
-def _wrong_cell(what: str, cell: int, names: AttributeSet, domain: TotalsDomain, path: str) -> DomainError:
-    got = f"{what} {describe_cell(domain, names, cell)} in {path}"
+def _wrong_cell(problem: str, cell: int, names: AttributeSet, domain: TotalsDomain, path: str) -> DomainError:
+    got = f"{problem} {describe_cell(domain, names, cell)} in {path}"
     return DomainError("totals.path", got, "one count for each possible combination", "fix the file")
 
 
