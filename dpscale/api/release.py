@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscale.answers.tables import Answered, framed
 from dpscale.answers.unit_counts import in_order
+from dpscale.api.growing import GrowingRelease
 from dpscale.api.statistics import ReleaseStatistics
 from dpscale.base.arrow import pq
 from dpscale.base.display import glance
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-class Release(ReleaseStatistics):
+class Release(GrowingRelease, ReleaseStatistics):
     """Private answers of a run. Reading it costs no budget: everything is post-processing.
 
     Parameters
@@ -48,7 +49,8 @@ class Release(ReleaseStatistics):
 
     def __init__(self, run: Run, rows: Callable[[], Any] | None = None) -> None:
         run.require("measure")
-        self._run, self._rows = run, rows
+        super().__init__(run)
+        self._rows = rows
 
     @cached_property
     def tables(self) -> dict[str, Release]:
@@ -86,10 +88,6 @@ class Release(ReleaseStatistics):
             If the directory is not such a run.
         """
         return cls(open_run(run_dir))
-
-    @property
-    def path(self) -> Path:
-        return self._run.path
 
     @property
     def domain(self) -> Domain:
@@ -174,7 +172,9 @@ class Release(ReleaseStatistics):
     def manifest(self) -> dict[str, Any]:
         return self._run.manifest
 
-    def marginal(self, attributes: Sequence[str]) -> NDArray[np.float64]:
+    def marginal(
+        self, attributes: Sequence[str], period: str | int | None = None, kind: str = "period"
+    ) -> NDArray[np.float64]:
         """Return estimated counts of all cells of an attribute set.
 
         Estimates of least squares are unbiased and may be negative; those of maximum entropy are non-negative and
@@ -183,6 +183,9 @@ class Release(ReleaseStatistics):
         Parameters
         ----------
         attributes : sequence of str
+        period : str or int, optional
+            Period of a growing table; see `at`.
+        kind : {"period", "cumulative", "window"}
 
         Returns
         -------
@@ -194,9 +197,13 @@ class Release(ReleaseStatistics):
         PlanError
             If some cells lie outside the row space of the measurements.
         """
+        if period is not None:
+            return self.at(period, kind).marginal(attributes)
         return self._estimates.marginal(attributes)
 
-    def answer(self, attributes: Sequence[str], query: ArrayLike) -> tuple[float, float]:
+    def answer(
+        self, attributes: Sequence[str], query: ArrayLike, period: str | int | None = None, kind: str = "period"
+    ) -> tuple[float, float]:
         """Return the estimate and the standard error of a linear query.
 
         Parameters
@@ -204,6 +211,9 @@ class Release(ReleaseStatistics):
         attributes : sequence of str
         query : array_like, one axis per attribute
             Coefficient of each cell.
+        period : str or int, optional
+            Period of a growing table; see `at`.
+        kind : {"period", "cumulative", "window"}
 
         Returns
         -------
@@ -215,6 +225,8 @@ class Release(ReleaseStatistics):
         PlanError
             If the query lies outside the row space of the measurements.
         """
+        if period is not None:
+            return self.at(period, kind).answer(attributes, query)
         return self._estimates.answer(attributes, query)
 
     def extrapolates(self, attributes: Sequence[str]) -> bool:
@@ -246,6 +258,8 @@ class Release(ReleaseStatistics):
         level: float = 0.95,
         joint: bool = False,
         frame: str = "pandas",
+        period: str | int | None = None,
+        kind: str = "period",
     ) -> Any:
         """Return answers with labels, standard errors and intervals, one row per query.
 
@@ -259,6 +273,9 @@ class Release(ReleaseStatistics):
         joint : bool
             Make all intervals of the table cover simultaneously; requires least squares or simulated errors.
         frame : {"pandas", "arrow", "polars"}
+        period : str or int, optional
+            Period of a growing table; see `at`.
+        kind : {"period", "cumulative", "window"}
 
         Returns
         -------
@@ -271,6 +288,8 @@ class Release(ReleaseStatistics):
         PlanError
             If the queries lie outside the row space of the measurements.
         """
+        if period is not None:
+            return self.at(period, kind).table(attributes, family, level=level, joint=joint, frame=frame)
         return framed(self.answered.table(attributes, family, level, joint), frame)
 
     def graphical_model(self, kind: Literal["bayesian", "markov"] = "bayesian") -> Any:

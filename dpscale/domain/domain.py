@@ -163,6 +163,14 @@ class Domain(AxisIndex):
         found = [read_total(table, self, folder) for table in tables]
         return Domain(self.axes, self._told, (*self.public_totals, *found)) if found else self
 
+    def without(self, name: str) -> Domain:
+        """Return the domain without an attribute. Raises DomainError if a rule or a total contains it."""
+        self[name]
+        for rule in self.rules:
+            if name in rule.names:
+                raise DomainError("domain", f"a rule that contains {name!r}", "rules of other attributes", "remove it")
+        return Domain([one for one in self.axes if one.name != name], self._told, self.public_totals)
+
     @cached_property
     def without_totals(self) -> Domain:
         """The domain without public totals."""

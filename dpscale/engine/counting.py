@@ -26,6 +26,7 @@ from dpscale.base.numerics import AttributeSet, Integers
 from dpscale.counting.count import Layout, count_by
 from dpscale.counting.cover import ROWS, SPARE_CELLS, Cover, Saving, guess_rows, plan_cover, total
 from dpscale.counting.program import Program
+from dpscale.counting.weighted import PeriodWeights, count_weighted
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
 from dpscale.engine.graphs import FAN_IN, pieces_of
@@ -233,6 +234,7 @@ def run_pass(
     groups: Sequence[tuple[Partition, ...]],
     checked: Sequence[str] = (),
     dropped: Mapping[Partition, Any] | None = None,
+    weights: PeriodWeights | None = None,
 ) -> list[Any]:
     """Count one pass and return a handle of the exact counts of each shard.
 
@@ -246,6 +248,8 @@ def run_pass(
         Attributes whose columns are also checked against the domain.
     dropped : mapping of Partition, optional
         Rows of a partition that are not counted, or handles of them.
+    weights : PeriodWeights, optional
+        Weights of the records by period; default: every record counts once.
     """
     domain, sizes = one.shards[0].domain, [sum(part.size() for part in group) + 1 for group in groups]
     cover, rows = one.cover(guess_rows(domain, max(sizes))), guess_rows(domain, sum(sizes))
@@ -259,6 +263,8 @@ def run_pass(
             cover,
             _task_count(one, cover, rows),
         )
+    if weights is not None:
+        items = [(group, replace(request, weights=weights)) for group, request in items]
     shared_requests = {request: engine.broadcast(request, "count") for _, request in items}
     tasks = [(shared_requests[request], group, tuple(checked), *dropped_rows(group, dropped or {}))
              for group, request in items]  # fmt: skip
@@ -292,12 +298,15 @@ class CountRequest:
         Program that counts the shards.
     partial : bool
         Whether other tasks count the same shards over other rows.
+    weights : PeriodWeights, optional
+        Weights of the records by period.
     """
 
     first: int
     shards: tuple[Layout, ...]
     program: Program
     partial: bool = False
+    weights: PeriodWeights | None = None
 
     @property
     def range(self) -> range:
@@ -347,7 +356,11 @@ def count_shards(
     `dropped` contains the rows of the `bounded` partitions that are not counted.
     """
     without = dict(zip(bounded, dropped, strict=True))
-    flat = count_by(request.program, request.shards[0].domain, partitions, checked, without)
+    program, domain, weights = request.program, request.shards[0].domain, request.weights
+    if weights is None:
+        flat = count_by(program, domain, partitions, checked, without)
+    else:
+        flat = count_weighted(program, domain, partitions, weights, checked, without)
     least, most = flat.min(initial=0), flat.max(initial=0)
     if request.partial and least >= -(1 << 31) and most < 1 << 31:  # counts of numbers exceed the number of rows
         flat = flat.astype(np.int32)  # halves the bytes that are sent

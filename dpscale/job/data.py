@@ -184,6 +184,7 @@ class Data(UnitSettings):
 
     snapshot: Literal["content", "footers"] = "content"
     links: bool | None = None
+    period: Annotated[str, Field(min_length=1)] | None = None
 
     @property
     def origin(self) -> Origin:

@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field, ValidationError
 
 from dpscale.base.display import display_path, nearest, safe_repr
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts, checked, message_of
-from dpscale.domain import Domain
+from dpscale.domain import Attribute, Domain
 from dpscale.job.data import Data
+from dpscale.job.periods import PeriodSettings, check_periods, period_attribute, without_period
 from dpscale.job.search_budget import SearchBudget, check_unit_needed, search_budget, unit_workload
 from dpscale.job.sections import (
     BELOW_ONE,
-    PREDICATES,
     DiscoverTable,
     EngineSettings,
     MechanismTable,
@@ -34,6 +33,7 @@ from dpscale.job.sections import (
     check_totals,
     warn_of_old_names,
 )
+from dpscale.job.workload_parts import add_part
 from dpscale.ledger.location import resolved
 from dpscale.mechanisms import mechanism
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem
@@ -50,13 +50,11 @@ from dpscale.reconstruction.joint_intervals import MOST_JOINT
 from dpscale.storage.files import is_local, is_path, place, read_text, toml_fault
 from dpscale.storage.objects import located, real
 from dpscale.workload import Workload, WorkloadPart, family_distribution, family_named, family_names
-from dpscale.workload.sums import OTHERS, SUM
 
 
 class TableJob(Settings):
     """Job of one table. Paths are absolute after reading."""
 
-    kind: ClassVar[str] = ""
     data: Data
     privacy: Privacy
     workload: Annotated[list[Part], Field(min_length=1)]
@@ -68,6 +66,12 @@ class TableJob(Settings):
     discover: DiscoverTable | None = None
     units: UnitsTable | None = None
     totals: list[TotalsTable] | None = None
+    time: PeriodSettings | None = None
+
+    @property
+    def kind(self) -> str:
+        """Kind of the job's runs."""
+        return "" if self.data.period is None else "periods"
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> TableJob:
@@ -94,6 +98,7 @@ class TableJob(Settings):
         _ = job.options, job.estimating  # validate them before anything is created
         job.check_way()
         job.check_joint()
+        job.check_time()
         if job.units is not None and all(part.count != "units" for part in job.workload):
             raise JobError("units", "given without a part with count = 'units'", "such a part", "remove it")
         job = job._resolved(folder)
@@ -181,6 +186,26 @@ class TableJob(Settings):
                            "least squares, or simulated errors", "leave it out, or set reconstruct.method ="
                            ' "least-squares" (an adaptive job: reconstruct.errors = "simulated")')  # fmt: skip
 
+    @property
+    def periods(self) -> PeriodSettings:
+        """Settings of the periods of a growing table."""
+        return self.time or PeriodSettings()
+
+    def read_period(self) -> Attribute:
+        """Return the periods of a growing table as a date attribute."""
+        return period_attribute(self.data, self.periods)
+
+    def check_time(self) -> None:
+        """Raise JobError for settings of periods that contradict each other or the other tables of the job."""
+        check_periods(self.data, self.time)
+        if self.data.period is None:
+            return
+        others = {"discover": self.discover, "units": self.units, "totals": self.totals}
+        if given := [name for name, table in others.items() if table]:
+            raise JobError(given[0], "given with data.period", "a job of one moment", "leave one of them out")
+        if any(part.count == "units" for part in self.workload):
+            raise JobError("workload.count", '"units" with data.period', "numbers of rows", "leave it out")
+
     def planning_problem(self, workload: Workload, declared: Domain | None = None) -> PlanningProblem:
         """Return workload, budget and rows per unit.
 
@@ -217,7 +242,8 @@ class TableJob(Settings):
         return search_budget(self.privacy, self.discover or DiscoverTable(), domain.searches)
 
     def read_domain(self) -> Domain:
-        domain, rows = Domain.read(self.data.domain), self.data.max_rows_per_unit
+        rows = self.data.max_rows_per_unit
+        domain = without_period(Domain.read(self.data.domain), self.data.period)
         check_unit_needed(domain, rows is not None)
         domain = domain.for_rows_per_unit(rows or 1)
         domain = domain.with_totals([one.model_dump() for one in self.totals or []])
@@ -232,7 +258,7 @@ class TableJob(Settings):
         workload = Workload(domain)
         for part in self.workload:
             if part.count != "units":
-                _add(workload, part)
+                add_part(workload, part)
         if not workload.parts:
             raise JobError("workload", "numbers of units only", "a family of rows beside them", "add one")
         if self.output.joint:
@@ -290,60 +316,6 @@ def _job_file(source: str | Path) -> tuple[Mapping[str, Any], Path]:
     return content, (path.resolve() if is_local(path) else path).parent
 
 
-def _add(workload: Workload, part: Part) -> None:
-    if part.family == PREDICATES:
-        _add_predicates(workload, part)
-        return
-    if part.family not in family_names():
-        known = [*family_names(), PREDICATES]
-        raise JobError("workload.family", f"{part.family!r}", ", ".join(known), nearest(part.family, known))
-    if part.file is not None:
-        raise JobError("workload.file", f"given for family {part.family!r}", f"family {PREDICATES} only", "remove it")
-    if part.conditions is not None:
-        raise JobError("workload.conditions", f"given for family {part.family!r}", f"family {PREDICATES} only",
-                       "remove it")  # fmt: skip
-    given = part.given if part.label is None else part.given | {"label": part.label}
-    if part.record_weight is not None and part.family not in OTHERS:
-        raise JobError("workload.record_weight", f"given for family {part.family!r}", f"family {', '.join(OTHERS)}",
-                       "remove it")  # fmt: skip
-    if part.record_weight is not None:  # the sum of the number over the records that each query counts
-        workload.add(
-            SUM, part.degree, part.attributes, part.weight, of=part.record_weight, queries=part.family, **given
-        )
-        return
-    workload.add(part.family, part.degree, part.attributes, part.weight, part.p, part.seed, part.numeric, **given)
-
-
-def _add_predicates(workload: Workload, part: Part) -> None:
-    """Add single counts, or queries from a .npy file of shape (m, n_a, n_b, …) over one attribute set."""
-    if part.conditions is not None:
-        _add_conditions(workload, part)
-        return
-    if part.file is None or part.attributes is None or len(part.attributes) != 1 or part.degree is not None:
-        raise JobError(
-            "workload",
-            "predicates without required keys",
-            "file and attributes = [[one set]], or conditions",
-            "add them",
-        )
-    try:
-        queries = np.load(part.file, allow_pickle=False)
-    except (OSError, ValueError):
-        raise JobError(
-            "workload.file", f"{part.file} cannot be read", "an array file (.npy)", "save it with numpy"
-        ) from None
-    each = part.weight if isinstance(part.weight, list) else np.full(len(queries), part.weight)
-    workload.add_queries(part.attributes[0], queries, each)
-
-
-def _add_conditions(workload: Workload, part: Part) -> None:
-    given = [name for name in ("file", "attributes", "degree") if getattr(part, name) is not None]
-    if given or isinstance(part.weight, list):
-        raise JobError(f"workload.{(given or ['weight'])[0]}", "given together with conditions",
-                       "conditions with one weight", "remove it")  # fmt: skip
-    workload.add_conditions(part.conditions or [], part.weight, part.label)
-
-
 def job_sentence(error: ValidationError, keys: Callable[[tuple[int | str, ...]], list[str]]) -> JobError:
     """Return the first fault of a job as an error.
 
@@ -389,5 +361,6 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
                 "discover": DiscoverTable,
                 "units": UnitsTable,
                 "totals": TotalsTable,
+                "time": PeriodSettings,
             }[part]
     return sorted(model.model_fields)

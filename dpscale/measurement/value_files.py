@@ -133,6 +133,11 @@ class ValueReader:
             raise _foreign(path)
         return values
 
+    def check(self, path: Path) -> None:
+        """Raise JobError if a file belongs to another release."""
+        with self._lock:
+            self._opened(path)
+
     def _group(self, path: Path, row: int) -> RowGroup:
         """Return the row group that contains a row."""
         file, starts = self._opened(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import cast
 
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import ParallelMap, serial_map
@@ -16,6 +17,7 @@ from dpscale.reconstruction.model_answers import MODEL, read_model
 from dpscale.reconstruction.pairwise.learn import learn, read_pairwise, write_pairwise
 from dpscale.reconstruction.pairwise.pairs import CellDistribution, pair_targets
 from dpscale.reconstruction.public_margins import fit_model
+from dpscale.runs.opening import open_run
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import present
 from dpscale.synthesis.ancestral import ANCESTRAL, ancestral_sampler, read_ancestral, write_ancestral
@@ -160,7 +162,7 @@ def open_sampler(path: str, folder: str, name: str) -> tuple[TableRun, RowSample
     """Return the run and its sampler; they are cached in the process for later tasks."""
     key = f"{folder} {name}"
     if key not in _open:
-        _open[key] = (TableRun(path), read_sampler(Path(folder), name))
+        _open[key] = (cast(TableRun, open_run(path)), read_sampler(Path(folder), name))
         while len(_open) > MOST_OPEN:
             _open.pop(next(iter(_open)))
     return _open[key]

@@ -19,6 +19,9 @@ from dpscale.storage.files import present, store_errors
 RUNS: Mapping[str, str] = {
     "": "dpscale.runs.table:TableRun",
     "database": "dpscale.runs.composite:CompositeRun",
+    "periods": "dpscale.runs.periods.stream:StreamRun",
+    "period": "dpscale.runs.periods.period:PeriodRun",
+    "period answers": "dpscale.runs.periods.answers:AnswersRun",
 }
 
 

@@ -22,7 +22,9 @@ from typing import Any
 import tomli_w
 
 from dpscale.base.errors import DataError, JobError
+from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Attribute, Domain
+from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.data import Data
 from dpscale.job.sections import SynthesizeTable, with_old_names
@@ -31,6 +33,7 @@ from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
+from dpscale.records import Table
 from dpscale.records.origin import Layout, Origin, differing, layout
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings, versions
@@ -152,6 +155,19 @@ class TableRun(Run):
         """Cost of the searches, of the numbers of units and of the measurements."""
         others = [(self.manifest.get(name) or {}).get("cost") for name in ("discovery", "units")]
         return sum((Cost.from_dict(one) for one in others if one), self.measurements.spent)
+
+    @property
+    def record_weights(self) -> PeriodWeights | None:
+        """Weights of the records by period in a growing table; None if each record counts once."""
+        return None
+
+    def content_hash(self, table: Table, engine: Engine) -> str | None:
+        """Return a hash of the records in place of that of the files; None to hash the files."""
+        return None
+
+    def restrict(self, table: Table) -> Table:
+        """Return the part of the table that is read: all of it."""
+        return table
 
     def write_domain(self, found: Domain) -> None:
         """Write the domain with the cells that were found; results from the assumed cells are forgotten."""

@@ -346,6 +346,7 @@ def _draw_digests(run: TableRun, measurements: MeasurementStore) -> tuple[str, s
         run.manifest["secret_tag"],
     ]
     own = [*content, measurements.release, run.manifest["job_sha256"]]
+    own += [run.record_weights.weights] if run.record_weights else []
     drawn, earlier = (hashlib.sha256(json.dumps(one).encode()).hexdigest() for one in (own, content))
     return drawn, earlier
 

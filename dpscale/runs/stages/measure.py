@@ -55,12 +55,13 @@ def open_table(run: TableRun, names: Sequence[str], engine: Engine) -> Table:
     """Return the table of the run's files or of its data frame."""
     data = run.job.data
     wanted = [*run.domain.columns(names), *([data.privacy_unit] if data.privacy_unit else [])]
+    wanted += run.record_weights.columns if run.record_weights else []
     if run.frame is not None:
         return frame_table(run.frame, run.domain, wanted, engine, data.matching)
     if data.path == FRAME:
         raise DataError("data", "none, but this run reads a data frame", "the frame with which it started",
                         "pass it again: dp.run(job, data=frame)")  # fmt: skip
-    table = origin_of(run).table(data.path, run.domain)
+    table = run.restrict(origin_of(run).table(data.path, run.domain))
     table.require(wanted)
     return table
 
@@ -94,6 +95,8 @@ def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:
 
 def content_hash(run: TableRun, table: Table, engine: Engine) -> str:
     """Return the hash of the data that counts depend on: the table's files, those of the privacy units, and filters."""
+    if (found := run.content_hash(table, engine)) is not None:
+        return found
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
     hops = run.job.data.unit_through or []
     contents = [snapshot(one, footers, each) for one in (table, *unit_tables(run))]
@@ -178,7 +181,8 @@ class Reader:
         Every pass reads the columns whose values can drop a row, so that all passes omit the same rows.
         """
         dropping = [name for name in self.columns if self.data.run.domain[name].drops]
-        handles = run_pass(self.engine, one, self.groups, [*checked, *dropping], self.dropped)
+        weights = self.data.run.record_weights
+        handles = run_pass(self.engine, one, self.groups, [*checked, *dropping], self.dropped, weights)
         self.data.check_unchanged()
         return handles
 

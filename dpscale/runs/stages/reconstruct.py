@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from dpscale.reconstruction.joint_intervals import half_width
 from dpscale.reconstruction.model_answers import simultaneous_widths
 from dpscale.runs.answers import LARGE_PAGES, AnswerColumns, SetAnswers, write_index
 from dpscale.runs.estimates import estimates_of, prepare_model
+from dpscale.runs.opening import open_run
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import writing
 from dpscale.workload import WorkloadPart
@@ -115,7 +116,7 @@ def _estimates_key(run: TableRun) -> str:
 
 def _open_cached(path: str, key: str) -> Opened:
     """Return the run and the estimates from which tasks answer; they are cached in the process."""
-    return _open.get((path, key)) or _cache_estimates(path, key, TableRun(path))
+    return _open.get((path, key)) or _cache_estimates(path, key, cast(TableRun, open_run(path)))
 
 
 def _cache_estimates(path: str, key: str, run: TableRun) -> Opened:

@@ -1,0 +1,145 @@
+"""Period of a growing table: [data] period and the table [time] of a job.
+
+The records of a growing table arrive by period. The period is a date attribute of the domain file, or the name of
+folders such as `month=2026-01/`. It divides the records, so it is no attribute of the workload.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import DomainError, JobError
+from dpscale.base.settings import Settings
+from dpscale.domain import Attribute, Domain
+from dpscale.domain.attribute import NAMES, PERIODS, name_of, read_period
+from dpscale.job.data import Data
+from dpscale.plans.time_plan import WINDOW
+
+Kind = Literal["period", "cumulative", "window"]
+MOST_PERIODS = 1000
+LATEST = 9999  # year
+
+
+def _both() -> list[Kind]:
+    return ["period", "cumulative"]
+
+
+class PeriodSettings(Settings):
+    """Periods of a growing table and the answers over them."""
+
+    horizon: Annotated[int, Field(ge=2, le=MOST_PERIODS)] | None = None
+    start: str | int | None = None
+    answers: Annotated[list[Kind], Field(min_length=1)] = Field(default_factory=_both)
+    window: Annotated[int, Field(ge=2)] | None = None
+    max_periods_per_unit: Annotated[int, Field(ge=1)] | None = None
+    changed: Literal["refuse", "accept"] = "refuse"
+
+    @field_validator("answers")
+    @classmethod
+    def _once(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError("each kind of answer must be named once")
+        return value
+
+
+def check_periods(data: Data, settings: PeriodSettings | None) -> None:
+    """Raise JobError for keys of [data] and [time] that contradict each other."""
+    if settings is None:
+        return
+    if data.period is None:
+        raise JobError("time", "given without data.period", "the name of the date attribute or of the folders of the"
+                       " periods", 'add period = "NAME" to [data]')  # fmt: skip
+    if (settings.window is not None) != (WINDOW in settings.answers):
+        raise JobError("time.window", f"{settings.window} with answers {', '.join(settings.answers)}",
+                       'window together with "window" in answers', "set both or neither")  # fmt: skip
+    if settings.max_periods_per_unit is not None and data.privacy_unit is None:
+        raise JobError("time.max_periods_per_unit", "given without data.privacy_unit", "a privacy unit",
+                       "a row is in one period: leave it out")  # fmt: skip
+    if settings.changed == "accept" and data.privacy_unit is not None:
+        raise JobError("time.changed", '"accept" with a privacy unit', '"refuse": the cost of changes is bounded for'
+                       " the row unit only", "leave it out")  # fmt: skip
+
+
+def without_period(domain: Domain, name: str | None) -> Domain:
+    """Return the domain of the workload, without the attribute of the period."""
+    return domain.without(name) if name is not None and name in domain.names else domain
+
+
+def period_attribute(data: Data, settings: PeriodSettings) -> Attribute:
+    """Return the periods of a job as a date attribute, whose cells are the periods.
+
+    Raises JobError if neither the domain file nor the folders of the data define them.
+    """
+    name, domain = str(data.period), Domain.read(data.domain)
+    found = domain[name] if name in domain.names else _of_folders(data, settings)
+    if found.kind != "date":
+        raise JobError("data.period", f"{name!r}, an attribute of kind {found.kind}", 'an attribute of kind "date"',
+                       "name another, or change its kind in the domain file")  # fmt: skip
+    if settings.start is not None and read_period(found.by, settings.start) != found.low:
+        raise JobError("time.start", f"{settings.start} for periods from {name_of(found.by, found.low)}",
+                       "the first period of the domain file", "leave it out")  # fmt: skip
+    if settings.horizon not in (None, found.listed):
+        raise JobError("time.horizon", f"{settings.horizon} for {found.listed} periods from"
+                       f" {name_of(found.by, found.low)} to {name_of(found.by, found.high)} in the domain file",
+                       "the number of periods from low to high", "set the same number")  # fmt: skip
+    if not 2 <= found.listed <= MOST_PERIODS:
+        raise JobError("time.horizon", f"{found.listed}", f"2 to {MOST_PERIODS} periods", "change low or high")
+    if found.groups or found.outside == "category" or found.nulls == "category":
+        raise JobError("data.period", f"{name!r}, which has cells that are no periods", "a date attribute whose"
+                       ' outside and nulls are "reject" or "drop"', "change them in the domain file")  # fmt: skip
+    return found
+
+
+def as_read(period: Attribute) -> Attribute:
+    """Return the attribute with which records are read: it has cells for later periods too.
+
+    Records after the horizon belong to the periods of a later job, and are not refused.
+    """
+    return replace(period, high=read_period(period.by, f"{LATEST}-12-31"), source=period.column)
+
+
+def _of_folders(data: Data, settings: PeriodSettings) -> Attribute:
+    """Return the periods that begin with the first folder of the data, or with `start`."""
+    name = str(data.period)
+    if settings.horizon is None:
+        raise JobError("time.horizon", f"missing, and the domain file has no attribute {name!r}",
+                       "the number of periods", "set it in [time]")  # fmt: skip
+    first = settings.start
+    if first is None:
+        folders = sorted({value for value in folder_names(data, name) if value is not None})
+        if not folders:
+            raise JobError("data.period", f"{name!r}, neither an attribute of the domain nor a folder {name}=…",
+                           "a date attribute, or folders such as month=2026-01",
+                           "fix the name, or set time.start")  # fmt: skip
+        first = folders[0]
+    by = _length_of(name, str(first))
+    low = read_period(by, str(first))
+    return Attribute(name, "date", low, low + settings.horizon - 1, by=by)
+
+
+def folder_names(data: Data, name: str) -> set[str | None]:
+    """Return the values of a folder name in the paths of the data's files, such as 2026-01 of `month=2026-01/`."""
+    table = data.origin.table(data.path, Domain({"rows": 2}))
+    return {dict(one.fixed)[name] for one in table.partitions if name in dict(one.fixed)}
+
+
+def _length_of(name: str, label: str) -> str:
+    """Return the length of the period that a label names."""
+    for by in reversed(PERIODS):
+        if re.fullmatch(NAMES[by][0], label):
+            return by
+    raise JobError("data.period", f"the folder {name}={safe_repr(label)}", "folders named by year, quarter, month, week"
+                   " or day, such as 2026, 2026-Q1, 2026-01, 2026-W05 or 2026-01-31", "rename them")  # fmt: skip
+
+
+def read_period_file(domain: Domain) -> Attribute:
+    """Return the period in the file of a run directory, a domain with this attribute alone."""
+    if len(domain.names) != 1 or domain[domain.names[0]].kind != "date":
+        raise DomainError("period.toml", "not one date attribute", "the file as the run wrote it", "restore it")
+    return domain[domain.names[0]]
+

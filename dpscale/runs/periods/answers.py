@@ -1,0 +1,192 @@
+"""Answers of one kind at one period: combinations of the values of the periods up to it.
+
+The values Σ_s c_s y_s of all blocks are estimates of K Σ_s w_s x_s (`plans.time_plan`) with |c|² times the noise
+variance of one period. That is a release of one table with the same plan and a smaller budget, so reconstruction,
+answers and synthetic rows are those of any run. Values are written in the units of the draws at that budget. Nothing is
+drawn and no record is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from dpscale.base.arrow import pa
+from dpscale.base.errors import JobError
+from dpscale.base.numerics import Floats
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.job import TableJob
+from dpscale.measurement import MeasurementStore
+from dpscale.measurement.value_files import Labelled, Span, file_name, open_values, write_values
+from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.requests import MeasurementRequests, as_requests
+from dpscale.privacy.accounting import LAPLACE
+from dpscale.runs.create import create_directory
+from dpscale.runs.manifest import MANIFEST, first_manifest
+from dpscale.runs.periods.period import PeriodRun
+from dpscale.runs.periods.stream import StreamRun, stream_of
+from dpscale.runs.stages import STAGES, Stage
+from dpscale.runs.table import TableRun
+from dpscale.storage.files import present
+
+KIND = "period answers"
+ANSWER_STAGES: dict[str, Stage] = {
+    "measure": replace(STAGES["measure"], needs=(), spends=False, module="dpscale.runs.periods.answers"),
+    **{name: replace(STAGES[name], needs=("measure",)) for name in ("reconstruct", "synthesize")},
+}
+
+
+class AnswersRun(TableRun):
+    """Existing run of the answers of one kind at a period; `start` makes one."""
+
+    stages = ANSWER_STAGES
+
+    def _load(self, inputs: tuple[Any, ...]) -> None:
+        if self.manifest.get("kind") != KIND:
+            raise JobError("run directory", f"{self.path} has no answers of a period", "a folder in periods/PERIOD/",
+                           "use the directory of the whole run")  # fmt: skip
+        self.job = TableJob.read(self.path / "job.toml", stored=True)
+        self.declared = Domain.read(self.path / "domain.toml")
+
+    @classmethod
+    def start(cls, stream: StreamRun, number: int, kind: str) -> AnswersRun:
+        """Create the run of some answers of a measured period, or reopen it."""
+        path = stream.period_path(number) / kind
+        if not present(path / MANIFEST):
+            create_directory(path, _first_files(stream, number, kind))
+        run = cls(path)
+        vars(run)["stream"] = stream
+        return run
+
+    @cached_property
+    def stream(self) -> StreamRun:
+        """Run of the growing table."""
+        return stream_of(self.path)
+
+    @property
+    def tables(self) -> Mapping[str, TableRun]:
+        return {"data": self}
+
+    @property
+    def number(self) -> int:
+        """Number of the period."""
+        return int(self.manifest["period"]["number"])
+
+    @property
+    def kind(self) -> str:
+        """Kind of the answers."""
+        return str(self.manifest["period"]["answers"])
+
+    @cached_property
+    def planning_problem(self) -> PlanningProblem:
+        """The problem of one table whose measurements have the variance of the combined values."""
+        problem = self.stream.planning_problem
+        variance = self.stream.time_plan.variance(self.kind, self.number)
+        scale = math.sqrt(variance) if problem.budget.noise == LAPLACE else variance
+        return replace(problem, budget=replace(problem.budget, amount=problem.budget.amount / scale))
+
+    @cached_property
+    def measurement_plan(self) -> MeasurementPlan:
+        return self.stream.read_measurement_plan(self.planning_problem)
+
+    @cached_property
+    def periods(self) -> list[PeriodRun]:
+        """Runs of the periods up to this one."""
+        return [PeriodRun(self.stream.period_path(number)) for number in range(self.number + 1)]
+
+    def check_alone(self) -> None:
+        """Do nothing: answers are post-processing."""
+
+
+def _first_files(stream: StreamRun, number: int, kind: str) -> dict[str, bytes]:
+    label, job, drawn = stream.labels[number], stream.job, PeriodRun(stream.period_path(number))
+    release = f"{drawn.manifest['release']}-{kind}"
+    manifest = first_manifest(job.engine.seed, stream.manifest["job_sha256"], 1, kind=KIND,
+                              period={"name": label, "number": number, "answers": kind},
+                              mechanism=stream.manifest["mechanism"])  # fmt: skip
+    manifest |= {"release": release, "snapshot": drawn.manifest["snapshot"], "secret": "destroyed",
+                 "secret_tag": drawn.manifest["secret_tag"]}  # fmt: skip
+    return {
+        **stream.declared.to_files(),
+        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
+        MANIFEST: json.dumps(manifest, indent=2).encode(),
+    }
+
+
+def perform(run: AnswersRun, engine: Engine) -> None:
+    """Combine the values of the periods, one task for each file."""
+    layout = run.measurements.file_layout(run.measurement_plan.first_decision())
+    spans = list(zip(layout.cuts[:-1].tolist(), layout.cuts[1:].tolist(), strict=True))
+    engine.map(combine_file, [(str(run.path), span) for span in spans], "combine-periods")
+
+
+_open: dict[str, AnswersRun] = {}
+
+
+def combine_file(path: str, span: Span) -> None:
+    """Write the combined values at some positions of the layout."""
+    run = _open.get(path) or AnswersRun(path)
+    _open.clear()
+    _open[path] = run
+    store, decision = run.measurements, run.measurement_plan.first_decision()
+    layout = store.file_layout(decision)
+    total = np.zeros(int(layout.starts[span[1]] - layout.starts[span[0]]))
+    labels: pa.Array | None = None
+    for weight, period in zip(run.stream.time_plan.coefficients(run.kind, run.number), run.periods, strict=True):
+        if weight:
+            own, values = read_span(period.measurements, span)
+            if labels is not None and not own.equals(labels):
+                raise JobError("measurements", f"values of {period.path.name} in another order", "the original files",
+                               "restore them")  # fmt: skip
+            labels = own
+            total += weight * values
+    positions = layout.sequence[span[0] : span[1]]
+    requests = as_requests(decision.requests).take(positions)
+    drawn = as_requests(run.periods[-1].measurement_plan.first_decision().requests).take(positions)
+    bounds = (layout.starts[span[0] : span[1] + 1] - layout.starts[span[0]]).tolist()
+    write_values(store.folder / file_name(0, span), store.head, _labelled(requests, drawn, bounds, total))
+
+
+def _labelled(
+    requests: MeasurementRequests, drawn: MeasurementRequests, bounds: Sequence[int], values: Floats
+) -> Iterator[Labelled]:
+    """Yield label and values of each request, in the units of its draw instead of those of the periods' draws."""
+    for index in range(len(requests)):
+        scale = requests[index].draw.multiplier / drawn[index].draw.multiplier
+        yield requests.text(index), values[bounds[index] : bounds[index + 1]] * scale
+
+
+def read_span(store: MeasurementStore, span: Span) -> tuple[pa.Array, Floats]:
+    """Return labels and stored numbers at some positions of the layout of the first decision.
+
+    Raises JobError if values are missing or belong to another release.
+    """
+    decision = store.measurement_plan.first_decision()
+    starts = store.file_layout(decision).starts
+    labels, values, at = [], [], span[0]
+    for first, end in store.stored_spans(decision):
+        if first <= at < min(end, span[1]):
+            last = min(end, span[1])
+            path = store.folder / file_name(0, (first, end))
+            store.value_reader.check(path)
+            file, _ = open_values(path)
+            with file:
+                skipped, length = int(starts[at] - starts[first]), int(starts[last] - starts[at])
+                rows = file.read(use_threads=False).slice(skipped, length)
+            labels.append(rows.column("label").combine_chunks().cast(pa.string()))
+            values.append(rows.column("value").to_numpy())
+            at = last
+    if at < span[1]:
+        raise JobError("measurements", f"values of {store.folder.parent.name} are missing", "the original files",
+                       "restore them")  # fmt: skip
+    return pa.concat_arrays([one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in labels]), (
+        np.concatenate(values))  # fmt: skip

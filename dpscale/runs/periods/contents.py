@@ -1,0 +1,100 @@
+"""Hashes of the records of each period, which show whether earlier periods changed.
+
+If all files are in folders named by the period, the hash of a period is that of the names, sizes and bytes of its
+files. Otherwise it is a sum over its records: each record has two 64-bit mixes of its cells and of its privacy unit, so
+the sum modulo 2^64 does not depend on the order of the records or on their files. Only attributes that
+are counted are compared. Tags of these hashes under the key of the run are stored, never the hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dpscale.base.numerics import Words
+from dpscale.contributions.unit_ids import identities
+from dpscale.contributions.unit_shards import value_words
+from dpscale.counting.weighted import PeriodWeights, encoded_with_periods
+from dpscale.domain import Domain
+from dpscale.domain.attribute import read_period
+from dpscale.engine import Engine
+from dpscale.engine.counting import partition_groups
+from dpscale.records import Table
+from dpscale.records.origin import snapshot
+from dpscale.records.table import Partition
+
+MIXES = (np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F))
+SHIFT = np.uint64(32)
+
+
+def hashes_by_period(
+    table: Table, names: Sequence[str], weights: PeriodWeights, unit: str | None, engine: Engine
+) -> list[str]:
+    """Return the hash of the records of each period with a weight.
+
+    Parameters
+    ----------
+    table : Table
+        Table whose files have records of these periods.
+    names : sequence of str
+        Attributes that are counted.
+    weights : PeriodWeights
+    unit : str or None
+        Column of the privacy unit.
+    engine : Engine
+    """
+    if table.lake is None and all(weights.attribute.column in dict(part.fixed) for part in table.partitions):
+        return [_hash_of_files(table, number, weights, engine) for number in range(weights.count)]
+    groups = partition_groups(table.partitions, engine.workers)
+    found = engine.map(sum_records, [(group, table.domain, names, weights, unit) for group in groups], "snapshot")
+    sums: Words = np.sum(np.stack(found), axis=0, dtype=np.uint64)
+    return [hashlib.sha256(row.astype("<u8").tobytes()).hexdigest() for row in sums]
+
+
+def _hash_of_files(table: Table, number: int, weights: PeriodWeights, engine: Engine) -> str:
+    own = tuple(part for part in table.partitions if _number_of(part, weights) == number)
+    if not own:
+        return hashlib.sha256(b"").hexdigest()
+    return snapshot(replace(table, partitions=own), each=engine.each("snapshot"))
+
+
+def _number_of(partition: Partition, weights: PeriodWeights) -> int:
+    label = dict(partition.fixed)[weights.attribute.column]
+    return read_period(weights.attribute.by, label) - weights.attribute.low if label is not None else -1
+
+
+def sum_records(
+    partitions: Sequence[Partition], domain: Domain, names: Sequence[str], weights: PeriodWeights, unit: str | None
+) -> Words:
+    """Return the sums of the records of each period, shape (periods, 3): two mixes and the number of records."""
+    out = np.zeros((weights.count, 3), np.uint64)
+    for partition in partitions:
+        units = _units(partition, unit)
+        for codes, gone, periods, first in encoded_with_periods(domain, partition, names, weights):
+            words = value_words(codes)
+            if units is not None:
+                words = words + units[first : first + len(words)] * MIXES[0]
+            kept = ~gone
+            for lane, mix in enumerate(MIXES):
+                mixed = (words ^ mix) * mix
+                mixed ^= mixed >> SHIFT
+                np.add.at(out[:, lane], periods[kept], (mixed * mix)[kept])
+            out[:, 2] += np.bincount(periods[kept], minlength=weights.count).astype(np.uint64)
+    return out
+
+
+def _units(partition: Partition, unit: str | None) -> Words | None:
+    """Return a 64-bit hash of the unit of each row of a partition."""
+    if unit is None:
+        return None
+    parts = [identities(batch[unit], unit).words for batch in partition.batches([unit], unit)]
+    words = np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
+    return np.asarray(words[:, 0] ^ (words[:, 1] * MIXES[1]))
+
+
+def combined(hashes: Sequence[str]) -> str:
+    """Return one hash of the hashes of several periods."""
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()

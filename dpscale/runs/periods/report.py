@@ -1,0 +1,150 @@
+"""Report of a run of a growing table: estimates over time, accuracy, cost and promise. It reads no record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from dpscale.answers import statistics, tables
+from dpscale.answers.report.figures import COLOURS, new_figure, single, svg
+from dpscale.answers.report.page import Section, check_rendered, public_name, redacted, render_sections
+from dpscale.answers.tables import Answered
+from dpscale.base.errors import PlanError
+from dpscale.base.numerics import one_thread
+from dpscale.runs.estimates import estimates_of
+from dpscale.runs.periods.stream import StreamRun
+from dpscale.runs.stages.report import remaining
+from dpscale.storage.files import write_whole
+
+SINGLES = 4
+DELTA = 1e-9
+TABLE = (
+    Section("summary", "Summary", listed=False),
+    Section("periods", "Periods"),
+    Section("results", "Key results"),
+    Section("accuracy", "Accuracy over time"),
+    Section("cost", "Privacy cost"),
+    Section("limits", "Limits of the protection"),
+    Section("read", "Read the answers"),
+    Section("job", "Job"),
+)
+SECTIONS: dict[str, Section] = {section.name: section for section in TABLE}
+ROW = "Each row is protected in the whole table, because it belongs to one period."
+UNIT_PERIOD = ("All rows of one {unit} in one period are protected together, at most {rows} of them are counted. Rows"
+               " of the same {unit} in other periods are further contributions, whose costs add.")  # fmt: skip
+UNIT = ("All rows of one {unit} in all periods are protected together. At most {rows} rows in each of at most {periods}"
+        " periods are counted: those of the first {periods} periods in which the {unit} has records. Later ones are"
+        " left out, and how many there are is private.")  # fmt: skip
+
+
+def write_report(run: StreamRun) -> None:
+    """Write report.html, then raise ReportError if a section failed."""
+    frame = {"manifest": run.manifest, "dataset": public_name((run.manifest["privacy"] or {}).get("dataset"))}
+    with one_thread():
+        page, failed = render_sections(frame, SECTIONS.values(), _values(run, frame), "dpscale.runs.periods", run)
+        write_whole(run.path / "report.html", page.encode())
+    check_rendered(failed, run.path)
+
+
+def _values(run: StreamRun, frame: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    delta, left, rows = run.job.privacy.delta or DELTA, cache(lambda: remaining(run)), cache(lambda: _rows(run))
+    fixed = {**frame, "released": run.released, "horizon": len(run.labels), "kinds": run.kinds, "delta": delta,
+             "changed": run.job.periods.changed, "promise": str(run.protects), "explained": explain(run)}  # fmt: skip
+    return {name: partial(fixed.__getitem__, name) for name in fixed} | {
+        "epsilon": lambda: run.spent.epsilon_or_inf(delta),
+        "mu": lambda: float(run.spent.squared_mu) ** 0.5,
+        "latest": lambda: rows()[-1]["answers"] if rows() else [],
+        "rows": rows,
+        "total_plot": lambda: _total_plot(run, rows()),
+        "results": lambda: [{"kind": kind, "singles": _singles(run, kind)} for kind in run.kinds],
+        "variances": lambda: [_variances(run, kind) for kind in run.kinds],
+        "variance_plot": lambda: _variance_plot(run),
+        "certified": lambda: run.time_plan.gap if np.isfinite(run.time_plan.gap) else None,
+        "remaining": lambda: left()["remaining"],
+        "capless": lambda: left()["capless"],
+        "guarantees": lambda: [(run.spent.epsilon_or_inf(one), one) for one in dict.fromkeys([delta, 1e-6, 1e-9])],
+        "job_text": lambda: tomli_w.dumps(redacted(run.job.to_dict())),
+    }  # fmt: skip
+
+
+def explain(run: StreamRun) -> str:
+    """Return what the privacy unit of the run means for several periods."""
+    data, settings = run.job.data, run.job.periods
+    if data.privacy_unit is None:
+        return ROW
+    text = UNIT_PERIOD if settings.max_periods_per_unit is None else UNIT
+    return text.format(unit=data.unit_name, rows=data.max_rows_per_unit, periods=settings.max_periods_per_unit)
+
+
+def _answered(run: StreamRun, label: str, kind: str) -> Answered:
+    own = run.answers_at(label, kind)
+    return Answered(estimates_of(own), str(own.manifest["release"]))
+
+
+def _rows(run: StreamRun) -> list[dict[str, Any]]:
+    """Return the total and the relative error of each kind of answers at each released period."""
+    plan, found = run.time_plan, []
+    for label in run.released:
+        number = run.number_of(label)
+        answers = [
+            {"kind": kind, "relative": plan.variance(kind, number) ** 0.5, **_total(_answered(run, label, kind))}
+            for kind in run.kinds
+        ]
+        found.append({"label": label, "answers": answers})
+    return found
+
+
+def _total(answered: Answered) -> dict[str, float | None]:
+    with suppress(PlanError):  # the workload does not determine the total
+        estimate, _, high = statistics.total(answered, tables.LEVEL)
+        return {"estimate": estimate, "half": high - estimate if np.isfinite(high) else None}
+    return {"estimate": None, "half": None}
+
+
+def _singles(run: StreamRun, kind: str) -> list[dict[str, Any]]:
+    found = tables.singles(_answered(run, run.released[-1], kind), SINGLES)
+    return [single(one.names, one.labels, one.values, one.half) for one in found]
+
+
+def _total_plot(run: StreamRun, rows: list[dict[str, Any]]) -> str:
+    """Plot the estimated totals over the released periods; "" if they are not determined."""
+    if len(rows) < 2 or any(one["estimate"] is None for row in rows for one in row["answers"]):
+        return ""
+    figure, axes = new_figure(3.0)
+    places = np.arange(len(rows))
+    for colour, number in zip(COLOURS, range(len(run.kinds)), strict=False):
+        values = np.array([row["answers"][number]["estimate"] for row in rows])
+        half = np.array([row["answers"][number]["half"] or 0.0 for row in rows])
+        axes.errorbar(places, values, yerr=half, color=colour, marker=".", linewidth=1, capsize=2,
+                      label=run.kinds[number])  # fmt: skip
+    shown = places[:: max(len(places) // 8, 1)]
+    axes.set_xticks(shown, [rows[place]["label"] for place in shown])
+    axes.set(ylabel="records", ylim=(min(0.0, axes.get_ylim()[0]), None))
+    axes.legend(frameon=False, fontsize=8)
+    return svg(figure)
+
+
+def _variances(run: StreamRun, kind: str) -> dict[str, Any]:
+    """Return the mean variance of the plan, of sums of periods measured once, and of repeated measurement."""
+    plan, horizon = run.time_plan, len(run.labels)
+    sums = float(np.mean([plan.weights(kind, number).sum() for number in range(horizon)]))
+    per_unit = float(min(run.periods_per_unit, horizon))
+    return {"kind": kind, "plan": plan.mean_variance(kind), "sums": sums * per_unit, "again": horizon * per_unit}
+
+
+def _variance_plot(run: StreamRun) -> str:
+    figure, axes = new_figure(2.6)
+    places = np.arange(len(run.labels))
+    for colour, kind in zip(COLOURS, run.kinds, strict=False):
+        values = [run.time_plan.variance(kind, number) ** 0.5 for number in places.tolist()]
+        axes.plot(places, values, color=colour, marker=".", linewidth=1, label=kind)
+    shown = places[:: max(len(places) // 8, 1)]
+    axes.set_xticks(shown, [run.labels[place] for place in shown])
+    axes.set(ylabel="relative standard error", ylim=(0, None))
+    axes.legend(frameon=False, fontsize=8)
+    return svg(figure)

@@ -1,0 +1,183 @@
+"""Stages of a run of a growing table. Measuring releases every period that is complete and not released yet.
+
+A period is complete if it has ended by the calendar and its records have arrived: there is a folder for it or for a
+later period, or, if records state the period in a column, a record of it or of a later period. That records of a period
+have arrived is treated as public, like the list of released periods that follows from it. `release_period` releases
+the next period whether or not there are records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from dpscale.base.errors import JobError
+from dpscale.counting.weighted import PeriodWeights
+from dpscale.engine import Engine
+from dpscale.engine.counting import partition_groups
+from dpscale.job.periods import as_read, folder_names
+from dpscale.optimize.time_strategy import plan_time
+from dpscale.privacy.secret import make_secret
+from dpscale.records import Table
+from dpscale.records.table import Partition
+from dpscale.runs.directory import UNREADABLE
+from dpscale.runs.periods.answers import AnswersRun
+from dpscale.runs.periods.period import PeriodRun
+from dpscale.runs.periods.report import write_report
+from dpscale.runs.periods.stream import StreamRun
+from dpscale.runs.stages.budget import publish_release
+from dpscale.runs.stages.plan import make_plan
+from dpscale.runs.stages.runner import run_requested
+
+
+def plan(run: StreamRun, engine: Engine) -> None:
+    """Plan the measurements of one table and the weights of the periods."""
+    job, settings = run.job, run.job.periods
+    time_plan = plan_time(len(run.labels), settings.answers, settings.window or 0, run.periods_per_unit,
+                          job.privacy.noise)  # fmt: skip
+    amount = time_plan.amount(run.planning_problem.budget.amount)
+    problem = run.planning_problem
+    found = make_plan(job, replace(problem, budget=replace(problem.budget, amount=amount)), engine)
+    found.write(run.path / "plan")
+    time_plan.write(run.path / "plan")
+
+
+def measure(run: StreamRun, engine: Engine) -> None:
+    """Release every complete period that is not released yet."""
+    for number in _complete(run, engine):
+        _release(run, engine, number)
+
+
+def release_period(run: StreamRun, engine: Engine, label: str) -> None:
+    """Release one period, with its answers and rows; a released one is not released again.
+
+    Parameters
+    ----------
+    run : StreamRun
+    engine : Engine
+    label : str
+        Name of the period, which must be the next one.
+
+    Raises
+    ------
+    JobError
+        If it is not the next period, has not ended, lies outside the horizon, or the run was ended.
+    """
+    number = run.number_of(label)
+    if run.labels[number] not in run.released:
+        _check_next(run, number)
+        with run.record_stage(run.stages["measure"]):
+            _release(run, engine, number)
+    reconstruct(run, engine)
+    if run.synthesis is not None:
+        synthesize(run, engine)
+
+
+def _check_next(run: StreamRun, number: int) -> None:
+    label, following = run.labels[number], run.labels[len(run.released)]
+    if run.ended:
+        raise JobError("period", f"{label} of a run that was ended on {run.ended['at'][:10]}", "a run that was not"
+                       " ended", "start a new run, which is a new release and a new charge")  # fmt: skip
+    if label != following:
+        raise JobError("period", f"{label}, which is not the next period", following,
+                       f"release {following} first: periods are released in order")  # fmt: skip
+    if run.end_of(number) > date.today():
+        raise JobError("period", f"{label}, which ends on {run.end_of(number)}", "a period that has ended",
+                       "release it after its end: records that arrive later could not be counted")  # fmt: skip
+
+
+def _complete(run: StreamRun, engine: Engine) -> list[int]:
+    """Return the numbers of the complete periods that are not released, in order."""
+    if run.ended or not run.may_release:
+        return []
+    last = _last_arrival(run, engine)
+    numbers = range(len(run.released), len(run.labels))
+    return [number for number in numbers if number <= last and run.end_of(number) <= date.today()]
+
+
+def _last_arrival(run: StreamRun, engine: Engine) -> int:
+    """Return the number of the latest period of the horizon with records or a folder; −1 if there is none."""
+    folders = {one for one in folder_names(run.job.data, run.period.column) if one is not None}
+    if folders:
+        return max(run.number_or_end(one) for one in folders)
+    weights = PeriodWeights(as_read(run.period), (1,) * len(run.labels))
+    table = run.job.data.origin.table(run.job.data.path, run.domain)
+    table.require(weights.columns)
+    return max(engine.map(latest_period, _groups(table, weights, engine), "arrivals"), default=-1)
+
+
+def _groups(table: Table, weights: PeriodWeights, engine: Engine) -> list[tuple[Any, ...]]:
+    return [(group, weights) for group in partition_groups(table.partitions, engine.workers)]
+
+
+def latest_period(partitions: Sequence[Partition], weights: PeriodWeights) -> int:
+    """Return the number of the latest period with a record; −1 if there is none."""
+    latest = -1
+    for partition in partitions:
+        for batch in partition.batches(weights.columns):
+            periods, _ = weights.read(batch)
+            latest = max(latest, int(periods.max(initial=0)) if periods.size else -1)
+    return min(latest, weights.count - 1)
+
+
+def _release(run: StreamRun, engine: Engine, number: int) -> None:
+    """Draw the values of a period and combine them with those of earlier periods."""
+    if number == 0:
+        make_secret(run.hash_key, run.job.engine.seed)
+    drawn = PeriodRun.start(run, number)
+    run.charge(reserve=False)
+    run_requested(drawn, engine)
+    run.charge()
+    run.update(released={**run.manifest.get("released", {}), run.labels[number]: drawn.manifest["release"]})
+    for kind in run.kinds:
+        run_requested(AnswersRun.start(run, number, kind), engine, "measure")
+    if len(run.released) == len(run.labels):
+        publish(run)
+
+
+def publish(run: StreamRun) -> None:
+    """Commit and publish the release of all periods, and destroy the key of the hashes of records."""
+    publish_release(run, run.manifest["release"], run.charge(), (run.path,))
+    run.destroy_key()
+
+
+def finish(run: StreamRun) -> bool:
+    """Return whether all values are drawn: of every period of the horizon."""
+    try:
+        return len(run.released) == len(run.labels)
+    except UNREADABLE:
+        return False
+
+
+def publish_finished(run: StreamRun) -> None:
+    """Publish a release whose noise is drawn."""
+    publish(run)
+
+
+def reconstruct(run: StreamRun, engine: Engine) -> None:
+    """Write the answers of every released period."""
+    _run_answers(run, engine, "reconstruct")
+
+
+def synthesize(run: StreamRun, engine: Engine) -> None:
+    """Sample synthetic rows of every released period."""
+    _run_answers(run, engine, "synthesize")
+
+
+def _run_answers(run: StreamRun, engine: Engine, stage: str) -> None:
+    for label in run.released:
+        number = run.number_of(label)
+        for kind in run.kinds:
+            answers = AnswersRun.start(run, number, kind)
+            run_requested(answers, engine, "measure")
+            run_requested(answers, engine, stage)
+
+
+def report(run: StreamRun, engine: Engine) -> None:
+    """Write the report of all released periods."""
+    write_report(run)
+    run.update(reported=run.released)
+
+

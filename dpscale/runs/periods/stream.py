@@ -1,0 +1,338 @@
+"""Run of a growing table: its job, its periods and its charge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from dpscale.base.errors import DataError, JobError
+from dpscale.domain import Attribute, Domain
+from dpscale.domain.attribute import first_day, read_period
+from dpscale.job import TableJob
+from dpscale.job.periods import read_period_file
+from dpscale.mechanisms.contract import PlanningProblem
+from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.time_plan import TimePlan
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.protection import Protection
+from dpscale.privacy.secret import destroy_secret, read_secret, snapshot_tag
+from dpscale.runs.directory import NewRun, Run
+from dpscale.runs.joint_parts import protection_fields
+from dpscale.runs.manifest import MANIFEST, first_manifest, versions
+from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
+from dpscale.runs.stages.budget import Charge, charge_release, facts_of_totals
+from dpscale.runs.stages.preflight import check_preflight
+from dpscale.runs.table import job_digest
+from dpscale.storage.files import present, read_text
+from dpscale.workload import Workload
+
+if TYPE_CHECKING:
+    from dpscale.runs.periods.answers import AnswersRun
+    from dpscale.runs.periods.period import PeriodRun
+
+KIND = "periods"
+PERIOD_FILE, HASH_KEY, FOLDER = "period.toml", "periods.key", "periods"
+STAGES: dict[str, Stage] = {
+    name: replace(TABLE_STAGES[name], folder=folder, leaves=leaves, needs=needs,
+                  module=f"dpscale.runs.periods.stages:{name}")
+    for name, folder, leaves, needs in (
+        ("plan", "plan", "plan/plan.json", ()),
+        ("measure", "", FOLDER, ("plan",)),
+        ("reconstruct", "", FOLDER, ("plan",)),
+        ("synthesize", "", FOLDER, ("plan",)),
+        ("report", "report.html", "report.html", ("plan",)),
+    )
+}  # fmt: skip
+
+
+class StreamRun(Run):
+    """Existing run of a growing table. `create` makes one for a job, or reopens it."""
+
+    job: TableJob
+    job_class = TableJob
+    stages = STAGES
+    declared: Domain
+    period: Attribute
+
+    def _load(self, inputs: tuple[Any, ...]) -> None:
+        if inputs:
+            self.job, self.declared, self.period = inputs
+        else:
+            self.job = TableJob.read(self.path / "job.toml", stored=True)
+            self.declared = Domain.read(self.path / "domain.toml")
+            self.period = read_period_file(Domain.read(self.path / PERIOD_FILE))
+        if self.manifest["job_sha256"] != job_digest(self.job, self.declared):
+            raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
+                           "the files as the run wrote them (memory and scheduler may change)",
+                           "restore them, or start a new run with your job")  # fmt: skip
+
+    @classmethod
+    def _prepare(cls, job: TableJob) -> NewRun:
+        domain, period = job.read_domain(), job.read_period()
+        job.build_workload(domain)
+        digest = job_digest(job, domain)
+        return NewRun(digest, lambda number: _first_files(job, domain, period, digest, number), (domain, period))
+
+    @classmethod
+    def _preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
+        domain, _ = inputs
+        check_preflight(job, domain, job.build_workload(domain))
+
+    @classmethod
+    def table_jobs(cls, job: TableJob) -> Mapping[str, TableJob]:
+        return {"data": job}
+
+    def _reopen(self, job: TableJob) -> None:
+        """Raise JobError if the domain file has other periods than the run."""
+        if self.period.name in Domain.read(job.data.domain).names and job.read_period() != self.period:
+            raise JobError("data.period", f"other periods than those of {self.path}, which begin with"
+                           f" {self.labels[0]}", f"{len(self.labels)} periods from {self.labels[0]}",
+                           "restore the domain file, or start a new run with --run-dir")  # fmt: skip
+
+    @property
+    def tables(self) -> Mapping[str, StreamRun]:
+        return {"data": self}
+
+    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+        raise self.unnamed()
+
+    def unnamed(self) -> JobError:
+        """Return the error for answers without a period."""
+        known = self.released
+        return JobError("period", f"none given for {self.path}, a run of several periods",
+                        f"one of {known[0]} to {known[-1]}" if known else "a released period",
+                        'name one: release.marginal(…, period="…"), or release.at("…")')  # fmt: skip
+
+    @property
+    def protects(self) -> Protection:
+        return self.job.data.protects
+
+    @property
+    def data_paths(self) -> list[str]:
+        return [self.job.data.path]
+
+    def changed_data(self) -> dict[str, list[str]]:
+        """Return an empty dict: the table grows, and records of earlier periods are compared when they are read."""
+        return {}
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Names of all periods of the horizon."""
+        return [str(one) for one in self.period.labels]
+
+    def number_of(self, label: str | int) -> int:
+        """Return the number of a period. Raises JobError for one outside the horizon."""
+        accepted = f"{self.labels[0]} to {self.labels[-1]}"
+        try:
+            number = read_period(self.period.by, label) - self.period.low
+        except ValueError as error:
+            raise JobError("period", f"{label!r}", f"{error}; {accepted}", "fix it") from None
+        if not 0 <= number < len(self.labels):
+            beyond = number >= len(self.labels)
+            raise JobError("period", f"{label}, {'after' if beyond else 'before'} the horizon of the run", accepted,
+                           "start another job for later periods" if beyond else "fix it")  # fmt: skip
+        return number
+
+    def end_of(self, number: int) -> date:
+        """Return the first day after a period."""
+        return first_day(self.period.by, self.period.low + number + 1)
+
+    def period_path(self, number: int) -> Path:
+        return self.path / FOLDER / self.labels[number]
+
+    @property
+    def released(self) -> list[str]:
+        """Periods whose values are drawn, in order."""
+        entries: dict[str, Any] = self.manifest.get("released", {})
+        return [label for label in self.labels if label in entries]
+
+    @property
+    def parts(self) -> Mapping[str, PeriodRun]:
+        """Runs of the periods that have started."""
+        from dpscale.runs.periods.period import PeriodRun
+
+        paths = {label: self.period_path(number) for number, label in enumerate(self.labels)}
+        return {label: PeriodRun(path) for label, path in paths.items() if present(path / MANIFEST)}
+
+    def answers_at(self, label: str | int, kind: str) -> AnswersRun:
+        """Return the run with the answers of one kind at a released period.
+
+        Raises JobError for a period that is not released, and for a kind that the job does not ask for.
+        """
+        from dpscale.runs.periods.answers import AnswersRun
+
+        number = self.number_of(label)
+        if kind not in self.job.periods.answers:
+            raise JobError("kind", f"{kind!r}", ", ".join(self.job.periods.answers), "name one of them, or add it to"
+                           " time.answers of a new job")  # fmt: skip
+        if self.labels[number] not in self.released:
+            raise JobError("period", f"{label}, which is not released", ", ".join(self.released) or "a released one",
+                           f"release it: dpscale release-period {self.path} {self.labels[number]}")  # fmt: skip
+        return AnswersRun(self.period_path(number) / kind)
+
+    @cached_property
+    def domain(self) -> Domain:
+        return self.declared
+
+    @cached_property
+    def workload(self) -> Workload:
+        return self.job.build_workload(self.declared)
+
+    @cached_property
+    def planning_problem(self) -> PlanningProblem:
+        """The planning problem of one table that has the whole budget."""
+        problem, charged = self.job.planning_problem(self.workload), self.manifest["privacy"] or {}
+        if "budget" not in charged:
+            return problem
+        return replace(problem, budget=replace(problem.budget, amount=float(Fraction(charged["budget"]))))
+
+    @cached_property
+    def measurement_plan(self) -> MeasurementPlan:
+        """Plan of one table that has the whole budget; its blocks are measured in every period."""
+        return self.read_measurement_plan(self.planning_problem)
+
+    def read_measurement_plan(self, problem: PlanningProblem) -> MeasurementPlan:
+        """Return the plan at the budget of a problem."""
+        return self.job.method.read(self.path / "plan", problem, self.job.options)
+
+    @cached_property
+    def time_plan(self) -> TimePlan:
+        """Weights of earlier periods in the measurements of each period."""
+        return TimePlan.read(self.path / "plan")
+
+    @property
+    def measurements(self) -> Any:
+        raise self.unnamed()
+
+    @property
+    def cost(self) -> Cost:
+        """Cost of all periods of the horizon."""
+        amount = self.time_plan.amount(self.planning_problem.budget.amount)
+        problem = replace(self.planning_problem, budget=replace(self.planning_problem.budget, amount=amount))
+        return self.time_plan.total(self.read_measurement_plan(problem).cost).coarsened()
+
+    @property
+    def spent(self) -> Cost:
+        entry = self.manifest["privacy"]
+        return Cost.from_dict(entry["cost"]) if entry else Cost()
+
+    @cached_property
+    def charge_entry(self) -> dict[str, Any]:
+        """The ledger entry of the whole horizon; available after planning."""
+        content = [self.manifest["job_sha256"], self.measurement_plan.digest, self.time_plan.rows, self.labels]
+        return {
+            "release": self.manifest["release"],
+            "cost": self.cost.to_dict(),
+            "digest": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+            "epsilon": self.job.privacy.epsilon,
+            "delta": self.job.privacy.delta,
+            "protects": protection_fields(self.protects),
+        }
+
+    def charge(self, reserve: bool = True) -> str:
+        """Reserve the cost of the whole horizon and return the release's state; a repeated call costs nothing."""
+        own = self.charge_entry
+        terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
+        recorded = {"dataset": self.job.dataset, **own, **own["protects"],
+                    "budget": str(Fraction(self.planning_problem.budget.amount))}  # fmt: skip
+        return charge_release(self, Charge(*terms, self.protects, facts_of_totals([self.declared])), recorded, reserve)
+
+    def compare_contents(self, hashes: Sequence[str]) -> None:
+        """Compare the records of the first periods with those that were released; record those of the last one.
+
+        Raises DataError if the records of an earlier period changed, unless the job accepts that.
+        """
+        key = read_secret(self.hash_key)
+        tags = {label: snapshot_tag(key, f"{label}:{one}") for label, one in zip(self.labels, hashes, strict=False)}
+        known = self.manifest.get("contents", {})
+        changed = [label for label in self.released if known.get(label) != tags.get(label, known.get(label))]
+        if changed and self.job.periods.changed != "accept":
+            raise DataError("data.path", f"the records of {changed[0]}, which was released, changed",
+                            "the records of earlier periods as they were: a late record belongs to the period in which"
+                            " it arrives", 'restore them; for a legal erasure set time.changed = "accept"')  # fmt: skip
+        if (label := self.labels[len(hashes) - 1]) not in known:
+            self.update(contents={**known, label: tags[label]})
+
+    @property
+    def hash_key(self) -> Path:
+        """File with the key of the hashes of the records of each period."""
+        return self.path / HASH_KEY
+
+    def destroy_key(self) -> None:
+        super().destroy_key()
+        destroy_secret(self.hash_key)
+
+    @property
+    def synthesis(self) -> Any:
+        return self.job.synthesize
+
+    def done(self, stage: str) -> bool:
+        """Return whether a stage is done for all released periods, and for measuring, whether none may be released."""
+        if not super().done(stage):
+            return False
+        if stage == "measure":
+            return bool(self.ended) or len(self.released) == len(self.labels) or not self.may_release
+        if stage in ("reconstruct", "synthesize"):
+            return all(self.answers_at(one, kind).done(stage) for one in self.released for kind in self.kinds)
+        return stage != "report" or self.manifest.get("reported") == self.released
+
+    @property
+    def periods_per_unit(self) -> int:
+        """Largest number of periods in which a privacy unit of the promise has rows; 1 for rows and unit-periods."""
+        return self.job.periods.max_periods_per_unit or 1
+
+    def number_or_end(self, label: str) -> int:
+        """Return the number of the period that a folder names, or the last one if it is after the horizon; −1 before.
+
+        A folder that names no period is refused when it is read.
+        """
+        try:
+            number = read_period(self.period.by, label) - self.period.low
+        except ValueError:
+            return -1
+        return max(min(number, len(self.labels) - 1), -1)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of answers at each period."""
+        return list(self.job.periods.answers)
+
+    @property
+    def may_release(self) -> bool:
+        """Whether the next period has ended by the calendar."""
+        number = len(self.released)
+        return number < len(self.labels) and self.end_of(number) <= date.today()
+
+    def require(self, stage: str) -> None:
+        """Raise JobError unless a stage is done; measuring is, if any period is released."""
+        if stage == "measure" and self.released:
+            return
+        super().require(stage)
+
+
+def _first_files(job: TableJob, domain: Domain, period: Attribute, digest: str, number: int) -> dict[str, bytes]:
+    """Return the initial files of a run, the manifest last."""
+    entries: dict[str, Any] = {"mechanism": {"name": job.method.name, "version": job.method.version}}
+    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
+    manifest = first_manifest(job.engine.seed, digest, number, kind=KIND, **entries)
+    return {
+        **domain.to_files(),
+        PERIOD_FILE: Domain([period]).to_files()["domain.toml"],
+        "job.toml": tomli_w.dumps(job.to_dict()).encode(),
+        MANIFEST: json.dumps(manifest, indent=2).encode(),
+    }
+
+
+def stream_of(path: Path) -> StreamRun:
+    """Return the run of the growing table that contains a run of a period or of its answers."""
+    kind = json.loads(read_text(path / MANIFEST)).get("kind")
+    return StreamRun(path.parents[1] if kind == "period" else path.parents[2])
