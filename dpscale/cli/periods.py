@@ -21,7 +21,7 @@ opening = LazyModule("dpscale.runs.opening")
 @json_option
 def release_period(run_dir: str, period: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Release the next period of a growing table, for example 2026-02; a released one is not drawn again."""
-    from dpscale.runs.periods.running import release_next
+    from dpscale.runs.periods.stages import release_next
 
     run = opening.open_run(run_dir)
     if run.job.kind != "periods" or run.manifest.get("kind") != "periods":

@@ -11,6 +11,8 @@ from dpscale.base.numerics import Flags, Integers, NDArray, Words, njit
 
 Numbers = NDArray[np.uint16]  # bucket numbers
 ODD, HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
+PERIOD_BITS = 16
+PERIOD_SHIFT = np.uint64(64 - PERIOD_BITS)
 FEW = 16  # up to so many rows of a unit are compared pairwise
 
 
@@ -83,6 +85,30 @@ def beyond(rows: Words, bound: int) -> Flags:
         ranks = _ranks(values[start : start + count])
         for k in range(count):
             flags[order[start + k]] = np.int64((ranks >> np.uint64(4 * k)) & np.uint64(15)) >= bound
+    return flags
+
+
+@njit(cache=True, nogil=True)
+def beyond_periods(rows: Words, bound: int, periods: int) -> Flags:
+    """Return the rows (unit's two words, value) beyond `bound` rows in a period or `periods` periods of their unit.
+
+    The highest 16 bits of a value are the period. The first periods of a unit remain, and in each period the rows with
+    the smallest values; of rows with equal values, the first ones.
+    """
+    counts, starts, order, values = _by_unit(rows)
+    flags = np.zeros(len(rows), np.bool_)
+    for unit in range(len(counts)):
+        start, count = starts[unit], counts[unit]
+        if count <= bound and count <= periods:
+            continue
+        ranked = np.argsort(values[start : start + count], kind="mergesort")
+        period, number, within = np.int64(-1), 0, 0
+        for place in ranked:
+            own = np.int64(values[start + place] >> PERIOD_SHIFT)
+            if own != period:
+                period, number, within = own, number + 1, 0
+            within += 1
+            flags[order[start + place]] = within > bound or number > periods
     return flags
 
 

@@ -20,6 +20,7 @@ from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import Flags, Integers, NDArray, Words
 from dpscale.contributions.unit_ids import Identities, identities
 from dpscale.counting.count import encode_batch
+from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Domain
 from dpscale.records.encode import Codes
 from dpscale.records.table import Partition
@@ -139,6 +140,8 @@ class Dealing:
         Key of the bucket hash.
     segment : int
         Number of rows of a segment.
+    periods : PeriodWeights, optional
+        Periods of a growing table; rows of later periods are treated as dropped rows.
     """
 
     domain: Domain
@@ -150,6 +153,7 @@ class Dealing:
     together: int
     salt: int = field(repr=False)
     segment: int
+    periods: PeriodWeights | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +281,9 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
     unit, names = dealing.unit, dealing.names
     columns = dealing.domain.columns(names)
     ids, domain = ("", None) if unit in columns else (unit, dealing.domain)  # a unit is a value, not a cell
+    if (periods := dealing.periods) is not None:
+        domain = None if set(columns) & set(periods.columns) else domain
+        columns = [*columns, *periods.columns]
     for batch in partition.batches(list(dict.fromkeys([unit, *columns])), ids, domain):
         codes, gone = encode_batch(dealing.domain, batch, names)
         owners = _owners(batch[unit], unit, dealing.through)
@@ -286,7 +293,20 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
         apart = owners.missing.astype(np.uint8)
         if gone is not None:
             apart[gone & ~owners.missing] = 2
-        yield _Batch(owners.words, value_words(codes), apart)
+        values = value_words(codes)
+        if periods is not None:
+            numbers, later = periods.read(batch)
+            apart[later] = 2
+            values = _ranked_by_period(values, owners.words[:, 1], numbers)
+        yield _Batch(owners.words, values, apart)
+
+
+def _ranked_by_period(values: Words, second: Words, periods: Codes) -> Words:
+    """Return values that, mixed with the unit's second word, have the period in their highest bits."""
+    from dpscale.contributions.unit_loops import PERIOD_BITS, PERIOD_SHIFT
+
+    numbers = periods.astype(np.uint64)
+    return np.asarray(((numbers << PERIOD_SHIFT) | ((values ^ second) >> np.uint64(PERIOD_BITS))) ^ second)
 
 
 def _owners(column: Any, unit: str, through: UnitMap | None) -> Identities:

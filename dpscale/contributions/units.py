@@ -2,8 +2,10 @@
 
 The rows that remain of a unit depend only on the unit's own rows: they are those with the smallest hash, keyed by the
 unit, of their encoded values, among the rows that the domain file does not drop. Adding or removing a unit therefore
-changes at most k counted rows, regardless of the order or partitioning of the rows. Units are identified by 128-bit
-hashes (see `unit_ids`), so that distinct units are never confused. A row without a unit is refused or dropped.
+changes at most k counted rows, regardless of the order or partitioning of the rows. In a growing table the bound holds
+in each period, and only the first periods of a unit are counted; rows of later periods do not matter. Units are
+identified by 128-bit hashes (see `unit_ids`), so that distinct units are never confused. A row without a unit is
+refused or dropped.
 
 The table is read once, into shards of small buckets of units (`unit_shards`), several of which form a batch. Batches
 are processed independently: `bounded_rows` returns a shard's rows of the batch, `decided` computes one bit per row for
@@ -23,6 +25,7 @@ import numpy as np
 from dpscale.base.numerics import Flags, NDArray, Words
 from dpscale.contributions.unit_ids import family
 from dpscale.contributions.unit_shards import ROW_WORDS, BucketedRows, Shard
+from dpscale.counting.weighted import PeriodWeights
 from dpscale.records.table import Partition
 from dpscale.records.where import RowMask
 
@@ -31,6 +34,28 @@ NEAR_ROWS, BATCH_ROWS = 1 << 16, 1 << 20  # rows whose hash table fits in the L2
 PLACES = 1 << 12  # maximum number of buckets whose ends stay cached
 HEAVY_ROWS = 1 << 20
 Bits = NDArray[np.uint8] | None
+
+
+@dataclass(frozen=True)
+class PeriodBound:
+    """Contribution bound of a growing table.
+
+    Attributes
+    ----------
+    rows : int
+        Largest number of rows of a unit in a period.
+    periods : int
+        Largest number of periods of a unit: the first ones in which it has rows.
+    weights : PeriodWeights
+        Periods whose rows are counted.
+    """
+
+    rows: int
+    periods: int
+    weights: PeriodWeights
+
+
+Bound = int | PeriodBound
 NONE = np.empty(0, bool)
 
 
@@ -73,7 +98,7 @@ class BoundedRows:
         return sum(rows.nbytes for rows, _ in self.pieces)
 
 
-def bounded_rows(shard: Shard, batch: int, bound: int) -> BoundedRows:
+def bounded_rows(shard: Shard, batch: int, bound: Bound) -> BoundedRows:
     """Return a shard's rows of a batch.
 
     If they are many, as when one unit has most rows, rows beyond the bound within this shard are omitted.
@@ -94,7 +119,7 @@ def _only(piece: BucketedRows, flags: Flags) -> BucketedRows:
     return rows[flags], np.append(0, np.cumsum(flags))[starts]
 
 
-def decided(parts: Sequence[BoundedRows], bound: int) -> list[Bits]:
+def decided(parts: Sequence[BoundedRows], bound: Bound) -> list[Bits]:
     """Return the rows of a batch to remove, per shard: all but the `bound` smallest hashes of each unit.
 
     Ties are resolved in favour of the first row.
@@ -104,7 +129,7 @@ def decided(parts: Sequence[BoundedRows], bound: int) -> list[Bits]:
     return [_bits(part, np.concatenate([NONE, *(next(flags) for _ in part.pieces)])) for part in parts]
 
 
-def _removed_rows(pieces: Sequence[BucketedRows], bound: int) -> list[Flags]:
+def _removed_rows(pieces: Sequence[BucketedRows], bound: Bound) -> list[Flags]:
     """Return the rows to remove from each piece; rows are gathered by bucket and the flags are mapped back."""
     from dpscale.contributions.unit_loops import gather, returned
 
@@ -137,7 +162,9 @@ def marked(shard: Shard, found: Iterable[Bits]) -> dict[Partition, RowMask]:
     return {partition: RowMask.of(part) for partition, part in own if part.any()}
 
 
-def _beyond(rows: Words, bound: int) -> NDArray[Any]:
-    from dpscale.contributions.unit_loops import beyond
+def _beyond(rows: Words, bound: Bound) -> NDArray[Any]:
+    from dpscale.contributions.unit_loops import beyond, beyond_periods
 
+    if isinstance(bound, PeriodBound):
+        return np.asarray(beyond_periods(rows, bound.rows, bound.periods))
     return np.asarray(beyond(rows, bound))

@@ -164,7 +164,21 @@ class Domain(AxisIndex):
         return Domain(self.axes, self._told, (*self.public_totals, *found)) if found else self
 
     def without(self, name: str) -> Domain:
-        """Return the domain without an attribute. Raises DomainError if a rule or a total contains it."""
+        """Return the domain without an attribute.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        Domain
+
+        Raises
+        ------
+        DomainError
+            If the domain has no such attribute, or a rule contains it.
+        """
         self[name]
         for rule in self.rules:
             if name in rule.names:

@@ -31,7 +31,7 @@ from dpscale.contributions.unit_totals import (
     take_unit_rows,
     unit_rows,
 )
-from dpscale.contributions.units import bounded_rows, buckets, decided, marked, survey, together
+from dpscale.contributions.units import Bound, PeriodBound, bounded_rows, buckets, decided, marked, survey, together
 from dpscale.counting.count import Dropped
 from dpscale.domain import Domain
 from dpscale.engine.base import Engine
@@ -67,7 +67,7 @@ def rows_beyond(
     domain: Domain,
     groups: Sequence[tuple[Partition, ...]],
     unit: str,
-    bound: int,
+    bound: Bound,
     rows: int,
     memory: int,
     names: Sequence[str] | None = None,
@@ -85,8 +85,8 @@ def rows_beyond(
     groups : sequence of tuple of Partition
     unit : str
         Column of the privacy unit.
-    bound : int
-        Largest number of rows of one unit.
+    bound : int or PeriodBound
+        Largest number of rows of one unit; in a growing table, in a period, and of periods.
     rows : int
         Upper bound of the table's rows; it determines the number of buckets.
     memory : int
@@ -105,7 +105,8 @@ def rows_beyond(
     each = max(together(rows, count, share, BATCHES_A_WORKER * engine.workers), -(-count * len(pieces) // MOST_PARTS))
     salt = secrets.randbits(64)
     lookup_chunks = engine.scatter(through.cut(KEYS_SENT), "units") if through is not None else []
-    dealing = Dealing(domain, unit, tuple(names or domain.axis_names), drop, None, count, each, salt, segment)
+    dealing = Dealing(domain, unit, tuple(names or domain.axis_names), drop, None, count, each, salt, segment,
+                      bound.weights if isinstance(bound, PeriodBound) else None)  # fmt: skip
     segment_bytes = engine.workers * segment * SEGMENT_BYTES
     in_memory = engine.shares_memory and rows * ROW_BYTES + segment_bytes <= memory * 3 // 4
     with engine.scratch() as use:

@@ -22,6 +22,7 @@ from typing import Any
 import tomli_w
 
 from dpscale.base.errors import DataError, JobError
+from dpscale.contributions.units import Bound
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Attribute, Domain
 from dpscale.engine import Engine
@@ -160,6 +161,11 @@ class TableRun(Run):
     def record_weights(self) -> PeriodWeights | None:
         """Weights of the records by period in a growing table; None if each record counts once."""
         return None
+
+    @property
+    def contribution_bound(self) -> Bound:
+        """Largest number of counted rows of a privacy unit."""
+        return self.job.data.max_rows_per_unit or 1
 
     def content_hash(self, table: Table, engine: Engine) -> str | None:
         """Return a hash of the records in place of that of the files; None to hash the files."""

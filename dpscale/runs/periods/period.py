@@ -11,6 +11,7 @@ from typing import Any
 import tomli_w
 
 from dpscale.base.errors import JobError
+from dpscale.contributions.units import Bound, PeriodBound
 from dpscale.counting.weighted import PeriodWeights
 from dpscale.domain import Domain
 from dpscale.engine import Engine
@@ -85,6 +86,13 @@ class PeriodRun(TableRun):
     def record_weights(self) -> PeriodWeights | None:
         """Weights of the records of each period up to this one."""
         return PeriodWeights(as_read(self.stream.period), tuple(self.manifest["period"]["weights"]))
+
+    @property
+    def contribution_bound(self) -> Bound:
+        """Largest number of counted rows of a unit in a period, and of its periods; any number for unit-periods."""
+        periods = self.job.periods.max_periods_per_unit or len(self.stream.labels)
+        assert self.record_weights is not None
+        return PeriodBound(self.job.data.max_rows_per_unit or 1, periods, self.record_weights)
 
     @cached_property
     def planning_problem(self) -> PlanningProblem:

@@ -11,18 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import JobError
 from dpscale.counting.weighted import PeriodWeights
-from dpscale.engine import Engine
+from dpscale.engine import Engine, resolve
 from dpscale.engine.counting import partition_groups
+from dpscale.engine.schedulers import Progress, silent
 from dpscale.job.periods import as_read, folder_names
+from dpscale.ledger.location import check_ledger_place, standing
 from dpscale.optimize.time_strategy import plan_time
 from dpscale.privacy.secret import make_secret
 from dpscale.records import Table
 from dpscale.records.table import Partition
 from dpscale.runs.directory import UNREADABLE
+from dpscale.runs.manifest import disk_errors
 from dpscale.runs.periods.answers import AnswersRun
 from dpscale.runs.periods.period import PeriodRun
 from dpscale.runs.periods.report import write_report
@@ -30,6 +34,10 @@ from dpscale.runs.periods.stream import StreamRun
 from dpscale.runs.stages.budget import publish_release
 from dpscale.runs.stages.plan import make_plan
 from dpscale.runs.stages.runner import run_requested
+from dpscale.storage.files import store_errors
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 def plan(run: StreamRun, engine: Engine) -> None:
@@ -73,6 +81,30 @@ def release_period(run: StreamRun, engine: Engine, label: str) -> None:
     reconstruct(run, engine)
     if run.synthesis is not None:
         synthesize(run, engine)
+
+
+def release_next(
+    run: StreamRun,
+    label: str,
+    client: Client | None = None,
+    scheduler: str | None = None,
+    progress: Progress = silent,
+) -> None:
+    """Release a period with its answers, rows and report; see `release_period`."""
+    check_ledger_place(standing(run.job.privacy.ledger))
+    engine = resolve(client, scheduler or run.job.engine.scheduler, progress)
+    try:
+        with disk_errors(run.path), store_errors(run.path), run.locked():
+            if not run.done("plan"):
+                with run.record_stage(run.stages["plan"]):
+                    plan(run, engine)
+            discreetly("release-period", release_period, run, engine, label)
+            for name in ("reconstruct", *(["synthesize"] if run.synthesis is not None else []), "report"):
+                if not run.done(name):
+                    with run.record_stage(run.stages[name], engine.each("hash")):
+                        run.stages[name].perform(run, engine)
+    finally:
+        engine.close()
 
 
 def _check_next(run: StreamRun, number: int) -> None:

@@ -10,7 +10,7 @@ from datetime import date
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 
@@ -28,16 +28,13 @@ from dpscale.privacy.secret import destroy_secret, read_secret, snapshot_tag
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.joint_parts import protection_fields
 from dpscale.runs.manifest import MANIFEST, first_manifest, versions
+from dpscale.runs.opening import open_run
 from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
 from dpscale.runs.stages.budget import Charge, charge_release, facts_of_totals
 from dpscale.runs.stages.preflight import check_preflight
-from dpscale.runs.table import job_digest
+from dpscale.runs.table import TableRun, job_digest
 from dpscale.storage.files import present, read_text
 from dpscale.workload import Workload
-
-if TYPE_CHECKING:
-    from dpscale.runs.periods.answers import AnswersRun
-    from dpscale.runs.periods.period import PeriodRun
 
 KIND = "periods"
 PERIOD_FILE, HASH_KEY, FOLDER = "period.toml", "periods.key", "periods"
@@ -78,6 +75,9 @@ class StreamRun(Run):
     @classmethod
     def _prepare(cls, job: TableJob) -> NewRun:
         domain, period = job.read_domain(), job.read_period()
+        if domain.totals:
+            raise JobError("numbers", f"{domain.totals[0].name} with per_unit = \"total\" and data.period",
+                           "numbers whose bounds hold for each record", "leave per_unit out")  # fmt: skip
         job.build_workload(domain)
         digest = job_digest(job, domain)
         return NewRun(digest, lambda number: _first_files(job, domain, period, digest, number), (domain, period))
@@ -156,20 +156,16 @@ class StreamRun(Run):
         return [label for label in self.labels if label in entries]
 
     @property
-    def parts(self) -> Mapping[str, PeriodRun]:
+    def parts(self) -> Mapping[str, Run]:
         """Runs of the periods that have started."""
-        from dpscale.runs.periods.period import PeriodRun
-
         paths = {label: self.period_path(number) for number, label in enumerate(self.labels)}
-        return {label: PeriodRun(path) for label, path in paths.items() if present(path / MANIFEST)}
+        return {label: open_run(path) for label, path in paths.items() if present(path / MANIFEST)}
 
-    def answers_at(self, label: str | int, kind: str) -> AnswersRun:
+    def answers_at(self, label: str | int, kind: str) -> TableRun:
         """Return the run with the answers of one kind at a released period.
 
         Raises JobError for a period that is not released, and for a kind that the job does not ask for.
         """
-        from dpscale.runs.periods.answers import AnswersRun
-
         number = self.number_of(label)
         if kind not in self.job.periods.answers:
             raise JobError("kind", f"{kind!r}", ", ".join(self.job.periods.answers), "name one of them, or add it to"
@@ -177,7 +173,9 @@ class StreamRun(Run):
         if self.labels[number] not in self.released:
             raise JobError("period", f"{label}, which is not released", ", ".join(self.released) or "a released one",
                            f"release it: dpscale release-period {self.path} {self.labels[number]}")  # fmt: skip
-        return AnswersRun(self.period_path(number) / kind)
+        found = open_run(self.period_path(number) / kind)
+        assert isinstance(found, TableRun)
+        return found
 
     @cached_property
     def domain(self) -> Domain:

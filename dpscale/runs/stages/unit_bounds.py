@@ -30,7 +30,7 @@ def rows_beyond_bound(
         return None
     rows = survey_units(engine, table.partitions, data.privacy_unit)
     through = _read_lookup(run, engine)
-    found = rows_beyond(engine, run.domain, groups, data.privacy_unit, data.max_rows_per_unit, rows,
+    found = rows_beyond(engine, run.domain, groups, data.privacy_unit, run.contribution_bound, rows,
                         run.job.engine.bytes, names, data.unit_nulls == "drop", through)  # fmt: skip
     if totals := tuple(one for one in run.domain.totals if one.name in names):
         request = TotalRequest(run.domain, tuple(names), totals, data.privacy_unit)
