@@ -1,0 +1,206 @@
+"""Releases of growing tables: estimates, errors, consistency over time, files and folders."""
+
+import numpy as np
+import pytest
+
+import dpscale as dp
+from dpscale.base.errors import DataError, JobError
+from tests.periods.growing import MONTHS, SIZES, exact, frames, make_job, open_release, release, start, write
+
+LARGE = {"a": 50, "b": 60}
+KINDS = ("period", "cumulative", "window")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Release of four of six months of a table with 3,000 cells."""
+    folder = tmp_path_factory.mktemp("large")
+    months = frames(2000, MONTHS[:4], sizes=LARGE)
+    write(folder, months)
+    job = make_job(folder, LARGE, privacy={"privacy_cost": 0.5})
+    return months, open_release(release(job, folder / "run", MONTHS[:4]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_have_the_stated_standard_errors(large, kind):
+    months, opened = large
+    for label in MONTHS[:4]:
+        table = opened.table(("a", "b"), period=label, kind=kind)
+        truth = exact(months, ("a", "b"), label, kind, sizes=LARGE).reshape(-1)
+        ratio = np.mean(((table.estimate - truth) / table.std_error) ** 2)
+        assert 0.87 < ratio < 1.13  # five standard errors of the mean of 3,000 squares
+        assert not 0.87 < ratio * 1.3**2 < 1.13
+        assert not 0.87 < ratio * 0.7**2 < 1.13
+
+
+def test_variances_are_those_of_the_time_plan(large):
+    _, opened = large
+    plan = opened._run.time_plan
+    first = opened.at(MONTHS[0], "period").answer((), 1.0)[1]
+    for kind in KINDS:
+        for number, label in enumerate(MONTHS[:4]):
+            error = opened.at(label, kind).answer((), 1.0)[1]
+            ratio = plan.variance(kind, number) / plan.variance("period", 0)
+            assert error**2 == pytest.approx(ratio * first**2, rel=1e-5)
+
+
+def test_cumulative_answers_are_sums_of_the_periods(large):
+    _, opened = large
+    for number, label in enumerate(MONTHS[:4]):
+        periods = [opened.marginal(("a",), period=one) for one in MONTHS[: number + 1]]
+        assert np.allclose(opened.marginal(("a",), period=label, kind="cumulative"), sum(periods), atol=1e-6)
+        assert np.allclose(opened.marginal(("a",), period=label, kind="window"), sum(periods[-3:]), atol=1e-6)
+
+
+def test_later_periods_do_not_change_earlier_answers(tmp_path):
+    write(tmp_path, frames(100))
+    job = make_job(tmp_path)
+    before = open_release(release(job, tmp_path / "run", MONTHS[:2])).marginal(("a", "b"), period=MONTHS[1])
+    after = open_release(release(job, tmp_path / "run", MONTHS[2:4]))
+    assert (after.marginal(("a", "b"), period=MONTHS[1]) == before).all()
+    assert after.periods == MONTHS[:4]
+
+
+def test_folders_and_a_column_of_dates_give_the_same_counts(tmp_path):
+    """Noise depends on the files, counts do not: estimates agree within the noise of a large budget."""
+    months, found = frames(300), []
+    for column in (False, True):
+        folder = tmp_path / str(column)
+        folder.mkdir()
+        write(folder, months, column)
+        job = make_job(folder, privacy={"privacy_cost": 1e7, "allow_weak_privacy": True})
+        opened = open_release(release(job, folder / "run", MONTHS[:4]))
+        found.append(opened.marginal(("a", "b"), period=MONTHS[3], kind="cumulative"))
+        assert np.allclose(found[-1], exact(months, ("a", "b"), MONTHS[3], "cumulative"), atol=0.1)
+    assert np.allclose(*found, atol=0.1)
+
+
+def test_run_releases_periods_that_have_arrived(tmp_path):
+    months = frames(50)
+    write(tmp_path, {label: months[label] for label in MONTHS[:2]})
+    job = make_job(tmp_path)
+    assert dp.run(job, tmp_path / "run").periods == MONTHS[:2]
+    assert dp.run(job, tmp_path / "run").periods == MONTHS[:2]
+    write(tmp_path, {label: months[label] for label in MONTHS[2:4]})
+    assert dp.run(job, tmp_path / "run").periods == MONTHS[:4]
+
+
+def test_periods_of_folders_need_no_attribute(tmp_path):
+    months = frames(50, MONTHS[:2])
+    write(tmp_path, months)
+    job = make_job(tmp_path, time={"horizon": 24})
+    text = (tmp_path / "domain.toml").read_text().splitlines()
+    (tmp_path / "domain.toml").write_text("\n".join(line for line in text if not line.startswith("month")))
+    opened = dp.run(job, tmp_path / "run")
+    assert opened.periods == MONTHS[:2]
+    assert len(opened._run.labels) == 24
+
+
+def test_synthetic_rows_by_period(tmp_path):
+    write(tmp_path, frames(200, MONTHS[:2]))
+    opened = dp.run(make_job(tmp_path, synthesize={"rows": 50}), tmp_path / "run")
+    rows = opened.at(MONTHS[1], "cumulative").synthetic().compute()
+    assert len(rows) == 50
+    assert set(rows.columns) == set(SIZES)
+
+
+def test_empty_period_is_released_by_name(tmp_path):
+    months = frames(50, MONTHS[:1])
+    write(tmp_path, months)
+    run = release(make_job(tmp_path), tmp_path / "run", MONTHS[:2])
+    assert abs(open_release(run).at(MONTHS[1]).total().estimate) < 200
+
+
+def test_records_of_later_periods_are_not_counted(tmp_path):
+    months = frames(300)
+    write(tmp_path, months, column=True)
+    job = make_job(tmp_path, privacy={"privacy_cost": 1e7, "allow_weak_privacy": True})
+    run = release(job, tmp_path / "run", MONTHS[:1])
+    found = open_release(run).marginal(("a", "b"), period=MONTHS[0])
+    assert np.allclose(found, exact(months, ("a", "b"), MONTHS[0], "period"), atol=0.1)
+
+
+def test_answers_without_a_period_are_refused(large):
+    _, opened = large
+    with pytest.raises(JobError, match="period: none given"):
+        opened.marginal(("a", "b"))
+    with pytest.raises(JobError, match="not released"):
+        opened.marginal(("a", "b"), period=MONTHS[5])
+    with pytest.raises(JobError, match="expected period, cumulative, window"):
+        opened.marginal(("a", "b"), period=MONTHS[0], kind="yearly")
+
+
+REFUSED = {
+    "out of order": (lambda job, run: release(job, run, [MONTHS[1]]), JobError, "not the next period"),
+    "after the horizon": (lambda job, run: release(job, run, ["2027-01"]), JobError, "after the horizon"),
+    "before the horizon": (lambda job, run: release(job, run, ["2025-12"]), JobError, "before the horizon"),
+    "no period": (lambda job, run: release(job, run, ["spring"]), JobError, "a month, as 2025-01"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_period_is_refused(tmp_path, case):
+    act, kind, message = REFUSED[case]
+    write(tmp_path, frames(20))
+    with pytest.raises(kind, match=message):
+        act(make_job(tmp_path), tmp_path / "run")
+    run = start(make_job(tmp_path), tmp_path / "run")
+    assert run.released == []
+    assert run.manifest["privacy"] is None
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_changed_records_of_a_released_period_are_refused(tmp_path, column):
+    months = frames(60)
+    write(tmp_path, months, column)
+    job = make_job(tmp_path)
+    release(job, tmp_path / "run", MONTHS[:2])
+    months[MONTHS[0]] = months[MONTHS[0]].iloc[1:]
+    write(tmp_path, months, column)
+    with pytest.raises(DataError, match=f"the records of {MONTHS[0]}, which was released, changed"):
+        release(job, tmp_path / "run", [MONTHS[2]])
+    assert start(job, tmp_path / "run").released == MONTHS[:2]
+
+
+def test_order_of_records_in_files_of_dates_may_change(tmp_path):
+    months = frames(60)
+    write(tmp_path, months, column=True)
+    job = make_job(tmp_path)
+    release(job, tmp_path / "run", MONTHS[:2])
+    write(tmp_path, {label: months[label].iloc[::-1] for label in months}, column=True)
+    assert release(job, tmp_path / "run", [MONTHS[2]]).released == MONTHS[:3]
+
+
+def test_erased_records_are_accepted_if_the_job_says_so(tmp_path):
+    months = frames(60)
+    write(tmp_path, months)
+    job = make_job(tmp_path, time={"changed": "accept"})
+    release(job, tmp_path / "run", MONTHS[:2])
+    write(tmp_path, months | {MONTHS[0]: months[MONTHS[0]].iloc[3:]})
+    assert release(job, tmp_path / "run", [MONTHS[2]]).released == MONTHS[:3]
+
+
+JOBS = {
+    "time without period": ({"data": {"period": None}}, "given without data.period"),
+    "window without size": ({"time": {"window": None}}, 'window together with "window"'),
+    "other horizon": ({"time": {"horizon": 7}}, "7 for 6 periods"),
+    "periods without unit": ({"time": {"max_periods_per_unit": 3}}, "without data.privacy_unit"),
+    "no date": ({"data": {"period": "a"}}, "an attribute of kind coded"),
+    "unknown period": ({"data": {"period": "week"}}, "time.horizon: missing"),
+    "the period in the workload": ({"workload": [{"family": "marginal", "attributes": [["month", "a"]]}]}, "month"),
+    "accepted changes of units": (
+        {"data": {"privacy_unit": "who", "max_rows_per_unit": 1}, "time": {"changed": "accept"}}, "row unit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_wrong_job_is_refused_in_one_sentence(tmp_path, case):
+    changes, message = JOBS[case]
+    write(tmp_path, frames(20, units=5))
+    job = make_job(tmp_path)
+    for table, own in changes.items():
+        job[table] = own if table == "workload" else {k: v for k, v in {**job[table], **own}.items() if v is not None}
+    with pytest.raises(dp.DpscaleError, match=message) as error:
+        dp.run(job, tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
