@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpscale.base import LazyModule
-from dpscale.base.display import figure, percent, whole
 from dpscale.cli.group import Bars, fresh_option, json_option, main, quiet_option, scheduler_option
 from dpscale.runs.stages import STAGES
 
@@ -174,6 +173,7 @@ def plan(
 ) -> None:
     """Plan a job and print the expected errors in records. Reads no data, spends no budget."""
     from dpscale.base.numerics import one_thread
+    from dpscale.cli.plan_text import plan_text
     from dpscale.cli.tables import overview_text
     from dpscale.engine import resolve
 
@@ -193,7 +193,7 @@ def plan(
     for line in overview_text(overview) if overview else ():
         click.echo(line)
     for name, summary in summaries.items():
-        click.echo((f"\ntables.{name}\n" if overview else "") + _text(summary | seconds))
+        click.echo((f"\ntables.{name}\n" if overview else "") + plan_text(summary | seconds))
 
 
 def _make_plans(
@@ -214,6 +214,7 @@ def _plan_summary(
 ) -> dict[str, Any]:
     """Return all figures of `dpscale plan`, as `--json` prints them."""
     from dpscale.base.errors import JobError
+    from dpscale.cli.plan_text import time_summary
     from dpscale.runs.stages.preview import (
         compare_mechanisms,
         error_curve,
@@ -249,6 +250,7 @@ def _plan_summary(
         "notes": list(measurement_plan.notes),
         "families": families,
         "levels": followed["levels"],
+        **({"time": time_summary(read)} if read.data.period else {}),
         "curve": [] if error is None else error_curve(read, error),
         "needed": None
         if error is None or wanted is None
@@ -274,63 +276,6 @@ def _needs(read: TableJob, measurement_plan: MeasurementPlan, engine: Engine) ->
         "memory_bytes": needs.memory,
         "counting_seconds_per_million_rows": needs.seconds_per_million,
     }
-
-
-LATER = ("families", "levels", "curve", "needed", "compared", "advice")
-FOR_MACHINES = ("counted_joints", "counted_by_bit_planes", "counting_saved", "stationary")
-
-
-def _text(summary: dict[str, Any]) -> str:
-    """Return the summary as text: figures, errors in records, advice."""
-    lines = [f"{key.replace('_', ' '):>33}: {text}" for key, value in summary.items()
-             if key not in LATER + FOR_MACHINES and (text := _figure(key, value))]  # fmt: skip
-    if summary["families"]:
-        lines += [
-            "",
-            "expected error of an answer (root mean square, in records if no unit is named), and the worst set",
-        ]
-        lines += [_family(one) for one in summary["families"]]
-        title = "error by level of a hierarchy, over the cells of all tables at the level"
-        lines += ["", title, *map(_level, summary["levels"])] if summary["levels"] else []
-        at = "  ".join(f"{one['epsilon']:g}: {one['error']:.3g}" for one in summary["curve"])
-        lines += ["", f"error by epsilon  {at}"]
-    if summary["needed"]:
-        needed = summary["needed"]
-        lines.append(f"an error of {needed['error']:g} {needed['unit']} needs epsilon = {needed['epsilon']:.4g}")
-    if summary["compared"]:
-        sums = any(one["unit"] != "records" for one in summary["families"])
-        unit = "in records" + ", of sums relative to half their range" * sums
-        lines += ["", f"mechanisms, with the error of an answer {unit}", *map(_mechanism, summary["compared"])]
-    return "\n".join([*lines, "", *summary["advice"]])
-
-
-def _figure(key: str, value: Any) -> str:
-    """Return a value formatted for reading; empty if there is none."""
-    if key == "optimality_gap":
-        return "" if value is None else f"{percent(value)}, certified"
-    if isinstance(value, list):
-        return "; ".join(value)
-    return figure(value) if isinstance(value, float) else whole(value) if isinstance(value, int) else str(value or "")
-
-
-def _family(one: dict[str, Any]) -> str:
-    worst = one["worst"][0]
-    sets = f"{one['sets']:,} sets, {one['queries']:,} queries"
-    attributes, unit = ", ".join(worst["attributes"]) or "the total", one["unit"]
-    return f"{one['error']:>10.4g}  {one['family']:<14} {sets:<28} {worst['error']:.4g}: {attributes}" + (
-        "" if unit == "records" else f"  (in units of {unit})"
-    )
-
-
-def _level(one: dict[str, Any]) -> str:
-    name, tables = f"{one['hierarchy']}: {one['level'] or 'without a level'}", one["sets"]
-    cells = f"{one['queries']:,} cells of {tables:,} table{'s' * (tables > 1)}"
-    return f"{one['error']:>10.4g}  {name:<28} {one['nodes']:>9,} nodes, {cells}"
-
-
-def _mechanism(one: dict[str, Any]) -> str:
-    error = "—" if one["error"] is None else f"{one['error']:.4g}"
-    return f"{error:>10}  {one['mechanism']:<24} {one['why'][:100]}"
 
 
 @main.command()
