@@ -23,6 +23,7 @@ from dpscale.plans.blocks import Block, Blocks
 from dpscale.plans.plan import Plan
 from dpscale.plans.plan_file import content_of, digest_of, read_plan, write_plan
 from dpscale.plans.requests import BlockRequests, Schedule, make_schedule
+from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.privacy.draws import variance_factor
 from dpscale.reconstruction.base import PlanEvidence
@@ -221,6 +222,13 @@ class FixedPlan:
 
     def check_low_order(self) -> None:
         fully_measured(self.plan)
+
+    def for_period(self, context: PeriodContext) -> FixedPlan:
+        """Return the plan itself: all periods have the same blocks."""
+        return self
+
+    def combined(self, factor: float) -> None:
+        """Return None: there is one decision, whose noise follows from the budget."""
 
     @cached_property
     def _first(self) -> AllBlocks:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.domain import Domain
 from dpscale.plans.blocks import Block
+from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import Budget, Cost
 from dpscale.privacy.draws import Draw
 from dpscale.workload import Workload
@@ -226,6 +227,12 @@ class MeasurementPlan(Protocol):
 
     def check_low_order(self) -> None:
         """Raise PlanError if low-order tables cannot be estimated from the planned measurements."""
+
+    def for_period(self, context: PeriodContext) -> MeasurementPlan:
+        """Return the plan of one period of a growing table. Raises JobError if the mechanism has none."""
+
+    def combined(self, factor: float) -> Decision | None:
+        """Return the second decision of a combination of periods, with `factor` times the variance; None if none."""
 
     def first_decision(self) -> Decision: ...
     def read_decision(self, written: Mapping[str, Any]) -> Decision:

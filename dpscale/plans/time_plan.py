@@ -48,6 +48,31 @@ FILE = "time.json"
 
 
 @dataclass(frozen=True)
+class PeriodContext:
+    """What the plan of a period of a growing table depends on.
+
+    Attributes
+    ----------
+    weight : int
+        Weight of the records of the first period in its measurements.
+    periods : int
+        Number of periods for whose cumulative answers the structure is chosen.
+    noise : float
+        Standard error of these answers, in units of that of one period's values.
+    structure : decision, optional
+        Measurements that follow from the values of the first period.
+    amount : float, optional
+        Budget of a combination of values, if it differs from that of the plan.
+    """
+
+    weight: int = 1
+    periods: int = 1
+    noise: float = 1.0
+    structure: Any = None
+    amount: float | None = None
+
+
+@dataclass(frozen=True)
 class TimePlan:
     """Weights of earlier periods in the measurements of each period.
 
@@ -141,6 +166,14 @@ class TimePlan:
         """Return the mean of `variance` over the horizon, of one kind or of all kinds in `answers`."""
         kinds = self.answers if kind is None else (kind,)
         return float(np.mean([self.variance(one, period) for one in kinds for period in range(self.horizon)]))
+
+    def context(self, amount: float | None = None, structure: Any = None) -> PeriodContext:
+        """Return the context of the plan of a period: the structure is chosen for the middle of the horizon."""
+        middle = (self.horizon - 1) // 2
+        kind = CUMULATIVE if CUMULATIVE in self.answers else self.answers[0]
+        noise = float(np.sum(self.coefficients(kind, middle) ** 2)) ** 0.5
+        return PeriodContext(self.rows[0][0], int(self.weights(kind, middle).sum()), noise, structure,
+                             amount)  # fmt: skip
 
     @property
     def gap(self) -> float:

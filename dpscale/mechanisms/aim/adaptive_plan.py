@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -26,6 +27,7 @@ from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.plan_file import digest_of, read_content, write_content
+from dpscale.plans.time_plan import PeriodContext
 from dpscale.privacy.accounting import GAUSSIAN, LAPLACE, Budget, Cost
 from dpscale.workload import Workload
 from dpscale.workload.query_classes import QueryCandidates
@@ -152,6 +154,16 @@ class AdaptivePlan:
 
     def check_low_order(self) -> None:
         """Do nothing: every 1-way is measured."""
+
+    def for_period(self, context: PeriodContext) -> AdaptivePlan:
+        """Return the plan of one period of a growing table. Raises JobError if the mechanism has none."""
+        periodic = import_module("dpscale.mechanisms.aim.periods").PeriodicPlan
+        found: AdaptivePlan = periodic.of(self, context)
+        return found
+
+    def combined(self, factor: float) -> AimDecision | None:
+        """Return None: values of several periods are combined for plans of periods only."""
+        return None
 
     @cached_property
     def _first(self) -> AimDecision:

@@ -202,7 +202,7 @@ class AimDecision:
     @property
     def is_one_way(self) -> bool:
         """Whether the round measures the 1-ways over their cells without a selection."""
-        return self.beta == 0
+        return _measures_ones(self.beta, self.chosen)
 
     @property
     def selection_cost(self) -> Fraction:
@@ -242,11 +242,16 @@ class AimDecision:
             raise ValueError("groups do not fit the domain")
         chosen = tuple(tuple(names) for names in record["chosen"])
         beta = Fraction(record["beta"])
-        cells = {name: every_cell(size) for name, size in setting.sizes.items()} if beta == 0 else None
+        by_cell = _measures_ones(beta, chosen)
+        cells = {name: every_cell(size) for name, size in setting.sizes.items()} if by_cell else None
         requests = tuple(_read_request(setting, number, groups, chosen, cells, *row) for row in record["orders"])
         decision = cls(number, chosen, beta, Fraction(record["step"]), groups, requests)
         _check(decision, setting)
         return decision
+
+
+def _measures_ones(beta: Fraction, chosen: Sequence[AttributeSet]) -> bool:
+    return beta == 0 and all(len(names) == 1 for names in chosen)
 
 
 def _partition(groups: Groups, size: int | None) -> bool:

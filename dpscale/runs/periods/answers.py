@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from dpscale.job import TableJob
 from dpscale.measurement import MeasurementStore
 from dpscale.measurement.value_files import Labelled, Span, file_name, open_values, write_values
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.measurement_plan import Decision, MeasurementPlan
 from dpscale.plans.requests import MeasurementRequests, as_requests
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.runs.create import create_directory
@@ -36,7 +37,7 @@ from dpscale.runs.periods.period import PeriodRun
 from dpscale.runs.periods.stream import StreamRun, stream_of
 from dpscale.runs.stages import STAGES, Stage
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import present
+from dpscale.storage.files import create, present
 
 KIND = "period answers"
 ANSWER_STAGES: dict[str, Stage] = {
@@ -96,7 +97,19 @@ class AnswersRun(TableRun):
 
     @cached_property
     def measurement_plan(self) -> MeasurementPlan:
-        return self.stream.read_measurement_plan(self.planning_problem)
+        return self.stream.read_measurement_plan(self.planning_problem, self.stream.structure)
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Decisions of the combined values: the first one, and one that follows from the first period."""
+        plan = self.measurement_plan
+        second = plan.combined(float(np.sum(self.coefficients**2)))
+        return [plan.first_decision(), *([second] if second is not None else [])]
+
+    @cached_property
+    def coefficients(self) -> Floats:
+        """Coefficients of the values of the periods up to this one."""
+        return self.stream.time_plan.coefficients(self.kind, self.number)
 
     @cached_property
     def periods(self) -> list[PeriodRun]:
@@ -124,26 +137,33 @@ def _first_files(stream: StreamRun, number: int, kind: str) -> dict[str, bytes]:
 
 def perform(run: AnswersRun, engine: Engine) -> None:
     """Combine the values of the periods, one task for each file."""
-    layout = run.measurements.file_layout(run.measurement_plan.first_decision())
-    spans = list(zip(layout.cuts[:-1].tolist(), layout.cuts[1:].tolist(), strict=True))
-    engine.map(combine_file, [(str(run.path), span) for span in spans], "combine-periods")
+    store, items = run.measurements, []
+    for decision in run.decisions:
+        if decision.round:  # no seal: the noise of the periods is drawn, and nothing depends on this file
+            record = json.dumps({**decision.to_dict(), "seal": ""}).encode()
+            create(store.folder / f"round-{decision.round:03d}.json", record)
+        cuts = store.file_layout(decision).cuts.tolist()
+        items += [(str(run.path), decision.round, span) for span in pairwise(cuts)]
+    engine.map(combine_file, items, "combine-periods")
 
 
 _open: dict[str, AnswersRun] = {}
 
 
-def combine_file(path: str, span: Span) -> None:
-    """Write the combined values at some positions of the layout."""
+def combine_file(path: str, number: int, span: Span) -> None:
+    """Write the combined values of a decision at some positions of its layout."""
     run = _open.get(path) or AnswersRun(path)
     _open.clear()
     _open[path] = run
-    store, decision = run.measurements, run.measurement_plan.first_decision()
+    store, decision = run.measurements, run.decisions[number]
     layout = store.file_layout(decision)
     total = np.zeros(int(layout.starts[span[1]] - layout.starts[span[0]]))
     labels: pa.Array | None = None
-    for weight, period in zip(run.stream.time_plan.coefficients(run.kind, run.number), run.periods, strict=True):
+    drawn: Decision | None = None
+    for weight, period in zip(run.coefficients, run.periods, strict=True):
         if weight:
-            own, values = read_span(period.measurements, span)
+            drawn = list(period.measurements.decisions())[number]
+            own, values = read_span(period.measurements, drawn, span)
             if labels is not None and not own.equals(labels):
                 raise JobError("measurements", f"values of {period.path.name} in another order", "the original files",
                                "restore them")  # fmt: skip
@@ -151,9 +171,10 @@ def combine_file(path: str, span: Span) -> None:
             total += weight * values
     positions = layout.sequence[span[0] : span[1]]
     requests = as_requests(decision.requests).take(positions)
-    drawn = as_requests(run.periods[-1].measurement_plan.first_decision().requests).take(positions)
+    assert drawn is not None
+    before = as_requests(drawn.requests).take(positions)
     bounds = (layout.starts[span[0] : span[1] + 1] - layout.starts[span[0]]).tolist()
-    write_values(store.folder / file_name(0, span), store.head, _labelled(requests, drawn, bounds, total))
+    write_values(store.folder / file_name(number, span), store.head, _labelled(requests, before, bounds, total))
 
 
 def _labelled(
@@ -165,18 +186,17 @@ def _labelled(
         yield requests.text(index), values[bounds[index] : bounds[index + 1]] * scale
 
 
-def read_span(store: MeasurementStore, span: Span) -> tuple[pa.Array, Floats]:
-    """Return labels and stored numbers at some positions of the layout of the first decision.
+def read_span(store: MeasurementStore, decision: Decision, span: Span) -> tuple[pa.Array, Floats]:
+    """Return labels and stored numbers at some positions of the layout of a decision.
 
     Raises JobError if values are missing or belong to another release.
     """
-    decision = store.measurement_plan.first_decision()
     starts = store.file_layout(decision).starts
     labels, values, at = [], [], span[0]
     for first, end in store.stored_spans(decision):
         if first <= at < min(end, span[1]):
             last = min(end, span[1])
-            path = store.folder / file_name(0, (first, end))
+            path = store.folder / file_name(decision.round, (first, end))
             store.value_reader.check(path)
             file, _ = open_values(path)
             with file:

@@ -97,13 +97,12 @@ class PeriodRun(TableRun):
     @cached_property
     def planning_problem(self) -> PlanningProblem:
         """The planning problem of one measurement at weight 1."""
-        problem = self.stream.planning_problem
-        amount = self.stream.time_plan.amount(problem.budget.amount)
-        return replace(problem, budget=replace(problem.budget, amount=amount))
+        return self.stream.period_problem
 
     @cached_property
     def measurement_plan(self) -> MeasurementPlan:
-        return self.stream.read_measurement_plan(self.planning_problem)
+        structure = self.stream.structure if self.number else None
+        return self.stream.read_measurement_plan(self.planning_problem, structure)
 
     def restrict(self, table: Table) -> Table:
         """Return the table without files whose folders name later periods."""

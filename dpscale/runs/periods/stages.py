@@ -48,6 +48,7 @@ def plan(run: StreamRun, engine: Engine) -> None:
     amount = time_plan.amount(run.planning_problem.budget.amount)
     problem = run.planning_problem
     found = make_plan(job, replace(problem, budget=replace(problem.budget, amount=amount)), engine)
+    found.for_period(time_plan.context())  # refuses mechanisms without a plan of periods
     found.write(run.path / "plan")
     time_plan.write(run.path / "plan")
 

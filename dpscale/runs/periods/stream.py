@@ -198,9 +198,24 @@ class StreamRun(Run):
         """Plan of one table that has the whole budget; its blocks are measured in every period."""
         return self.read_measurement_plan(self.planning_problem)
 
-    def read_measurement_plan(self, problem: PlanningProblem) -> MeasurementPlan:
-        """Return the plan at the budget of a problem."""
-        return self.job.method.read(self.path / "plan", problem, self.job.options)
+    def read_measurement_plan(self, problem: PlanningProblem, structure: Any = None) -> MeasurementPlan:
+        """Return the plan of a period at the budget of a problem.
+
+        Parameters
+        ----------
+        problem : PlanningProblem
+        structure : decision, optional
+            Measurements that follow from the values of the first period.
+        """
+        read = self.job.method.read(self.path / "plan", problem, self.job.options)
+        return read.for_period(self.time_plan.context(problem.budget.amount, structure))
+
+    @property
+    def structure(self) -> Any:
+        """Second decision of the first period; None if the plan has one decision."""
+        first = open_run(self.period_path(0))
+        assert isinstance(first, TableRun)
+        return next((one for one in first.measurements.decisions() if one.round), None)
 
     @cached_property
     def time_plan(self) -> TimePlan:
@@ -211,12 +226,22 @@ class StreamRun(Run):
     def measurements(self) -> Any:
         raise self.unnamed()
 
+    @cached_property
+    def period_problem(self) -> PlanningProblem:
+        """The planning problem of one measurement at weight 1."""
+        problem = self.planning_problem
+        amount = self.time_plan.amount(problem.budget.amount)
+        return replace(problem, budget=replace(problem.budget, amount=amount))
+
+    @cached_property
+    def period_plan(self) -> MeasurementPlan:
+        """Plan of the first period."""
+        return self.read_measurement_plan(self.period_problem)
+
     @property
     def cost(self) -> Cost:
         """Cost of all periods of the horizon."""
-        amount = self.time_plan.amount(self.planning_problem.budget.amount)
-        problem = replace(self.planning_problem, budget=replace(self.planning_problem.budget, amount=amount))
-        return self.time_plan.total(self.read_measurement_plan(problem).cost).coarsened()
+        return self.time_plan.total(self.period_plan.cost).coarsened()
 
     @property
     def spent(self) -> Cost:
@@ -226,7 +251,7 @@ class StreamRun(Run):
     @cached_property
     def charge_entry(self) -> dict[str, Any]:
         """The ledger entry of the whole horizon; available after planning."""
-        content = [self.manifest["job_sha256"], self.measurement_plan.digest, self.time_plan.rows, self.labels]
+        content = [self.manifest["job_sha256"], self.period_plan.digest, self.time_plan.rows, self.labels]
         return {
             "release": self.manifest["release"],
             "cost": self.cost.to_dict(),
