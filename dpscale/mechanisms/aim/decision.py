@@ -304,7 +304,7 @@ def _check(decision: AimDecision, setting: Setting) -> None:
 
 
 def _allows_empty_set(decision: AimDecision, setting: Setting) -> bool:
-    return not decision.is_one_way and setting.schedule.allows_empty((), ())
+    return decision.beta > 0 and setting.schedule.allows_empty((), ())
 
 
 NOISE_L1 = math.sqrt(2 / math.pi)

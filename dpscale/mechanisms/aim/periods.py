@@ -55,9 +55,9 @@ class PeriodicPlan(AdaptivePlan):
                            "choose one of them")  # fmt: skip
         content = {one.name: getattr(plan, one.name) for one in fields(AdaptivePlan)}
         if context.amount is not None and Fraction(context.amount) != plan.setting.beta:
-            budget = {"beta": Fraction(context.amount)}  # values of several periods are combined
-            content |= {"setting": replace(plan.setting, **budget), "estimating": replace(plan.estimating, **budget),
-                        "stored": None}  # fmt: skip
+            beta = Fraction(context.amount)  # values of several periods are combined
+            content |= {"setting": replace(plan.setting, beta=beta), "stored": None,
+                        "estimating": replace(plan.estimating, beta=beta)}  # fmt: skip
         return cls(**content, context=context)
 
     def initial_state(
