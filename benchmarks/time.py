@@ -1,0 +1,307 @@
+"""Growing tables: variance over time, units in several periods, adaptive jobs, memory for many periods and sets.
+
+Variances: a growing table of 90,000 cells with one record in each cell and period on average. "plan" is the empirical
+mean variance of the cumulative counts of all cells over the horizon, relative to that of one release of one table at
+the same cost, both from runs. "again" measures everything again in each period with an equal share, from runs at three
+periods. The trees are simulated: counts of dyadic nodes with Gaussian noise of the same cost, estimated by generalised
+least squares from the nodes that exist at each period, with equal budgets by level and with the best ones found.
+Mixture: period, cumulative and window answers in one plan. Units: persons with a row in every period, at the same cost.
+Adaptive: 3-way tables of a real table from ../shared/data, which is not part of dpscale, divided at random into months;
+L1 distance of the cumulative tables, relative to the number of records, beside one release and beside a new release in
+each month with an equal share. Size: pairs of 300 attributes over 120 periods in a process of its own.
+
+    python benchmarks/time.py [variances units adaptive size] [--horizons 12 36 60] [--periods 120]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import dpscale as dp
+from dpscale.optimize.time_strategy import queries_over_time
+from dpscale.plans.time_plan import largest_cost
+from dpscale.privacy.conversion import gdp_mu
+
+DATA = Path(__file__).parents[2] / "shared/data/tables"
+SIDE = 300
+MEMORY = "1 GB"
+COST = 0.5
+
+
+def label(number: int) -> str:
+    return f"{2016 + number // 12}-{number % 12 + 1:02d}"
+
+
+def write_months(folder: Path, frames: Sequence[pd.DataFrame], sizes: dict[str, int]) -> None:
+    """Write a folder for each month, and the domain."""
+    for number, frame in enumerate(frames):
+        (folder / f"data/month={label(number)}").mkdir(parents=True)
+        frame.to_parquet(folder / f"data/month={label(number)}/part.parquet")
+    lines = [f'{name} = {{kind = "coded", size = {size}}}' for name, size in sizes.items()]
+    (folder / "domain.toml").write_text("\n".join(["[attributes]", *lines]))
+
+
+def job(folder: Path, cost: float, degree: int, files: str = "data", **tables: Any) -> dict[str, Any]:
+    return {
+        "data": {"path": str(folder / files), "domain": str(folder / "domain.toml")} | tables.pop("data", {}),
+        "privacy": {"privacy_cost": cost, "ledger": str(folder / "ledger.sqlite"), "dataset": f"{files}-{cost}"},
+        "workload": [{"family": "marginal", "degree": degree}],
+        **tables,
+    }
+
+
+def growing(folder: Path, cost: float, degree: int, horizon: int, time: dict[str, Any], **tables: Any) -> dict[str, Any]:
+    own = tables.pop("data", {})
+    settings = {"horizon": horizon, "start": label(0), **time}
+    return job(folder, cost, degree, data={"period": "month", **own}, **tables) | {"time": settings}
+
+
+def grid(rng: np.random.Generator, rows: int) -> pd.DataFrame:
+    return pd.DataFrame({"a": rng.integers(0, SIDE, rows), "b": rng.integers(0, SIDE, rows)})
+
+
+def counts(frame: pd.DataFrame, names: Sequence[str], sizes: dict[str, int]) -> np.ndarray:
+    out = np.zeros([sizes[name] for name in names])
+    np.add.at(out, tuple(frame[name].to_numpy() for name in names), 1)
+    return out
+
+
+def squared_error(marginal: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.mean((marginal - truth) ** 2))
+
+
+def one_release(folder: Path, frame: pd.DataFrame, sizes: dict[str, int], cost: float, name: str) -> float:
+    """Return the squared error of one release of a table at a cost."""
+    (folder / name).mkdir()
+    frame.to_parquet(folder / name / "part.parquet")
+    release = dp.run(job(folder, cost, 2, name), folder / f"run-{name}-{cost}")
+    return squared_error(release.marginal(tuple(sizes)), counts(frame, tuple(sizes), sizes))
+
+
+def measured_variance(
+    folder: Path, frames: Sequence[pd.DataFrame], sizes: dict[str, int], answers: Sequence[str], window: int
+) -> dict[str, float]:
+    """Return the mean squared error over the horizon of each kind of answers of a growing table."""
+    settings = {"answers": list(answers)} | ({"window": window} if window else {})
+    release = dp.run(growing(folder, COST, 2, len(frames), settings), folder / "run")
+    exact = [counts(frame, tuple(sizes), sizes) for frame in frames]
+    errors: dict[str, list[float]] = {kind: [] for kind in answers}
+    for number in range(len(frames)):
+        first = {"period": number, "cumulative": 0, "window": max(number + 1 - window, 0)}
+        for kind in answers:
+            truth = np.sum(exact[first[kind] : number + 1], axis=0)
+            errors[kind].append(squared_error(release.marginal(tuple(sizes), label(number), kind), truth))
+    return {kind: float(np.mean(own)) for kind, own in errors.items()}
+
+
+def dyadic(horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nodes of a binary tree over the periods and their levels."""
+    rows, levels, width, level = [], [], 1, 0
+    while width <= horizon:
+        for start in range(0, horizon - width + 1, width):
+            row = np.zeros(horizon)
+            row[start : start + width] = 1
+            rows.append(row)
+            levels.append(level)
+        width, level = 2 * width, level + 1
+    return np.array(rows), np.array(levels)
+
+
+def tree_variance(budgets: np.ndarray, horizon: int, cost_of: Callable[[np.ndarray], float]) -> float:
+    """Return the mean variance of cumulative answers from the nodes that exist at each period."""
+    nodes, levels = dyadic(horizon)
+    rows = nodes * np.sqrt(budgets[levels])[:, None]
+    rows = rows / np.sqrt(cost_of(rows))
+    ends = np.array([np.flatnonzero(row).max() for row in nodes])
+    found = []
+    for number in range(horizon):
+        own, query = rows[ends <= number][:, : number + 1], np.ones(number + 1)
+        found.append(query @ np.linalg.pinv(own.T @ own) @ query)
+    return float(np.mean(found))
+
+
+def tuned(horizon: int, cost_of: Callable[[np.ndarray], float], sweeps: int) -> tuple[float, float]:
+    """Return the variance of a tree with equal budgets by level, and with budgets found by coordinate search."""
+    budgets = np.ones(dyadic(horizon)[1].max() + 1)
+    even = best = tree_variance(budgets, horizon, cost_of)
+    for _ in range(sweeps):
+        for level in range(len(budgets)):
+            for factor in (0.25, 0.5, 2, 4):
+                trial = budgets.copy()
+                trial[level] *= factor
+                if (value := tree_variance(trial, horizon, cost_of)) < best:
+                    best, budgets = value, trial
+    return even, best
+
+
+def row_cost(rows: np.ndarray) -> float:
+    return float((rows**2).sum(axis=0).max())
+
+
+def whole_cost(rows: np.ndarray) -> float:
+    return float((rows.T @ rows).sum())
+
+
+def variances(horizons: Sequence[int]) -> None:
+    """Print the mean variance of cumulative answers in units of one release."""
+    sizes, rng = {"a": SIDE, "b": SIDE}, np.random.default_rng(0)
+    print("mean variance of cumulative answers, in units of one release")
+    print("periods   plan  gap      again   sums  tree   tree, tuned")
+    for horizon in horizons:
+        with tempfile.TemporaryDirectory() as name:
+            folder, frames = Path(name), [grid(rng, SIDE**2) for _ in range(horizon)]
+            write_months(folder, frames, sizes)
+            one = one_release(folder, frames[0], sizes, COST, "one")
+            plan = measured_variance(folder, frames, sizes, ["cumulative"], 0)["cumulative"] / one
+            gap = dp.Release.open(folder / "run")._run.time_plan.gap
+            parts = [pd.concat(frames[: number + 1]) for number in (0, horizon // 2, horizon - 1)]
+            again = np.mean([one_release(folder, part, sizes, COST / horizon, f"again{number}") / one
+                             for number, part in enumerate(parts)])  # fmt: skip
+        sums = (horizon + 1) / 2
+        even, best = tuned(horizon, row_cost, 2 if horizon <= 36 else 1)
+        print(f"{horizon:>7} {plan:>6.3f}  {gap:.1e} {again:>6.2f} {sums:>6.1f} {even:>5.2f} {best:>6.2f}", flush=True)
+    mixture(sizes, rng)
+
+
+def mixture(sizes: dict[str, int], rng: np.random.Generator, horizon: int = 12, window: int = 3) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, frames = Path(name), [grid(rng, SIDE**2) for _ in range(horizon)]
+        write_months(folder, frames, sizes)
+        one = one_release(folder, frames[0], sizes, COST, "one")
+        found = measured_variance(folder, frames, sizes, ["period", "cumulative", "window"], window)
+        plan = dp.Release.open(folder / "run")._run.time_plan
+    both = ", ".join(f"{kind} {value / one:.3f}" for kind, value in found.items())
+    print(f"{horizon} periods, three kinds in one plan, window {window}: {both}; gap {plan.gap:.1e}", flush=True)
+
+
+def units(horizon: int = 12) -> None:
+    """Print the mean variance at equal cost for persons with a row in every period."""
+    sizes, rng = {"a": SIDE, "b": SIDE}, np.random.default_rng(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        frames = [grid(rng, SIDE**2).assign(who=np.arange(SIDE**2)) for _ in range(horizon)]
+        write_months(folder, frames, sizes)
+        one = one_release(folder, frames[0][["a", "b"]], sizes, COST, "one")
+        promise = {"privacy_unit": "who", "max_rows_per_unit": 1}
+        run = growing(folder, COST, 2, horizon, {"answers": ["cumulative"], "max_periods_per_unit": horizon},
+                      data=promise)  # fmt: skip
+        release, exact = dp.run(run, folder / "run"), [counts(one_frame, ("a", "b"), sizes) for one_frame in frames]
+        errors = [squared_error(release.marginal(("a", "b"), label(number), "cumulative"),
+                                np.sum(exact[: number + 1], axis=0)) for number in range(horizon)]  # fmt: skip
+        flat = float(np.mean(queries_over_time(horizon, ["cumulative"], 0).sum(axis=1))) * horizon
+    tree, best = tuned(horizon, whole_cost, 2)
+    print(f"persons in all {horizon} periods at equal cost: plan {np.mean(errors) / one:.2f}, sums {flat:.1f}, "
+          f"tree {tree:.1f}, tree tuned {best:.1f}", flush=True)  # fmt: skip
+    windows(horizon)
+
+
+def windows(horizon: int) -> None:
+    """Print the cost of a unit in 6 periods under a plan for windows of 3 of a unit in one."""
+    from dpscale.optimize.time_strategy import plan_time
+
+    matrix = plan_time(horizon, ("window",), 3).matrix
+    print(f"window 3, unit in 6 of {horizon} periods: cost {largest_cost(matrix, 6) / largest_cost(matrix, 1):.2f} "
+          "times that of a row", flush=True)  # fmt: skip
+
+
+def adaptive(name: str = "taxi", horizon: int = 12, epsilon: float = 1.0, seeds: int = 1) -> None:
+    """Print the error of adaptive releases of a growing table beside one release and repeated releases."""
+    stored = np.load(DATA / f"{name}.npz")
+    sizes = {str(one): int(size) for one, size in zip(stored["names"], stored["sizes"], strict=True)}
+    frame = pd.DataFrame({one: stored["codes"][:, place] for place, one in enumerate(sizes)})
+    sets, cost = list(combinations(sizes, 3)), gdp_mu(epsilon, 1e-9) ** 2
+    found: dict[str, list[list[float]]] = {"growing": [], "one release": [], "again": []}
+    ends = (horizon // 4 - 1, horizon // 2 - 1, horizon - 1)
+    for seed in range(seeds):
+        month = np.random.default_rng(seed).integers(0, horizon, len(frame))
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            write_months(folder, [frame[month == number] for number in range(horizon)], sizes)
+            mechanism = {"mechanism": {"name": "aim-grem"}}
+            release = dp.run(growing(folder, cost, 3, horizon, {"answers": ["cumulative"]}, **mechanism), folder / "run")
+            rows: dict[str, list[float]] = {kind: [] for kind in found}
+            for end in ends:
+                part = frame[month <= end]
+                truth = {own: counts(part, own, sizes) for own in sets}
+                (folder / f"upto{end}").mkdir()
+                part.to_parquet(folder / f"upto{end}/part.parquet")
+                rows["growing"].append(distance(release.at(label(end), "cumulative").marginal, truth, len(part)))
+                for kind, share in (("one release", 1.0), ("again", 1 / horizon)):
+                    alone = dp.run(job(folder, cost * share, 3, f"upto{end}", **mechanism), folder / f"{kind}{end}")
+                    rows[kind].append(distance(alone.marginal, truth, len(part)))
+        for kind in found:
+            found[kind].append(rows[kind])
+    print(f"{name}, {horizon} months, epsilon {epsilon}: L1 distance of cumulative 3-way tables after months "
+          f"{', '.join(str(end + 1) for end in ends)}")  # fmt: skip
+    for kind, own in found.items():
+        print(f"  {kind:<12} {'  '.join(f'{value:.3f}' for value in np.mean(own, axis=0))}", flush=True)
+
+
+def distance(marginal: Callable[..., np.ndarray], truth: dict[tuple[str, ...], np.ndarray], rows: int) -> float:
+    return float(np.mean([np.abs(marginal(names) - own).sum() / rows for names, own in truth.items()]))
+
+
+def size(periods: int, attributes: int = 300, rows: int = 2000) -> None:
+    """Print seconds and memory of a run of many periods and sets, in a process of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, rng = Path(name), np.random.default_rng(2)
+        sizes = {f"x{number:03d}": 2 + number % 3 for number in range(attributes)}
+        frames = [pd.DataFrame({one: rng.integers(0, own, rows) for one, own in sizes.items()})
+                  for _ in range(periods)]  # fmt: skip
+        write_months(folder, frames, sizes)
+        engine = {"engine": {"memory": MEMORY}}
+        content = growing(folder, COST, 2, periods, {"answers": ["cumulative"]}, **engine)
+        (folder / "job.json").write_text(json.dumps(content))
+        base = json.loads(subprocess.run([sys.executable, __file__, "--import-only"], capture_output=True, text=True,
+                                         check=True).stdout)  # fmt: skip
+        done = subprocess.run([sys.executable, __file__, "--job", str(folder / "job.json")], capture_output=True,
+                              text=True, check=True)  # fmt: skip
+        found = json.loads(done.stdout)
+    print(f"{periods} periods x {attributes * (attributes - 1) // 2:,} sets: {found['seconds']:.0f} s, "
+          f"{found['seconds'] / periods:.1f} s a period; largest memory {found['bytes'] / 1e9:.2f} GB, of which imports "
+          f"{base['bytes'] / 1e9:.2f} GB, memory setting {MEMORY}", flush=True)  # fmt: skip
+
+
+def run_job(path: str) -> None:
+    folder, began = Path(path).parent, time.perf_counter()
+    dp.run(json.loads(Path(path).read_text()), folder / "run")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"seconds": time.perf_counter() - began, "bytes": peak}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["variances", "units", "adaptive", "size"])
+    parser.add_argument("--horizons", nargs="*", type=int, default=[12, 36, 60])
+    parser.add_argument("--periods", type=int, default=120)
+    parser.add_argument("--job")
+    parser.add_argument("--import-only", action="store_true")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if given.import_only:
+        print(json.dumps({"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+    elif given.job:
+        run_job(given.job)
+    else:
+        acts = {"variances": lambda: variances(given.horizons), "units": units, "adaptive": adaptive,
+                "size": lambda: size(given.periods)}  # fmt: skip
+        for part in given.parts:
+            acts[part]()
+
+
+if __name__ == "__main__":
+    main()
