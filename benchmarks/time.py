@@ -259,7 +259,7 @@ def size(periods: int, attributes: int = 300, rows: int = 2000) -> None:
     """Print seconds and memory of a run of many periods and sets, in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(2)
-        sizes = {f"x{number:03d}": 2 + number % 3 for number in range(attributes)}
+        sizes = {f"x{number:03d}": 2 + 3 * number // attributes for number in range(attributes)}
         frames = [pd.DataFrame({one: rng.integers(0, own, rows) for one, own in sizes.items()})
                   for _ in range(periods)]  # fmt: skip
         write_months(folder, frames, sizes)
