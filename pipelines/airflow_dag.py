@@ -9,6 +9,9 @@ by the budget) fail permanently.
 Put this file into the DAG folder. The command may be in another environment: DPSCALE names it. Parameters: `job`, a job
 file, and `run_dir`, a new directory that every Airflow worker can access; by default one below the folder of the
 job for every logical run, so that a scheduled DAG makes a new release (with a new charge) each time.
+
+The second DAG, `dpscale_period`, adds one period to the release of a growing table in each monthly run: by default the
+month of the run's logical date, in the directory `release` below the folder of the job. The horizon is charged once.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
@@ -113,3 +116,37 @@ def release() -> None:
 
 
 release()
+
+
+@dag(
+    dag_id="dpscale_period",
+    schedule="@monthly",
+    start_date=datetime(2020, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,  # periods are released in order
+    is_paused_upon_creation=True,
+    params={"job": Param(default="", type="string"), "run_dir": Param(default="", type="string"),
+            "period": Param(default="", type="string")},
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=int(os.environ.get("DPSCALE_RETRY_SECONDS", "60")))},
+    tags=["dpscale"],
+)  # fmt: skip
+def release_period() -> None:
+    @task
+    def plan() -> str:
+        params = get_current_context()["params"]
+        if not params["job"]:
+            raise AirflowFailException("the parameter job is missing: set it to the path of a job file")
+        run_dir = params["run_dir"] or os.path.join(os.path.dirname(params["job"]), "release")
+        dpscale("plan", params["job"], "--run-dir", run_dir)
+        return str(run_dir)
+
+    @task
+    def add_period(run_dir: str) -> list[str]:
+        context = get_current_context()
+        period = context["params"]["period"] or f"{context['logical_date']:%Y-%m}"
+        return list(dpscale("release-period", run_dir, period)["released"])
+
+    add_period(plan())
+
+
+release_period()

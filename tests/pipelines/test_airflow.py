@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 import dpscale as dp
 from dpscale.ledger import Ledger
 from tests.links import small as shop
+from tests.periods import growing
 from tests.pipelines.paper_jobs import JOBS, write_paper_jobs
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
@@ -130,6 +132,26 @@ def test_job_of_several_tables_runs(airflow, tmp_path):
     )
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         [row] = ledger.summary("shop")["datasets"]["shop"]["releases"]
+    assert row["state"] == "released"
+
+
+@pytest.mark.slow
+def test_year_of_monthly_runs_is_charged_once(airflow, tmp_path):
+    """Each run adds a month; repeating a month and one out of order draw nothing."""
+    months = growing.frames(50, months=[f"2025-{number:02d}" for number in range(1, 13)])
+    growing.write(tmp_path, months)
+    job = growing.make_job(tmp_path)
+    job["time"] = {"horizon": 12, "answers": ["cumulative"]}
+    text = (tmp_path / "domain.toml").read_text().replace("2026-01", "2025-01").replace("2026-06", "2025-12")
+    (tmp_path / "domain.toml").write_text(text)
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(job))
+    for month in [*months, "2025-12"]:
+        given = json.dumps({"job": str(tmp_path / "job.toml"), "run_dir": str(tmp_path / "run"), "period": month})
+        code, output = airflow("dags", "test", "dpscale_period", "-c", given)
+        assert code == 0, output[-4000:]
+    assert dp.Release.open(tmp_path / "run").periods == list(months)
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        [row] = ledger.summary("growing")["datasets"]["growing"]["releases"]
     assert row["state"] == "released"
 
 

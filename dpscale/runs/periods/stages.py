@@ -34,7 +34,7 @@ from dpscale.runs.periods.stream import StreamRun
 from dpscale.runs.stages.budget import publish_release
 from dpscale.runs.stages.plan import make_plan
 from dpscale.runs.stages.runner import run_requested
-from dpscale.storage.files import store_errors
+from dpscale.storage.files import present, store_errors
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -57,6 +57,7 @@ def measure(run: StreamRun, engine: Engine) -> None:
     """Release every complete period that is not released yet."""
     for number in _complete(run, engine):
         _release(run, engine, number)
+    _publish_if_complete(run)
 
 
 def release_period(run: StreamRun, engine: Engine, label: str) -> None:
@@ -79,6 +80,7 @@ def release_period(run: StreamRun, engine: Engine, label: str) -> None:
         _check_next(run, number)
         with run.record_stage(run.stages["measure"]):
             _release(run, engine, number)
+    _publish_if_complete(run)
     reconstruct(run, engine)
     if run.synthesis is not None:
         synthesize(run, engine)
@@ -166,7 +168,11 @@ def _release(run: StreamRun, engine: Engine, number: int) -> None:
     run.update(released={**run.manifest.get("released", {}), run.labels[number]: drawn.manifest["release"]})
     for kind in run.kinds:
         run_requested(AnswersRun.start(run, number, kind), engine, "measure")
-    if len(run.released) == len(run.labels):
+
+
+def _publish_if_complete(run: StreamRun) -> None:
+    """Publish the release after the last period; also after a kill in between."""
+    if len(run.released) == len(run.labels) and present(run.hash_key):
         publish(run)
 
 

@@ -303,7 +303,9 @@ class StreamRun(Run):
         if not super().done(stage):
             return False
         if stage == "measure":
-            return bool(self.ended) or len(self.released) == len(self.labels) or not self.may_release
+            if self.ended:
+                return True
+            return not present(self.hash_key) if len(self.released) == len(self.labels) else not self.may_release
         if stage in ("reconstruct", "synthesize"):
             return all(self.answers_at(one, kind).done(stage) for one in self.released for kind in self.kinds)
         return stage != "report" or self.manifest.get("reported") == self.released
