@@ -79,7 +79,10 @@ def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | 
 
 
 def check_whole(run: Run) -> None:
-    """Raise JobError for the run of one of several tables, which are charged together."""
+    """Raise JobError for the run of one of several tables, which are charged together, and for growing tables."""
+    if run.job.kind == "periods":
+        raise JobError("run directory", f"{run.path} is the run of a growing table", "a run of one moment",
+                       "see plan/time.json and the ledger for the cost of all periods")  # fmt: skip
     if run.manifest.get("within"):
         raise JobError("run directory", f"{run.path} is one of several tables, which were charged together",
                        "the directory of the whole run", "make the bundle there")  # fmt: skip

@@ -183,9 +183,9 @@ def publish(run: StreamRun) -> None:
 
 
 def finish(run: StreamRun) -> bool:
-    """Return whether all values are drawn: of every period of the horizon."""
+    """Return whether every period that has started is released; a period that has not started is never drawn then."""
     try:
-        return len(run.released) == len(run.labels)
+        return bool(run.released) and set(run.parts) <= set(run.released)
     except UNREADABLE:
         return False
 

@@ -1,0 +1,120 @@
+"""Commands for growing tables: run, release-period, plan, status, end, stages one by one."""
+
+import json
+
+import pytest
+import tomli_w
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.ledger import Ledger
+from tests.periods.growing import MONTHS, frames, make_job, write
+
+
+def command(*arguments):
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+@pytest.fixture
+def job(tmp_path):
+    write(tmp_path, frames(60, MONTHS[:3]))
+    content = make_job(tmp_path)
+    content["engine"] = {"scheduler": "synchronous"}
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(content))
+    return tmp_path / "job.toml"
+
+
+def entries(job):
+    with Ledger.open(job.parent / "ledger.sqlite") as ledger:
+        return ledger.summary("growing")["datasets"]["growing"]["releases"]
+
+
+def test_run_then_a_month_is_added(job):
+    run = job.parent / "run"
+    assert command("run", job, "--run-dir", run, "--quiet").exit_code == 0
+    assert (run / "report.html").stat().st_size > 10_000
+    write(job.parent, frames(60, MONTHS[3:4]))
+    done = command("release-period", run, MONTHS[3], "--quiet", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["released"] == MONTHS[:4]
+    again = command("release-period", run, MONTHS[3], "--quiet")
+    assert again.exit_code == 0
+    assert len(entries(job)) == 1
+    assert entries(job)[0]["state"] == "reserved"
+
+
+def test_plan_shows_errors_over_time(job):
+    done = command("plan", job, "--json", "--quiet")
+    assert done.exit_code == 0
+    time = json.loads(done.stdout)["time"]
+    assert time["periods"] == 6
+    assert time["certified"] < 1e-6
+    assert time["relative_error"]["cumulative"]["last"] > time["relative_error"]["period"]["last"]
+    assert "6 periods, 2026-01 to 2026-06, under one charge; protects one row" in command("plan", job).stdout
+
+
+def test_status_and_stages_one_by_one(job):
+    run = job.parent / "run"
+    for name in ("plan", "measure", "reconstruct", "report"):
+        stage = ("plan", job, "--run-dir", run) if name == "plan" else (name, run)
+        assert command(*stage, "--quiet").exit_code == 0, name
+    listed = json.loads(command("status", run, "--json").stdout)
+    assert listed["states"] == {"plan": "done", "measure": "done", "reconstruct": "done", "report": "done"}
+    assert set(listed["tables"]) == set(MONTHS[:3])
+
+
+def test_end_destroys_the_keys_and_refunds_nothing(job):
+    run = job.parent / "run"
+    command("run", job, "--run-dir", run, "--quiet")
+    before = entries(job)[0]["cost"]
+    assert command("end", run).exit_code == 0
+    assert entries(job)[0]["state"] == "released"
+    assert entries(job)[0]["cost"] == before
+    assert not list(run.rglob("*.key"))
+    write(job.parent, frames(60, MONTHS[3:4]))
+    refused = command("release-period", run, MONTHS[3])
+    assert refused.exit_code == 2
+    assert "was ended on" in refused.stderr
+    assert command("run", job, "--run-dir", run, "--quiet").exit_code == 0
+    assert dp.Release.open(run).periods == MONTHS[:3]
+
+
+def test_cap_refuses_the_horizon_before_data_are_read(job):
+    with Ledger.open(job.parent / "ledger.sqlite") as ledger:
+        ledger.set_cap("growing", 0.1, 1e-9)
+    done = command("run", job, "--run-dir", job.parent / "run", "--quiet")
+    assert done.exit_code == 3
+    assert not (job.parent / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["evidence", "publish"])
+def test_commands_without_a_meaning_for_periods_are_refused(job, name):
+    run = job.parent / "run"
+    command("run", job, "--run-dir", run, "--quiet")
+    done = command(name, run)
+    assert done.exit_code == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_release_period_of_another_run_is_refused(tmp_path):
+    from tests.audit.small import write as write_small
+
+    small = write_small(tmp_path)
+    command("run", small, "--run-dir", tmp_path / "run", "--quiet")
+    done = command("release-period", tmp_path / "run", MONTHS[0])
+    assert done.exit_code == 2
+    assert "is not the run of a growing table" in done.stderr
+
+
+def test_one_period_cannot_be_measured_alone(job):
+    run = job.parent / "run"
+    command("run", job, "--run-dir", run, "--quiet")
+    done = command("measure", run / "periods" / MONTHS[0])
+    assert done.exit_code == 0  # it is measured
+    (run / "periods" / MONTHS[1] / "manifest.json").write_text(
+        (run / "periods" / MONTHS[1] / "manifest.json").read_text().replace('"state": "done"', '"state": "failed"')
+    )
+    alone = command("measure", run / "periods" / MONTHS[1])
+    assert alone.exit_code == 2
+    assert "is one period of a growing table" in alone.stderr
