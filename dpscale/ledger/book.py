@@ -29,6 +29,7 @@ from dpscale.ledger.cap import CapChange
 from dpscale.ledger.cap_request import CapRequest
 from dpscale.ledger.chain import Link, chain_of
 from dpscale.ledger.location import resolved
+from dpscale.ledger.periods import checked_periods
 from dpscale.ledger.request import Request, checked_name
 from dpscale.ledger.rows import findings
 from dpscale.ledger.sqlite_schema import VERSION
@@ -162,7 +163,8 @@ class Ledger:
         str
             "reserved", "committed", "released" or "admitted".
         """
-        request = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts, tuple(periods))
+        request = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts,
+                          checked_periods(periods))  # fmt: skip
 
         def act(db: Database) -> str | Account:
             if state := request.state(db):

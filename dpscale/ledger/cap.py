@@ -223,7 +223,7 @@ class CapChange:
 
     def __str__(self) -> str:
         each = f" for each {self.period} of the data" if self.period else ""
-        each += f", which protects {self.promise}" if self.promise else ""
+        each += f", which protects {self.promise}," if self.promise else ""
         said = f"{self.dataset}: the cap{each} is {self.cap}, "
         said += f"spent is at most {self.spent_epsilon:.6g}" if self.period else f"spent is {self.spent_epsilon:.6g}"
         said += f" ({self.fullest})" if self.period and self.charged_before else ""

@@ -17,7 +17,7 @@ from dpscale.privacy.protection import ADD_REMOVE, Protection
 
 
 def filters(account: Account, periods: Periods, protects: Protection) -> Iterator[Account]:
-    """Yield the accounts whose caps a release has to pass: that of the total, and those of the periods that it reads.
+    """Yield the accounts whose caps a release has to pass: those of the periods that it reads, and that of the total.
 
     Periods that were read by the same releases have the same account and are yielded once, under the first label.
 
@@ -34,7 +34,6 @@ def filters(account: Account, periods: Periods, protects: Protection) -> Iterato
     BudgetError
         If the caps of periods do not bound the promise of the release.
     """
-    yield account
     for by in account.renewing_now:
         seen = set[tuple[int, ...]]()
         for one in period_accounts(account, by, periods, protects).values():
@@ -42,6 +41,7 @@ def filters(account: Account, periods: Periods, protects: Protection) -> Iterato
             if numbers not in seen:
                 seen.add(numbers)
                 yield one
+    yield account
 
 
 def period_accounts(
