@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Context
 from fractions import Fraction
@@ -112,6 +112,21 @@ class Limit:
         """Return whether the history composed with this cost is within the cap."""
         return self.cap.admits(self.history.plus(cost.for_group(self.steps), public))
 
+    def implies(self, other: Limit) -> bool:
+        """Return whether the other limit admits every cost that this one admits, which has spent at least as much."""
+        own, theirs, same = self.history, other.history, (self.cap, self.steps) == (other.cap, other.steps)
+        spent = own.squared_mu >= theirs.squared_mu and own.pure >= theirs.pure and own.delta >= theirs.delta
+        return same and spent and own.approximate >= theirs.approximate and own.public >= theirs.public
+
+
+def binding(limits: Iterable[Limit]) -> list[Limit]:
+    """Return the limits that decide: without those that another one implies."""
+    kept = list[Limit]()
+    for limit in limits:
+        if not any(one.implies(limit) for one in kept):
+            kept = [*(one for one in kept if not limit.implies(one)), limit]
+    return kept
+
 
 def largest_epsilon(limits: Sequence[Limit], kind: Cost, delta: float) -> float:
     """Return the largest epsilon, at `delta`, of one more request that all limits admit; 0 if there is none.
@@ -142,6 +157,8 @@ def remaining_epsilon(cap: Cap, history: Spending) -> float:
 
 
 def _largest_scale(limits: Sequence[Limit], kind: Cost) -> Fraction:
+    limits = binding(limits)
+
     def fits(scale: Fraction) -> bool:
         return all(limit.admits(kind.scaled(scale)) for limit in limits)
 

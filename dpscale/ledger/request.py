@@ -10,7 +10,7 @@ from dpscale.base.display import safe_repr
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger import rows as ledgerrows
 from dpscale.ledger.account import Account, canonical, cost_to_text
-from dpscale.ledger.cap import Limit, checked_request
+from dpscale.ledger.cap import Limit, binding, checked_request
 from dpscale.ledger.filters import filters
 from dpscale.ledger.periods import Periods, checked_periods, periods_to_text
 from dpscale.ledger.refusal import refusal
@@ -91,7 +91,8 @@ class Request:
 
     def fits(self, account: Account) -> bool:
         """Return whether the history composed with this cost is within all caps of the dataset; True without a cap."""
-        return all([limit.admits(self.cost, self.public) for _, limit in self.limits(account)])
+        limits = binding(limit for _, limit in self.limits(account))
+        return all(limit.admits(self.cost, self.public) for limit in limits)
 
     def insert(self, db: Database) -> None:
         figures = self.epsilon, self.delta
