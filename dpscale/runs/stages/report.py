@@ -100,7 +100,7 @@ def remaining(run: Run) -> dict[str, Any]:
     with suppress(DpscaleError, OSError), Ledger.open(ledger, create=False) as opened:
         summary = next(iter(opened.summary(run.manifest["privacy"]["dataset"])["datasets"].values()))
         if summary["remaining"] is None:
-            return {"remaining": None, "capless": summary["cap"] is None}
+            return {"remaining": None, "capless": not (summary["cap"] or summary.get("period_caps"))}
         cap, left = summary["cap"], summary["remaining_epsilon"]
         left = left if left >= SENSIBLE * cap["epsilon"] else 0.0  # a rounding error
         return {"remaining": {"epsilon": left, "delta": cap["delta"]}, "capless": False}
