@@ -110,14 +110,14 @@ class Account:
         said = next((one for row in rows if (one := protection_of(row))), None)
         return said and self.with_table(said)
 
-    def with_table(self, said: Protection, request: Protection | None = None) -> Protection:
+    def with_table(self, protection: Protection, request: Protection | None = None) -> Protection:
         """Return a privacy unit with the table that all releases for its column name, or else the request."""
-        if said.unit is None or said.table:
-            return said
-        tables = {row["unit_table"] for row in self.releases if row["unit"] == said.unit}
-        if not tables and request is not None and request.unit == said.unit:
-            return replace(said, table=request.table)
-        return replace(said, table=tables.pop()) if len(tables) == 1 else said
+        if protection.unit is None or protection.table:
+            return protection
+        tables = {row["unit_table"] for row in self.releases if row["unit"] == protection.unit}
+        if not tables and request is not None and request.unit == protection.unit:
+            return replace(protection, table=request.table)
+        return replace(protection, table=tables.pop()) if len(tables) == 1 else protection
 
     @property
     def currency(self) -> str:

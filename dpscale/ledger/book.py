@@ -133,9 +133,8 @@ class Ledger:
     ) -> str:
         """Reserve the cost of a release before its first draw and return its state.
 
-        The charge is admitted if the whole history composed with this cost is within the dataset's cap, and the history
-        of every period that it reads is within the cap for each period, or if there is no cap. A release already
-        charged with the same dataset, cost, plan and periods is free.
+        The charge is admitted if the history composed with this cost is within the cap on the total and within that of
+        every period that it reads, or if there is no cap. A release charged before with the same arguments is free.
 
         Parameters
         ----------
@@ -155,8 +154,8 @@ class Ledger:
         facts : mapping of str to str
             Hashes of the release's public files, stored in its link of the hash chain for an evidence bundle.
         periods : sequence of str
-            Labels of the periods whose records the release reads, as a date attribute names them: "2026-02", "2026",
-            "2026-Q1", "2026-W09" or "2026-02-28". Each of them is charged the whole cost once. Default: every period.
+            Periods whose records the release reads, as a date attribute names them: "2026-02", "2026", "2026-Q1",
+            "2026-W09", "2026-02-28". Each of them is charged the whole cost once. Default: every period.
 
         Returns
         -------

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Context
 from fractions import Fraction
+from functools import lru_cache
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import BudgetError, JobError
@@ -147,6 +148,7 @@ def largest_epsilon(limits: Sequence[Limit], kind: Cost, delta: float) -> float:
     return shown_below(epsilon * (1 - 1e-9)) if math.isfinite(epsilon) else 0.0
 
 
+@lru_cache(maxsize=1024)
 def remaining_epsilon(cap: Cap, history: Spending) -> float:
     """Return the largest epsilon, at the cap's delta, of one more Gaussian release.
 
