@@ -145,8 +145,7 @@ class Ledger:
         epsilon, delta : float, optional
             Figures of the job, stored for display and used in the refusal.
         reserve : bool
-            If False, write nothing: return "admitted" or raise the same error, so that a job is refused before it reads
-            data.
+            If False, write nothing: return "admitted" or raise, so that a job is refused before it reads data.
         protects : Protection
             Privacy unit; refused if the dataset's other releases protect a different one.
         public : bool

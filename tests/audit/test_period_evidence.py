@@ -1,6 +1,8 @@
 """Evidence of a release on a dataset with caps by period, beside releases that read periods, and forgeries."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -138,3 +140,7 @@ def test_job_without_periods_is_charged_to_every_month(tmp_path):
         run_job(tmp_path, "identity", name="two")
     with pytest.raises(BudgetError, match="which has a cap for each month; expected a promise for one row"):
         run_job(tmp_path, "identity", data=UNIT, name="three")
+    script = [sys.executable, "-m", "dpscale", "run", tmp_path / "job.toml", "--run-dir", tmp_path / "four"]
+    refused = subprocess.run(script, capture_output=True, text=True)
+    assert (refused.returncode, (tmp_path / "four").exists()) == (3, False)
+    assert "which has a cap for each month; expected a promise for one row" in refused.stderr
