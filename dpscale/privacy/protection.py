@@ -97,7 +97,7 @@ def steps(entry: Protection, dataset: Protection) -> int | None:
 
     None if no number is certain. Adding or removing one row of a unit takes two steps: remove the unit and add it back
     with other rows. The same holds for the rows of a unit in one period if the entry protects the unit over all time or
-    in a longer period that contains it. The reverse never holds: a unit may have any number of rows, in any number of
+    in a longer period that contains it. The reverse is not counted: a unit may have any number of rows, in many
     periods. A replacement is a removal and an addition. Sizes that were public cannot become private.
     """
     if entry.relation == REPLACE:
