@@ -10,6 +10,10 @@ import click
 
 from dpscale.base.errors import JobError
 from dpscale.cli.group import json_option, main
+from dpscale.ledger.periods import RENEWALS
+from dpscale.privacy.protection import WITHIN
+
+MOST_SHOWN = 3  # labels of periods in one line
 
 
 @main.group()
@@ -19,13 +23,14 @@ def ledger() -> None:
 
 @ledger.command("show")
 @click.argument("path")
+@click.option("--by", type=click.Choice(["period"]), help="Also show the budget of each month or year of the data.")
 @json_option
-def ledger_show(path: str, as_json: bool) -> None:
+def ledger_show(path: str, by: str | None, as_json: bool) -> None:
     """Show spent, reserved and remaining budget, per release and in total."""
     from dpscale.ledger import Ledger
 
     with Ledger.open(path, create=False) as opened:
-        summary = opened.summary()
+        summary = opened.summary(by_period=by is not None)
     click.echo(json.dumps(summary) if as_json else ledger_text(summary))
 
 
@@ -37,10 +42,20 @@ def ledger_show(path: str, as_json: bool) -> None:
 @click.option("--currency", type=click.Choice(["gdp", "pure"]), help="Default: pure if delta is 0, otherwise gdp.")
 @click.option("--unit", help="The privacy unit: row, or the column that identifies it.")
 @click.option("--table", help="With --unit, for jobs of several tables: the table of the column.")
+@click.option("--span", type=click.Choice([*WITHIN]), help="With --unit: protect its rows in one such period.")
+@click.option("--period", type=click.Choice(RENEWALS), help="Cap each such period of the data, not the total.")
 def ledger_cap(
-    path: str, dataset: str, epsilon: float, delta: float, currency: str | None, unit: str | None, table: str | None
+    path: str,
+    dataset: str,
+    epsilon: float,
+    delta: float,
+    currency: str | None,
+    unit: str | None,
+    table: str | None,
+    span: str | None,
+    period: str | None,
 ) -> None:
-    """Cap the total cost of all releases of a dataset."""
+    """Cap the total cost of all releases of a dataset, or of those that read each month or year of its data."""
     from dpscale.ledger import Ledger
     from dpscale.privacy.protection import Protection
 
@@ -49,9 +64,12 @@ def ledger_cap(
     if table is not None and (unit in (None, "row") or not table.strip()):
         raise JobError("--table", "got one without the column of a unit", "--unit COLUMN --table TABLE",
                        "name the column, or leave --table out")  # fmt: skip
-    protects = None if unit is None else Protection(None if unit == "row" else unit, table=table)
+    if span is not None and unit in (None, "row"):
+        raise JobError("--span", "got one without the column of a unit", "--unit COLUMN --span month",
+                       "name the column, or leave --span out")  # fmt: skip
+    protects = None if unit is None else Protection(None if unit == "row" else unit, table=table, span=span)
     with Ledger.open(path) as opened:
-        click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects)))
+        click.echo(str(opened.set_cap(dataset, epsilon, delta, currency, protects, period)))
 
 
 @ledger.command("copy")
@@ -80,6 +98,7 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
         *_line("currency", dataset["currency"]),
         *_line("cap", _cap(dataset["cap"])),
         *(line for cap in dataset["former_caps"] for line in _line("before", _cap(cap))),
+        *(line for cap in dataset.get("period_caps", ()) for line in _line(f"cap/{cap['period']}", _cap(cap))),
         *_line("spent", _spent(dataset["spent"], dataset["currency"])),
         *(
             line
@@ -87,7 +106,8 @@ def _dataset(name: str, dataset: dict[str, Any]) -> list[str]:
             for line in _line("period", f"{name or 'none'}: {_spent(one, dataset['currency'])}")
         ),
         *_line("reserved", _spent(dataset["reserved"], dataset["currency"])),
-        *_line("left", _left(dataset)),
+        *_line("left", _left(dataset, dataset["cap"], dataset["currency"])),
+        *_by_period(dataset),
         *(line for note in dataset["notes"] for line in _line("note", note)),
         *_line("head", dataset.get("head", "")),
         *(f"  - {_release(row)}" for row in dataset["releases"]),
@@ -110,12 +130,25 @@ def _spent(figures: dict[str, Any], currency: str) -> str:
     return f"epsilon {epsilon} at delta {figures['delta']:.6g}{cost}{added}"
 
 
-def _left(dataset: dict[str, Any]) -> str:
-    if dataset["remaining"] is None:
+def _left(figures: dict[str, Any], cap: dict[str, Any], currency: str) -> str:
+    if figures["remaining"] is None:
         return ""
-    unit = "epsilon" if dataset["currency"].startswith("pure") else "squared mu"
-    one = f"epsilon {dataset['remaining_epsilon']:.6g} at delta {dataset['cap']['delta']:.6g}"
-    return f"{unit} {dataset['remaining']:.6g}: one release of {one}"
+    unit = "epsilon" if currency.startswith("pure") else "squared mu"
+    one = f"epsilon {figures['remaining_epsilon']:.6g} at delta {cap['delta']:.6g}"
+    return f"{unit} {figures['remaining']:.6g}: one release of {one}"
+
+
+def _by_period(dataset: dict[str, Any]) -> list[str]:
+    """Return one line for each month or year of the data that releases name, and one for every other."""
+    lines = []
+    for by, one in dataset.get("by_period", {}).items():
+        lines += _line(f"by {by}", f"each {by} protects {one['protects'] or 'no unit yet'}, cap {_cap(one['cap'])}")
+        for name, figures in {**one["periods"], f"any other {by}": one["other"]}.items():
+            currency = (one["cap"] or {}).get("currency") or dataset["currency"]
+            left = _left(figures, one["cap"], currency) if one["cap"] else ""
+            before = f", charged before this cap: {count}" if (count := figures.get("charged_before")) else ""
+            lines.append(f"    {name}: {_spent(figures, currency)}{f', left {left}' if left else ''}{before}")
+    return lines
 
 
 def _release(row: dict[str, Any]) -> str:
@@ -126,7 +159,12 @@ def _release(row: dict[str, Any]) -> str:
     delta, period = (row["cost"].get(name) for name in ("delta", "period"))
     more = [f"additive delta {float(Fraction(delta)):.6g}"] if delta else []
     more += [f"period {period}"] if period else []
+    more += [f"reads {_shown_periods(row['periods'])}"] if row.get("periods") else []
     return ", ".join([row["release"], figures, *more, *public, row["state"], _day(row["reserved_at"])])
+
+
+def _shown_periods(labels: list[str]) -> str:
+    return ", ".join(labels) if len(labels) <= MOST_SHOWN else f"{labels[0]}, …, {labels[-1]} ({len(labels)} periods)"
 
 
 def _day(time: str) -> str:

@@ -2,10 +2,13 @@
 
 Other packages use `book`. Below it, `store` defines the database interface, implemented by `sqlite_store` with
 `sqlite_schema` and by `postgres_store` with `postgres_schema`. `location` checks where a ledger may be, `transfer`
-moves a history, `request` checks a charge, `rows` contains the SQL, `account` composes the rows of one dataset and
-compares them with its cap, `chain` is the hash chain over the entries, and `statement` formats an account.
+moves a history, `request` checks a charge and `cap_request` a cap, `rows` contains the SQL, `account` composes the rows
+of one dataset, `filters` has one account for the total and one for each period of the data (`periods`), `cap` compares
+them with their caps, `refusal` explains a refused charge, `chain` is the hash chain over the entries, and `statement`
+formats an account.
 """
 
-from dpscale.ledger.book import CapChange, Ledger
+from dpscale.ledger.book import Ledger
+from dpscale.ledger.cap import CapChange
 
 __all__ = ["CapChange", "Ledger"]

@@ -3,231 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_DOWN, Context
-from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
-from dpscale.base.display import safe_repr
-from dpscale.base.errors import BudgetError, JobError
-from dpscale.privacy.accounting import CURRENCIES, GDP, PURE, Cost, Spending, delta_left, float_above
-from dpscale.privacy.protection import Protection, checked_steps
-
-MOST = 1e12  # largest epsilon of a cap or budget: a larger one overflows later and gives no privacy
-RESERVED = 0.5  # of the cap's delta, for additive deltas: it costs 4 % of the squared mu at epsilon 1 and delta 1e-9
-STEPS = 24  # bisections of the scale: finer than the displayed digits
-FINEST = Fraction(1, 2**60)  # a request that does not fit at this scale does not fit at all
-
-
-@dataclass(frozen=True)
-class Cap:
-    """Upper limit, as (epsilon, delta)-DP, on the composition of all releases of a dataset.
-
-    Attributes
-    ----------
-    epsilon : float
-        Finite number above 0.
-    delta : float
-        Number in [0, 1).
-    currency : str
-        Unit of composition: "gdp" (squared mu of Gaussian DP) or "pure" (epsilon of pure DP). The default is "pure" if
-        delta is 0 and "gdp" otherwise.
-    reserved : float
-        Part of delta for additive deltas in "gdp", fixed by the first release, because a cap that exchanges delta for
-        squared mu later is not a privacy filter (docs/privacy.md). In "pure" it is all of delta.
-    """
-
-    epsilon: float
-    delta: float
-    currency: str = ""
-    reserved: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (_is_number(self.epsilon) and math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise JobError(
-                "cap.epsilon", f"got {safe_repr(self.epsilon)}", "a finite number > 0", "set the total limit"
-            )
-        if not (_is_number(self.delta) and 0 <= self.delta < 1):
-            raise JobError(
-                "cap.delta", f"got {safe_repr(self.delta)}", "a number >= 0 and < 1", "1e-9 is a usual choice"
-            )
-        for name in ("epsilon", "delta"):
-            object.__setattr__(self, name, float(getattr(self, name)))
-        object.__setattr__(self, "currency", self.currency or (GDP if self.delta else PURE))
-        if self.currency not in CURRENCIES:
-            raise JobError(
-                "cap.currency", f"got {safe_repr(self.currency)}", " or ".join(CURRENCIES), "name one of them"
-            )
-        if self.currency == GDP and not self.delta:
-            raise JobError("cap.currency", "gdp at delta 0", "pure, or a delta > 0", "leave it out, or set a delta")
-
-    @property
-    def boundless(self) -> bool:
-        """Whether epsilon exceeds the largest supported value; older versions accepted such caps."""
-        return self.epsilon > MOST
-
-    def admits(self, spending: Spending) -> bool:
-        """Return whether `spending` is within the cap."""
-        return spending.delta <= self.additive and self.spent_epsilon(spending) <= self.epsilon
-
-    @property
-    def additive(self) -> float:
-        """Largest sum of additive deltas."""
-        return self.reserved if self.currency == GDP else self.delta
-
-    def spent_epsilon(self, spending: Spending) -> float:
-        """Return the epsilon of a history at the cap's delta."""
-        return spending.epsilon(self.currency, self.delta, self.reserved)
-
-    def __str__(self) -> str:
-        return f"epsilon {self.epsilon:.6g} at delta {self.delta:.6g} in {self.currency}"
-
-
-def new_cap(epsilon: float, delta: float, currency: str) -> Cap:
-    """Return a new cap. Raises JobError if a figure is invalid or epsilon exceeds 1e12."""
-    cap = Cap(epsilon, delta, currency)
-    if cap.boundless:
-        raise JobError("cap.epsilon", f"got {cap.epsilon:g}", f"a number > 0, at most {MOST:g}", "set the total limit")
-    return cap
-
-
-def largest_epsilon(cap: Cap, history: Spending, kind: Cost, delta: float, steps: int = 1) -> float:
-    """Return the largest epsilon, at `delta`, of one more request that the cap admits; 0 if there is none.
-
-    The request has a cost proportional to `kind`, with the same additive delta. The result has six digits, rounded
-    down, so the cost of exactly this epsilon is admitted.
-
-    Parameters
-    ----------
-    cap : Cap
-    history : Spending
-        Composition of all earlier releases.
-    kind : Cost
-        Cost whose multiples are tried.
-    delta : float
-        Delta at which the result is stated.
-    steps : int
-        Number of group-privacy steps at which the request counts.
-    """
-    scale = _largest_scale(cap, history, kind, steps)
-    epsilon = kind.scaled(scale).epsilon_or_inf(delta) if scale else 0.0
-    return shown_below(epsilon * (1 - 1e-9)) if math.isfinite(epsilon) else 0.0
-
-
-def remaining_epsilon(cap: Cap, history: Spending) -> float:
-    """Return the largest epsilon, at the cap's delta, of one more Gaussian release.
-
-    The release is pure if the currency of the cap is pure.
-    """
-    kind = Cost(gaussian=Fraction(1)) if cap.currency == GDP else Cost(pure=Fraction(1))
-    return largest_epsilon(cap, history, kind, cap.delta)
-
-
-def _largest_scale(cap: Cap, history: Spending, kind: Cost, steps: int) -> Fraction:
-    def fits(scale: Fraction) -> bool:
-        return cap.admits(history.plus(kind.scaled(scale).for_group(steps)))
-
-    low = Fraction(1)
-    while not fits(low):
-        low /= 2
-        if low < FINEST:
-            return Fraction(0)
-    while fits(low * 2):
-        low *= 2
-    step = low
-    for _ in range(STEPS):
-        step /= 2
-        low = low + step if fits(low + step) else low
-    return low
-
-
-def shown_below(value: float) -> float:
-    """Round `value` down to six significant digits."""
-    return float(Context(prec=6, rounding=ROUND_DOWN).create_decimal(value))
-
-
-SENSIBLE = 1e-3  # smallest useful share of the requested epsilon or of the cap
-USED_UP = "too little is left: raise the cap or take another dataset"
-
-
-def refusal(
-    dataset: str,
-    cap: Cap,
-    history: Spending,
-    cost: Cost,
-    epsilon: float | None,
-    delta: float | None,
-    public: bool = False,
-    steps: int = 1,
-) -> BudgetError:
-    """Return the error that states the requested, the remaining and the largest admissible epsilon."""
-    if public:
-        return BudgetError("engine.seed", f"noise that anyone can compute, on dataset {dataset!r}, which has a cap",
-                           "noise with a secret key", "remove the seed, or use data without a cap")  # fmt: skip
-    if (more := cost.for_group(steps).delta) and history.delta + more > cap.additive:
-        return _refused_delta(dataset, cap, history, more)
-    at = cap.delta if delta is None or math.isinf(cost.epsilon_or_inf(delta)) else delta
-    asked = cost.epsilon_or_inf(at) if epsilon is None else epsilon
-    largest = largest_epsilon(cap, history, cost, at, steps)
-    worth = largest and largest >= SENSIBLE * max(asked, cap.epsilon)
-    fits = f"at most epsilon {largest:.6g} at delta {at:.6g}, the largest that would fit" if worth else "nothing more"
-    left = f"remaining epsilon {remaining_epsilon(cap, history):.6g} at delta {cap.delta:.6g}"
-    added = f" with additive delta {float_above(more):.6g}" if more else ""
-    left += f" with additive delta {float_above(history.delta):.6g} spent" if history.delta else ""
-    return BudgetError(
-        "privacy.epsilon",
-        f"requested epsilon {asked:.6g} at delta {at:.6g}{added} of dataset {dataset!r}, {left} of its cap of {cap}",
-        fits,
-        _remedy(cap, history, cost, largest, asked),
-    )
-
-
-def _refused_delta(dataset: str, cap: Cap, history: Spending, more: Fraction) -> BudgetError:
-    """Return the error for an additive delta that is larger than the remaining part of the cap's delta for it."""
-    left = max(0.0, delta_left(cap.additive, history.delta))
-    got = (f"requested additive delta {float_above(more):.6g} of dataset {dataset!r}, remaining additive delta"
-           f" {left:.6g} of its cap of {cap}")  # fmt: skip
-    return BudgetError("privacy.delta", got, f"at most {left:.6g}" if left else "none",
-                       "lower it, set another cap before the release, or take another dataset")  # fmt: skip
-
-
-def _remedy(cap: Cap, history: Spending, cost: Cost, largest: float, requested: float) -> str:
-    if history.public:
-        return "take another dataset: a release with a seed showed this one's exact counts"
-    if cap.currency == PURE and not cost.is_pure:
-        return "give epsilon alone, for Laplace noise: a pure cap admits nothing else"
-    worth = largest and largest >= SENSIBLE * max(requested, cap.epsilon)
-    remedy = f"ask for epsilon = {largest:.6g} or raise the cap" if worth else USED_UP
-    if cost.is_pure and cap.currency == GDP:
-        remedy += ", or give delta too: under a cap in gdp Gaussian noise costs less"
-    return remedy
-
-
-def checked_request(epsilon: float | None, delta: float | None) -> tuple[float | None, float | None]:
-    """Return the epsilon and delta stated in the job. Raises BudgetError if a given one is invalid."""
-    if epsilon is not None and not (_is_number(epsilon) and math.isfinite(epsilon) and epsilon > 0):
-        raise BudgetError(
-            "privacy.epsilon", f"got {safe_repr(epsilon)}", "a finite number > 0", "set it, or leave it out"
-        )
-    if delta is not None and not (_is_number(delta) and 0 <= delta < 1):
-        raise BudgetError(
-            "privacy.delta", f"got {safe_repr(delta)}", "a number >= 0 and < 1", "set it, or leave it out"
-        )
-    return epsilon, delta
-
-
-def _is_number(value: object) -> bool:
-    """Return whether `value` is a number in the range of a float."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return isinstance(value, float) or abs(value) <= sys.float_info.max
-
+from dpscale.base.errors import BudgetError
+from dpscale.ledger.cap import RESERVED, Cap, Limit
+from dpscale.ledger.periods import RENEWALS
+from dpscale.privacy.accounting import GDP, PURE, Cost, Spending
+from dpscale.privacy.protection import REPLACE, Protection, checked_steps
 
 Row = dict[str, Any]
 SEEDED = re.compile(r"seed-?\d+-[0-9a-f]{24}")  # release name of a run with a seed
@@ -242,6 +29,7 @@ def cost_to_text(cost: Cost) -> str:
                           "round it up with Cost.coarsened()") from error  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def cost_from_text(text: str) -> Cost:
     """Parse a cost written by `cost_to_text`."""
     try:
@@ -258,7 +46,7 @@ def canonical(name: str) -> str:
 
 @dataclass(frozen=True)
 class Account:
-    """Ledger rows of one dataset.
+    """Ledger rows of one dataset, or those that the filter of one period of its data composes.
 
     Attributes
     ----------
@@ -268,11 +56,23 @@ class Account:
         Caps in the order in which they were set, with currency and privacy unit where known.
     releases : sequence of Row
         Releases in the order in which they were charged, with their privacy unit where known.
+    renewing : sequence of Row
+        Caps that renew by period, in the order in which they were set; empty in the account of a period.
+    renewal : {"month", "year"}, optional
+        Period by which the caps renew, in the account of a period.
+    period : str
+        Label of the period, in the account of a period.
+    promise : Protection, optional
+        Privacy unit to which the costs are converted, in the account of a period.
     """
 
     name: str
     caps: Sequence[Row]
     releases: Sequence[Row]
+    renewing: Sequence[Row] = ()
+    renewal: str | None = None
+    period: str = ""
+    promise: Protection | None = None
 
     @cached_property
     def cap(self) -> Cap | None:
@@ -292,22 +92,32 @@ class Account:
         has_delta |= cost is not None and bool(cost.delta) and len(self.releases) == before
         return replace(self.cap, reserved=self.cap.delta * RESERVED if has_delta else 0.0)
 
+    @property
+    def renewing_now(self) -> dict[str, Row]:
+        """Cap in force of each period by which caps renew, the shorter period first."""
+        latest = {row["period"]: row for row in self.renewing}
+        return {by: latest[by] for by in RENEWALS if by in latest}
+
     @cached_property
     def protects(self) -> Protection | None:
         """Privacy unit of all releases: that of the cap or else of the first release that states one.
 
-        None if neither states one. If it names a unit column without its table, the table is the one that all releases
-        for that column name.
+        None if neither states one.
         """
-        said = next((one for row in (*self.caps[-1:], *self.releases) if (one := protection_of(row))), None)
-        if said is None or said.unit is None or said.table:
-            return said
-        tables = self._tables(said)
-        return replace(said, table=tables.pop()) if len(tables) == 1 else said
+        if self.renewal or self.promise:
+            return self.promise
+        rows = (*self.caps[-1:], *self.renewing_now.values(), *self.releases)
+        said = next((one for row in rows if (one := protection_of(row))), None)
+        return said and self.with_table(said)
 
-    def _tables(self, protection: Protection) -> set[str | None]:
-        """Return the tables that releases name for the column of this privacy unit."""
-        return {row["unit_table"] for row in self.releases if row["unit"] == protection.unit}
+    def with_table(self, protection: Protection, request: Protection | None = None) -> Protection:
+        """Return a privacy unit with the table that all releases for its column name, or else the request."""
+        if protection.unit is None or protection.table:
+            return protection
+        tables = {row["unit_table"] for row in self.releases if row["unit"] == protection.unit}
+        if not tables and request is not None and request.unit == protection.unit:
+            return replace(protection, table=request.table)
+        return replace(protection, table=tables.pop()) if len(tables) == 1 else protection
 
     @property
     def currency(self) -> str:
@@ -315,6 +125,14 @@ class Account:
         if self.cap:
             return self.cap.currency
         return PURE if self.releases and not self.spent.approximate else GDP
+
+    def admission(self, cost: Cost, protects: Protection | None) -> Limit | None:
+        """Return the limit with which a request is compared; None without a cap.
+
+        Raises BudgetError if the request protects a unit whose cost does not add to the others.
+        """
+        steps, cap = self.steps(protects), self.limit(cost)
+        return Limit(cap, self.spent, steps) if cap else None
 
     @cached_property
     def spent(self) -> Spending:
@@ -349,10 +167,17 @@ class Account:
         """
         if protection is None or self.protects is None:
             return 1
-        said = self.protects
-        if said.unit is not None and said.unit == protection.unit and not said.table and not self._tables(said):
-            said = replace(said, table=protection.table)  # the cap names a column that no release has used yet
-        return checked_steps(protection, said, self.name)
+        if self.renewal:
+            self.check_renewable(protection, self.renewal)
+            return checked_steps(protection, self.protects, self.name, f"its cap for each {self.renewal}")
+        return checked_steps(protection, self.with_table(self.protects, protection), self.name)
+
+    def check_renewable(self, protection: Protection, by: str) -> None:
+        """Raise BudgetError for a release whose promise is not bounded by the caps for each month, or year."""
+        if not renewable(protection):
+            got = f"a release that protects {protection} on dataset {self.name!r}, which has a cap for each {by}"
+            remedy = "name another dataset, with a cap on the total"
+            raise not_renewable(protection, by, got, "data.privacy_unit", remedy)
 
     def counted(self, row: Row) -> Cost:
         """Return the cost of an entry in terms of the dataset's privacy unit.
@@ -367,7 +192,8 @@ class Account:
 
     def check_recorded(self) -> None:
         """Raise BudgetError if older releases do not state their privacy unit and the cap does not state it either."""
-        if self.caps and not self.caps[-1]["relation"] and any(not row["relation"] for row in self.releases):
+        in_force = (*self.caps[-1:], *self.renewing_now.values())
+        if any(not row["relation"] for row in in_force) and any(not row["relation"] for row in self.releases):
             raise BudgetError(
                 "privacy.dataset",
                 f"{self.name!r}, whose older releases do not state their privacy unit",
@@ -380,6 +206,18 @@ class Account:
         for row in rows:
             spending = spending.plus(self.counted(row), is_public(row))
         return spending
+
+
+def renewable(protects: Protection) -> bool:
+    """Return whether a cap for each period may bound this promise: one row, or the rows of one unit in one period."""
+    return protects.relation != REPLACE and (protects.unit is None or protects.span is not None)
+
+
+def not_renewable(protects: Protection, by: str, got: str, field: str, remedy: str) -> BudgetError:
+    """Return the error for a promise that caps for each month, or year, do not bound."""
+    reason = (f"a replaced row may move to another {by}" if protects.relation == REPLACE else
+              f"one {protects.unit} with rows in several {by}s would have the cap of each")  # fmt: skip
+    return BudgetError(field, got, f"a promise for one row, or for all rows of one unit in one {by}: {reason}", remedy)
 
 
 def is_public(row: Row) -> bool:
@@ -396,4 +234,4 @@ def protection_of(row: Row) -> Protection | None:
     """Return the privacy unit of a row; None for rows of ledger versions that did not record it."""
     if not row["relation"]:
         return None
-    return Protection(row["unit"], row["relation"], row["bound"] or 1, row["unit_table"])
+    return Protection(row["unit"], row["relation"], row["bound"] or 1, row["unit_table"], row["span"])

@@ -17,20 +17,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain, rows as ledgerrows, transfer
-from dpscale.ledger.account import Account, Cap, canonical, new_cap
+from dpscale.ledger.account import Account, canonical
+from dpscale.ledger.cap import CapChange
+from dpscale.ledger.cap_request import CapRequest
 from dpscale.ledger.chain import Link, chain_of
 from dpscale.ledger.location import resolved
-from dpscale.ledger.request import Request, check_currency, check_protection, checked_name
-from dpscale.ledger.rows import findings, statement
+from dpscale.ledger.periods import checked_periods
+from dpscale.ledger.request import Request, checked_name
+from dpscale.ledger.rows import findings
 from dpscale.ledger.sqlite_schema import VERSION
+from dpscale.ledger.statement import statement, statement_by_period
 from dpscale.ledger.store import FIELD, Database, Result, Store, repeated
 from dpscale.privacy.accounting import Cost, Spending
 from dpscale.privacy.protection import Protection
@@ -38,45 +41,6 @@ from dpscale.privacy.protection import Protection
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
 STATED_DELTA = 1e-9  # delta at which spending is displayed without a cap
 ONE_ROW = Protection()
-
-
-@dataclass(frozen=True)
-class CapChange:
-    """Result of setting a cap.
-
-    Attributes
-    ----------
-    dataset : str
-    cap : Cap
-    spent_epsilon : float
-        Epsilon of the history, at the cap's delta.
-    charged_before : int
-        Number of earlier releases; for them the cap is an odometer, not a filter.
-    near : str, optional
-        Known dataset with a similar name, if this dataset is new.
-    below_spent : bool
-        Whether the history already exceeds the cap, so that no further release is admitted.
-    """
-
-    dataset: str
-    cap: Cap
-    spent_epsilon: float
-    charged_before: int
-    near: str | None = None
-
-    @property
-    def below_spent(self) -> bool:
-        return self.spent_epsilon > self.cap.epsilon
-
-    def __str__(self) -> str:
-        said = f"{self.dataset}: the cap is {self.cap}, spent is {self.spent_epsilon:.6g}"
-        if self.below_spent:
-            said += ", which is above it: nothing more is admitted"
-        if self.charged_before:
-            said += f"; for what was charged before it ({self.charged_before}) the cap is an odometer, not a filter"
-        if self.near:
-            said += f"; it is a new dataset beside {self.near!r}"
-        return said
 
 
 class Ledger:
@@ -130,8 +94,9 @@ class Ledger:
         delta: float,
         currency: str | None = None,
         protects: Protection | None = None,
+        period: str | None = None,
     ) -> CapChange:
-        """Set the cap on the composition of all releases of a dataset; earlier caps remain as history.
+        """Set the cap on the composition of the releases of a dataset; earlier caps remain as history.
 
         A cap below the current spending is accepted.
 
@@ -139,32 +104,20 @@ class Ledger:
         ----------
         dataset : str
         epsilon, delta : float
-            The total allowed.
+            The total allowed, or the total of each period.
         currency : {"gdp", "pure"}, optional
-            Default: that of the previous cap if the dataset has a cap and releases, otherwise implied by `delta`. It
-            cannot change once a release was charged under a cap.
+            Default: that of the dataset's caps, otherwise implied by `delta`. It cannot change once a release was
+            charged under a cap.
         protects : Protection, optional
             Privacy unit of the releases. Default: that of the existing account.
+        period : {"month", "year"}, optional
+            Period of the data by which the cap renews: the cap bounds the releases that read each period. It requires
+            releases that protect a row, or the rows of a unit in one period. Default: a cap on all releases.
         """
-        dataset = checked_name("dataset", dataset)
-        check_protection(protects)
+        request = CapRequest(dataset, epsilon, delta, currency, protects, period)
+        return self._change(request.apply)
 
-        def act(db: Database) -> CapChange:
-            before = ledgerrows.account(db, dataset)
-            cap = new_cap(epsilon, delta, currency or (before.cap.currency if before.cap and before.releases else ""))
-            check_currency(before, cap)
-            row = ledgerrows.cap_row(cap, protects or before.protects)
-            after = Account(dataset, [*before.caps, row], before.releases)
-            known = ledgerrows.known_near(db, dataset)
-            spent = (after.limit() or cap).spent_epsilon(after.spent)
-            change = CapChange(dataset, cap, spent, len(before.releases), known)
-            if not before.caps or before.cap != cap or before.protects != after.protects:
-                ledgerrows.insert_cap(db, dataset, row)
-            return change
-
-        return self._change(act)
-
-    def charge(
+    def charge(  # noqa: PLR0913
         self,
         dataset: str,
         release: str,
@@ -176,11 +129,12 @@ class Ledger:
         protects: Protection = ONE_ROW,
         public: bool = False,
         facts: Mapping[str, str] = MappingProxyType({}),
+        periods: Sequence[str] = (),
     ) -> str:
         """Reserve the cost of a release before its first draw and return its state.
 
-        The charge is admitted if the whole history composed with this cost is within the dataset's cap, or if there is
-        no cap. A release already charged with the same dataset, cost and plan is free.
+        The charge is admitted if the history composed with this cost is within the cap on the total and within that of
+        every period that it reads, or if there is no cap. A release charged before with the same arguments is free.
 
         Parameters
         ----------
@@ -191,21 +145,24 @@ class Ledger:
         epsilon, delta : float, optional
             Figures of the job, stored for display and used in the refusal.
         reserve : bool
-            If False, write nothing: return "admitted" or raise the same error, so that a job is refused before it reads
-            data.
+            If False, write nothing: return "admitted" or raise, so that a job is refused before it reads data.
         protects : Protection
             Privacy unit; refused if the dataset's other releases protect a different one.
         public : bool
             Whether anyone can compute the noise (a seed). No cap admits such a release.
         facts : mapping of str to str
             Hashes of the release's public files, stored in its link of the hash chain for an evidence bundle.
+        periods : sequence of str
+            Periods whose records the release reads, as a date attribute names them: "2026-02", "2026", "2026-Q1",
+            "2026-W09", "2026-02-28". Each of them is charged the whole cost once. Default: every period.
 
         Returns
         -------
         str
             "reserved", "committed", "released" or "admitted".
         """
-        request = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts)
+        request = Request(dataset, release, cost, plan_digest, epsilon, delta, protects, public, facts,
+                          checked_periods(periods))  # fmt: skip
 
         def act(db: Database) -> str | Account:
             if state := request.state(db):
@@ -277,8 +234,15 @@ class Ledger:
         self.verify()
         return self._read(chain.heads)
 
-    def summary(self, dataset: str | None = None) -> dict[str, Any]:
-        """Return the spending of one dataset or of all, ready for JSON; an epsilon that is not finite is null."""
+    def summary(self, dataset: str | None = None, by_period: bool = False) -> dict[str, Any]:
+        """Return the spending of one dataset or of all, ready for JSON; an epsilon that is not finite is null.
+
+        Parameters
+        ----------
+        dataset : str, optional
+        by_period : bool
+            Whether to add `by_period`, the spending of each month or year of the data.
+        """
 
         def act(db: Database) -> dict[str, Any]:
             names = {canonical(name) for name in ledgerrows.names(db)}
@@ -289,16 +253,17 @@ class Ledger:
             datasets = {name: {**statement(ledgerrows.account(db, name), STATED_DELTA), "head": chain.head(db, name)[1]}
                         for name in sorted(chosen)}  # fmt: skip
             for name, one in datasets.items():
+                if by_period:
+                    one["by_period"] = statement_by_period(ledgerrows.account(db, name), STATED_DELTA)
                 one["notes"] = [*one["notes"], *chain.conditions(db, name)]
             return {"moved_to": ledgerrows.moved_to(db), "datasets": datasets}
 
         return {"ledger": str(self.path), "schema_version": VERSION} | self._read(act)
 
     def periods(self, dataset: str) -> dict[str, Spending]:
-        """Return the composition of the releases of each period of the data; empty if no release has a period.
+        """Return the composition of the releases by the period of their cost; empty if no cost has a period.
 
-        Releases without a period, which may concern every period, are under "". The budget of the dataset is spent by
-        all of them: periods are not assumed to be disjoint.
+        Costs without a period, which may concern every period, are under "". The total is spent by all of them.
         """
         return self._read(lambda db: ledgerrows.account(db, checked_name("dataset", dataset)).periods)
 

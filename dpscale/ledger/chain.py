@@ -26,6 +26,8 @@ CONDITION = "condition"  # fact of a release whose guarantee holds between some 
 FLOATS = ("epsilon", "delta")
 CAP = ("epsilon", "delta", "set_at", "currency", "unit", "unit_table", "relation", "bound")
 RELEASE = ("release", "cost", "epsilon", "delta", "reserved_at", "unit", "unit_table", "relation", "bound", "public")
+NEWER = {"caps": ("span", "period"), "releases": ("span", "periods"), "rounds": ()}  # hashed only if they are set
+UNSET = (None, "", "[]")
 SHOWN = {"caps": CAP, "releases": RELEASE, "rounds": ("release", "round")}
 HIDDEN = {"caps": ("dataset",), "releases": ("dataset", "plan_digest"), "rounds": ("digest",)}
 
@@ -74,6 +76,7 @@ def link_of(entry: str, row: Row, facts: Mapping[str, str], salt: str) -> Link:
     """Return the link of a row, which contains the columns of its table and of its terms or protection."""
     shown = {name: float(row[name]) if name in FLOATS and row.get(name) is not None else row.get(name)
              for name in SHOWN[entry]}  # fmt: skip
+    shown |= {name: row[name] for name in NEWER[entry] if row.get(name) not in UNSET}
     hidden = {name: canonical(row[name]) if name == "dataset" else row[name] for name in HIDDEN[entry]}
     return Link(entry, shown, sha256([salt, hidden]), facts, sha256([salt, "facts"]))
 

@@ -1,16 +1,17 @@
 """Tables of a ledger on a PostgreSQL server, in their own schema, with triggers that make it append-only.
 
-The tables are those of `sqlite_schema`, at the same version; `upgrade_statements` upgrade the only earlier version that
-a server can have. The table `numbers` contains the last row number of every other table, which SQLite stores
+The tables are those of `sqlite_schema`, at the same version; `upgrade_statements` upgrade the earlier versions that a
+server can have. The table `numbers` contains the last row number of every other table, which SQLite stores
 internally. A trigger assigns the number in the row's own transaction, so numbers have no gaps and a gap reveals a
 removed row. (A sequence would leave a gap after every rolled-back transaction.)
 """
 
 from __future__ import annotations
 
-from dpscale.ledger.sqlite_schema import LINKED, ROWS, ROWS_OF_FOUR, VERSION
+from dpscale.ledger.sqlite_schema import COLUMNS_OF_SIX, LINKED, ROWS, ROWS_OF_FOUR, VERSION
 
 FIRST_VERSION = 4  # first version that supported PostgreSQL
+CHAINED_VERSION = 5  # version that introduced the hash chain
 SCHEMA = "dpscale_ledger"
 PATH = f"{SCHEMA}, pg_catalog, pg_temp"
 PROTECTS = """unit TEXT, relation TEXT {0} CHECK (relation IN ('add/remove', 'replace')),
@@ -35,9 +36,10 @@ TABLES = {
     "rounds": """seq BIGINT PRIMARY KEY, release TEXT NOT NULL, round BIGINT NOT NULL CHECK (round >= 0),
         digest TEXT NOT NULL CHECK (length(digest) = 64), UNIQUE (release, round)""",
     "protections": f"""seq BIGINT PRIMARY KEY, release TEXT NOT NULL UNIQUE, {PROTECTS.format("NOT NULL")},
-        public BIGINT NOT NULL CHECK (public IN (0, 1)), unit_table TEXT""",
+        public BIGINT NOT NULL CHECK (public IN (0, 1)), unit_table TEXT, span TEXT, periods TEXT""",
     "terms": f"""seq BIGINT PRIMARY KEY, cap BIGINT NOT NULL UNIQUE,
-        currency TEXT NOT NULL CHECK (currency IN ('gdp', 'pure')), {PROTECTS.format("")}, unit_table TEXT""",
+        currency TEXT NOT NULL CHECK (currency IN ('gdp', 'pure')), {PROTECTS.format("")}, unit_table TEXT,
+        span TEXT, period TEXT""",
     "links": LINKS,
 }
 ROW, BEFORE, INSERT, DELETE, UPDATE, TRUNCATE = 1, 2, 4, 8, 16, 32  # bits of pg_trigger.tgtype
@@ -70,6 +72,10 @@ INSERTED = {  # table -> (condition under which a row is refused, message)
 UNLINKED = """NOT EXISTS (SELECT FROM links WHERE entry = '{0}'
             AND number = (SELECT seq + 1 FROM numbers WHERE name = '{0}'))"""
 NO_LINK = "an entry has a link in the hash chain: update dpscale"
+UNNAMED = {  # table -> (condition under which a client of version 5 is refused, message)
+    "protections": ("NEW.periods IS NULL", "a release names the periods that it reads, or none: update dpscale"),
+    "terms": ("NEW.period IS NULL", "a cap names the period by which it renews, or none: update dpscale"),
+}
 FORWARD = """BEGIN
     IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
     IF (NEW.seq, NEW.release, NEW.dataset, NEW.plan_digest, NEW.cost, NEW.epsilon, NEW.delta, NEW.reserved_at)
@@ -91,17 +97,24 @@ ONWARD = """BEGIN
 
 def _numbered(table: str, version: int) -> str:
     refused, why = INSERTED[table]
-    linked = f"\n    IF {UNLINKED.format(table)} THEN RAISE EXCEPTION '{NO_LINK}'; END IF;"
+    more = [(UNLINKED.format(table), NO_LINK)] if table in LINKED and version > FIRST_VERSION else []
+    more += [UNNAMED[table]] if table in UNNAMED and version > CHAINED_VERSION else []
+    also = "".join(f"\n    IF {one} THEN RAISE EXCEPTION '{text}'; END IF;" for one, text in more)
     return f"""BEGIN
     IF EXISTS (SELECT FROM closed) THEN RAISE EXCEPTION 'this ledger is closed'; END IF;
-    IF {refused} THEN RAISE EXCEPTION '{why}'; END IF;{linked if table in LINKED and version > FIRST_VERSION else ""}
+    IF {refused} THEN RAISE EXCEPTION '{why}'; END IF;{also}
     UPDATE numbers SET seq = seq + 1 WHERE name = '{table}' RETURNING seq INTO NEW.seq;
     RETURN NEW; END"""
 
 
+def _rows(version: int) -> tuple[str, ...]:
+    """Return the tables whose rows are numbered."""
+    return ROWS_OF_FOUR if version == FIRST_VERSION else ROWS
+
+
 def _triggers(version: int) -> dict[tuple[str, str, int], str]:
     """Return (table, name, pg_trigger.tgtype) -> body of the trigger function."""
-    rows = ROWS_OF_FOUR if version == FIRST_VERSION else ROWS
+    rows = _rows(version)
     tables = [table for table in TABLES if table in rows or table not in ROWS]
     made = {(table, "insert", ROW | BEFORE | INSERT): _numbered(table, version) for table in rows}
     made |= {(table, "insert", ROW | BEFORE | INSERT): ONCE.format(table) for table in ("identity", "closed")}
@@ -133,7 +146,7 @@ def trigger_statements(before: int | None = None) -> list[str]:
         Version whose triggers and numbers already exist.
     """
     had = TRIGGERS[before] if before else {}
-    tables = [table for table in ROWS if not before or table not in ROWS_OF_FOUR]
+    tables = _rows(VERSION) if before is None else [table for table in ROWS if table not in _rows(before)]
     numbers = [f"INSERT INTO numbers SELECT '{table}', coalesce(max(seq), 0) FROM {table}" for table in tables]
     functions = [
         f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = {PATH}"
@@ -149,10 +162,12 @@ def trigger_statements(before: int | None = None) -> list[str]:
     return numbers + functions + triggers
 
 
-def upgrade_statements() -> list[str]:
-    """Return the statements that add the tables of this version, with the same user rights as on the releases."""
-    return ["ALTER TABLE protections ADD COLUMN unit_table TEXT", "ALTER TABLE terms ADD COLUMN unit_table TEXT",
-            f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
+def upgrade_statements(before: int) -> list[str]:
+    """Return the statements that add what a version lacks: columns, and tables with the user rights of the releases."""
+    chained = ["ALTER TABLE protections ADD COLUMN unit_table TEXT", "ALTER TABLE terms ADD COLUMN unit_table TEXT",
+               f"CREATE TABLE links ({LINKS})", RIGHTS]  # fmt: skip
+    columns = [f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in COLUMNS_OF_SIX]
+    return [*(chained if before < CHAINED_VERSION else []), *columns]
 
 
 RIGHTS = f"""DO $body$ DECLARE who text; may text; BEGIN

@@ -20,6 +20,7 @@ from dpscale.ledger.chain import append_older
 from dpscale.ledger.location import connection, driver
 from dpscale.ledger.postgres_schema import (
     CATALOGUE,
+    CHAINED_VERSION,
     FIRST_VERSION,
     PATH,
     SCHEMA,
@@ -136,14 +137,15 @@ class ServerStore:
                 raise
 
     def _upgrade(self) -> None:
-        """Upgrade a valid ledger of the first version, unless another process has already done so."""
+        """Upgrade a valid ledger of an older version, unless another process has already done so."""
         with self.transaction(writes=True) as db:
             if (version := check_identity(db, str(self.path))) < VERSION:
                 _check_owner(db, str(self.path), version)
-                for statement in upgrade_statements():
+                for statement in upgrade_statements(version):
                     db.execute(statement)
-                append_older(db, history(db).tables)
-                for statement in trigger_statements(before=FIRST_VERSION):
+                if version < CHAINED_VERSION:
+                    append_older(db, history(db).tables)
+                for statement in trigger_statements(before=version):
                     db.execute(statement)
                 db.execute("INSERT INTO schema_version (version, created_at) VALUES (?, ?)", (VERSION, now()))
 

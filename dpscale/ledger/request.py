@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dpscale.base.display import safe_repr
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger import rows as ledgerrows
-from dpscale.ledger.account import Account, Cap, canonical, checked_request, cost_to_text, refusal
+from dpscale.ledger.account import Account, canonical, cost_to_text
+from dpscale.ledger.cap import Limit, binding, checked_request
+from dpscale.ledger.filters import filters
+from dpscale.ledger.periods import Periods, checked_periods, periods_to_text
+from dpscale.ledger.refusal import refusal
 from dpscale.ledger.store import Database
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
@@ -29,6 +33,8 @@ class Request:
         Whether anyone can compute the noise.
     facts : mapping of str to str
         Hashes of the release's public files, for the hash chain.
+    periods : tuple of str
+        Labels of the periods whose records the release reads; every period if empty.
     """
 
     dataset: str
@@ -40,6 +46,7 @@ class Request:
     protects: Protection
     public: bool
     facts: Mapping[str, str] = field(default_factory=dict)
+    periods: Periods = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset", checked_name("dataset", self.dataset))
@@ -48,6 +55,10 @@ class Request:
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
         check_protection(self.protects)
+        object.__setattr__(self, "periods", checked_periods(self.periods))
+        if self.periods and self.cost.period and self.cost.period not in self.periods:
+            raise BudgetError("cost.period", f"got {self.cost.period!r}, which the release does not read",
+                              "one of its periods", "name it among the periods")  # fmt: skip
 
     @property
     def entry(self) -> tuple[str, str, str, str]:
@@ -60,9 +71,10 @@ class Request:
 
         Raises BudgetError if another charge has this release name.
         """
-        query = "SELECT dataset, plan_digest, cost, state FROM releases WHERE release = ?"
+        query = """SELECT dataset, plan_digest, cost, periods, state FROM releases
+            LEFT JOIN protections ON protections.release = releases.release WHERE releases.release = ?"""
         present = db.execute(query, (self.entry[0],)).fetchone()
-        return _state_of_same(self.release, present, self.entry) if present else None
+        return _state_of_same(self.release, present, (*self.entry, periods_to_text(self.periods))) if present else None
 
     def account(self, db: Database) -> Account:
         """Return the account that is charged."""
@@ -71,27 +83,31 @@ class Request:
         account.check_recorded()
         return account
 
+    def limits(self, account: Account) -> Iterator[tuple[Account, Limit]]:
+        """Yield the limits that the request has to pass, with their accounts; none without a cap."""
+        for one in filters(account, self.periods, self.protects):
+            if limit := one.admission(self.cost, self.protects):
+                yield one, limit
+
     def fits(self, account: Account) -> bool:
-        """Return whether the history composed with this cost is within the dataset's cap; True without a cap."""
-        steps, cap = account.steps(self.protects), account.limit(self.cost)
-        return cap is None or cap.admits(account.spent.plus(self.cost.for_group(steps), self.public))
+        """Return whether the history composed with this cost is within all caps of the dataset; True without a cap."""
+        limits = binding(limit for _, limit in self.limits(account))
+        return all(limit.admits(self.cost, self.public) for limit in limits)
 
     def insert(self, db: Database) -> None:
-        ledgerrows.insert_release(db, self.entry, (self.epsilon, self.delta), self.protects, self.public, self.facts)
+        figures = self.epsilon, self.delta
+        ledgerrows.insert_release(db, self.entry, figures, self.protects, self.public, self.facts, self.periods)
 
     def refusal(self, account: Account) -> BudgetError:
-        """Return the refusal; its search takes time, so call it outside the transaction."""
-        cap, steps = account.limit(self.cost), account.steps(self.protects)
-        assert cap is not None
-        return refusal(self.dataset, cap, account.spent, self.cost, self.epsilon, self.delta, self.public, steps)
+        """Return the refusal; its search takes time, so call it outside the transaction.
 
-
-def check_currency(account: Account, cap: Cap) -> None:
-    """Raise BudgetError if the cap's currency differs from that under which releases were admitted."""
-    if account.cap and account.releases and account.cap.currency != cap.currency:
-        raise BudgetError("cap.currency", f"got {cap.currency!r} for a dataset with a cap in {account.cap.currency}",
-                          "one currency for all releases of a dataset",
-                          f"set the cap in {account.cap.currency}")  # fmt: skip
+        It is that of the total cap, or else of the period with the least budget left.
+        """
+        limits = list(self.limits(account))
+        full = [one for one in limits if not one[1].admits(self.cost, self.public)]
+        worst = max(full, key=lambda one: (not one[0].renewal, one[1].cap.spent_epsilon(one[1].history)))
+        others = [limit for _, limit in limits if limit is not worst[1]]
+        return refusal(worst[0], [worst[1], *others], self.cost, self.epsilon, self.delta, self.public)
 
 
 def checked_name(field: str, name: object) -> str:
@@ -120,10 +136,11 @@ def _checked_cost(cost: object) -> str:
     return cost_to_text(cost)
 
 
-def _state_of_same(release: str, present: tuple[str, str, str, str], entry: tuple[str, str, str, str]) -> str:
-    *recorded, state = present
-    recorded[0] = canonical(recorded[0])
-    for name, old, new in zip(("dataset", "plan_digest", "cost"), recorded, entry[1:], strict=True):
+def _state_of_same(release: str, present: tuple[str, ...], entry: tuple[str, ...]) -> str:
+    dataset, plan, cost, periods, state = present
+    recorded = canonical(dataset), plan, cost, periods or periods_to_text(())
+    names = ("dataset", "plan_digest", "cost", "list of periods")
+    for name, old, new in zip(names, recorded, entry[1:], strict=True):
         if old != new:
             raise BudgetError("release", f"{release!r} is on the ledger with another {name}",
                               "the same dataset, cost and plan", "start a new release")  # fmt: skip

@@ -7,32 +7,27 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import json
-import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from fractions import Fraction
-from typing import Any
 
 from dpscale.base.errors import BudgetError
 from dpscale.ledger import chain
-from dpscale.ledger.account import MOST, Account, Cap, Row, canonical, cost_from_text, is_public, remaining_epsilon
+from dpscale.ledger.account import Account, Row, canonical, cost_from_text
+from dpscale.ledger.cap import Cap
+from dpscale.ledger.periods import Periods, periods_to_text
 from dpscale.ledger.sqlite_schema import ROWS, STATES, VERSION
 from dpscale.ledger.store import Database
-from dpscale.privacy.accounting import CURRENCIES, PURE, Spending, delta_left, float_above
-from dpscale.privacy.conversion import gdp_mu
 from dpscale.privacy.protection import Protection
 
-TERMS = ("currency", "unit", "relation", "bound", "unit_table")
-CAPS = """SELECT caps.*, currency, unit, relation, bound, unit_table FROM caps LEFT JOIN terms ON terms.cap = caps.seq
+TERMS = ("currency", "unit", "relation", "bound", "unit_table", "span", "period")
+CAPS = f"""SELECT caps.*, {", ".join(TERMS)} FROM caps LEFT JOIN terms ON terms.cap = caps.seq
     WHERE caps.dataset = ? ORDER BY caps.seq"""
-RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table FROM releases
+RELEASES = """SELECT releases.*, unit, relation, bound, public, unit_table, span, periods FROM releases
     LEFT JOIN protections ON protections.release = releases.release WHERE dataset = ? ORDER BY releases.seq"""
 SLIPS = 2
-MOST_DELTA = math.nextafter(1, 0)  # at a delta of 1 nothing is claimed
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,8 @@ def account(db: Database, dataset: str) -> Account:
     same = [name for name in names(db) if canonical(name) == dataset]
     caps = sorted((row for name in same for row in rows(db, CAPS, (name,))), key=_number)
     releases = sorted((row for name in same for row in rows(db, RELEASES, (name,))), key=_number)
-    return Account(dataset, caps, releases)
+    total = [row for row in caps if not row["period"]]
+    return Account(dataset, total, releases, [row for row in caps if row["period"]])
 
 
 def _number(row: Row) -> int:
@@ -136,10 +132,12 @@ def _digits(name: str) -> str:
     return "".join(letter for letter in name if letter.isdigit())
 
 
-def cap_row(cap: Cap, protects: Protection | None) -> Row:
-    """Return the row of a cap set now, with its currency and privacy unit."""
-    told = (protects.unit, protects.relation, protects.bound, protects.table) if protects else (None,) * 4
-    values = cap.epsilon, cap.delta, now(), cap.currency, *told
+def cap_row(cap: Cap, protects: Protection | None, period: str = "") -> Row:
+    """Return the row of a cap set now, with its currency, privacy unit and the period by which it renews."""
+    told = (None,) * 5
+    if protects:
+        told = (protects.unit, protects.relation, protects.bound, protects.table, protects.span)  # type: ignore[assignment]
+    values = cap.epsilon, cap.delta, now(), cap.currency, *told, period
     return dict(zip(("epsilon", "delta", "set_at", *TERMS), values, strict=True))
 
 
@@ -148,8 +146,7 @@ def insert_cap(db: Database, dataset: str, row: Row) -> None:
     values = dataset, row["epsilon"], row["delta"], row["set_at"]
     db.execute("INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES (?, ?, ?, ?)", values)
     (cap,) = db.execute("SELECT max(seq) FROM caps").fetchone()
-    terms = cap, *(row[name] for name in TERMS)
-    db.execute("INSERT INTO terms (cap, currency, unit, relation, bound, unit_table) VALUES (?, ?, ?, ?, ?, ?)", terms)
+    _insert(db, "terms", {"cap": cap, **{name: row[name] for name in TERMS}})
 
 
 def insert_release(
@@ -159,6 +156,7 @@ def insert_release(
     protects: Protection,
     public: bool,
     facts: Mapping[str, str],
+    periods: Periods = (),
 ) -> None:
     """Insert a reserved release with its link in the hash chain.
 
@@ -174,9 +172,11 @@ def insert_release(
         Whether anyone can compute the noise.
     facts : mapping of str to str
         Hashes of the release's files that an auditor may see, for the hash chain.
+    periods : tuple of str
+        Labels of the periods that the release reads; every period if empty.
     """
     told = {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound, "public": int(public),
-            "unit_table": protects.table}  # fmt: skip
+            "unit_table": protects.table, "span": protects.span, "periods": periods_to_text(periods)}  # fmt: skip
     row = dict(zip(("release", "dataset", "plan_digest", "cost", "epsilon", "delta"), (*entry, *figures), strict=True))
     row["reserved_at"] = now()
     chain.append(db, entry[1], "releases", {**row, **told}, facts)
@@ -224,96 +224,6 @@ def moved_to(db: Database) -> str | None:
 def insert_closed(db: Database, target: str) -> None:
     """Close the ledger permanently."""
     db.execute("INSERT INTO closed (moved_to, closed_at) VALUES (?, ?)", (target, now()))
-
-
-def statement(account: Account, stated_delta: float) -> dict[str, Any]:
-    """Return cap, currency, spending, remaining budget and releases of a dataset, ready for JSON; infinity is null.
-
-    Totals are stated at the delta of the cap. Without a cap they are stated at the largest delta of a release, or at
-    `stated_delta` if no release has one, or at 0 if the history is pure; if the additive deltas use that up, they are
-    added to it. `periods`, with the sums of each period, is there only if a release has a period.
-    """
-    cap = account.limit()
-    delta = cap.delta if cap else 0.0 if account.currency == PURE else _largest_delta(account, stated_delta)
-    if not cap and account.spent.delta >= delta:
-        delta = min(delta + float_above(account.spent.delta), MOST_DELTA)
-    periods = {name: _figures(account, one, delta) for name, one in account.periods.items()}
-    return {
-        "cap": _without(account.caps[-1], "seq", "dataset") | {"currency": cap.currency} if cap else None,
-        "former_caps": [_without(row, "seq", "dataset") for row in account.caps[:-1]],
-        "protects": str(account.protects) if account.protects else None,
-        "currency": f"{account.currency}: {CURRENCIES[account.currency]}",
-        "spent": _figures(account, account.spent, delta),
-        "reserved": _figures(account, account.reserved, delta),
-        "remaining": _remaining(account),
-        "remaining_epsilon": remaining_epsilon(cap, account.spent) if cap and not cap.boundless else None,
-        "notes": notes(account),
-        "releases": [_entry(account, row, delta) for row in account.releases],
-    } | ({"periods": periods} if periods else {})
-
-
-def _largest_delta(account: Account, stated_delta: float) -> float:
-    return max((row["delta"] for row in account.releases if row["delta"]), default=stated_delta)
-
-
-def notes(account: Account) -> list[str]:
-    """Return the caveats that a reader of the figures needs."""
-    said = []
-    if account.cap and account.cap.boundless:
-        said.append(f"a cap above epsilon {MOST:g} has no effect: set a smaller one")
-    if account.spent.public:
-        said.append("a release with a seed showed exact counts: nothing that follows makes this dataset private")
-    if not account.caps:
-        said.append("no cap: the epsilon is an odometer's, true if every budget was fixed before the first release")
-    elif account.charged_before:
-        said.append(f"charged before this cap: {account.charged_before}; for those releases it is an odometer")
-    if (cap := account.limit()) and cap.reserved:
-        said.append(f"reserved for additive deltas: {cap.reserved:.6g} of the cap's delta")
-    if account.spent.approximate and account.spent.pure:
-        said.append("pure and Gaussian releases are counted together in gdp")
-    if any(not row["relation"] for row in account.releases):
-        said.append("older releases do not state their privacy unit: they are counted as if it were the same")
-    return said
-
-
-def _figures(account: Account, spending: Spending, delta: float) -> dict[str, Any]:
-    cap = account.limit()
-    figures = {
-        "epsilon": cap.spent_epsilon(spending) if cap else spending.epsilon(account.currency, delta),
-        "delta": delta,
-        "squared_mu": spending.amount("gdp"),
-        "pure_epsilon": spending.amount(PURE),
-    } | ({"additive_delta": float_above(spending.delta)} if spending.delta else {})
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
-
-
-def _remaining(account: Account) -> float | None:
-    """Return the unspent part of the cap in its currency; None without a cap or with one too large to compute with."""
-    cap = account.limit()
-    if cap is None or cap.boundless:
-        return None
-    if (left := delta_left(cap.delta, max(account.spent.delta, Fraction(cap.reserved)))) < 0:
-        return 0.0
-    most = cap.epsilon if cap.currency == PURE else gdp_mu(cap.epsilon, left) ** 2
-    return max(0.0, most - account.spent.amount(cap.currency))
-
-
-def _entry(account: Account, row: Row, delta: float) -> dict[str, Any]:
-    """Return one release.
-
-    `own` is its cost alone, at its own delta, or at the delta of the totals if it has none; a pure one at its additive
-    delta.
-    """
-    counted, cost = float_above(account.counted(row).squared_mu), cost_from_text(row["cost"])
-    at = float_above(cost.delta) if cost.is_pure else row["delta"] or delta
-    epsilon = math.inf if is_public(row) else cost.epsilon_or_inf(min(at, MOST_DELTA))
-    told = {"cost": json.loads(row["cost"]), "squared_mu": counted, "public": is_public(row),
-            "own": {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": at}}  # fmt: skip
-    return _without(row, "seq", "dataset") | told
-
-
-def _without(row: Row, *names: str) -> Row:
-    return {name: value for name, value in row.items() if name not in names}
 
 
 def findings(tables: Mapping[str, Sequence[Row]], last: dict[str, int]) -> list[str]:

@@ -3,13 +3,15 @@
 Rows are never deleted or replaced, and a release only moves forward from reserved to committed to released. Version 2
 added the ledger's identifier and the decisions of adaptive releases. Version 3 added the privacy unit of a release,
 whether its noise is public, and the currency of a cap. Version 4 added closing a ledger whose history was moved.
-Version 5 added the table of a privacy unit and the hash chain over all entries of a dataset.
+Version 5 added the table of a privacy unit and the hash chain over all entries of a dataset. Version 6 added the span
+of a privacy unit, the periods that a release reads, and the period by which a cap renews; clients of older versions,
+which would take a cap for each period as a cap on the total, add nothing to it.
 """
 
 from __future__ import annotations
 
 APPLICATION_ID = int.from_bytes(b"dpsL", "big")
-VERSION = 5
+VERSION = 6
 ROWS = ("caps", "releases", "rounds", "protections", "terms", "links")  # the tables whose rows are numbered
 ROWS_OF_FOUR = ROWS[:5]
 LINKED = ("caps", "releases", "rounds")  # the tables whose rows are links of a chain
@@ -166,7 +168,15 @@ FIFTH = (
         for table in LINKED
     ),
 )
-STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH}
+COLUMNS_OF_SIX = (("protections", "span"), ("protections", "periods"), ("terms", "span"), ("terms", "period"))
+SIXTH = (
+    *(f"ALTER TABLE {table} ADD COLUMN {column} TEXT" for table, column in COLUMNS_OF_SIX),
+    """CREATE TRIGGER protections_periods BEFORE INSERT ON protections WHEN NEW.periods IS NULL
+        BEGIN SELECT RAISE(ABORT, 'a release names the periods that it reads, or none: update dpscale'); END""",
+    """CREATE TRIGGER terms_period BEFORE INSERT ON terms WHEN NEW.period IS NULL
+        BEGIN SELECT RAISE(ABORT, 'a cap names the period by which it renews, or none: update dpscale'); END""",
+)
+STEPS = {1: FIRST, 2: SECOND, 3: THIRD, 4: FOURTH, 5: FIFTH, 6: SIXTH}
 
 
 def schema(version: int) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """Privacy unit of a release: the unit, its neighbouring relation and the contribution bound.
 
+There are three promises: one row, all rows of a unit in one period of the data, and all rows of a unit over all time.
+
 Costs of releases that protect different units do not add. If neighbours under one relation can be connected by a fixed
 number of neighbour steps under another, the costs add after group privacy, which is exact in both currencies: g steps
 give g mu and g epsilon. An additive delta grows with them (`Cost.for_group`).
@@ -9,10 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpscale.base.display import safe_repr
 from dpscale.base.errors import BudgetError
 
 ADD_REMOVE, REPLACE = "add/remove", "replace"
 RELATIONS = (ADD_REMOVE, REPLACE)
+WITHIN = {"day": ("week", "month", "quarter", "year"), "week": (), "month": ("quarter", "year"), "quarter": ("year",),
+          "year": ()}  # calendar period -> longer periods that contain it whole  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,16 @@ class Protection:
     table : str, optional
         Table of the job that contains the column; None if the job has one table, and in older entries. Equal column
         names in two tables are two units.
+    span : {"day", "week", "month", "quarter", "year"}, optional
+        Period to which the promise is limited: it is for all rows of one unit that arrive in one period. None if it is
+        for all rows of the unit, or for a row, which is in one period only.
     """
 
     unit: str | None = None
     relation: str = ADD_REMOVE
     bound: int = 1
     table: str | None = None
+    span: str | None = None
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
@@ -46,12 +55,19 @@ class Protection:
         if self.table is not None and not (self.unit and isinstance(self.table, str) and self.table):
             raise BudgetError("table", f"got {self.table!r}", "the name of the table that contains the unit's column",
                               "name one with a unit, or leave it out")  # fmt: skip
+        if self.span is not None and self.span not in (*WITHIN,):
+            raise BudgetError("span", f"got {safe_repr(self.span)}", ", ".join(WITHIN),
+                              "name one of them, or leave it out")  # fmt: skip
+        if self.span is not None and (self.unit is None or self.relation == REPLACE):
+            raise BudgetError("span", f"got {self.span!r} for {'one row' if self.unit is None else 'replaced units'}",
+                              "a span with a unit that is added or removed",
+                              "leave it out: a row is in one period")  # fmt: skip
         if isinstance(self.bound, bool) or not (isinstance(self.bound, int) and self.bound >= 1):
             raise BudgetError("bound", f"got {self.bound!r}", "an integer >= 1", "set the number of rows per unit")
 
     def same(self, other: Protection) -> bool:
-        """Return whether both have the same unit, table and relation."""
-        return (self.unit, self.table, self.relation) == (other.unit, other.table, other.relation)
+        """Return whether both have the same unit, table, span and relation."""
+        return self.same_unit(other) and (self.span, self.relation) == (other.span, other.relation)
 
     def same_unit(self, other: Protection) -> bool:
         """Return whether both units are the same column of the same table.
@@ -60,34 +76,58 @@ class Protection:
         """
         return (self.unit, self.table) == (other.unit, other.table)
 
-    def __str__(self) -> str:
+    def contains(self, other: Protection) -> bool:
+        """Return whether the rows of a unit that this one protects contain those that the other one protects."""
+        longer = other.span is not None and (self.span is None or self.span in WITHIN[other.span])
+        return self.same_unit(other) and (self.span == other.span or longer)
+
+    @property
+    def words(self) -> str:
+        """Promise in words, without the relation."""
         name = self.unit if self.table is None else f"{self.table}.{self.unit}"
-        whom = "one row" if self.unit is None else f"all rows of one {name}"
-        return f"{whom} ({self.relation})"
+        span = f" in one {self.span}" if self.span else ""
+        return "one row" if self.unit is None else f"all rows of one {name}{span}"
+
+    def __str__(self) -> str:
+        return f"{self.words} ({self.relation})"
 
 
 def steps(entry: Protection, dataset: Protection) -> int | None:
     """Return how many neighbour steps of the entry's relation connect two neighbours of the dataset's relation.
 
     None if no number is certain. Adding or removing one row of a unit takes two steps: remove the unit and add it back
-    with other rows. A replacement is a removal and an addition. A unit may have any number of rows, and sizes that were
-    public cannot become private.
+    with other rows. The same holds for the rows of a unit in one period if the entry protects the unit over all time or
+    in a longer period that contains it. The reverse is not counted: a unit may have any number of rows, in many
+    periods. A replacement is a removal and an addition. Sizes that were public cannot become private.
     """
     if entry.relation == REPLACE:
         return 1 if entry.same(dataset) else None
-    if dataset.unit is not None and not entry.same_unit(dataset):
+    if dataset.unit is not None and not entry.contains(dataset):
         return None
-    return (1 if entry.same_unit(dataset) else 2) * (1 if dataset.relation == ADD_REMOVE else 2)
+    equal = entry.same_unit(dataset) and entry.span == dataset.span
+    return (1 if equal else 2) * (1 if dataset.relation == ADD_REMOVE else 2)
 
 
-def checked_steps(entry: Protection, dataset: Protection, name: str) -> int:
-    """Return `steps`. Raises BudgetError for a release whose cost does not add to the earlier ones."""
+def checked_steps(entry: Protection, dataset: Protection, name: str, of: str = "its other releases") -> int:
+    """Return `steps`. Raises BudgetError for a release whose cost does not add to the earlier ones.
+
+    Parameters
+    ----------
+    entry, dataset : Protection
+    name : str
+        Name of the dataset.
+    of : str
+        Entries of the ledger that state the promise of the dataset.
+    """
     number = steps(entry, dataset)
     if number is None:
+        reason = "costs of different units do not add"
+        if entry.same_unit(dataset) and entry.span != dataset.span:
+            reason = f"one {entry.unit} may have rows in more than one {entry.span}"
         raise BudgetError(
             "data.privacy_unit",
             f"a release that protects {entry} on dataset {name!r}",
-            f"the unit of its other releases, {dataset}: costs of different units do not add",
+            f"the unit of {of}, {dataset}: {reason}",
             _remedy(entry, dataset),
         )
     return number

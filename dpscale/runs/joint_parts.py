@@ -127,7 +127,8 @@ class JointPart:
 
 def protection_fields(protects: Protection) -> dict[str, Any]:
     """Return a privacy unit as the content of a manifest."""
-    return {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound, "table": protects.table}
+    fields = {"unit": protects.unit, "relation": protects.relation, "bound": protects.bound, "table": protects.table}
+    return fields | ({"span": protects.span} if protects.span else {})
 
 
 def joint_parts(run: Run) -> list[JointPart]:

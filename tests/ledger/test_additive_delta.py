@@ -16,7 +16,8 @@ from dpscale.__main__ import main
 from dpscale.base.errors import BudgetError
 from dpscale.cli.ledger import ledger_text
 from dpscale.ledger import Ledger, chain, rows
-from dpscale.ledger.account import RESERVED, Cap, cost_to_text, largest_epsilon
+from dpscale.ledger.account import cost_to_text
+from dpscale.ledger.cap import RESERVED, Cap, Limit, largest_epsilon
 from dpscale.privacy.accounting import GDP, PURE, Cost, Spending, float_above
 from dpscale.privacy.conversion import epsilon_of_mu, gaussian_power, gdp_mu
 from dpscale.privacy.protection import ADD_REMOVE, REPLACE, Protection
@@ -179,11 +180,11 @@ def test_planted_cap_that_ignores_the_delta_is_detected(ledger: Ledger, monkeypa
 
 def test_largest_epsilon_is_zero_where_the_delta_is_used_up() -> None:
     cap, kind = Cap(1.0, DELTA, reserved=float(HALF)), failing(0.5)
-    assert largest_epsilon(cap, Spending(), kind, DELTA) > 0.9
-    assert largest_epsilon(Cap(1.0, DELTA), Spending(), kind, DELTA) == 0
-    assert largest_epsilon(cap, Spending().plus(failing(0.5)), kind, DELTA) == 0
-    assert largest_epsilon(cap, Spending(), kind, DELTA, steps=2) == 0  # for two steps the delta grows above the cap
-    assert largest_epsilon(cap, Spending(), kind, float(HALF) / 2) == 0
+    assert largest_epsilon([Limit(cap, Spending())], kind, DELTA) > 0.9
+    assert largest_epsilon([Limit(Cap(1.0, DELTA), Spending())], kind, DELTA) == 0
+    assert largest_epsilon([Limit(cap, Spending().plus(failing(0.5)))], kind, DELTA) == 0
+    assert largest_epsilon([Limit(cap, Spending(), steps=2)], kind, DELTA) == 0  # the delta grows above the cap
+    assert largest_epsilon([Limit(cap, Spending())], kind, float(HALF) / 2) == 0
 
 
 # Group privacy

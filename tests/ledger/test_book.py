@@ -31,7 +31,8 @@ from hypothesis import given, settings, strategies as st
 from dpscale.base.errors import BudgetError, DpscaleError, JobError, TransientError
 from dpscale.cli.ledger import ledger_text
 from dpscale.ledger import Ledger, chain, sqlite_schema as ledgerschema, sqlite_store as ledgerfile
-from dpscale.ledger.account import Account, Cap, largest_epsilon, remaining_epsilon
+from dpscale.ledger.account import Account
+from dpscale.ledger.cap import Cap, Limit, largest_epsilon, remaining_epsilon
 from dpscale.ledger.request import Request
 from dpscale.privacy.accounting import Cost, Spending, epsilon_of_mu, float_above, gdp_mu, root_above
 
@@ -250,10 +251,10 @@ def test_protects_must_be_a_protection(ledger: Ledger, path: Path, protects: Any
 
 @pytest.mark.parametrize("delta", [1e-9, 0.0])
 def test_infinite_cap_of_older_version_is_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, delta: float) -> None:
-    from dpscale.ledger import account
+    from dpscale.ledger import cap
 
     with monkeypatch.context() as patch:
-        patch.setattr(account, "MOST", math.inf)
+        patch.setattr(cap, "MOST", math.inf)
         ledger.set_cap("adult", 1e308, delta)
     entry = ledger.summary("adult")["datasets"]["adult"]
     assert (entry["cap"]["epsilon"], entry["remaining"], entry["remaining_epsilon"]) == (1e308, None, None)
@@ -397,7 +398,7 @@ def test_printed_epsilon_is_admitted(ledger: Ledger, kind: str, before: str, del
 )
 def test_largest_epsilon_is_admitted_and_maximal(cap: Cap, share: float, kind: str, before: str) -> None:
     history = Spending().plus(KINDS[before](cap.epsilon * share, cap.delta))
-    fits = largest_epsilon(cap, history, KINDS[kind](1.0, cap.delta), cap.delta)
+    fits = largest_epsilon([Limit(cap, history)], KINDS[kind](1.0, cap.delta), cap.delta)
     if fits:
         assert cap.admits(history.plus(KINDS[kind](fits, cap.delta)))
     assert not cap.admits(history.plus(KINDS[kind](fits * 1.001 + 1e-9, cap.delta)))
@@ -854,8 +855,8 @@ def test_database_of_other_program_is_left_unchanged(path: Path) -> None:
 
 def test_newer_schema_is_refused(filled_path: Path) -> None:
     with open_database(filled_path) as db:
-        db.execute("INSERT INTO schema_version VALUES (6, 'later')")
-    assert_refused(BudgetError, "schema version 6.*update dpscale", lambda: Ledger.open(filled_path))
+        db.execute("INSERT INTO schema_version VALUES (7, 'later')")
+    assert_refused(BudgetError, "schema version 7.*update dpscale", lambda: Ledger.open(filled_path))
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])

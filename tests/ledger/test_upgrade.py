@@ -1,7 +1,8 @@
-"""Upgrade of a ledger of version 4: the history is preserved, one chain is built, and an interrupted upgrade changes
-nothing.
+"""Upgrade of a ledger of version 4 or 5: the history is preserved, one chain is built or stays, and an interrupted
+upgrade changes nothing.
 
-`version4` has the output of the code of version 4: its DDL, the rows of a history and the summary of them.
+`version4` and `version5` have the output of the code of that version: its DDL, the rows of a history and the summary of
+them.
 """
 
 from __future__ import annotations
@@ -24,26 +25,30 @@ from dpscale.ledger import Ledger, postgres_store as ledgerserver, sqlite_schema
 from tests.ledger.conftest import Server
 from tests.ledger.test_book import DIGEST, gaussian, open_database, run_in_child
 
-STORED = Path(__file__).parent / "version4"
+VERSIONS = (4, 5)
+STORED = {version: Path(__file__).parent / f"version{version}" for version in VERSIONS}
 NOTE = "older releases did not tell whom they protect: they are counted as protecting the same"  # of version 4
 TODAY = "older releases do not state their privacy unit: they are counted as if it were the same"
-HISTORY: dict[str, Any] = json.loads((STORED / "history.json").read_text().replace(NOTE, TODAY))
+HISTORIES: dict[int, dict[str, Any]] = {
+    version: json.loads((folder / "history.json").read_text().replace(NOTE, TODAY))
+    for version, folder in STORED.items()
+}
 AT = "2026-01-01T00:00:00"
-ENTRIES = sum(len(HISTORY["tables"][table]) for table in schema.LINKED)
+ENTRIES = {version: sum(len(one["tables"][table]) for table in schema.LINKED) for version, one in HISTORIES.items()}
 TABLES = ("schema_version", "identity", "closed", *schema.ROWS_OF_FOUR)
 DEADLINE = 500  # seconds, which only a fault reaches
 
 
-def ddl_statements(kind: str) -> list[list[str]]:
-    """Return the statements of version 4 before and after the rows of a ledger."""
-    parts = (STORED / f"{kind}.sql").read_text().split("-- rows")
+def ddl_statements(kind: str, version: int) -> list[list[str]]:
+    """Return the statements of a version before and after the rows of a ledger."""
+    parts = (STORED[version] / f"{kind}.sql").read_text().split("-- rows")
     return [[one for one in part.strip().removesuffix(";").split(";\n\n") if one] for part in parts]
 
 
-def write_version_4(place: str, closed: bool = False) -> None:
-    """Write a ledger of version 4."""
-    server = "://" in place
-    before, after = ddl_statements("server" if server else "file")
+def write_older(place: str, version: int, closed: bool = False) -> None:
+    """Write a ledger of an older version."""
+    server, stored = "://" in place, HISTORIES[version]
+    before, after = ddl_statements("server" if server else "file", version)
     with open_database(place) as db:  # type: ignore[arg-type]
         if not server:
             db.execute("PRAGMA journal_mode = WAL")
@@ -51,8 +56,8 @@ def write_version_4(place: str, closed: bool = False) -> None:
         db.execute("BEGIN")
         for statement in before:
             db.execute(statement)
-        rows = HISTORY["tables"] | {"schema_version": [{"version": 4, "created_at": AT}],
-                                    "identity": [{"id": HISTORY["name"]}]}  # fmt: skip
+        rows = stored["tables"] | {"schema_version": [{"version": version, "created_at": AT}],
+                                   "identity": [{"id": stored["name"]}]}  # fmt: skip
         if closed:
             rows |= {"closed": [{"moved_to": "/elsewhere.sqlite", "closed_at": AT}]}
         for table, entries in rows.items():
@@ -74,15 +79,20 @@ def new_place(request: Any, tmp_path: Path) -> Callable[[], str]:
     return server.database
 
 
+@pytest.fixture(params=VERSIONS)
+def version(request: Any) -> int:
+    return int(request.param)
+
+
 @pytest.fixture
-def place(new_place: Callable[[], str]) -> str:
-    """Location of a ledger of version 4."""
-    write_version_4(made := new_place())
+def place(new_place: Callable[[], str], version: int) -> str:
+    """Location of a ledger of an older version."""
+    write_older(made := new_place(), version)
     return made
 
 
 def read_content(place: str) -> dict[str, Any]:
-    """Return all rows of the tables of version 4, and the schema of the database."""
+    """Return all rows of the tables of version 4, in its columns, and the schema of the database."""
     with open_database(place) as db:  # type: ignore[arg-type]
         found = {table: sorted(db.execute(f"SELECT * FROM {table}").fetchall()) for table in TABLES}
         if "://" not in place:
@@ -94,31 +104,35 @@ def read_content(place: str) -> dict[str, Any]:
         return found | {"numbers": numbers, "schema": (triggers, set(db.execute(columns).fetchall()))}
 
 
-def check_upgraded(place: str) -> str:
-    """Check for one valid chain over the whole history and the summary of version 4, and return the head of one
+def check_upgraded(place: str, version: int) -> str:
+    """Check for one valid chain over the whole history and the summary of the older version, and return the head of one
     dataset.
     """
+    stored = HISTORIES[version]
     with Ledger.open(place, create=False) as ledger:
         ledger.verify()
-        assert ledger.name == HISTORY["name"]
+        assert ledger.name == stored["name"]
         found = ledger.summary()["datasets"]
-        assert sum(len(ledger.chain(name)) for name in found) == len(ledger.heads()) == ENTRIES
-        head = {name: entry.pop("head") for name, entry in found.items()}
-        for name in HISTORY["datasets"]:
+        assert sum(len(ledger.chain(name)) for name in found) == len(ledger.heads()) == ENTRIES[version]
+        head = {name: entry["head"] for name, entry in found.items()}
+        for name in stored["datasets"]:
             assert ledger.chain(name)[-1][1] == head[name]
     rows = [row for entry in found.values() for row in (entry["cap"], *entry["former_caps"], *entry["releases"]) if row]
-    assert {row.pop("unit_table") for row in rows} == {None}
-    assert all(row.pop("own") for entry in found.values() for row in entry["releases"]), "a figure of this version"
-    assert json.loads(json.dumps(found)) == HISTORY["datasets"]
+    assert not [row for row in rows if {"span", "period", "periods"} & set(row)], "columns of this version"
+    if version == 4:
+        assert {row.pop("unit_table") for row in rows} == {None}
+        assert all(row.pop("own") for entry in found.values() for row in entry["releases"])
+        assert all(entry.pop("head") for entry in found.values())
+    assert json.loads(json.dumps(found)) == stored["datasets"]
     with open_database(place) as db:  # type: ignore[arg-type]
         versions = db.execute("SELECT version FROM schema_version ORDER BY version").fetchall()
-        assert [version for (version,) in versions] == [4, schema.VERSION]
-        assert db.execute("SELECT count(*) FROM links").fetchone()[0] == ENTRIES
+        assert [one for (one,) in versions] == [version, schema.VERSION]
+        assert db.execute("SELECT count(*) FROM links").fetchone()[0] == ENTRIES[version]
     return head["shop"]
 
 
-def test_upgrade_keeps_history_caps_and_totals_and_builds_chain(place: str) -> None:
-    heads = {check_upgraded(place) for _ in range(2)}
+def test_upgrade_keeps_history_caps_and_totals_and_builds_chain(place: str, version: int) -> None:
+    heads = {check_upgraded(place, version) for _ in range(2)}
     assert len(heads) == 1, "opened again, it is not built again"
     with Ledger.open(place) as ledger:
         assert ledger.charge("another", "new", gaussian(0.1), DIGEST) == "reserved"
@@ -126,7 +140,7 @@ def test_upgrade_keeps_history_caps_and_totals_and_builds_chain(place: str) -> N
         ledger.set_cap("shop", 5.0, 1e-9)
         assert ledger.publish("shop 1") == "released"
         ledger.verify()
-        assert len(ledger.heads()) == ENTRIES + 3
+        assert len(ledger.heads()) == ENTRIES[version] + 3
 
 
 def test_upgraded_schema_equals_new_schema(place: str, new_place: Callable[[], str]) -> None:
@@ -135,8 +149,8 @@ def test_upgraded_schema_equals_new_schema(place: str, new_place: Callable[[], s
     assert read_content(place)["schema"] == read_content(other)["schema"]
 
 
-def test_closed_ledger_stays_closed_after_upgrade(new_place: Callable[[], str]) -> None:
-    write_version_4(place := new_place(), closed=True)
+def test_closed_ledger_stays_closed_after_upgrade(new_place: Callable[[], str], version: int) -> None:
+    write_older(place := new_place(), version, closed=True)
     with Ledger.open(place) as ledger:
         ledger.verify()
         assert ledger.summary()["moved_to"] == "/elsewhere.sqlite"
@@ -154,30 +168,66 @@ ADDED_BY_FOUR = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("added", ADDED_BY_FOUR)
-def test_open_client_of_version_4_adds_nothing(place: str, added: str) -> None:
-    """A new client of version 4 is refused by the schema version, and an open one by the triggers."""
+def execute_all(db: Any, statements: list[str]) -> None:
+    for statement in statements:
+        db.execute(statement)
+
+
+def check_adds_nothing(place: str, statements: list[str]) -> None:
+    """Check that an open client of an older version can insert an entry, and after an upgrade cannot."""
     import psycopg
 
     with open_database(place) as old:  # type: ignore[arg-type]
         old.execute("BEGIN")
-        for statement in ADDED_BY_FOUR[added]:
-            old.execute(statement)
-        old.execute("ROLLBACK")  # version 4 took it
+        execute_all(old, statements)
+        old.execute("ROLLBACK")  # the older version took it
         Ledger.open(place).close()
-        assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 5
+        assert old.execute("SELECT max(version) FROM schema_version").fetchone()[0] == schema.VERSION == 6
         before = read_content(place)
         old.execute("BEGIN")
-        *first, last = ADDED_BY_FOUR[added]
-        for statement in first:
-            old.execute(statement)
         with pytest.raises((psycopg.Error, sqlite3.Error), match="update dpscale"):
-            old.execute(last)
+            execute_all(old, statements)
         old.execute("ROLLBACK")
         assert read_content(place) == before
 
 
-def test_open_client_of_version_4_can_publish_its_release(place: str) -> None:
+@pytest.mark.parametrize("added", ADDED_BY_FOUR)
+def test_open_client_of_version_4_adds_nothing(new_place: Callable[[], str], added: str) -> None:
+    """A new client of version 4 is refused by the schema version, and an open one by the triggers."""
+    write_older(place := new_place(), 4)
+    check_adds_nothing(place, ADDED_BY_FOUR[added])
+
+
+ADDED_BY_FIVE = {
+    "a release": ["""INSERT INTO protections (release, unit, relation, bound, public, unit_table)
+                     VALUES ('late', NULL, 'add/remove', 1, 0, NULL)"""],
+    "a cap": [f"""INSERT INTO links (seq, dataset, place, entry, number, facts, salt, digest)
+                 SELECT max(seq) + 1, 'new', 1, 'caps', (SELECT max(seq) + 1 FROM caps), '{{}}', '{DIGEST}', '{DIGEST}'
+                 FROM links""",
+              f"INSERT INTO caps (dataset, epsilon, delta, set_at) VALUES ('new', 9, 0, '{AT}')",
+              """INSERT INTO terms (cap, currency, unit, relation, bound, unit_table)
+                 SELECT max(seq), 'pure', NULL, NULL, NULL, NULL FROM caps"""],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("added", ADDED_BY_FIVE)
+def test_open_client_of_version_5_adds_nothing(new_place: Callable[[], str], added: str) -> None:
+    """It would take a cap for each month as a cap on the total, and would not compare with it."""
+    write_older(place := new_place(), 5)
+    check_adds_nothing(place, ADDED_BY_FIVE[added])
+
+
+def test_upgrade_of_version_5_keeps_every_link(new_place: Callable[[], str]) -> None:
+    write_older(place := new_place(), 5)
+    with Ledger.open(place) as ledger:
+        ledger.verify()
+        stored = {link["digest"] for link in HISTORIES[5]["tables"]["links"]}
+        assert set(ledger.heads()) == stored
+        ledger.charge("rows", "rows 3", gaussian(0.1), DIGEST, periods=["2026-02"])
+        ledger.verify()
+
+
+def test_open_client_of_older_version_can_publish_its_release(place: str) -> None:
     with open_database(place) as old:  # type: ignore[arg-type]
         Ledger.open(place).close()
         old.execute(f"UPDATE releases SET state = 'released', released_at = '{AT}' WHERE release = 'shop 1'")
@@ -193,7 +243,7 @@ def open_at_once(place: str, barrier: Any, answers: Any) -> None:
 
 
 @pytest.mark.parametrize("turn", range(3))
-def test_concurrent_upgrades_build_one_chain(place: str, turn: int) -> None:
+def test_concurrent_upgrades_build_one_chain(place: str, version: int, turn: int) -> None:
     context = multiprocessing.get_context("forkserver")
     barrier, answers = context.Barrier(4), context.Queue()
     processes = [context.Process(target=open_at_once, args=(place, barrier, answers)) for _ in range(4)]
@@ -203,7 +253,7 @@ def test_concurrent_upgrades_build_one_chain(place: str, turn: int) -> None:
     for process in processes:
         process.join()
     assert heads == [heads[0]] * 4
-    check_upgraded(place)
+    check_upgraded(place, version)
 
 
 # Cut off
@@ -258,7 +308,7 @@ def fail(_: Any) -> None:
 
 
 def interrupt_upgrade(place: str, act: Callable[[Any], None], number: int) -> bool:
-    """Open a ledger of version 4 whose upgrade is interrupted at a statement, and return whether it was reached."""
+    """Open an older ledger whose upgrade is interrupted at a statement, and return whether it was reached."""
 
     def open_with_fault() -> None:
         with act_at_statement(place, number, act), suppress(PlantedFault):
@@ -270,20 +320,20 @@ def interrupt_upgrade(place: str, act: Callable[[Any], None], number: int) -> bo
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("act", [die, fail])
-def test_interrupted_upgrade_leaves_version_4(place: str, act: Callable[[Any], None]) -> None:
+def test_interrupted_upgrade_leaves_older_version(place: str, version: int, act: Callable[[Any], None]) -> None:
     before, cuts = read_content(place), 0
-    for number in range(0, 400, 9):
+    for number in range(0, 400, 9 if version == 4 else 1):
         if not interrupt_upgrade(place, act, number):
             break
         assert read_content(place) == before
         cuts += 1
     assert cuts >= 5, "or it ended before the faults"
-    check_upgraded(place)
+    check_upgraded(place, version)
 
 
 @pytest.mark.parametrize("number", [5, 20, 40])
 def test_upgrade_with_lost_connection_is_repeated(server: Server, number: int) -> None:
-    write_version_4(place := server.database())
+    write_older(place := server.database(), 4)
 
     def terminate(db: Any) -> None:
         with open_database(place) as other:  # type: ignore[arg-type]
@@ -292,31 +342,32 @@ def test_upgrade_with_lost_connection_is_repeated(server: Server, number: int) -
     with act_at_statement(place, number, terminate) as reached:
         Ledger.open(place, timeout=DEADLINE).close()
     assert reached == [True]
-    check_upgraded(place)
+    check_upgraded(place, 4)
 
 
 # Other users of a server
 
 
-def test_users_keep_their_rights_after_upgrade(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_version_4(place := server.database())
+def test_users_keep_their_rights_after_upgrade(server: Server, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_older(place := server.database(), version)
     with open_database(place) as db:  # type: ignore[arg-type]
-        for name, rights in (("writer", "SELECT, INSERT, UPDATE"), ("reader", "SELECT")):
+        writer, reader = f"writer{version}", f"reader{version}"
+        for name, rights in ((writer, "SELECT, INSERT, UPDATE"), (reader, "SELECT")):
             db.execute(f"DROP ROLE IF EXISTS {name}")
             db.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{os.environ['PGPASSWORD']}'")
             db.execute(f"GRANT USAGE ON SCHEMA dpscale_ledger TO {name}")
             db.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA dpscale_ledger TO {name}")
     with monkeypatch.context() as patch:
-        patch.setenv("PGUSER", "writer")
-        with pytest.raises(BudgetError, match=r"has schema version 4.*only the owner") as refused:
+        patch.setenv("PGUSER", writer)
+        with pytest.raises(BudgetError, match=rf"has schema version {version}.*only the owner") as refused:
             Ledger.open(place)
         assert "grant" not in str(refused.value)
-    check_upgraded(place)
-    monkeypatch.setenv("PGUSER", "writer")
+    check_upgraded(place, version)
+    monkeypatch.setenv("PGUSER", writer)
     with Ledger.open(place) as ledger:
         assert ledger.charge("another", "new", gaussian(0.1), DIGEST) == "reserved"
         head = ledger.heads()
-    monkeypatch.setenv("PGUSER", "reader")
+    monkeypatch.setenv("PGUSER", reader)
     with Ledger.open(place) as ledger:
         assert ledger.heads() == head
         with pytest.raises(BudgetError, match="cannot be used by this user"):

@@ -49,9 +49,9 @@ SEARCHED = "dpscale-evidence/4"  # format of a run that found cells which are no
 SEARCH_SCRIPT, PARTS = "search_costs.py", {"searches": "domain", "units": "units"}  # files by folder of the run
 PUBLIC = ("domain", "units", "plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
 PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
-        "unit", "unit_table", "relation", "bound", "squared_mu", "public")  # fmt: skip
+        "unit", "unit_table", "relation", "bound", "span", "periods", "squared_mu", "public")  # fmt: skip
 TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes",
-          "periods")  # fmt: skip
+          "periods", "period_caps")  # fmt: skip
 
 Fields = dict[str, Any]
 Signer = tuple[str, Callable[[bytes], str]]

@@ -71,6 +71,10 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
          "73462be50b102cff84c88425ea9a0f481fbffa10f50a62dac3d99a2760318281",
          "709e981157f16a3aecd84c182d79f733af8f5055d1832bcb74ad509dbc4d7c98"),
+        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
+         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
+         "c7a494ff070a0353798dadfca08d65569bf7f3e6eb548e100cf37f1ca6da8f5d",
+         "649dbda534260918536d04fb97ffd41871ae8ab5f1574e6701ddaed939da8d4f"),
     ),
     "dpscale-evidence/4": (
         ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
@@ -82,6 +86,11 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "6ef9cce46645cbc704bdb79a258b84dc81381490ee0f0eadb62ae51b3c1747fb",
          "e0ef4802de65d7681f2dcda4606e00feb0191dcb0099883f6692d24da6091926",
          "9f290eb643f167b61d97d6c8d823e2ac80d23090bcd9823d3ca401901ab427b4",
+         "04d95153eef88a782224ab7200f077f60aef22c0ee6371f75e030d48e75c32af"),
+        ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
+         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
+         "c7a494ff070a0353798dadfca08d65569bf7f3e6eb548e100cf37f1ca6da8f5d",
+         "649dbda534260918536d04fb97ffd41871ae8ab5f1574e6701ddaed939da8d4f",
          "04d95153eef88a782224ab7200f077f60aef22c0ee6371f75e030d48e75c32af"),
     ),
 }  # fmt: skip

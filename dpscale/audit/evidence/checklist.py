@@ -39,13 +39,14 @@ def _guarantee(run: Run, events: Mapping[str, Any]) -> list[tuple[str, str, str]
         ("guarantee", "Which definition?", _definition(claim)),
         ("guarantee", "ε", "none" if claim["epsilon"] is None else f"{claim['epsilon']:.9g}"),
         ("guarantee", "δ", f"{claim['delta']:g}"),
-        ("unit", "Whom does it protect?", _unit(column)),
+        ("unit", "Whom does it protect?", _unit(column, protects.span)),
         ("unit", "Which tables are neighbours?", relation + condition_of(totals)),
     ]
 
 
-def _unit(column: str | None) -> str:
-    return "one row" if column is None else f"all rows with one value of the column {column!r}"
+def _unit(column: str | None, span: str | None) -> str:
+    within = f" in one {span}" if span else ""
+    return "one row" if column is None else f"all rows with one value of the column {column!r}{within}"
 
 
 def _definition(claim: Mapping[str, Any]) -> str:
@@ -111,12 +112,14 @@ def _source(run: Run) -> str:
 def _composition(events: Mapping[str, Any], ledger: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     whole, cap = events["dataset"], ledger.get("cap")
     total = "unbounded" if whole["epsilon"] is None else f"ε = {whole['epsilon']:.9g} at δ = {whole['delta']:g}"
-    limit = f"ε = {cap['epsilon']:g} at δ = {cap['delta']:g}" if cap else "none: the ledger records and refuses nothing"
+    caps = {"": cap} | {one["period"]: one for one in ledger.get("period_caps", ())}
+    limits = [f"ε = {one['epsilon']:g} at δ = {one['delta']:g}{f' for each {by} of the data' if by else ''}"
+              for by in ("", "month", "year") if (one := caps.get(by))]  # fmt: skip
     return [
         ("accounting", "What was charged, and when?", "the whole cost, before the first draw; there is no refund"),
         ("accounting", "How many releases of this dataset?", str(len(ledger["releases"]))),
         ("accounting", "What do they come to?", total),
-        ("accounting", "Is there a cap?", limit),
+        ("accounting", "Is there a cap?", "; ".join(limits) or "none: the ledger records and refuses nothing"),
         ("accounting", "Who checks?", "recompute.py, from integers; with dp-accounting where it is installed"),
     ]
 

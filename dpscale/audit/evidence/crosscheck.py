@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -18,17 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from dpscale.audit.evidence import shapes
-    from dpscale.audit.evidence.sensitivities import (
-        Events,
-        check_draws,
-        components,
-        label,
-        mu_of_epsilon,
-        statistic_faults,
-    )
+    from dpscale.audit.evidence.sensitivities import check_draws, components, label, mu_of_epsilon, statistic_faults
 else:  # in a bundle, where recompute.py has put the folder on sys.path
     import shapes
-    from sensitivities import Events, check_draws, components, label, mu_of_epsilon, statistic_faults
+    from sensitivities import check_draws, components, label, mu_of_epsilon, statistic_faults
 
 try:
     import tomllib
@@ -153,7 +147,7 @@ def _share_faults(component: Fields, share: float, privacy: Fields, files: Field
         yield f"the draws of {label(component)} cost only {float(spent / charged):.3g} of its share"
 
 
-def cost_of(component: Fields, files: Fields) -> Events:
+def cost_of(component: Fields, files: Fields) -> Counter[tuple[str, Fraction]]:
     """Return the events of one component."""
     return check_draws({"components": [component]}, files["strategies"]["factors"])[0]
 
@@ -237,11 +231,11 @@ def _ledger(files: Fields) -> Iterator[str]:
     """Yield contradictions between the totals in ledger.json and its rows."""
     ledger = files["ledger"]
     rows, cap = ledger["releases"], ledger.get("cap")
-    units = [text for row in ([cap] if cap else []) + rows if (text := protected(row))]
-    tables = {row.get("unit_table") for row in rows if cap and row.get("unit") == cap.get("unit")}
-    if units and len(tables) == 1 and cap and cap.get("relation") and not cap.get("unit_table"):
-        units[0] = protected({**cap, "unit_table": tables.pop()})
-    if ledger.get("protects") != (units[0] if units else None):
+    stated = [row for row in (*caps_in_force(ledger).values(), *rows) if row.get("relation")]
+    tables = {row.get("unit_table") for row in rows if stated and row.get("unit") == stated[0].get("unit")}
+    if len(tables) == 1 and not stated[0].get("unit_table"):
+        stated[0] = {**stated[0], "unit_table": tables.pop()}
+    if ledger.get("protects") != (protected(stated[0]) if stated else None):
         yield "ledger.json and its rows have different privacy units"
     pure = all(not Fraction(row["cost"].get(name) or 0) for row in rows for name in ("gaussian", "zcdp"))
     currency = (cap or {}).get("currency") or ("pure" if pure else "gdp")
@@ -251,11 +245,16 @@ def _ledger(files: Fields) -> Iterator[str]:
         yield "ledger.json has its total at a different delta than its cap"
 
 
+def caps_in_force(ledger: Fields) -> dict[str, Fields]:
+    """Return the caps in force by the period by which they renew; "" for the total."""
+    caps = {"": ledger.get("cap")} | {one["period"]: one for one in ledger.get("period_caps", ())}
+    return {by: caps[by] for by in ("", "month", "year") if caps.get(by)}
+
+
 def protected(row: Fields) -> str:
-    """Return the privacy unit of an entry in words; empty for an older entry."""
-    if not row.get("relation"):
-        return ""
+    """Return the privacy unit of an entry in words."""
     name = row.get("unit") if row.get("unit_table") is None else f"{row['unit_table']}.{row['unit']}"
+    name = f"{name} in one {row['span']}" if row.get("span") else name
     return f"{'one row' if row.get('unit') is None else f'all rows of one {name}'} ({row['relation']})"
 
 
@@ -273,9 +272,10 @@ def _chain(chain: Fields, files: Fields, folder: Path) -> Iterator[str]:
     if before != chain["head"]:
         yield "ledger.json has a hash chain that does not end in its head"
     ledger = files["ledger"]
-    rows = {"caps": [*ledger["former_caps"], *filter(None, [ledger.get("cap")])], "releases": ledger["releases"]}
-    for kind, listed in rows.items():
+    caps = [*ledger["former_caps"], *filter(None, [ledger.get("cap")]), *ledger.get("period_caps", ())]
+    for kind, listed in {"caps": caps, "releases": ledger["releases"]}.items():
         shown = [link["shown"] for link in chain["links"] if link["entry"] == kind]
+        shown = sorted(shown, key=lambda one: "period" in one)  # caps on the total, then those that renew
         if len(shown) != len(listed) or not all(map(_same, listed, shown)):
             yield f"ledger.json and its hash chain have different {kind}"
     opened = chain["opened"]
@@ -293,9 +293,9 @@ def _chain(chain: Fields, files: Fields, folder: Path) -> Iterator[str]:
 
 def _same(row: Fields, shown: Fields) -> bool:
     """Return whether a row of ledger.json is the entry of a link; the row fills in fields that older entries omit."""
-    for name, value in shown.items():
+    for name, value in {**dict.fromkeys(("span", "period", "periods")), **shown}.items():
         filled = value is None and name in ("public", "currency")
-        if not filled and row.get(name) != (json.loads(value) if name == "cost" else value):
+        if not filled and row.get(name) != (json.loads(value) if value and name in ("cost", "periods") else value):
             return False
     return True
 
@@ -340,18 +340,17 @@ def _checklist(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Ite
     derived = {question for _, question in expected}
     fixed = [{**row, "answer": None} if row["question"] in derived else row for row in rows if "component" not in row]
     form = files["versions"]["format"]
-    if (
-        chained(fixed) not in (CONSTANTS[form in OLD], form == SEARCHED and CONSTANTS[SEARCHED])
-        or len(answers) != len(rows)
-        or len(rows) - len(fixed) != (sum(bool(own) for own, _ in expected))
-    ):
+    hashes, parts = (CONSTANTS[form in OLD], form == SEARCHED and CONSTANTS[SEARCHED]), len(rows) - len(fixed)
+    if chained(fixed) not in hashes or len(answers) != len(rows) or parts != sum(bool(own) for own, _ in expected):
         yield "checklist.json has answers that dpscale does not write"
 
 
 def _answers(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Mapping[str, str]:
     """Return patterns of the answers about the release that follow from the other files."""
     claim, whole, protects = files["events"]["release"], files["events"]["dataset"], shapes.protection(job)
-    private, cap, unit = files["events"]["private"], files["ledger"].get("cap"), protects["unit"]
+    private, unit, span = files["events"]["private"], protects["unit"], own_entry(files).get("span")
+    limits = [f"ε = {one['epsilon']:g} at δ = {one['delta']:g}{f' for each {by} of the data' if by else ''}"
+              for by, one in caps_in_force(files["ledger"]).items()]  # fmt: skip
     column = unit if protects["unit_table"] is None else f"{protects['unit_table']}.{unit}"
     secrets = ("destroyed", "STILL THERE: the run was not ended")
     texts = {} if is_old(files) else {"Which tables are neighbours?": NEIGHBOURS[protects["relation"]]}
@@ -360,14 +359,14 @@ def _answers(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Mappi
         "Which definition?": "(ε, δ)-differential privacy" if claim["delta"] else "pure ε-differential privacy",
         "ε": "none" if claim["epsilon"] is None else f"{claim['epsilon']:.9g}",
         "δ": f"{claim['delta']:g}",
-        "Whom does it protect?": "one row" if unit is None else f"all rows with one value of the column {column!r}",
+        "Whom does it protect?": "one row" if unit is None
+        else f"all rows with one value of the column {column!r}{f' in one {span}' if span else ''}",
         "Where does the randomness come from?": "256 bits of the operating system" if private
         else "a seed in the job file: for tests only",
         "How many releases of this dataset?": str(len(files["ledger"]["releases"])),
         "What do they come to?": "unbounded" if whole["epsilon"] is None
         else f"ε = {whole['epsilon']:.9g} at δ = {whole['delta']:g}",
-        "Is there a cap?": f"ε = {cap['epsilon']:g} at δ = {cap['delta']:g}" if cap
-        else "none: the ledger records and refuses nothing",
+        "Is there a cap?": "; ".join(limits) or "none: the ledger records and refuses nothing",
     }  # fmt: skip
     texts = {question: re.escape(text) for question, text in texts.items()}
     return texts | {"What became of the secret of the noise?": "|".join(map(re.escape, secrets))}

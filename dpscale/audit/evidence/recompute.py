@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -35,6 +36,7 @@ ROUNDING = 1e-9  # relative tolerance of sums that contain floats
 SMALL = 1e-12  # δ for the accountants of dp-accounting in a pure release
 WITHIN = 1e-6  # relative tolerance of a claim, for bounds found by bisection and on grids
 DISCRETE = 1e-3  # relative and absolute tolerance: dp-accounting's losses are on a grid, rounded upwards
+SPAN = re.compile(r" in one (day|week|month|quarter|year) \(")  # of a promise for the rows of a unit in one period
 PURE, MANY = ("laplace", "pure", "selection"), 64  # most distinct Laplace events that are composed one by one
 
 
@@ -100,8 +102,11 @@ def steps(row: Fields, ledger: Fields) -> int:
     """Return the number of neighbours under an entry's relation that connect two under the dataset's: group privacy."""
     if not row.get("relation"):
         return 1  # an older entry, assumed to have the dataset's unit
-    units = 2 if row.get("unit") is not None and str(ledger.get("protects")).startswith("one row ") else 1
-    replaced = "(replace)" in str(ledger.get("protects")) and row["relation"] == "add/remove"
+    protects = str(ledger.get("protects"))
+    span = SPAN.search(protects)
+    shorter = protects.startswith("one row ") or (span is not None and span[1] != row.get("span"))
+    units = 2 if row.get("unit") is not None and shorter else 1
+    replaced = "(replace)" in protects and row["relation"] == "add/remove"
     return units * (2 if replaced else 1)
 
 

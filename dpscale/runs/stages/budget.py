@@ -67,6 +67,8 @@ class Charge:
         Hashes of public files that an auditor can compute from an evidence bundle.
     decision : tuple of int and str, or None
         Number and digest of the draws of one part, if the charge covers several.
+    periods : sequence of str
+        Labels of the periods of the data that the release reads; every period if empty.
     """
 
     release: str
@@ -77,6 +79,7 @@ class Charge:
     protects: Protection
     facts: Mapping[str, str] = field(default_factory=dict)
     decision: tuple[int, str] | None = None
+    periods: Sequence[str] = ()
 
 
 def part_release(run: Run, part: str) -> str:
@@ -117,6 +120,7 @@ def charge_release(run: Run, charge: Charge, entry: dict[str, Any], reserve: boo
             charge.protects,
             public=run.job.engine.seed is not None,
             facts=charge.facts,
+            periods=charge.periods,
         )
         if reserve:
             if charge.decision is not None:

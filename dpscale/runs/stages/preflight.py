@@ -6,7 +6,7 @@ is opened and when the release is charged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
@@ -100,10 +100,17 @@ def check_table(table: Table, names: list[str], unit: str | None = None) -> None
         check_type_of(table.domain[name], table.partitions[0])
 
 
-def check_cap(job: Any, protects: Protection, budget: Budget | None = None, delta: Fraction = Fraction(0)) -> None:
-    """Raise BudgetError if the ledger exists and its cap does not permit the job's budget.
+def check_cap(
+    job: Any,
+    protects: Protection,
+    budget: Budget | None = None,
+    delta: Fraction = Fraction(0),
+    periods: Sequence[str] = (),
+) -> None:
+    """Raise BudgetError if the ledger exists and its caps do not permit the job's budget.
 
-    `budget` is that of the job by default, `delta` the additive delta of its searches.
+    `budget` is that of the job by default, `delta` the additive delta of its searches, and `periods` the labels of the
+    periods of the data that it reads, every period if empty.
     """
     place, privacy, budget = standing(job.privacy.ledger), job.privacy, budget or job.privacy.budget
     if is_address(place) or not there(place):
@@ -112,7 +119,7 @@ def check_cap(job: Any, protects: Protection, budget: Budget | None = None, delt
     cost = Cost(pure=amount) if budget.noise == LAPLACE else Cost(gaussian=amount, delta=delta)
     with suppress(TransientError), Ledger.open(place, create=False) as ledger:
         ledger.charge(job.dataset, "not yet a release", cost, EMPTY_DIGEST, privacy.epsilon, privacy.delta, False,
-                      protects, public=job.engine.seed is not None)  # fmt: skip
+                      protects, public=job.engine.seed is not None, periods=periods)  # fmt: skip
 
 
 ESTIMATE_BYTES, ANSWER_BYTES = 40, 216  # bytes of a cell, and of a query with its labels, error and interval

@@ -39,7 +39,7 @@ from dpscale.engine import Engine
 from dpscale.engine.counting import counting_cost
 from dpscale.job import TableJob
 from dpscale.ledger import Ledger
-from dpscale.ledger.account import SENSIBLE
+from dpscale.ledger.refusal import SENSIBLE
 from dpscale.plans.plan import Plan
 from dpscale.privacy.accounting import GAUSSIAN, Cost, float_above
 from dpscale.reconstruction.joint_intervals import half_width
@@ -100,7 +100,7 @@ def remaining(run: Run) -> dict[str, Any]:
     with suppress(DpscaleError, OSError), Ledger.open(ledger, create=False) as opened:
         summary = next(iter(opened.summary(run.manifest["privacy"]["dataset"])["datasets"].values()))
         if summary["remaining"] is None:
-            return {"remaining": None, "capless": summary["cap"] is None}
+            return {"remaining": None, "capless": not (summary["cap"] or summary.get("period_caps"))}
         cap, left = summary["cap"], summary["remaining_epsilon"]
         left = left if left >= SENSIBLE * cap["epsilon"] else 0.0  # a rounding error
         return {"remaining": {"epsilon": left, "delta": cap["delta"]}, "capless": False}
