@@ -81,6 +81,7 @@ def time_summary(job: TableJob) -> dict[str, Any]:
         `relative_error` is that of the first and of the last period and the root mean square, relative to one release
         of one table that has the whole budget.
     """
+    from dpscale.job.periods import promise
     from dpscale.optimize.time_strategy import plan_time
 
     period, settings = job.read_period(), job.periods
@@ -92,7 +93,7 @@ def time_summary(job: TableJob) -> dict[str, Any]:
         for kind in plan.answers
     }  # fmt: skip
     return {"periods": plan.horizon, "first": str(period.labels[0]), "last": str(period.labels[-1]),
-            "protects": str(job.data.protects), "relative_error": errors,
+            "protects": str(promise(job.data, settings, period)), "relative_error": errors,
             "certified": plan.gap if plan.bound else None}  # fmt: skip
 
 

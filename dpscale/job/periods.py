@@ -19,6 +19,7 @@ from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import NAMES, PERIODS, name_of, read_period
 from dpscale.job.data import Data
 from dpscale.plans.time_plan import WINDOW
+from dpscale.privacy.protection import Protection
 
 Kind = Literal["period", "cumulative", "window"]
 MOST_PERIODS = 1000
@@ -89,10 +90,18 @@ def period_attribute(data: Data, settings: PeriodSettings) -> Attribute:
                        "the number of periods from low to high", "set the same number")  # fmt: skip
     if not 2 <= found.listed <= MOST_PERIODS:
         raise JobError("time.horizon", f"{found.listed}", f"2 to {MOST_PERIODS} periods", "change low or high")
-    if found.groups or found.outside == "category" or found.nulls == "category":
+    if found.outside == "clip" or found.groups or found.outside == "category" or found.nulls == "category":
         raise JobError("data.period", f"{name!r}, which has cells that are no periods", "a date attribute whose"
                        ' outside and nulls are "reject" or "drop"', "change them in the domain file")  # fmt: skip
     return found
+
+
+def promise(data: Data, settings: PeriodSettings, period: Attribute) -> Protection:
+    """Return what a growing table protects: a row, a unit in one period, or a unit over all time."""
+    rows, periods = data.max_rows_per_unit or 1, settings.max_periods_per_unit
+    if data.privacy_unit is None or periods is not None:
+        return Protection(data.unit_name, bound=rows * (periods or 1))
+    return Protection(data.unit_name, bound=rows, span=period.by)
 
 
 def as_read(period: Attribute) -> Attribute:

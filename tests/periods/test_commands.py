@@ -118,3 +118,43 @@ def test_one_period_cannot_be_measured_alone(job):
     alone = command("measure", run / "periods" / MONTHS[1])
     assert alone.exit_code == 2
     assert "is one period of a growing table" in alone.stderr
+
+
+UNIT = {"privacy_unit": "who", "max_rows_per_unit": 2}
+PROMISES = {
+    "row": ({}, {}, "one row (add/remove)"),
+    "unit in one month": (UNIT, {}, "all rows of one who in one month (add/remove)"),
+    "unit over all time": (UNIT, {"max_periods_per_unit": 3}, "all rows of one who (add/remove)"),
+}
+
+
+@pytest.mark.parametrize("case", PROMISES)
+def test_promise_is_on_the_ledger_and_in_the_report(tmp_path, case):
+    data, time, words = PROMISES[case]
+    write(tmp_path, frames(60, MONTHS[:2], units=20))
+    release = dp.run(make_job(tmp_path, data=data, time=time), tmp_path / "run")
+    assert words in (release.path / "report.html").read_text()
+    shown = command("ledger", "show", tmp_path / "ledger.sqlite", "--by", "period")
+    assert words in shown.stdout
+
+
+def test_horizon_is_charged_to_each_of_its_periods(job):
+    with Ledger.open(job.parent / "ledger.sqlite") as ledger:
+        ledger.set_cap("growing", 5.0, 1e-9, period="month")
+        ledger.set_cap("growing", 5.0, 1e-9, period="year")
+    assert command("run", job, "--run-dir", job.parent / "run", "--quiet").exit_code == 0
+    shown = json.loads(command("ledger", "show", job.parent / "ledger.sqlite", "--by", "period", "--json").stdout)
+    months = json.dumps(shown)
+    assert all(label in months for label in MONTHS)
+
+
+def test_period_cap_refuses_a_unit_over_all_time(tmp_path):
+    write(tmp_path, frames(60, MONTHS[:2], units=20))
+    content = make_job(tmp_path, data=UNIT, time={"max_periods_per_unit": 3})
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(content))
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.set_cap("growing", 5.0, 1e-9, period="month")
+    done = command("run", tmp_path / "job.toml", "--run-dir", tmp_path / "run", "--quiet")
+    assert done.exit_code == 3
+    assert "all rows of one who" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -18,7 +18,7 @@ from dpscale.base.errors import DataError, JobError
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import first_day, read_period
 from dpscale.job import TableJob
-from dpscale.job.periods import read_period_file
+from dpscale.job.periods import promise, read_period_file
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.time_plan import TimePlan
@@ -30,8 +30,8 @@ from dpscale.runs.joint_parts import protection_fields
 from dpscale.runs.manifest import MANIFEST, first_manifest, versions
 from dpscale.runs.opening import open_run
 from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
-from dpscale.runs.stages.budget import Charge, charge_release, facts_of_totals
-from dpscale.runs.stages.preflight import check_preflight
+from dpscale.runs.stages.budget import Charge, charge_release
+from dpscale.runs.stages.preflight import check_cap, check_columns
 from dpscale.runs.table import TableRun, job_digest
 from dpscale.storage.files import present, read_text
 from dpscale.workload import Workload
@@ -84,8 +84,10 @@ class StreamRun(Run):
 
     @classmethod
     def _preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
-        domain, _ = inputs
-        check_preflight(job, domain, job.build_workload(domain))
+        domain, period = inputs
+        labels = [str(one) for one in period.labels]
+        check_cap(job, promise(job.data, job.periods, period), job.row_budget(domain), periods=labels)
+        check_columns(job, domain, job.build_workload(domain))
 
     @classmethod
     def table_jobs(cls, job: TableJob) -> Mapping[str, TableJob]:
@@ -114,7 +116,7 @@ class StreamRun(Run):
 
     @property
     def protects(self) -> Protection:
-        return self.job.data.protects
+        return promise(self.job.data, self.job.periods, self.period)
 
     @property
     def data_paths(self) -> list[str]:
@@ -259,6 +261,7 @@ class StreamRun(Run):
             "epsilon": self.job.privacy.epsilon,
             "delta": self.job.privacy.delta,
             "protects": protection_fields(self.protects),
+            "periods": self.labels,
         }
 
     def charge(self, reserve: bool = True) -> str:
@@ -267,7 +270,7 @@ class StreamRun(Run):
         terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
         recorded = {"dataset": self.job.dataset, **own, **own["protects"],
                     "budget": str(Fraction(self.planning_problem.budget.amount))}  # fmt: skip
-        return charge_release(self, Charge(*terms, self.protects, facts_of_totals([self.declared])), recorded, reserve)
+        return charge_release(self, Charge(*terms, self.protects, periods=self.labels), recorded, reserve)
 
     def compare_contents(self, hashes: Sequence[str]) -> None:
         """Compare the records of the first periods with those that were released; record those of the last one.

@@ -41,9 +41,14 @@ def check_preflight(job: TableJob, domain: Domain, workload: Workload) -> bool:
     check_units(job, domain)
     if job.data.path == FRAME:
         return True
+    check_columns(job, domain, workload)
+    return True
+
+
+def check_columns(job: TableJob, domain: Domain, workload: Workload) -> None:
+    """Check by the first file's header that the columns of the workload and of the unit have accepted types."""
     names = [name for name in domain.axis_names if any(name in own for own in workload.sets)]
     check_table(job.data.origin.table(job.data.path, domain), names, job.data.privacy_unit)
-    return True
 
 
 def check_units(job: TableJob, domain: Domain) -> int:
