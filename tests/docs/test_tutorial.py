@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from dpscale.__main__ import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-MADE = {"tutorial.md": ["release/report.html", "smokers-by-age.csv"], "places.md": ["release/report.html"]}
+MADE = {"tutorial.md": ["release/report.html", "smokers-by-age.csv"], "places.md": ["release/report.html"],
+        "growing.md": ["release/report.html"]}  # fmt: skip
 BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
