@@ -16,7 +16,7 @@ from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings, check_texts, checked, message_of
 from dpscale.domain import Attribute, Domain
 from dpscale.job.data import Data
-from dpscale.job.periods import PeriodSettings, check_periods, period_attribute, without_period
+from dpscale.job.periods import PeriodSettings, check_periods, check_rows, period_attribute, without_period
 from dpscale.job.search_budget import SearchBudget, check_unit_needed, search_budget, unit_workload
 from dpscale.job.sections import (
     BELOW_ONE,
@@ -203,6 +203,8 @@ class TableJob(Settings):
         others = {"discover": self.discover, "units": self.units, "totals": self.totals}
         if given := [name for name, table in others.items() if table]:
             raise JobError(given[0], "given with data.period", "a job of one moment", "leave one of them out")
+        if self.synthesize is not None:
+            check_rows(self.synthesize)
         if any(part.count == "units" for part in self.workload):
             raise JobError("workload.count", '"units" with data.period', "numbers of rows", "leave it out")
 

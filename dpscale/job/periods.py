@@ -18,6 +18,7 @@ from dpscale.base.settings import Settings
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import NAMES, PERIODS, name_of, read_period
 from dpscale.job.data import Data
+from dpscale.job.sections import SynthesizeTable
 from dpscale.plans.time_plan import WINDOW
 from dpscale.privacy.protection import Protection
 
@@ -64,6 +65,14 @@ def check_periods(data: Data, settings: PeriodSettings | None) -> None:
     if settings.changed == "accept" and data.privacy_unit is not None:
         raise JobError("time.changed", '"accept" with a privacy unit', '"refuse": the cost of changes is bounded for'
                        " the row unit only", "leave it out")  # fmt: skip
+
+
+def check_rows(settings: SynthesizeTable) -> None:
+    """Raise JobError for settings of synthetic rows that do not apply to a growing table."""
+    if settings.rows is not None or settings.weights:
+        name = "rows" if settings.rows is not None else "weights"
+        raise JobError(f"synthesize.{name}", "given with data.period",
+                       "the estimated number of new records of each period", "leave it out")  # fmt: skip
 
 
 def without_period(domain: Domain, name: str | None) -> Domain:

@@ -82,7 +82,7 @@ def absolute_sum(counts: Integers) -> int:
 
 
 def _in_words(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
-    noise, values = draw.words(stream, math.prod(block.rows)).reshape(block.rows), _product(block, counts)
+    noise, values = draw.words(stream, math.prod(block.rows)).reshape(block.rows), block_product(block, counts)
     values *= multiplier
     values += noise
     floats = noise.view(np.float64)  # reuse the memory: new pages of a large array cost more than writing to them
@@ -103,7 +103,7 @@ def _in_limbs(block: Block, draw: Draw, counts: Integers, multiplier: int, strea
 def _unbounded(block: Block, draw: Draw, counts: Integers, multiplier: int, stream: KeyedStream) -> NDArray[np.float64]:
     high, low = draw.halves(stream, math.prod(block.rows))
     noise = (high.astype(object) * 2**64 + low.astype(object)).reshape(block.rows)
-    return np.asarray(_product(block, counts.astype(object)) * multiplier + noise, dtype=np.float64)
+    return np.asarray(block_product(block, counts.astype(object)) * multiplier + noise, dtype=np.float64)
 
 
 def _multiplications(block: Block) -> int:
@@ -131,7 +131,7 @@ def project(marginal: ExactMarginal, block: Block) -> ExactMarginal:
     return ExactMarginal(block.attributes, counts // whole, left)
 
 
-def _product(block: Block, counts: Integers) -> Integers:
+def block_product(block: Block, counts: Integers) -> Integers:
     """Return K · counts; `counts` is overwritten."""
     for axis, factor in _axes(block):
         counts = _apply(factor, counts, axis)

@@ -16,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
-from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.domain import Domain
 from dpscale.plans.blocks import Block
 from dpscale.plans.time_plan import PeriodContext
@@ -50,6 +50,9 @@ class MeasurementRequest(Protocol):
     def label(self) -> Mapping[str, Any]: ...
     def estimate(self, measured: Floats) -> Floats:
         """Convert measured numbers, shape `block.rows`, to the units used by states and estimates."""
+
+    def coarsened(self, counts: Integers) -> Integers:
+        """Return the counts that the block is applied to, from those of all cells of its attributes."""
 
 
 class Decision(Protocol):

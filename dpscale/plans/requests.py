@@ -192,6 +192,10 @@ class BlockRequest:
         """Return the measured numbers in units of K · marginal."""
         return measured / self.draw.multiplier
 
+    def coarsened(self, counts: Integers) -> Integers:
+        """Return the counts that the block is applied to: those of the cells."""
+        return counts
+
 
 class BlockRequests(MeasurementRequests):
     """Requests for all blocks of a plan, or some of them."""

@@ -22,6 +22,7 @@ RUNS: Mapping[str, str] = {
     "periods": "dpscale.runs.periods.stream:StreamRun",
     "period": "dpscale.runs.periods.period:PeriodRun",
     "period answers": "dpscale.runs.periods.answers:AnswersRun",
+    "period rows": "dpscale.runs.periods.rows:RowsRun",
 }
 
 

@@ -10,7 +10,7 @@ import dpscale as dp
 from dpscale.base.errors import JobError
 from dpscale.counting.count import ExactMarginal
 from dpscale.domain import Domain, Number
-from dpscale.measurement.measurement import _product, measure_block, project
+from dpscale.measurement.measurement import block_product, measure_block, project
 from dpscale.plans.requests import make_schedule
 from dpscale.privacy.draws import SMOOTHING, LaplaceDraw
 from dpscale.workload import Workload
@@ -62,7 +62,7 @@ def spent(plan, schedule, record) -> Fraction:
     total = Fraction(0)
     for index, block in enumerate(plan.blocks):
         draw, exact = schedule.draws[index], project(record[plan.counted_sets[int(plan.sources.source[index])]], block)
-        effect = _product(block, exact.counts.copy()).reshape(-1) * (draw.multiplier // exact.denominator)
+        effect = block_product(block, exact.counts.copy()).reshape(-1) * (draw.multiplier // exact.denominator)
         values = [int(value) for value in effect.tolist()]
         if isinstance(draw, LaplaceDraw):
             total += Fraction(sum(map(abs, values)), draw.scale)

@@ -96,12 +96,25 @@ def test_periods_of_folders_need_no_attribute(tmp_path):
     assert len(opened._run.labels) == 24
 
 
-def test_synthetic_rows_by_period(tmp_path):
-    write(tmp_path, frames(200, MONTHS[:2]))
-    opened = dp.run(make_job(tmp_path, synthesize={"rows": 50}), tmp_path / "run")
-    rows = opened.at(MONTHS[1], "cumulative").synthetic().compute()
-    assert len(rows) == 50
-    assert set(rows.columns) == set(SIZES)
+@pytest.mark.parametrize("mechanism", ["weighted-residuals", "aim-grem"])
+def test_synthetic_rows_are_consistent_over_time(tmp_path, mechanism):
+    """Rows of earlier periods stay, and all rows up to a period are near its cumulative answers."""
+    months = frames(3000, MONTHS[:3])
+    write(tmp_path, months)
+    job = make_job(tmp_path, synthesize={}, mechanism={"name": mechanism},
+                   privacy={"privacy_cost": 5.0, "allow_weak_privacy": True})  # fmt: skip
+    opened = dp.run(job, tmp_path / "run")
+    rows = {label: opened.at(label).synthetic().compute() for label in MONTHS[:3]}
+    assert all(set(own.columns) == set(SIZES) for own in rows.values())
+    for number, label in enumerate(MONTHS[:3]):
+        upto = opened.at(label, "cumulative").synthetic().compute()
+        assert len(upto) == sum(len(rows[one]) for one in MONTHS[: number + 1])
+        table = np.zeros([SIZES["a"], SIZES["b"]])
+        np.add.at(table, (upto["a"], upto["b"]), 1)
+        estimate = opened.marginal(("a", "b"), period=label, kind="cumulative")
+        assert np.abs(table - estimate).max() < 6
+    window = opened.at(MONTHS[2], "window").synthetic().compute()
+    assert len(window) == sum(map(len, rows.values()))
 
 
 def test_empty_period_is_released_by_name(tmp_path):
@@ -188,6 +201,7 @@ JOBS = {
     "no date": ({"data": {"period": "a"}}, "an attribute of kind coded"),
     "unknown period": ({"data": {"period": "week"}}, "time.horizon: missing"),
     "the period in the workload": ({"workload": [{"family": "marginal", "attributes": [["month", "a"]]}]}, "month"),
+    "number of rows": ({"synthesize": {"rows": 5}}, "estimated number of new records"),
     "accepted changes of units": (
         {"data": {"privacy_unit": "who", "max_rows_per_unit": 1}, "time": {"changed": "accept"}}, "row unit"),
 }  # fmt: skip
@@ -199,7 +213,8 @@ def test_wrong_job_is_refused_in_one_sentence(tmp_path, case):
     write(tmp_path, frames(20, units=5))
     job = make_job(tmp_path)
     for table, own in changes.items():
-        job[table] = own if table == "workload" else {k: v for k, v in {**job[table], **own}.items() if v is not None}
+        whole = own if table == "workload" else {**job.get(table, {}), **own}
+        job[table] = whole if table == "workload" else {key: one for key, one in whole.items() if one is not None}
     with pytest.raises(dp.DpscaleError, match=message) as error:
         dp.run(job, tmp_path / "run")
     assert "\n" not in str(error.value)

@@ -14,7 +14,9 @@ from functools import cached_property
 from itertools import pairwise, repeat
 from typing import Any
 
-from dpscale.base.numerics import AttributeSet, Floats
+import numpy as np
+
+from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.plans.blocks import Block
 from dpscale.plans.factor import FEWEST, MOST, Factor, center_factor, cumulative_factor, identity_factor
@@ -24,7 +26,7 @@ from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts, least_sq
 from dpscale.workload import Family, Workload
 from dpscale.workload.query_classes import CellClasses
 from dpscale.workload.residual import center, subsets
-from dpscale.workload.residual.in_axis import Groups, every_cell, isotropic_parts, shares
+from dpscale.workload.residual.in_axis import Groups, coarsened, every_cell, isotropic_parts, shares
 
 SHARE_UNIT = 1 << 40
 VERSION = "aim-grem/6"  # part of every noise record, so another version draws other noise
@@ -91,6 +93,10 @@ class ResidualRequest:
             version, noise = BY_STRATEGY, {**noise, "strategy": self.block.digest}
         return {"mechanism": version, "round": self.round, "rank": self.rank, "residual": list(self.names),
                 "groups": cells, "whole": self.by_cell, **noise}  # fmt: skip
+
+    def coarsened(self, counts: Integers) -> Integers:
+        """Return the counts that the block is applied to: those of the groups of cells, if it is not by cell."""
+        return counts if self.by_cell else np.asarray(coarsened(counts, self.groups))
 
     def estimate(self, measured: Floats) -> Floats:
         """Return lattice numbers as noisy counts, or as a noisy centred residual."""

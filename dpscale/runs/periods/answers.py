@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import tomli_w
@@ -28,21 +29,22 @@ from dpscale.job import TableJob
 from dpscale.measurement import MeasurementStore
 from dpscale.measurement.value_files import Labelled, Span, file_name, open_values, write_values
 from dpscale.mechanisms.contract import PlanningProblem
-from dpscale.plans.measurement_plan import Decision, MeasurementPlan
+from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
 from dpscale.plans.requests import MeasurementRequests, as_requests
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.runs.create import create_directory
 from dpscale.runs.manifest import MANIFEST, first_manifest
+from dpscale.runs.opening import open_run
 from dpscale.runs.periods.period import PeriodRun
 from dpscale.runs.periods.stream import StreamRun, stream_of
 from dpscale.runs.stages import STAGES, Stage
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import create, present
+from dpscale.storage.files import create, present, read_text
 
-KIND = "period answers"
+KIND, ROWS = "period answers", "rows"
 ANSWER_STAGES: dict[str, Stage] = {
     "measure": replace(STAGES["measure"], needs=(), spends=False, module="dpscale.runs.periods.answers"),
-    **{name: replace(STAGES[name], needs=("measure",)) for name in ("reconstruct", "synthesize")},
+    "reconstruct": replace(STAGES["reconstruct"], needs=("measure",)),
 }
 
 
@@ -50,20 +52,21 @@ class AnswersRun(TableRun):
     """Existing run of the answers of one kind at a period; `start` makes one."""
 
     stages = ANSWER_STAGES
+    manifest_kind = KIND
 
     def _load(self, inputs: tuple[Any, ...]) -> None:
-        if self.manifest.get("kind") != KIND:
+        if self.manifest.get("kind") != self.manifest_kind:
             raise JobError("run directory", f"{self.path} has no answers of a period", "a folder in periods/PERIOD/",
                            "use the directory of the whole run")  # fmt: skip
         self.job = TableJob.read(self.path / "job.toml", stored=True)
         self.declared = Domain.read(self.path / "domain.toml")
 
     @classmethod
-    def start(cls, stream: StreamRun, number: int, kind: str) -> AnswersRun:
-        """Create the run of some answers of a measured period, or reopen it."""
-        path = stream.period_path(number) / kind
+    def start(cls, stream: StreamRun, number: int, name: str) -> Self:
+        """Create the run of some answers of a measured period, or reopen it; `name` is that of its folder."""
+        path = stream.period_path(number) / name
         if not present(path / MANIFEST):
-            create_directory(path, _first_files(stream, number, kind))
+            create_directory(path, _first_files(stream, number, name, cls.manifest_kind))
         run = cls(path)
         vars(run)["stream"] = stream
         return run
@@ -119,12 +122,34 @@ class AnswersRun(TableRun):
     def check_alone(self) -> None:
         """Do nothing: answers are post-processing."""
 
+    def shifted(self, request: MeasurementRequest, values: Floats) -> Floats:
+        """Return the combined values of a request, in the units of its draw, as they are stored."""
+        return values
 
-def _first_files(stream: StreamRun, number: int, kind: str) -> dict[str, bytes]:
+    def done(self, stage: str) -> bool:
+        """Return whether a stage is done; rows are those of the periods that the answers count."""
+        if stage != "synthesize" or self.manifest_kind != KIND:
+            return super().done(stage)
+        return all(present(path / MANIFEST) and open_run(path).done(stage) for path in self._row_paths)
+
+    @property
+    def _row_paths(self) -> list[Path]:
+        weights = self.stream.time_plan.weights(self.kind, self.number)
+        return [self.stream.period_path(int(number)) / ROWS for number in np.flatnonzero(weights)]
+
+    def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
+        """Return the synthetic rows of all periods that the answers count."""
+        files = []
+        for folder in (path / "synthetic" for path in self._row_paths):
+            files += [str(folder / name) for name in json.loads(read_text(folder / "_rows.json"))["files"]]
+        return read(files)
+
+
+def _first_files(stream: StreamRun, number: int, name: str, kind: str) -> dict[str, bytes]:
     label, job, drawn = stream.labels[number], stream.job, PeriodRun(stream.period_path(number))
-    release = f"{drawn.manifest['release']}-{kind}"
-    manifest = first_manifest(job.engine.seed, stream.manifest["job_sha256"], 1, kind=KIND,
-                              period={"name": label, "number": number, "answers": kind},
+    release = f"{drawn.manifest['release']}-{name}"
+    manifest = first_manifest(job.engine.seed, stream.manifest["job_sha256"], 1, kind=kind,
+                              period={"name": label, "number": number, "answers": name},
                               mechanism=stream.manifest["mechanism"])  # fmt: skip
     manifest |= {"release": release, "snapshot": drawn.manifest["snapshot"], "secret": "destroyed",
                  "secret_tag": drawn.manifest["secret_tag"]}  # fmt: skip
@@ -152,7 +177,9 @@ _open: dict[str, AnswersRun] = {}
 
 def combine_file(path: str, number: int, span: Span) -> None:
     """Write the combined values of a decision at some positions of its layout."""
-    run = _open.get(path) or AnswersRun(path)
+    found = _open.get(path) or open_run(path)
+    assert isinstance(found, AnswersRun)
+    run = found
     _open.clear()
     _open[path] = run
     store, decision = run.measurements, run.decisions[number]
@@ -174,16 +201,17 @@ def combine_file(path: str, number: int, span: Span) -> None:
     assert drawn is not None
     before = as_requests(drawn.requests).take(positions)
     bounds = (layout.starts[span[0] : span[1] + 1] - layout.starts[span[0]]).tolist()
-    write_values(store.folder / file_name(number, span), store.head, _labelled(requests, before, bounds, total))
+    write_values(store.folder / file_name(number, span), store.head, _labelled(run, requests, before, bounds, total))
 
 
 def _labelled(
-    requests: MeasurementRequests, drawn: MeasurementRequests, bounds: Sequence[int], values: Floats
+    run: AnswersRun, requests: MeasurementRequests, drawn: MeasurementRequests, bounds: Sequence[int], values: Floats
 ) -> Iterator[Labelled]:
     """Yield label and values of each request, in the units of its draw instead of those of the periods' draws."""
     for index in range(len(requests)):
         scale = requests[index].draw.multiplier / drawn[index].draw.multiplier
-        yield requests.text(index), values[bounds[index] : bounds[index + 1]] * scale
+        own = values[bounds[index] : bounds[index + 1]] * scale
+        yield requests.text(index), run.shifted(requests[index], own)
 
 
 def read_span(store: MeasurementStore, decision: Decision, span: Span) -> tuple[pa.Array, Floats]:

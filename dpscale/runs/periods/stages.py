@@ -27,9 +27,10 @@ from dpscale.records import Table
 from dpscale.records.table import Partition
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.manifest import disk_errors
-from dpscale.runs.periods.answers import AnswersRun
+from dpscale.runs.periods.answers import ROWS, AnswersRun
 from dpscale.runs.periods.period import PeriodRun
 from dpscale.runs.periods.report import write_report
+from dpscale.runs.periods.rows import RowsRun
 from dpscale.runs.periods.stream import StreamRun
 from dpscale.runs.stages.budget import publish_release
 from dpscale.runs.stages.plan import make_plan
@@ -197,21 +198,19 @@ def publish_finished(run: StreamRun) -> None:
 
 def reconstruct(run: StreamRun, engine: Engine) -> None:
     """Write the answers of every released period."""
-    _run_answers(run, engine, "reconstruct")
-
-
-def synthesize(run: StreamRun, engine: Engine) -> None:
-    """Sample synthetic rows of every released period."""
-    _run_answers(run, engine, "synthesize")
-
-
-def _run_answers(run: StreamRun, engine: Engine, stage: str) -> None:
-    for label in run.released:
-        number = run.number_of(label)
+    for number in range(len(run.released)):
         for kind in run.kinds:
             answers = AnswersRun.start(run, number, kind)
             run_requested(answers, engine, "measure")
-            run_requested(answers, engine, stage)
+            run_requested(answers, engine, "reconstruct")
+
+
+def synthesize(run: StreamRun, engine: Engine) -> None:
+    """Sample the new rows of every released period, in order."""
+    for number in range(len(run.released)):
+        rows = RowsRun.start(run, number, ROWS)
+        run_requested(rows, engine, "measure")
+        run_requested(rows, engine, "synthesize")
 
 
 def report(run: StreamRun, engine: Engine) -> None:

@@ -18,7 +18,8 @@ from dpscale.base.errors import DataError, JobError
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import first_day, read_period
 from dpscale.job import TableJob
-from dpscale.job.periods import promise, read_period_file
+from dpscale.job.periods import check_rows, promise, read_period_file
+from dpscale.job.sections import SynthesizeTable
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.time_plan import TimePlan
@@ -298,8 +299,13 @@ class StreamRun(Run):
         destroy_secret(self.hash_key)
 
     @property
-    def synthesis(self) -> Any:
+    def synthesis(self) -> SynthesizeTable | None:
+        """Settings of the synthetic rows."""
         return self.job.synthesize
+
+    def request_rows(self, settings: SynthesizeTable) -> None:
+        """Raise JobError: the number of new rows of a period follows from its estimates."""
+        check_rows(settings)
 
     def done(self, stage: str) -> bool:
         """Return whether a stage is done for all released periods, and for measuring, whether none may be released."""

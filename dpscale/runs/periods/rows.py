@@ -1,0 +1,125 @@
+"""Synthetic rows of a growing table: new rows for each period, beside the rows of earlier periods.
+
+The rows up to a period are those of its cumulative answers, and published rows never change. So the new rows of period
+t are drawn from estimates of the records up to t less the rows up to t − 1:
+
+    values = Σ_s c_s y_s − K n,  c for cumulative answers, n the counts of the rows of earlier periods.
+
+Sampling errors of earlier periods are corrected by later rows. Without cumulative answers, and with sums of numbers,
+the new rows are drawn from the answers of the period alone. Rows of a kind of answers are the new rows of its periods.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.numerics import AttributeSet, Floats, Integers, Integers32
+from dpscale.counting.count import ExactMarginal
+from dpscale.engine import Engine
+from dpscale.measurement.measurement import block_product, project
+from dpscale.plans.measurement_plan import MeasurementRequest
+from dpscale.plans.time_plan import CUMULATIVE, PERIOD
+from dpscale.runs.estimates import model_folder, open_sampler
+from dpscale.runs.periods.answers import ANSWER_STAGES, ROWS, AnswersRun
+from dpscale.runs.stages import STAGES, Stage, synthesize
+from dpscale.storage.files import read_text, reading, writing
+from dpscale.synthesis.draw import split_rows
+
+KIND = "period rows"
+COUNTS = "row-counts.npy"
+ROW_STAGES: dict[str, Stage] = {
+    "measure": ANSWER_STAGES["measure"],
+    "synthesize": replace(STAGES["synthesize"], needs=("measure",), module="dpscale.runs.periods.rows"),
+}
+
+
+class RowsRun(AnswersRun):
+    """Existing run of the new rows of a period; `start` makes one."""
+
+    manifest_kind = KIND
+    stages = ROW_STAGES
+
+    @property
+    def kind(self) -> str:
+        """Kind of the answers from which rows are drawn."""
+        kinds = self.stream.kinds
+        if CUMULATIVE in kinds and not self.workload.numbers:
+            return CUMULATIVE
+        return PERIOD if PERIOD in kinds else kinds[0]
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether rows of earlier periods are subtracted."""
+        return self.kind == CUMULATIVE and self.number > 0
+
+    @property
+    def counts_path(self) -> Path:
+        """File with the counts of the rows up to the period."""
+        return self.path / COUNTS
+
+    @cached_property
+    def earlier(self) -> Callable[[AttributeSet], Integers]:
+        """Function from a counted set to the counts of the rows of earlier periods."""
+        with reading(RowsRun(self.stream.period_path(self.number - 1) / ROWS).counts_path) as file:
+            flat = np.load(file, allow_pickle=False)
+        return self.reader(flat)
+
+    def reader(self, flat: Integers) -> Callable[[AttributeSet], Integers]:
+        """Return the function from a counted set to its counts in a flat array."""
+        sets = self.measurement_plan.counted_sets
+        ends = np.cumsum([0, *self.domain.cells_each(sets)])
+        places = {names: place for place, names in enumerate(sets)}
+
+        def counts(names: AttributeSet) -> Integers:
+            place = places[names]
+            return np.asarray(flat[ends[place] : ends[place + 1]].reshape(self.domain.shape(names)))
+
+        return counts
+
+    def shifted(self, request: MeasurementRequest, values: Floats) -> Floats:
+        """Return the values of a request less those of the rows of earlier periods."""
+        if not self.is_shifted:
+            return values
+        names = request.source
+        own = project(ExactMarginal(names, self.earlier(names)), request.block)
+        product = block_product(request.block, request.coarsened(own.counts))
+        return np.asarray(values - float(request.draw.multiplier) * product.reshape(-1))
+
+
+def perform(run: RowsRun, engine: Engine) -> None:
+    """Draw the new rows and write the counts of all rows up to the period."""
+    synthesize.perform(run, engine)
+    description = json.loads(read_text(run.path / "synthetic" / synthesize.INDEX))
+    _, sampler = open_sampler(str(run.path), str(model_folder(run)), description["method"])
+    parts = split_rows(description["rows"], description["parts"])
+    sets, columns = run.measurement_plan.counted_sets, {name: place for place, name in enumerate(sampler.names)}
+    if run.workload.numbers:  # their rows are drawn without earlier ones
+        return
+    flat = np.zeros(sum(run.domain.cells_each(sets)), np.int64)
+    counts = run.reader(flat)
+    for part in parts:
+        _count(counts, sets, columns, synthesize.drawn_rows(run, sampler, part))
+    if run.is_shifted:
+        before = run.earlier
+        for names in sets:
+            counts(names)[...] += before(names)
+    with writing(run.counts_path) as file:
+        np.save(file, flat, allow_pickle=False)
+
+
+def _count(counts: Callable[[AttributeSet], Integers], sets: Any, columns: dict[str, int], rows: Integers32) -> None:
+    """Add rows to the counts of the sets."""
+    for names in sets:
+        table = counts(names)
+        if not names:
+            table[...] += len(rows)
+            continue
+        cells = np.ravel_multi_index(tuple(rows[:, columns[name]] for name in names), table.shape)
+        table.reshape(-1)[...] += np.bincount(cells, minlength=table.size)
