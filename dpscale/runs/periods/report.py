@@ -122,7 +122,7 @@ def _total_plot(run: StreamRun, rows: list[dict[str, Any]]) -> str:
         half = np.array([row["answers"][number]["half"] or 0.0 for row in rows])
         axes.errorbar(places, values, yerr=half, color=colour, marker=".", linewidth=1, capsize=2,
                       label=run.kinds[number])  # fmt: skip
-    shown = places[:: max(len(places) // 8, 1)]
+    shown = places[:: -(-len(places) // 6)]
     axes.set_xticks(shown, [rows[place]["label"] for place in shown])
     axes.set(ylabel="records", ylim=(min(0.0, axes.get_ylim()[0]), None))
     axes.legend(frameon=False, fontsize=8)
@@ -143,7 +143,7 @@ def _variance_plot(run: StreamRun) -> str:
     for colour, kind in zip(COLOURS, run.kinds, strict=False):
         values = [run.time_plan.variance(kind, number) ** 0.5 for number in places.tolist()]
         axes.plot(places, values, color=colour, marker=".", linewidth=1, label=kind)
-    shown = places[:: max(len(places) // 8, 1)]
+    shown = places[:: -(-len(places) // 6)]
     axes.set_xticks(shown, [run.labels[place] for place in shown])
     axes.set(ylabel="relative standard error", ylim=(0, None))
     axes.legend(frameon=False, fontsize=8)
