@@ -30,6 +30,7 @@ from dpscale.privacy.accounting import LAPLACE, Budget, Cost
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.low_order import fully_measured
 from dpscale.reconstruction.pooled import PooledBlocks, check_poolable, pool_equal_plans, pool_residual_plans
+from dpscale.workload.residual.in_axis import water_fill
 
 TARGET = "target"  # folder in that of the plan
 LEAST = 1e-9  # share of the budget below which a block is not measured
@@ -61,6 +62,16 @@ class Instalments:
         """Return the budget of all measurements together."""
         pure = own.noise == LAPLACE
         return replace(own, amount=own.amount + float(sum(one.pure if pure else one.gaussian for one in self.measured)))
+
+    def to_dict(self, own: Cost) -> dict[str, Any]:
+        """Return the number of all releases and their epsilon together."""
+        return {"releases": len(self.costs) + 1, "epsilon_of_all_releases": self.epsilon(own),
+                "delta_of_all_releases": self.delta}  # fmt: skip
+
+    def card(self, own: Cost) -> tuple[str, str]:
+        """Return the epsilon of all releases with its description, for the report."""
+        return (figure(self.epsilon(own)),
+                f"ε of all {len(self.costs) + 1} releases of these records at δ = {self.delta:g}")  # fmt: skip
 
     def sentence(self, own: Cost) -> str:
         """Return what all releases cost together."""
@@ -110,9 +121,7 @@ class RefinedPlan(FixedPlan):
         return {"measurements": len(self.plan.blocks), "privacy_cost": budget.amount, "rmse": self._rmse(budget),
                 "optimality_gap": gap if math.isfinite(gap) else None,
                 "ratio_to_one_release": self.ratio_to_one_release,
-                "releases": len(self.instalments.costs) + 1,
-                "epsilon_of_all_releases": self.instalments.epsilon(self.cost),
-                "delta_of_all_releases": self.instalments.delta}  # fmt: skip
+                **self.instalments.to_dict(self.cost)}  # fmt: skip
 
     @property
     def ratio_to_one_release(self) -> float:
@@ -130,9 +139,8 @@ class RefinedPlan(FixedPlan):
 
     def cards(self, budget: Budget) -> list[tuple[str, str]]:
         cost, error, *others = super().cards(budget)
-        whole = f"ε of all {len(self.instalments.costs) + 1} releases of these records at δ = {self.instalments.delta:g}"
         ratio = "the root mean square error of one release at the summed privacy cost"
-        own = [(figure(self.instalments.epsilon(self.cost)), whole), (f"{self.ratio_to_one_release:.4g} ×", ratio)]
+        own = [self.instalments.card(self.cost), (f"{self.ratio_to_one_release:.4g} ×", ratio)]
         return [cost, *own, error, *(others if self.target is None else [])]
 
     def write(self, folder: Path) -> None:
@@ -167,7 +175,7 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     costs = make_schedule(target, budget, problem.rows_per_unit).draws.variances * blocks.share * budget
     known = {names: variance for names, variance in zip(earlier.plan.blocks.sets, earlier.variances, strict=True)}
     variances = np.array([known.get(names, math.inf) for names in blocks.sets])
-    amounts = fill_amounts(blocks.share, costs / variances, budget)
+    amounts = budget * water_fill(blocks.share**2, np.ones(len(blocks)), costs / variances / budget)
     places = np.flatnonzero(amounts > LEAST * budget)
     taken = blocks.take(places)
     shares = amounts[places] / amounts[places].sum()
@@ -176,24 +184,6 @@ def completing_plan(target: Plan, problem: PlanningProblem, earlier: PlanEvidenc
     new = make_schedule(made, budget, problem.rows_per_unit).draws.variances
     pool = pool_residual_plans(earlier.plan, earlier.variances, made, new)
     return replace(made, error=pool.plan.error / pool.budget * budget / problem.rows_per_unit**2)
-
-
-def fill_amounts(shares: Floats, had: Floats, budget: float) -> Floats:
-    """Return max(0, share · level − had), where the level is such that the amounts add up to the budget.
-
-    Parameters
-    ----------
-    shares : ndarray of float, shape (blocks,)
-        Optimal shares of one release.
-    had : ndarray of float, shape (blocks,)
-        Amounts that earlier releases spent.
-    budget : float
-    """
-    order = np.argsort(had / shares)
-    levels = (budget + np.cumsum(had[order])) / np.cumsum(shares[order])
-    active = levels > (had / shares)[order]
-    level = levels[np.flatnonzero(active)[-1]]
-    return np.asarray(np.maximum(0.0, shares * level - had))
 
 
 def refined_plan(

@@ -1,6 +1,7 @@
 """Released values of earlier releases in the directory of a run that refines them.
 
-    earlier/plan.json, factors.npz, blocks.npz, values.npz      earlier/target/plan.json, …
+    earlier/plan.json, factors.npz, blocks.npz, values.npz      earlier/target/plan.json, …      (fixed plans)
+    earlier/state.json, state.npz                                                               (adaptive plans)
 
 The values are public. They are copied, with their hashes in the manifest, so that the run stays readable without the
 directories of the earlier releases. The entry `refines` of the manifest names the earlier releases with their costs.
@@ -12,6 +13,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,9 @@ import numpy as np
 
 from dpscale.base.errors import DataError, JobError
 from dpscale.base.numerics import Floats
+from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
+from dpscale.mechanisms.aim.continued import STATE_FILES, EarlierState, continued_plan, pack_state, read_state
+from dpscale.mechanisms.aim.evidence import AdaptiveEvidence
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.mechanisms.fixed_plan import FixedPlan
 from dpscale.mechanisms.refined_plan import TARGET, Instalments, RefinedPlan, completing_plan, refined_plan
@@ -26,7 +31,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import Plan
 from dpscale.plans.plan_file import read_plan, write_plan
 from dpscale.privacy.accounting import Cost
-from dpscale.reconstruction.base import PlanEvidence
+from dpscale.reconstruction.base import Evidence, PlanEvidence
 from dpscale.runs.manifest import frame_tag
 from dpscale.storage.files import present, read_bytes, reading
 from dpscale.workload import Workload
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from dpscale.runs.table import TableRun
 
 EARLIER, VALUES = "earlier", "values.npz"
-SAME, COMPLETED = "same", "completed"  # plans of the releases: one for all, or one that completes the earlier ones
+SAME, COMPLETED, CONTINUED = "same", "completed", "continued"
 PLAN_FILES = ("plan.json", "factors.npz", "blocks.npz")
 IDENTITY = ("plan", "releases", "files")  # fields of the manifest entry that identify the run
 Refines = Mapping[str, Any]
@@ -62,6 +67,25 @@ def instalment_of(run: TableRun) -> dict[str, Any]:
             "delta": privacy.delta}  # fmt: skip
 
 
+def pack_earlier(evidence: Evidence, workload: Workload, releases: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+    """Return the files of the values of all releases up to a measured one.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        That of the measured release.
+    workload : Workload
+        That of the run that reads the files.
+    releases : sequence of mapping
+        Identity and cost of every release.
+    """
+    if isinstance(evidence, AdaptiveEvidence):
+        beta = sum((one.gaussian for one in instalments_of(releases, None).measured), Fraction(0))
+        return {f"{EARLIER}/{name}": content for name, content in pack_state(evidence, beta).items()}
+    assert isinstance(evidence, PlanEvidence)
+    return pack_evidence(evidence, workload)
+
+
 def pack_evidence(evidence: PlanEvidence, workload: Workload) -> dict[str, bytes]:
     """Return the files of pooled values of a fixed plan; `workload` is that of the run that reads them."""
     plan = evidence.plan
@@ -75,7 +99,7 @@ def pack_evidence(evidence: PlanEvidence, workload: Workload) -> dict[str, bytes
 
 
 def target_folder(run: TableRun) -> Path:
-    """Return the folder with the plan that one release at the summed budget would have, in that of a planned run."""
+    """Return the folder with the fixed plan that one release at the summed budget would have, in a planned run."""
     folder = run.path / "plan" / TARGET
     return folder if present(folder / PLAN_FILES[0]) else run.path / "plan"
 
@@ -98,6 +122,14 @@ def read_evidence(run: TableRun) -> PlanEvidence:
         return np.asarray(values[starts[index] : starts[index + 1]]).reshape(plan.blocks[index].rows)
 
     return PlanEvidence(plan, variances.tolist(), read)
+
+
+def read_earlier_state(run: TableRun, plan: AdaptivePlan) -> EarlierState:
+    """Return the state of the earlier releases of an adaptive run. Raises JobError if its files were changed."""
+    _check_files(run)
+    content, packed = (run.path / EARLIER / name for name in STATE_FILES)
+    with reading(packed) as file, np.load(file, allow_pickle=False) as arrays:
+        return read_state(read_bytes(content), dict(arrays), plan.setting)
 
 
 def _check_files(run: TableRun) -> None:
@@ -124,8 +156,10 @@ def _instalments(run: TableRun) -> Instalments:
     return instalments_of(run.manifest["refines"]["releases"], run.job.privacy.delta)
 
 
-def plan_with_earlier(run: TableRun, target: Plan) -> MeasurementPlan:
+def plan_with_earlier(run: TableRun, target: Plan | AdaptivePlan) -> MeasurementPlan:
     """Return the plan of a run that refines earlier releases; `target` is that of one release at the summed budget."""
+    if isinstance(target, AdaptivePlan):
+        return continued_plan(target, read_earlier_state(run, target), _instalments(run))
     earlier, problem = read_evidence(run), run.planning_problem
     return plan_pooled(target, problem, earlier, _instalments(run), run.manifest["refines"]["plan"] == COMPLETED)
 
@@ -141,6 +175,8 @@ def plan_pooled(
 
 def with_earlier(run: TableRun, plan: MeasurementPlan) -> MeasurementPlan:
     """Return the stored plan of a run as one that refines the earlier releases."""
+    if isinstance(plan, AdaptivePlan):
+        return continued_plan(plan, read_earlier_state(run, plan), _instalments(run))
     assert isinstance(plan, FixedPlan)
     folder = run.path / "plan" / TARGET
     target = read_plan(folder, run.workload) if present(folder / PLAN_FILES[0]) else None

@@ -15,22 +15,24 @@ from dpscale.base.errors import DataError, JobError
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
+from dpscale.mechanisms.aim.continued import can_continue
 from dpscale.mechanisms.fixed_plan import FixedPlan
+from dpscale.mechanisms.refined_plan import Instalments
 from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan_file import read_plan
 from dpscale.records.frames import FRAME
-from dpscale.reconstruction.base import PlanEvidence
 from dpscale.runs.create import create_directory, creation_errors, resolve_path
 from dpscale.runs.directory import Run
 from dpscale.runs.earlier import (
     COMPLETED,
+    CONTINUED,
     SAME,
     check_layout,
     hashes_of,
     instalment_of,
     instalments_of,
     other_data,
-    pack_evidence,
+    pack_earlier,
     pack_target,
     plan_pooled,
     refined_digest,
@@ -110,6 +112,7 @@ def plan_refinement(
     refined, domain = _with_budget(own, first, epsilon, delta), first.domain
     earlier = (first.manifest.get("refines") or {}).get("plan", SAME)
     plan = COMPLETED if job is not None else earlier
+    plan = plan if isinstance(first.measurement_plan, FixedPlan) else CONTINUED
     return Refinement(first, refined, domain, refined.build_workload(domain), plan, job is not None)
 
 
@@ -122,14 +125,15 @@ def check_refinable(run: Run) -> TableRun:
     run.require("measure")
     if run.unit_counts is not None:
         raise _refused(run, 'a run with count = "units"', "numbers of units are not pooled")
-    if not isinstance(run.measurement_plan, FixedPlan):
-        raise _refused(run, f"a run of the adaptive mechanism {run.measurement_plan.mechanism}",
-                       "its measurements follow from its values")  # fmt: skip
+    plan = run.measurement_plan
+    if not isinstance(plan, FixedPlan) and not can_continue(plan):
+        raise _refused(run, f"a run of {plan.mechanism}", "its estimates are not pooled")
     return run
 
 
 def _refused(run: Run, what: str, why: str) -> JobError:
-    return JobError("run directory", f"{run.path} is {what}", "the measured run of one table with a fixed plan",
+    return JobError("run directory", f"{run.path} is {what}",
+                    "the measured run of one table with a fixed plan or aim-grem with its default estimates",
                     f"start a new run: {why}")  # fmt: skip
 
 
@@ -137,6 +141,9 @@ def _check_job(job: Any, first: TableRun) -> TableJob:
     """Return a job with another workload; raise JobError unless its data, domain and ledger are those of the run."""
     if not isinstance(job, TableJob):
         raise JobError("--job", "a job of several tables", "a job of one table", "use the job with another workload")
+    if not isinstance(first.measurement_plan, FixedPlan):
+        raise JobError("--job", f"given for a run of {first.measurement_plan.mechanism}", "a run with a fixed plan",
+                       "leave it out: an adaptive release continues with its own workload")  # fmt: skip
     if not job.method.data_independent:
         raise JobError("mechanism.name", f"{job.method.name}, an adaptive mechanism", "a mechanism with a fixed plan",
                        "use weighted-residuals, or refine without --job")  # fmt: skip
@@ -170,15 +177,17 @@ def _with_budget(job: TableJob, first: TableRun, epsilon: float, delta: float | 
     return made
 
 
-def preview_refinement(planned: Refinement, engine: Engine) -> MeasurementPlan:
-    """Return the plan of a refinement that is not started; nothing is written, read or spent."""
+def preview_refinement(planned: Refinement, engine: Engine) -> tuple[MeasurementPlan, Instalments]:
+    """Return the plan of a refinement that is not started, and the costs of earlier releases; nothing is written."""
     first, evidence = planned.first, planned.first.measurements.evidence()
     problem = planned.job.planning_problem(planned.workload)
+    costs = instalments_of(planned.releases, planned.job.privacy.delta)
+    if planned.plan == CONTINUED:
+        return make_plan(planned.job, problem, engine), costs
     target = (make_plan(planned.job, problem, engine).public_plan if planned.has_job
               else read_plan(target_folder(first), planned.workload))  # fmt: skip
     earlier = replace(evidence, plan=replace(evidence.plan, workload=planned.workload, bound=0.0))
-    costs = instalments_of(planned.releases, planned.job.privacy.delta)
-    return plan_pooled(target, problem, earlier, costs, planned.plan == COMPLETED)
+    return plan_pooled(target, problem, earlier, costs, planned.plan == COMPLETED), costs
 
 
 def start_refinement(planned: Refinement, run_dir: str | Path | None = None, frame: object = None) -> TableRun:
@@ -225,10 +234,8 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
 def _first_files(planned: Refinement) -> dict[str, bytes]:
     """Return the initial files of a refinement, the manifest last."""
     first, job, before = planned.first, planned.job, planned.first.manifest
-    evidence = first.measurements.evidence()
-    assert isinstance(evidence, PlanEvidence)
-    files = pack_evidence(evidence, planned.workload)
-    if not planned.has_job:
+    files = pack_earlier(first.measurements.evidence(), planned.workload, planned.releases)
+    if planned.plan != CONTINUED and not planned.has_job:
         files |= pack_target(first)
     refines = {
         "path": str(first.path),

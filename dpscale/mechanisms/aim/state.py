@@ -165,17 +165,28 @@ def initial_state(
     """Return the state after the 1-ways; groups are chosen here unless `groups` gives stored ones."""
     counts = {request.names[0]: request.counts(value) for request, value in zip(decision.requests, values, strict=True)}
     if groups is None:
-        groups = _choose_groups(setting, counts) if setting.candidates else decision.groups
+        groups = choose_groups(setting, counts) if setting.candidates else decision.groups
     residuals = Residuals({name: grouping.count for name, grouping in groups.items()}).updated(
         setting.estimator.one_way_residuals(counts)
     )
+    return state_before_rounds(setting, counts, groups, residuals, setting.beta - decision.spent)
+
+
+def state_before_rounds(
+    setting: Setting,
+    counts: Mapping[str, NoisyCounts],
+    groups: Mapping[str, Groups],
+    residuals: Residuals,
+    left: Fraction,
+) -> AimState:
+    """Return the state with such estimates before the first selection; `left` is β that is not spent."""
     noise = _noise(setting, groups, total_of(counts))
     share = setting.schedule.first_share(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
     offered = tuple(names for names in setting.candidates
                     if len(names) <= 2 or setting.schedule.offers_larger(noise(names), share))  # fmt: skip
     offered = tuple(names for names in offered if not setting.estimator.determined_over_groups(names, groups))
     step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
-    return AimState(setting, counts, groups, residuals, setting.beta - decision.spent, step, offered)
+    return AimState(setting, counts, groups, residuals, left, step, offered)
 
 
 def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:
@@ -188,7 +199,8 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else 0.0
 
 
-def _choose_groups(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
+def choose_groups(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
+    """Return the groups of every attribute for the noise of a first measurement."""
     runs = {name: one for name in counts if (one := setting.runs(name)) is not None}
     return setting.estimator.groups(counts, deviation(setting.first_step, setting.rows_per_unit), runs)
 

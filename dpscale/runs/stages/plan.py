@@ -44,8 +44,7 @@ def perform(run: TableRun, engine: Engine) -> None:
 
 def make_refined_plan(run: TableRun, engine: Engine) -> MeasurementPlan:
     """Return the plan of a run that refines earlier releases: theirs, or one that completes them."""
-    stored = read_target(run)
-    target = stored or make_plan(run.job, run.planning_problem, engine).public_plan
+    target = read_target(run) or make_plan(run.job, run.planning_problem, engine).public_plan
     measurement_plan = plan_with_earlier(run, target)
     check_plan(run.job, measurement_plan, engine)
     return measurement_plan
