@@ -97,7 +97,8 @@ class EarlierState:
         counts = {name: noisy.average(again[name]) for name, noisy in self.counts.items()}
         groups = self.refined_groups(counts) if groups is None else groups
         left = self.setting.beta - first.spent
-        return state_before_rounds(self.setting, counts, groups, self.lifted_residuals(groups), left)
+        begun = state_before_rounds(self.setting, counts, groups, self.lifted_residuals(groups), left)
+        return replace(begun, continues=bool(self.residuals.values))
 
 
 def common_refinement(one: Groups, other: Groups) -> Groups:

@@ -83,6 +83,8 @@ class AimState:
         Number of the last measured round.
     previous : FittedEstimates or None
         Estimates of the previous round.
+    continues : bool
+        Whether the residuals contain those of earlier releases.
     """
 
     setting: Setting
@@ -95,6 +97,7 @@ class AimState:
     rounds: tuple[Round, ...] = ()
     measured: int = 0
     previous: FittedEstimates | None = None
+    continues: bool = False
 
     @property
     def rows(self) -> int:
@@ -227,7 +230,7 @@ def _choices(state: AimState) -> tuple[AttributeSet, ...]:
 
 
 def _allows_empty(state: AimState) -> bool:
-    return state.setting.schedule.allows_empty(*_effects(state))
+    return not state.continues and state.setting.schedule.allows_empty(*_effects(state))
 
 
 def _one_left(state: AimState) -> bool:
@@ -246,7 +249,7 @@ def _one_way_share(state: AimState) -> Fraction:
 
     It is 1 if measurements are almost certainly uninformative and one measurement would spend all of the rest.
     """
-    if all(note.is_one_way for note in state.rounds):
+    if state.continues or all(note.is_one_way for note in state.rounds):
         return Fraction(0)
     total = total_of(state.counts)
     noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
@@ -321,7 +324,19 @@ def _effect(
     """Return the change of an estimate by a measurement, and its expected noise, both L1 over groups."""
     old = before.fit.table(names)
     noise = NOISE_L1 * deviation(costs[names], before.setting.rows_per_unit) * old.size
-    return float(np.abs(after.fit.table(names) - old).sum()), noise
+    share = _change_by_noise(before, after, names) if before.continues else 1.0
+    return float(np.abs(after.fit.table(names) - old).sum()), noise * share
+
+
+def _change_by_noise(before: AimState, after: AimState, names: AttributeSet) -> float:
+    """Return the change of a residual by noise alone, as a share of the noise of its new measurement.
+
+    An average of precision p with a new measurement of precision q changes by q (y - x) / (p + q), and the variance of
+    y - x is 1/p + 1/q.
+    """
+    had = before.residuals.precision(names)
+    added = after.residuals.precision(names) - had
+    return min(1.0, added / math.sqrt(had * (had + added))) if had else 1.0
 
 
 def _with_round(state: AimState, note: Round, step: Fraction) -> AimState:
