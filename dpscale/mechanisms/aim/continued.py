@@ -98,7 +98,7 @@ class EarlierState:
         groups = self.refined_groups(counts) if groups is None else groups
         left = self.setting.beta - first.spent
         begun = state_before_rounds(self.setting, counts, groups, self.lifted_residuals(groups), left)
-        return replace(begun, continues=bool(self.residuals.values))
+        return replace(begun, earlier=self.beta if self.residuals.values else Fraction(0))
 
 
 def common_refinement(one: Groups, other: Groups) -> Groups:

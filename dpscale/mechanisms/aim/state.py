@@ -83,8 +83,8 @@ class AimState:
         Number of the last measured round.
     previous : FittedEstimates or None
         Estimates of the previous round.
-    continues : bool
-        Whether the residuals contain those of earlier releases.
+    earlier : Fraction
+        β of the earlier releases whose residuals the state contains; 0 if there are none.
     """
 
     setting: Setting
@@ -97,7 +97,7 @@ class AimState:
     rounds: tuple[Round, ...] = ()
     measured: int = 0
     previous: FittedEstimates | None = None
-    continues: bool = False
+    earlier: Fraction = Fraction(0)
 
     @property
     def rows(self) -> int:
@@ -217,7 +217,15 @@ def next_selection(state: AimState) -> AimSelection | None:
     candidates: tuple[AttributeSet, ...] = () if back else _choices(state)
     cost = Fraction(0) if back else schedule.selecting * step
     return AimSelection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
-                     schedule.penalty, setting.rows_per_unit, setting.classes(state.groups))  # fmt: skip
+                     _penalty(state), setting.rows_per_unit, setting.classes(state.groups))  # fmt: skip
+
+
+def _penalty(state: AimState) -> float:
+    """Return the multiple of a measurement's noise that is subtracted from a distance.
+
+    After earlier releases it is that of an average with them, if each spent its budget alike.
+    """
+    return state.setting.schedule.penalty * math.sqrt(state.setting.beta / (state.setting.beta + state.earlier))
 
 
 def _choices(state: AimState) -> tuple[AttributeSet, ...]:
@@ -230,7 +238,7 @@ def _choices(state: AimState) -> tuple[AttributeSet, ...]:
 
 
 def _allows_empty(state: AimState) -> bool:
-    return not state.continues and state.setting.schedule.allows_empty(*_effects(state))
+    return not state.earlier and state.setting.schedule.allows_empty(*_effects(state))
 
 
 def _one_left(state: AimState) -> bool:
@@ -249,7 +257,7 @@ def _one_way_share(state: AimState) -> Fraction:
 
     It is 1 if measurements are almost certainly uninformative and one measurement would spend all of the rest.
     """
-    if state.continues or all(note.is_one_way for note in state.rounds):
+    if state.earlier or all(note.is_one_way for note in state.rounds):
         return Fraction(0)
     total = total_of(state.counts)
     noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
@@ -324,7 +332,7 @@ def _effect(
     """Return the change of an estimate by a measurement, and its expected noise, both L1 over groups."""
     old = before.fit.table(names)
     noise = NOISE_L1 * deviation(costs[names], before.setting.rows_per_unit) * old.size
-    share = _change_by_noise(before, after, names) if before.continues else 1.0
+    share = _change_by_noise(before, after, names) if before.earlier else 1.0
     return float(np.abs(after.fit.table(names) - old).sum()), noise * share
 
 
