@@ -80,11 +80,11 @@ def _plan_summary(planned: Refinement, scheduler: str | None, quiet: bool) -> di
     with Bars(quiet) as progress:
         engine = resolve(scheduler=scheduler or planned.job.engine.scheduler, progress=progress)
         try:
-            plan, costs = refining.preview_refinement(planned, engine)
+            plan, costs = refining.preview_refinement(planned, engine), planned.costs
         finally:
             engine.close()
     return {"run_dir": str(planned.default_directory), "mechanism": plan.mechanism, **plan.summary(problem.budget),
-            **costs.to_dict(plan.cost), **expected_errors(plan, problem.budget),
+            **expected_errors(plan, problem.budget),
             "together": costs.sentence(plan.cost)}  # fmt: skip
 
 

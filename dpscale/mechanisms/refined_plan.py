@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from dpscale.base.display import figure
 from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.mechanisms.fixed_plan import AllBlocks, FixedPlan
+from dpscale.mechanisms.pooling import Instalments
 from dpscale.plans.blocks import Blocks
 from dpscale.plans.plan import Plan
 from dpscale.plans.plan_file import write_plan
 from dpscale.plans.requests import make_schedule
-from dpscale.privacy.accounting import LAPLACE, Budget, Cost
+from dpscale.privacy.accounting import LAPLACE, Budget
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.low_order import fully_measured
 from dpscale.reconstruction.pooled import PooledBlocks, check_poolable, pool_equal_plans, pool_residual_plans
@@ -34,49 +34,6 @@ from dpscale.workload.residual.in_axis import water_fill
 
 TARGET = "target"  # folder in that of the plan
 LEAST = 1e-9  # share of the budget below which a block is not measured
-
-
-@dataclass(frozen=True)
-class Instalments:
-    """Privacy costs of the earlier releases.
-
-    Attributes
-    ----------
-    costs : tuple of Cost
-        Whole cost of each release, with searches and numbers of units.
-    measured : tuple of Cost
-        Cost of the measurements of each release.
-    delta : float
-        Delta at which the total epsilon is stated.
-    """
-
-    costs: tuple[Cost, ...]
-    measured: tuple[Cost, ...]
-    delta: float
-
-    def epsilon(self, own: Cost) -> float:
-        """Return the epsilon of all releases together with one of cost `own`."""
-        return sum(self.costs, own).epsilon_or_inf(self.delta)
-
-    def budget(self, own: Budget) -> Budget:
-        """Return the budget of all measurements together."""
-        pure = own.noise == LAPLACE
-        return replace(own, amount=own.amount + float(sum(one.pure if pure else one.gaussian for one in self.measured)))
-
-    def to_dict(self, own: Cost) -> dict[str, Any]:
-        """Return the number of all releases and their epsilon together."""
-        return {"releases": len(self.costs) + 1, "epsilon_of_all_releases": self.epsilon(own),
-                "delta_of_all_releases": self.delta}  # fmt: skip
-
-    def card(self, own: Cost) -> tuple[str, str]:
-        """Return the epsilon of all releases with its description, for the report."""
-        return (figure(self.epsilon(own)),
-                f"ε of all {len(self.costs) + 1} releases of these records at δ = {self.delta:g}")  # fmt: skip
-
-    def sentence(self, own: Cost) -> str:
-        """Return what all releases cost together."""
-        return (f"all {len(self.costs) + 1} releases of these records together: epsilon {self.epsilon(own):.3f} at"
-                f" delta {self.delta:g}; squared mu adds, epsilon does not")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -22,6 +22,7 @@ from dpscale.privacy.draws import LAPLACE
 from dpscale.reconstruction.base import PlanEvidence
 from dpscale.reconstruction.estimates import has_separate_residuals
 
+Variances = Sequence[float] | Floats
 Read = Callable[[int], Floats]
 NEITHER = -1
 
@@ -75,14 +76,14 @@ def _precisions(places: Integers, variances: Floats) -> Floats:
     return np.where(places == NEITHER, 0.0, 1 / variances[places])
 
 
-def pool_equal_plans(plan: Plan, earlier: Sequence[float], new: Sequence[float]) -> PooledBlocks:
+def pool_equal_plans(plan: Plan, earlier: Variances, new: Variances) -> PooledBlocks:
     """Return the pool of two releases of one plan, with the noise variances of its blocks in both."""
     places = np.arange(len(plan.blocks))
-    return PooledBlocks(plan, places, places, np.asarray(earlier, np.float64), np.asarray(new, np.float64))
+    return PooledBlocks(plan, places, places, np.asarray(earlier), np.asarray(new))
 
 
 def pool_residual_plans(
-    earlier: Plan, earlier_variances: Sequence[float], new: Plan, new_variances: Sequence[float]
+    earlier: Plan, earlier_variances: Variances, new: Plan, new_variances: Variances
 ) -> PooledBlocks:
     """Return the pool of two plans whose blocks measure one residual each.
 
@@ -103,9 +104,9 @@ def pool_residual_plans(
     there: dict[AttributeSet, int] = {names: index for index, names in enumerate(earlier.blocks.sets)}
     here: dict[AttributeSet, int] = {names: index for index, names in enumerate(new.blocks.sets)}
     sets = [*there, *(names for names in here if names not in there)]
-    places = (np.array([own.get(names, NEITHER) for names in sets], np.int64) for own in (there, here))
+    old, own = (np.array([places.get(names, NEITHER) for names in sets], np.int64) for places in (there, here))
     blocks = [earlier.blocks[there[names]] if names in there else new.blocks[here[names]] for names in sets]
-    pool = PooledBlocks(new, *places, np.asarray(earlier_variances, np.float64), np.asarray(new_variances, np.float64))
+    pool = PooledBlocks(new, old, own, np.asarray(earlier_variances), np.asarray(new_variances))
     columns = with_precisions(Blocks.of(new.domain.axis_names, blocks), pool.variances)
     error = accuracy_of(new.domain, columns).total_error(new.workload)
     return replace(pool, plan=replace(new, blocks=columns, error=error, bound=0.0, stationary=None, floor=0.0))

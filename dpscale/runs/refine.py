@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +16,27 @@ from dpscale.base.errors import DataError, JobError
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
-from dpscale.mechanisms.aim.continued import can_continue
-from dpscale.mechanisms.fixed_plan import FixedPlan
-from dpscale.mechanisms.refined_plan import Instalments
+from dpscale.mechanisms.pooling import Instalments, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.plans.plan_file import read_plan
+from dpscale.privacy.accounting import LAPLACE
 from dpscale.records.frames import FRAME
 from dpscale.runs.create import create_directory, creation_errors, resolve_path
 from dpscale.runs.directory import Run
 from dpscale.runs.earlier import (
-    COMPLETED,
-    CONTINUED,
-    SAME,
+    EARLIER,
     check_layout,
     hashes_of,
     instalment_of,
-    instalments_of,
     other_data,
-    pack_earlier,
-    pack_target,
-    plan_pooled,
     refined_digest,
-    target_folder,
+    required_pooling,
 )
 from dpscale.runs.manifest import MANIFEST, first_manifest
 from dpscale.runs.opening import open_run, read_job
 from dpscale.runs.stages.plan import make_plan
 from dpscale.runs.stages.preflight import check_preflight
 from dpscale.runs.table import TableRun, job_digest, job_entries
-from dpscale.storage.files import present, store_errors
+from dpscale.storage.files import present, store_errors, write_whole
 from dpscale.workload import Workload
 
 SUFFIX = "-refined"
@@ -59,8 +52,8 @@ class Refinement:
     job : TableJob
     domain : Domain
     workload : Workload
-    plan : str
-        How the releases are planned: SAME or COMPLETED.
+    completes : bool
+        Whether some of the releases have different workloads.
     has_job : bool
         Whether the job is another one than that of the run.
     """
@@ -69,7 +62,7 @@ class Refinement:
     job: TableJob
     domain: Domain
     workload: Workload
-    plan: str
+    completes: bool
     has_job: bool
 
     @property
@@ -77,6 +70,20 @@ class Refinement:
         """Identity and cost of every earlier release, the oldest first."""
         earlier = (self.first.manifest.get("refines") or {"releases": []})["releases"]
         return [*earlier, instalment_of(self.first)]
+
+    @property
+    def costs(self) -> Instalments:
+        """Costs of the earlier releases."""
+        return Instalments.of(self.releases, self.job.privacy.delta)
+
+    @property
+    def pooling(self) -> Pooling:
+        return required_pooling(self.first.job.method)
+
+    def pack(self) -> dict[str, bytes]:
+        """Return files of the values of the earlier releases."""
+        plan = None if self.has_job else self.first.path / "plan"
+        return self.pooling.pack(self.first.measurements.evidence(), self.workload, self.costs, plan)
 
     @property
     def default_directory(self) -> Path:
@@ -110,10 +117,8 @@ def plan_refinement(
     first = check_refinable(open_run(run_dir))
     own = first.job if job is None else _check_job(read_job(job), first)
     refined, domain = _with_budget(own, first, epsilon, delta), first.domain
-    earlier = (first.manifest.get("refines") or {}).get("plan", SAME)
-    plan = COMPLETED if job is not None else earlier
-    plan = plan if isinstance(first.measurement_plan, FixedPlan) else CONTINUED
-    return Refinement(first, refined, domain, refined.build_workload(domain), plan, job is not None)
+    completes = job is not None or (first.refines or {"completes": False})["completes"]
+    return Refinement(first, refined, domain, refined.build_workload(domain), completes, job is not None)
 
 
 def check_refinable(run: Run) -> TableRun:
@@ -125,15 +130,14 @@ def check_refinable(run: Run) -> TableRun:
     run.require("measure")
     if run.unit_counts is not None:
         raise _refused(run, 'a run with count = "units"', "numbers of units are not pooled")
-    plan = run.measurement_plan
-    if not isinstance(plan, FixedPlan) and not can_continue(plan):
-        raise _refused(run, f"a run of {plan.mechanism}", "its estimates are not pooled")
+    if not required_pooling(run.job.method).accepts(run.measurement_plan):
+        raise _refused(run, f"a run of {run.job.method.name} with these options", "its releases are not pooled")
     return run
 
 
 def _refused(run: Run, what: str, why: str) -> JobError:
     return JobError("run directory", f"{run.path} is {what}",
-                    "the measured run of one table with a fixed plan or aim-grem with its default estimates",
+                    "the measured run of one table, with a fixed plan or by aim-grem as it is by default",
                     f"start a new run: {why}")  # fmt: skip
 
 
@@ -141,11 +145,12 @@ def _check_job(job: Any, first: TableRun) -> TableJob:
     """Return a job with another workload; raise JobError unless its data, domain and ledger are those of the run."""
     if not isinstance(job, TableJob):
         raise JobError("--job", "a job of several tables", "a job of one table", "use the job with another workload")
-    if not isinstance(first.measurement_plan, FixedPlan):
+    if not required_pooling(first.job.method).OTHER_WORKLOADS:
         raise JobError("--job", f"given for a run of {first.measurement_plan.mechanism}", "a run with a fixed plan",
                        "leave it out: an adaptive release continues with its own workload")  # fmt: skip
-    if not job.method.data_independent:
-        raise JobError("mechanism.name", f"{job.method.name}, an adaptive mechanism", "a mechanism with a fixed plan",
+    if job.method.pooling != first.job.method.pooling:
+        raise JobError("mechanism.name", f"{job.method.name} for a run of {first.job.method.name}",
+                       "a mechanism with a fixed plan",
                        "use weighted-residuals, or refine without --job")  # fmt: skip
     theirs, ours = (one.data.model_dump(exclude={"domain"}) for one in (first.job, job))
     differing = next((f"data.{name}" for name in ours if ours[name] != theirs[name]), "")
@@ -165,7 +170,7 @@ def _with_budget(job: TableJob, first: TableRun, epsilon: float, delta: float | 
     content = job.to_dict()
     content.pop("discover", None)  # the cells are public now
     delta = first.job.privacy.delta if delta is None else delta
-    if delta is None and first.measurement_plan.noise != "laplace":
+    if delta is None and first.measurement_plan.noise != LAPLACE:
         raise JobError("--delta", "missing, and the job of the run states none", "the delta of epsilon",
                        "add --delta, for example 1e-9")  # fmt: skip
     kept = {name: value for name, value in content["privacy"].items() if name not in ("rho", "privacy_cost", "delta")}
@@ -177,17 +182,14 @@ def _with_budget(job: TableJob, first: TableRun, epsilon: float, delta: float | 
     return made
 
 
-def preview_refinement(planned: Refinement, engine: Engine) -> tuple[MeasurementPlan, Instalments]:
-    """Return the plan of a refinement that is not started, and the costs of earlier releases; nothing is written."""
-    first, evidence = planned.first, planned.first.measurements.evidence()
+def preview_refinement(planned: Refinement, engine: Engine) -> MeasurementPlan:
+    """Return the plan of a refinement that is not started; nothing is charged, and no record is read."""
     problem = planned.job.planning_problem(planned.workload)
-    costs = instalments_of(planned.releases, planned.job.privacy.delta)
-    if planned.plan == CONTINUED:
-        return make_plan(planned.job, problem, engine), costs
-    target = (make_plan(planned.job, problem, engine).public_plan if planned.has_job
-              else read_plan(target_folder(first), planned.workload))  # fmt: skip
-    earlier = replace(evidence, plan=replace(evidence.plan, workload=planned.workload, bound=0.0))
-    return plan_pooled(target, problem, earlier, costs, planned.plan == COMPLETED), costs
+    with tempfile.TemporaryDirectory() as name:
+        for file, content in planned.pack().items():
+            write_whole(Path(name) / file, content)
+        return planned.pooling.plan(Path(name), problem, planned.costs, planned.completes,
+                                    lambda: make_plan(planned.job, problem, engine))  # fmt: skip
 
 
 def start_refinement(planned: Refinement, run_dir: str | Path | None = None, frame: object = None) -> TableRun:
@@ -224,8 +226,8 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
     refines, digest = run.manifest.get("refines"), job_digest(job, planned.domain)
     same = refines is not None and refines["releases"] == planned.releases
     if not same or run.manifest["job_sha256"] != refined_digest(digest, refines):
-        raise JobError("run directory", f"{where} contains another run", "the directory of this refinement, or a new one",
-                       "choose another --run-dir")  # fmt: skip
+        raise JobError("run directory", f"{where} contains another run",
+                       "the directory of this refinement, or a new one", "choose another --run-dir")  # fmt: skip
     run.created = "folder" if created else ""
     run.frame = frame
     return run
@@ -234,12 +236,10 @@ def start_refinement(planned: Refinement, run_dir: str | Path | None = None, fra
 def _first_files(planned: Refinement) -> dict[str, bytes]:
     """Return the initial files of a refinement, the manifest last."""
     first, job, before = planned.first, planned.job, planned.first.manifest
-    files = pack_earlier(first.measurements.evidence(), planned.workload, planned.releases)
-    if planned.plan != CONTINUED and not planned.has_job:
-        files |= pack_target(first)
+    files = {f"{EARLIER}/{name}": content for name, content in planned.pack().items()}
     refines = {
         "path": str(first.path),
-        "plan": planned.plan,
+        "completes": planned.completes,
         "releases": planned.releases,
         "files": hashes_of(files),
         "content": before.get("frame") or before.get("content"),

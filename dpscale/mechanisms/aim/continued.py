@@ -8,29 +8,25 @@ is the earlier model's x, corrected by H⁺(y − Hx), with the scalar precision
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
-from dpscale.base.errors import JobError
 from dpscale.base.numerics import AttributeSet, Floats
 from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
 from dpscale.mechanisms.aim.decision import AimDecision
-from dpscale.mechanisms.aim.estimators import EntropyEstimator, FittedEstimates
+from dpscale.mechanisms.aim.estimators import FittedEstimates
 from dpscale.mechanisms.aim.evidence import AdaptiveEvidence
 from dpscale.mechanisms.aim.setting import Setting
 from dpscale.mechanisms.aim.state import AimState, choose_groups, state_before_rounds
-from dpscale.mechanisms.refined_plan import Instalments
-from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.mechanisms.pooling import Instalments
 from dpscale.privacy.accounting import Budget
-from dpscale.reconstruction.one_way import NoisyCounts, StrategyCounts
+from dpscale.reconstruction.one_way import NoisyCounts
 from dpscale.workload.residual import center
 from dpscale.workload.residual.grem import Residuals
 from dpscale.workload.residual.in_axis import Groups, coarsened
@@ -121,9 +117,9 @@ def lift_residual(value: Floats, model: Floats, old: Sequence[Groups], new: Sequ
     fine = coarsened(model, list(new))
     believed = center(fine, range(fine.ndim))
     sums = [_sums(a, b) for a, b in zip(old, new, strict=True)]
-    centred = [_centring(a.count) @ one @ _centring(b.count) for a, b, one in zip(old, new, sums, strict=True)]
+    centred = [center(one, (0, 1)) for one in sums]
     rest = value - center(_apply(fine - believed, sums), range(value.ndim)) - _apply(believed, centred)
-    lifted = believed + _apply(rest, [np.linalg.pinv(one) for one in centred])
+    lifted = believed + _apply(rest, [np.asarray(np.linalg.pinv(one)) for one in centred])
     dimension = math.prod(one.count - 1 for one in new)
     trace = math.prod(float((one**2).sum()) for one in centred)
     return center(lifted, range(lifted.ndim)), trace / dimension if dimension else 0.0
@@ -134,10 +130,6 @@ def _sums(old: Groups, new: Groups) -> Floats:
     sums = np.zeros((old.count, new.count))
     sums[old.labels[list(new.starts)], np.arange(new.count)] = 1
     return sums
-
-
-def _centring(count: int) -> Floats:
-    return np.asarray(np.eye(count) - 1 / count)
 
 
 def _apply(values: Floats, matrices: Sequence[Floats]) -> Floats:
@@ -197,54 +189,3 @@ def continued_plan(plan: AdaptivePlan, earlier: EarlierState, instalments: Insta
     """Return an adaptive plan as one that continues earlier releases."""
     own = {one.name: getattr(plan, one.name) for one in fields(AdaptivePlan)}
     return ContinuedPlan(**own, earlier=earlier, instalments=instalments)
-
-
-def can_continue(plan: MeasurementPlan) -> TypeGuard[AdaptivePlan]:
-    """Return whether a plan is adaptive and estimates by local maximum entropy, so that its state can be continued."""
-    return type(plan) in (AdaptivePlan, ContinuedPlan) and isinstance(plan.setting.estimator, EntropyEstimator)
-
-
-def pack_state(evidence: AdaptiveEvidence, beta: Fraction) -> dict[str, bytes]:
-    """Return the files of the state after all rounds; `beta` is that of all releases."""
-    state = evidence.state()
-    names, sets = list(state.counts), list(state.residuals.values)
-    content = {
-        "beta": str(beta),
-        "counts": {name: state.counts[name].variance for name in names},
-        "strategies": {name: one.digest for name, one in state.setting.strategies.items()},
-        "groups": {name: [one.size, *one.starts] for name, one in state.groups.items()},
-        "residuals": [[list(one), state.residuals.precision(one)] for one in sets],
-        "by_cell": sorted(list(one) for one in evidence.by_cell),
-    }
-    arrays = {f"count{number}": state.counts[name].values for number, name in enumerate(names)}
-    arrays |= {f"residual{number}": state.residuals.values[one] for number, one in enumerate(sets)}
-    packed = io.BytesIO()
-    np.savez(packed, **arrays)  # type: ignore[arg-type]
-    return dict(zip(STATE_FILES, (json.dumps(content).encode(), packed.getvalue()), strict=True))
-
-
-def read_state(content: bytes, arrays: Mapping[str, Floats], setting: Setting) -> EarlierState:
-    """Return the state that `pack_state` wrote, in the setting of a release that continues it.
-
-    Raises
-    ------
-    JobError
-        If a version of dpscale measured the 1-ways by other strategies.
-    """
-    record = json.loads(content)
-    if record["strategies"] != {name: one.digest for name, one in setting.strategies.items()}:
-        raise JobError("run directory", "1-ways that another version of dpscale measured by other strategies",
-                       "a run of this version", "start a new run")  # fmt: skip
-    groups = {name: Groups(size, tuple(starts)) for name, (size, *starts) in record["groups"].items()}
-    counts = {name: _noisy(arrays[f"count{number}"], variance, name, setting)
-              for number, (name, variance) in enumerate(record["counts"].items())}  # fmt: skip
-    measured = [(tuple(names), arrays[f"residual{number}"], precision)
-                for number, (names, precision) in enumerate(record["residuals"])]  # fmt: skip
-    residuals = Residuals({name: one.count for name, one in groups.items()}).updated(measured)
-    by_cell = frozenset(tuple(names) for names in record["by_cell"])
-    return EarlierState(setting, Fraction(record["beta"]), counts, groups, residuals, by_cell)
-
-
-def _noisy(values: Floats, variance: float, name: str, setting: Setting) -> NoisyCounts:
-    strategy = setting.strategies.get(name)
-    return NoisyCounts(values, variance) if strategy is None else StrategyCounts(values, variance, strategy)

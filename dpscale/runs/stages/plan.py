@@ -31,7 +31,7 @@ from dpscale.job import TableJob
 from dpscale.mechanisms import plan_problem
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
-from dpscale.runs.earlier import plan_with_earlier, read_target
+from dpscale.runs.earlier import plan_with_earlier
 from dpscale.runs.stages.preflight import check_memory
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import write_whole
@@ -43,9 +43,8 @@ def perform(run: TableRun, engine: Engine) -> None:
 
 
 def make_refined_plan(run: TableRun, engine: Engine) -> MeasurementPlan:
-    """Return the plan of a run that refines earlier releases: theirs, or one that completes them."""
-    target = read_target(run) or make_plan(run.job, run.planning_problem, engine).public_plan
-    measurement_plan = plan_with_earlier(run, target)
+    """Return the plan of a run that refines earlier releases: theirs again, or one that completes or continues them."""
+    measurement_plan = plan_with_earlier(run, lambda: make_plan(run.job, run.planning_problem, engine))
     check_plan(run.job, measurement_plan, engine)
     return measurement_plan
 
