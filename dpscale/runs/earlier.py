@@ -10,17 +10,16 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpscale.base.errors import DataError, JobError
-from dpscale.mechanisms.contract import Mechanism
+from dpscale.mechanisms.contract import Mechanism, PlanningProblem
 from dpscale.mechanisms.pooling import Instalments, Pooling, pooling_of
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.records.frames import FRAME
+from dpscale.runs.directory import Run
 from dpscale.runs.manifest import frame_tag
 from dpscale.storage.files import present, read_bytes
-
-if TYPE_CHECKING:
-    from dpscale.runs.table import TableRun
 
 EARLIER = "earlier"
 IDENTITY = ("completes", "releases", "files")  # fields of the manifest entry that identify the run
@@ -40,14 +39,6 @@ def hashes_of(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
-def instalment_of(run: TableRun) -> dict[str, Any]:
-    """Return the identity and the cost of a measured release."""
-    privacy, manifest = run.job.privacy, run.manifest
-    return {"release": manifest["release"], "secret_tag": manifest["secret_tag"], "cost": run.spent.to_dict(),
-            "measured": run.measurements.spent.to_dict(), "epsilon": privacy.epsilon,
-            "delta": privacy.delta}  # fmt: skip
-
-
 def required_pooling(method: Mechanism) -> Pooling:
     """Return the pooling of a mechanism; raise JobError if its releases cannot be pooled."""
     found = pooling_of(method)
@@ -57,25 +48,25 @@ def required_pooling(method: Mechanism) -> Pooling:
     return found
 
 
-def plan_with_earlier(run: TableRun, make: Callable[[], MeasurementPlan]) -> MeasurementPlan:
+def plan_with_earlier(run: Run, problem: PlanningProblem, make: Callable[[], MeasurementPlan]) -> MeasurementPlan:
     """Return the plan of a run that refines earlier releases; `make` plans its job as if there were none."""
     refines = run.manifest["refines"]
     return required_pooling(run.job.method).plan(
-        _checked_folder(run), run.planning_problem, _instalments(run), refines["completes"], make
+        _checked_folder(run), problem, _instalments(run), refines["completes"], make
     )
 
 
-def with_earlier(run: TableRun, plan: MeasurementPlan) -> MeasurementPlan:
+def with_earlier(run: Run, plan: MeasurementPlan) -> MeasurementPlan:
     """Return the stored plan of a run as one that pools the values of the earlier releases."""
     pooling = required_pooling(run.job.method)
     return pooling.read(plan, run.path / "plan", _checked_folder(run), _instalments(run))
 
 
-def _instalments(run: TableRun) -> Instalments:
+def _instalments(run: Run) -> Instalments:
     return Instalments.of(run.manifest["refines"]["releases"], run.job.privacy.delta)
 
 
-def _checked_folder(run: TableRun) -> Path:
+def _checked_folder(run: Run) -> Path:
     """Return the folder of the earlier values; raise JobError if a file was changed."""
     for name, digest in run.manifest["refines"]["files"].items():
         path = run.path / name
@@ -85,12 +76,12 @@ def _checked_folder(run: TableRun) -> Path:
     return run.path / EARLIER
 
 
-def check_same_data(run: TableRun, content: str) -> None:
+def check_same_data(run: Run, content: str) -> None:
     """Raise DataError if the data of a run differ from those of the release that it refines.
 
     Parameters
     ----------
-    run : TableRun
+    run : Run
     content : str
         Hash of the content of the data. It is compared by a keyed tag, if the release has one by the key of this user;
         the tag of a data frame is required.
@@ -102,20 +93,20 @@ def check_same_data(run: TableRun, content: str) -> None:
     comparable = known is not None and found is not None and known["key"] == found["key"]
     if comparable and known != found:
         raise other_data("records that differ from those of the release that is refined")
-    if not comparable and run.frame is not None:
+    if not comparable and run.job.data.path == FRAME:
         raise other_data("a frame that cannot be compared with that of the release that is refined")
     if run.manifest["snapshot"] is None:
         check_layout(run)
 
 
-def check_layout(run: TableRun) -> None:
+def check_layout(run: Run) -> None:
     """Raise DataError if size, time, number or version of the files differ from those that the run has recorded."""
     for changed in run.changed_data().values():
         raise other_data(f"files whose {', '.join(changed)} differ{'s' * (len(changed) == 1)} from those of the release"
                          " that is refined")  # fmt: skip
 
 
-def check_fresh_noise(run: TableRun) -> None:
+def check_fresh_noise(run: Run) -> None:
     """Raise JobError if a run draws with the release id, or with the random key, of a release that it refines.
 
     The noise of both would be equal, so the values would reveal the noise and pooling would not reduce it.

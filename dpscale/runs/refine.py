@@ -26,7 +26,6 @@ from dpscale.runs.earlier import (
     EARLIER,
     check_layout,
     hashes_of,
-    instalment_of,
     other_data,
     refined_digest,
     required_pooling,
@@ -69,7 +68,7 @@ class Refinement:
     def releases(self) -> list[dict[str, Any]]:
         """Identity and cost of every earlier release, the oldest first."""
         earlier = (self.first.manifest.get("refines") or {"releases": []})["releases"]
-        return [*earlier, instalment_of(self.first)]
+        return [*earlier, _instalment_of(self.first)]
 
     @property
     def costs(self) -> Instalments:
@@ -93,6 +92,14 @@ class Refinement:
         if found is None or not self.first.manifest.get("refines"):
             return path.with_name(path.name + SUFFIX)
         return path.with_name(f"{found[1]}-{int(found[2] or 1) + 1}")
+
+
+def _instalment_of(run: TableRun) -> dict[str, Any]:
+    """Return the identity and the cost of a measured release."""
+    privacy, manifest = run.job.privacy, run.manifest
+    return {"release": manifest["release"], "secret_tag": manifest["secret_tag"], "cost": run.spent.to_dict(),
+            "measured": run.measurements.spent.to_dict(), "epsilon": privacy.epsilon,
+            "delta": privacy.delta}  # fmt: skip
 
 
 def plan_refinement(

@@ -44,7 +44,9 @@ def perform(run: TableRun, engine: Engine) -> None:
 
 def make_refined_plan(run: TableRun, engine: Engine) -> MeasurementPlan:
     """Return the plan of a run that refines earlier releases: theirs again, or one that completes or continues them."""
-    measurement_plan = plan_with_earlier(run, lambda: make_plan(run.job, run.planning_problem, engine))
+    measurement_plan = plan_with_earlier(
+        run, run.planning_problem, lambda: make_plan(run.job, run.planning_problem, engine)
+    )
     check_plan(run.job, measurement_plan, engine)
     return measurement_plan
 
