@@ -130,14 +130,14 @@ def check_poolable(earlier: Blocks, new: Blocks) -> None:
     used = [set(blocks.sets.names[place] for place in np.unique(blocks.sets.members)) for blocks in (earlier, new)]
     for name in sorted(used[0] & used[1]):
         if weights[0].get(name) != weights[1].get(name):
-            raise _differing(name, "weights")
+            raise _differing(name, "axis weights")
     digests = {names: block.digest for names, block in zip(earlier.sets, earlier, strict=True)}
     for block in new:
         if digests.get(block.attributes, block.digest) != block.digest:
-            raise _differing(", ".join(block.attributes), "strategy")
+            raise _differing(", ".join(block.attributes), "a strategy")
 
 
 def _differing(names: str, what: str) -> PlanError:
-    return PlanError("workload", f"queries on {names} with another {what} than the run that it refines",
+    return PlanError("workload", f"queries on {names} with {what} other than that of the run that it refines",
                      "the same families on the attribute sets that both workloads contain",
                      "use the families of the first job, or start a new run")  # fmt: skip
