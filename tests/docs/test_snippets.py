@@ -31,7 +31,7 @@ SITE = ("docs/index.md", "docs/reference/", "docs/around/")  # whose blocks are 
 NAMES = "docs/contract.md"  # lists names and what they give: no program
 ELSEWHERE = ("docs/tutorial.md", "docs/places.md", "docs/databases.md")  # each run whole by a test of its own
 PYTHON = [one for one in snippets_of("python") if one.page != NAMES]
-RUN = ("docs/answers.md", "docs/frames.md", "README.md")
+RUN = ("docs/answers.md", "docs/frames.md", "docs/refine.md", "README.md")
 DOMAIN = """
 attributes.age = {kind = "integer", low = 0, high = 90, round = 10}
 attributes.sex = {kind = "categories", values = ["F", "M"]}
