@@ -1,6 +1,9 @@
 """Pooling of releases with fixed plans: files of their pooled values, and the plan of the next release.
 
-plan.json, factors.npz, blocks.npz, values.npz      target/plan.json, …
+    plan.json, factors.npz, blocks.npz, values.npy, variances.npy      target/plan.json, …
+
+The first files have the pooled values and the blocks that they estimate. `target` is the plan of one release at the
+summed budget.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.plan import Plan
 from dpscale.plans.plan_file import BLOCKS, FACTORS, PLAN, read_plan, write_plan
 from dpscale.reconstruction.base import Evidence, PlanEvidence
-from dpscale.storage.files import present, read_bytes, reading
+from dpscale.storage.files import is_local, present, read_bytes, reading
 from dpscale.workload import Workload
 
 OTHER_WORKLOADS = True
-VALUES, PLAN_FILES = "values.npz", (PLAN, FACTORS, BLOCKS)
+VALUES, VARIANCES, PLAN_FILES = "values.npy", "variances.npy", (PLAN, FACTORS, BLOCKS)
 
 
 def accepts(plan: MeasurementPlan) -> bool:
@@ -42,8 +45,9 @@ def pack(evidence: Evidence, workload: Workload, costs: Instalments, plan: Path 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_plan(folder, packed)
-        np.savez(folder / VALUES, values=values, variances=np.asarray(evidence.variances))
-        files = {one: (folder / one).read_bytes() for one in (*PLAN_FILES, VALUES)}
+        np.save(folder / VALUES, values)
+        np.save(folder / VARIANCES, np.asarray(evidence.variances))
+        files = {one: (folder / one).read_bytes() for one in (*PLAN_FILES, VALUES, VARIANCES)}
     if plan is not None:
         source = plan / TARGET if present(plan / TARGET / PLAN) else plan
         files |= {f"{TARGET}/{one}": read_bytes(source / one) for one in PLAN_FILES}
@@ -51,16 +55,24 @@ def pack(evidence: Evidence, workload: Workload, costs: Instalments, plan: Path 
 
 
 def read_evidence(folder: Path, workload: Workload) -> PlanEvidence:
-    """Return the pooled values of the earlier releases."""
+    """Return the pooled values of the earlier releases; values on a disk are read on access."""
     plan = read_plan(folder, workload)
-    with reading(folder / VALUES) as file, np.load(file, allow_pickle=False) as arrays:
-        values, variances = arrays["values"], arrays["variances"]
+    with reading(folder / VARIANCES) as file:
+        variances: Floats = np.load(file, allow_pickle=False)
+    values = _open_values(folder / VALUES)
     starts = np.concatenate([[0], np.cumsum(plan.blocks.rows)])
 
     def value(index: int) -> Floats:
         return np.asarray(values[starts[index] : starts[index + 1]]).reshape(plan.blocks[index].rows)
 
     return PlanEvidence(plan, variances.tolist(), value)
+
+
+def _open_values(path: Path) -> Floats:
+    if is_local(path):
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    with reading(path) as file:
+        return np.asarray(np.load(file, allow_pickle=False))
 
 
 def plan(

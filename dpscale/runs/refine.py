@@ -12,12 +12,14 @@ from typing import Any
 
 import tomli_w
 
-from dpscale.base.errors import DataError, JobError
+from dpscale.base.display import format_bytes
+from dpscale.base.errors import DataError, JobError, PlanError
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.mechanisms.pooling import Instalments, Pooling
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.requests import as_requests
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.records.frames import FRAME
 from dpscale.runs.create import create_directory, creation_errors, resolve_path
@@ -38,7 +40,7 @@ from dpscale.runs.table import TableRun, job_digest, job_entries
 from dpscale.storage.files import present, store_errors, write_whole
 from dpscale.workload import Workload
 
-SUFFIX = "-refined"
+SUFFIX, COPIES = "-refined", 4  # COPIES of all values in memory while a run is created
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +82,13 @@ class Refinement:
         return required_pooling(self.first.job.method)
 
     def pack(self) -> dict[str, bytes]:
-        """Return files of the values of the earlier releases."""
+        """Return files of the values of the earlier releases; raise PlanError if they exceed the memory setting."""
+        values = int(as_requests(self.first.measurement_plan.first_decision().requests).sizes.sum())
+        if (needed := COPIES * 8 * values) > self.job.engine.bytes:
+            where = "the job" if self.has_job else f"{self.first.path / 'job.toml'}, where it may change"
+            raise PlanError("engine.memory", f"{values:,} earlier values, whose copies need {format_bytes(needed)}",
+                            f"at most the {format_bytes(self.job.engine.bytes)} of engine.memory",
+                            f"raise it in {where}")  # fmt: skip
         plan = None if self.has_job else self.first.path / "plan"
         return self.pooling.pack(self.first.measurements.evidence(), self.workload, self.costs, plan)
 

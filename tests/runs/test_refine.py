@@ -251,18 +251,18 @@ def test_a_refined_run_is_whole_without_the_first_directory(tmp_path):
     run_command(0, "evidence", opened.path, "--selftest", selftest)
     assert "as recomputed" in run_command(0, "evidence", "--check", opened.path / "evidence").stdout
     hashes = json.loads((opened.path / "evidence/run-files.json").read_text())
-    assert "earlier/values.npz" in hashes
+    assert "earlier/values.npy" in hashes
     third = dp.refine(opened, EPSILON)
     assert third.manifest["refines"]["releases"][0]["release"] == release
 
 
 def test_changed_earlier_values_are_refused(tmp_path):
     second = refined(measured(write_job(tmp_path), tmp_path / "run"))
-    path = second.path / "earlier/values.npz"
+    path = second.path / "earlier/values.npy"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(dp.JobError, match=r"values\.npz is not as the run wrote it"):
+    with pytest.raises(dp.JobError, match=r"values\.npy is not as the run wrote it"):
         dp.Release.open(second.path).marginal(["a"])
 
 
@@ -397,3 +397,11 @@ def test_the_digest_of_a_refinement_names_its_earlier_releases(tmp_path):
     entry = {**third.refines, "releases": third.refines["releases"][1:]}
     assert earlier.refined_digest("0", entry) != earlier.refined_digest("0", third.refines)
     assert Domain.read(third.path / "domain.toml").digest == run.domain.digest
+
+
+def test_values_beyond_the_memory_setting_are_refused(tmp_path):
+    run = measured(write_job(tmp_path), tmp_path / "run")
+    small = write_job(tmp_path, "small.toml", engine={**UNSEEDED, "memory": "1KiB"})
+    text = refusal(run.path, "--epsilon", EPSILON, "--job", small)
+    assert text.startswith("dpscale: engine.memory")
+    assert not (tmp_path / "run-refined").exists()
