@@ -105,7 +105,7 @@ class Refinement:
 def _instalment_of(run: TableRun) -> dict[str, Any]:
     """Return the identity and the cost of a measured release."""
     privacy, manifest = run.job.privacy, run.manifest
-    return {"release": manifest["release"], "secret_tag": manifest["secret_tag"], "cost": run.spent.to_dict(),
+    return {"release": manifest["release"], "secret_tag": manifest.get("secret_tag"), "cost": run.spent.to_dict(),
             "measured": run.measurements.spent.to_dict(), "epsilon": privacy.epsilon,
             "delta": privacy.delta}  # fmt: skip
 

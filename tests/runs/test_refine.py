@@ -405,3 +405,10 @@ def test_values_beyond_the_memory_setting_are_refused(tmp_path):
     text = refusal(run.path, "--epsilon", EPSILON, "--job", small)
     assert text.startswith("dpscale: engine.memory")
     assert not (tmp_path / "run-refined").exists()
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1", "nan", "50"])
+def test_budgets_that_no_job_may_have_are_refused(tmp_path, epsilon):
+    run = measured(write_job(tmp_path), tmp_path / "run")
+    assert "epsilon" in refusal(run.path, "--epsilon", epsilon)
+    assert not (tmp_path / "run-refined").exists()
