@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dpscale import privacy
     from dpscale.answers.statistics import Estimate
     from dpscale.api.public import run
+    from dpscale.api.refine import refine
     from dpscale.api.release import Release
     from dpscale.base.errors import (
         BudgetError,
@@ -49,6 +50,7 @@ _HOMES = {
     "Workload": "dpscale.workload",
     "count_marginals": "dpscale.counting",
     "plan": "dpscale.mechanisms",
+    "refine": "dpscale.api.refine",
     "run": "dpscale.api.public",
 }
 
@@ -71,6 +73,7 @@ __all__ = [
     "count_marginals",
     "plan",
     "privacy",
+    "refine",
     "run",
 ]
 

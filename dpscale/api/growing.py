@@ -24,6 +24,11 @@ class GrowingRelease:
         return found
 
     @property
+    def horizon(self) -> list[str]:
+        """All periods of the horizon of a growing table, released or not; empty for a release of one moment."""
+        return list(getattr(self._run, "labels", []))
+
+    @property
     def periods(self) -> list[str]:
         """Released periods of a growing table, in order; empty for a release of one moment."""
         return list(getattr(self._run, "released", []))
@@ -46,6 +51,11 @@ class GrowingRelease:
         ------
         JobError
             If the period is not released, the job does not ask for this kind, or the release is one of one moment.
+
+        Examples
+        --------
+        >>> release = dp.Release.open("release")  # doctest: +SKIP
+        >>> release.at("2026-02", kind="cumulative").total()  # doctest: +SKIP
         """
         if not hasattr(self._run, "answers_at"):
             raise JobError("period", f"{period!r} for {self.path}, a release of one moment",

@@ -10,9 +10,9 @@ import click
 
 from dpscale.base.errors import JobError
 from dpscale.cli.group import json_option, main
-from dpscale.ledger.periods import RENEWALS
 from dpscale.privacy.protection import WITHIN
 
+RENEWALS = ("month", "year")  # of `dpscale.ledger.periods`, which imports NumPy
 MOST_SHOWN = 3  # labels of periods in one line
 
 

@@ -89,7 +89,7 @@ def time_summary(job: TableJob) -> dict[str, Any]:
                      job.privacy.noise)  # fmt: skip
     errors = {
         kind: {"first": plan.variance(kind, 0) ** 0.5, "last": plan.variance(kind, plan.horizon - 1) ** 0.5,
-               "mean": plan.mean_variance(kind) ** 0.5}
+               "typical": plan.mean_variance(kind) ** 0.5}
         for kind in plan.answers
     }  # fmt: skip
     return {"periods": plan.horizon, "first": str(period.labels[0]), "last": str(period.labels[-1]),
@@ -103,5 +103,5 @@ def _time(time: dict[str, Any]) -> list[str]:
     return [
         f"{time['periods']} periods, {time['first']} to {time['last']}, under one charge; protects {time['protects']}",
         f"errors are multiples of those above: root mean square, first and last period{gap}",
-        *(f"{one['mean']:>10.4g}  {kind:<14} {one['first']:.4g} to {one['last']:.4g}" for kind, one in errors),
+        *(f"{one['typical']:>10.4g}  {kind:<14} {one['first']:.4g} to {one['last']:.4g}" for kind, one in errors),
     ]

@@ -149,6 +149,8 @@ class Mechanism:
         does not have is set.
     requires : mapping of str to str
         Option that enables a reconstruction.
+    pooling : str
+        Module of the functions of `pooling.Pooling`, imported when a release is refined; "" if it cannot be.
     """
 
     name: str
@@ -163,3 +165,4 @@ class Mechanism:
     data_independent: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
     requires: Mapping[str, str] = field(default_factory=dict)
+    pooling: str = ""

@@ -52,6 +52,7 @@ def matrix_mechanism(
         version=version,
         resumes=resumes,
         aliases={"grem": "least-squares"},  # GReM-MLE of a plan; not GReM-LNN, its option
+        pooling="dpscale.mechanisms.fixed_pooling",
     )
 
 

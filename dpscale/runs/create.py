@@ -105,6 +105,9 @@ def _is_resumable(where: Path, files: Files) -> bool:
 def _is_draft_file(path: Path, files: Files) -> bool:
     if path.name in files and path.name != MANIFEST:
         return _content(path) == files[path.name]  # else it may be the user's own job.toml
+    inside = {name.partition("/")[2]: content for name, content in files.items() if name.startswith(f"{path.name}/")}
+    if inside and path.is_dir():
+        return _is_resumable(path, inside)
     return path.name == EMPTY_DISK or path.name.startswith(PROBE) or is_partial(path)
 
 

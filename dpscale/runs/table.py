@@ -37,6 +37,7 @@ from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, Origin, differing, layout
 from dpscale.runs.directory import NewRun, Run
+from dpscale.runs.earlier import refined_digest, with_earlier
 from dpscale.runs.manifest import DRAFTED, MANIFEST, first_manifest, parse_row_settings, versions
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.preflight import check_preflight
@@ -71,7 +72,7 @@ class TableRun(Run):
         else:
             self.job = TableJob.read(self.path / "job.toml", stored=True)
             self.declared = Domain.read(self.path / "domain.toml")
-        if self.manifest["job_sha256"] != job_digest(self.job, self.declared):
+        if self.manifest["job_sha256"] != refined_digest(job_digest(self.job, self.declared), self.refines):
             raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
                            "the files as the run wrote them (memory and scheduler may change)",
                            "restore them, or start a new run with your job")  # fmt: skip
@@ -89,6 +90,12 @@ class TableRun(Run):
     @classmethod
     def table_jobs(cls, job: TableJob) -> Mapping[str, TableJob]:
         return {"data": job}
+
+    @property
+    def refines(self) -> Mapping[str, Any] | None:
+        """Earlier releases of the same records that the run refines; None if there are none."""
+        found: Mapping[str, Any] | None = self.manifest.get("refines")
+        return found
 
     def _reopen(self, job: TableJob) -> None:
         if job.synthesize not in (None, self.synthesis):
@@ -205,7 +212,7 @@ class TableRun(Run):
         if measurement_plan.noise != self.job.privacy.noise:
             raise JobError("run directory", "the noise of its plan differs from that of its job",
                            "the plan as the run wrote it", "start a new run")  # fmt: skip
-        return measurement_plan
+        return with_earlier(self, measurement_plan) if self.refines else measurement_plan
 
     def check_alone(self) -> None:
         """Raise JobError for the run of one of several tables, unless their common run, which charges, measures it."""
@@ -289,16 +296,20 @@ def job_digest(job: TableJob, domain: Domain) -> str:
 
 def _first_files(job: TableJob, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
-    entries: dict[str, Any] = {"mechanism": {"name": job.method.name, "version": job.method.version}}
-    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
-    entries |= {"where": job.data.where} if job.data.where else {}
-    entries |= {"domain": DRAFTED} if domain.reviewed else {}
-    manifest = first_manifest(job.engine.seed, digest, number, **entries)
+    manifest = first_manifest(job.engine.seed, digest, number, **job_entries(job, domain))
     return {
         **domain.to_files(),
         "job.toml": tomli_w.dumps(job.to_dict()).encode(),
         MANIFEST: json.dumps(manifest, indent=2).encode(),
     }
+
+
+def job_entries(job: TableJob, domain: Domain) -> dict[str, Any]:
+    """Return the entries of a first manifest that follow from the job."""
+    entries: dict[str, Any] = {"mechanism": {"name": job.method.name, "version": job.method.version}}
+    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
+    entries |= {"where": job.data.where} if job.data.where else {}
+    return entries | ({"domain": DRAFTED} if domain.reviewed else {})
 
 
 def _layout(data: Data) -> Layout | None:

@@ -29,9 +29,9 @@ from tests.docs.snippets import ROOT, snippets, snippets_of
 KNOWN = {"console", "python", "r", "sql", "text", "toml", "yaml"}
 SITE = ("docs/index.md", "docs/reference/", "docs/around/")  # whose blocks are the site's own directives
 NAMES = "docs/contract.md"  # lists names and what they give: no program
-ELSEWHERE = ("docs/tutorial.md", "docs/places.md", "docs/growing.md", "docs/databases.md")  # each run whole by a test of its own
+ELSEWHERE = ("docs/tutorial.md", "docs/places.md", "docs/growing.md", "docs/databases.md")  # each run whole by a test
 PYTHON = [one for one in snippets_of("python") if one.page != NAMES]
-RUN = ("docs/answers.md", "docs/frames.md", "README.md")
+RUN = ("docs/answers.md", "docs/frames.md", "docs/refine.md", "README.md")
 DOMAIN = """
 attributes.age = {kind = "integer", low = 0, high = 90, round = 10}
 attributes.sex = {kind = "categories", values = ["F", "M"]}

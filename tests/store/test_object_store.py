@@ -281,3 +281,12 @@ def test_lost_store_is_reported(tmp_path, prefix, monkeypatch):
             assert "tests" not in str(caught.value).replace(prefix, "")
     s3fs.S3FileSystem.clear_instance_cache()
     assert TableRun(prefix).manifest == run.manifest
+
+
+def test_run_in_store_is_refined(tmp_path, prefix):
+    first = dp.run(write(tmp_path, privacy={"epsilon": 0.5, "delta": 1e-9, "dataset": "small"}), prefix)
+    second = dp.refine(first, 0.5)
+    assert str(second.path) == f"{prefix}-refined"
+    ratio = first.table(["a", "b"]).std_error / second.table(["a", "b"]).std_error
+    assert ratio.to_numpy() == pytest.approx(2**0.5, rel=1e-6)
+    assert dp.refine(first, 0.5).manifest["release"] == second.manifest["release"]

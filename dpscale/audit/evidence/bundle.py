@@ -47,7 +47,8 @@ FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json",
 SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 SEARCHED = "dpscale-evidence/4"  # format of a run that found cells which are not public
 SEARCH_SCRIPT, PARTS = "search_costs.py", {"searches": "domain", "units": "units"}  # files by folder of the run
-PUBLIC = ("domain", "units", "plan", "measurements", "answers", "synthetic", "trace.parquet", "report.html")
+PUBLIC = ("domain", "units", "earlier", "plan", "measurements", "answers", "synthetic", "trace.parquet",
+          "report.html")  # fmt: skip
 PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
         "unit", "unit_table", "relation", "bound", "span", "periods", "squared_mu", "public")  # fmt: skip
 TOTALS = ("cap", "former_caps", "protects", "currency", "spent", "reserved", "remaining", "remaining_epsilon", "notes",

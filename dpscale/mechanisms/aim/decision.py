@@ -1,7 +1,7 @@
 """Measurements of a round, fixed and on disk before any of their noise is drawn.
 
-A run that is continued or read on another machine uses the stored decision instead of recomputing floating point
-numbers: their last bits may differ, and a measurement with other noise parameters would be a second measurement.
+A run that is continued, or read on another machine, uses the stored decision: recomputed floating point numbers may
+differ in their last bits, and a measurement with other noise parameters would be a second measurement.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise, repeat
 from typing import Any
-
-import numpy as np
 
 from dpscale.base.numerics import AttributeSet, Floats, Integers
 from dpscale.mechanisms.aim.setting import Setting
@@ -95,8 +93,8 @@ class ResidualRequest:
                 "groups": cells, "whole": self.by_cell, **noise}  # fmt: skip
 
     def coarsened(self, counts: Integers) -> Integers:
-        """Return the counts that the block is applied to: those of the groups of cells, if it is not by cell."""
-        return counts if self.by_cell else np.asarray(coarsened(counts, self.groups))
+        """Return the counts of the cells of the block."""
+        return counts if self.by_cell else coarsened(counts, self.groups)
 
     def estimate(self, measured: Floats) -> Floats:
         """Return lattice numbers as noisy counts, or as a noisy centred residual."""
@@ -208,7 +206,7 @@ class AimDecision:
     @property
     def is_one_way(self) -> bool:
         """Whether the round measures the 1-ways over their cells without a selection."""
-        return _measures_ones(self.beta, self.chosen)
+        return self.beta == 0 and all(len(names) == 1 for names in self.chosen)
 
     @property
     def selection_cost(self) -> Fraction:
@@ -248,16 +246,12 @@ class AimDecision:
             raise ValueError("groups do not fit the domain")
         chosen = tuple(tuple(names) for names in record["chosen"])
         beta = Fraction(record["beta"])
-        by_cell = _measures_ones(beta, chosen)
-        cells = {name: every_cell(size) for name, size in setting.sizes.items()} if by_cell else None
+        ones = beta == 0 and all(len(names) == 1 for names in chosen)
+        cells = {name: every_cell(size) for name, size in setting.sizes.items()} if ones else None
         requests = tuple(_read_request(setting, number, groups, chosen, cells, *row) for row in record["orders"])
         decision = cls(number, chosen, beta, Fraction(record["step"]), groups, requests)
         _check(decision, setting)
         return decision
-
-
-def _measures_ones(beta: Fraction, chosen: Sequence[AttributeSet]) -> bool:
-    return beta == 0 and all(len(names) == 1 for names in chosen)
 
 
 def _partition(groups: Groups, size: int | None) -> bool:

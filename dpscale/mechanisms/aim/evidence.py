@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from dpscale.reconstruction.simulated_errors import SimulatedErrors, simulate_er
 from dpscale.workload import Workload
 from dpscale.workload.residual import subsets
 from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual.in_axis import Groups
 
 DecisionValues = Sequence[tuple[AimDecision, Sequence[Floats]]]
 
@@ -56,10 +57,10 @@ class AdaptiveEvidence:
 
         Measurements over groups of several cells do not determine a residual.
         """
-        return all(residual_set in self._by_cell for residual_set in subsets(names) if residual_set)
+        return all(residual_set in self.by_cell for residual_set in subsets(names) if residual_set)
 
     @cached_property
-    def _by_cell(self) -> frozenset[AttributeSet]:
+    def by_cell(self) -> frozenset[AttributeSet]:
         """Residuals that some round measured over all cells."""
         return frozenset(request.names for decision, _ in self.taken for request in decision.requests
                          if all(grouping.count == grouping.size for grouping in request.groups))  # fmt: skip
@@ -84,10 +85,19 @@ class AdaptiveEvidence:
         assert isinstance(estimator, EntropyEstimator)
         return estimator.fit(state.counts, state.groups, state.residuals, self.estimating.candidates)
 
+    def state(self) -> AimState:
+        """Return the state after all rounds with the estimator of low-order tables, for its estimates only."""
+        return self._state(self.estimating)
+
+    def _initial_state(
+        self, setting: Setting, first: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None
+    ) -> AimState:
+        return initial_state(setting, first, values, groups)
+
     def _state(self, setting: Setting) -> AimState:
         """Return the state after all rounds, for its estimates only."""
         (first, values), *later = self.taken
-        state = initial_state(setting, first, list(values), later[0][0].groups if later else None)
+        state = self._initial_state(setting, first, list(values), later[0][0].groups if later else None)
         for decision, values_of in later:
             state = updated_state(state, decision, list(values_of))
         return state

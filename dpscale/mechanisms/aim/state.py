@@ -83,6 +83,8 @@ class AimState:
         Number of the last measured round.
     previous : FittedEstimates or None
         Estimates of the previous round.
+    earlier : Fraction
+        β of the earlier releases whose residuals the state contains; 0 if there are none.
     """
 
     setting: Setting
@@ -95,6 +97,7 @@ class AimState:
     rounds: tuple[Round, ...] = ()
     measured: int = 0
     previous: FittedEstimates | None = None
+    earlier: Fraction = Fraction(0)
 
     @property
     def rows(self) -> int:
@@ -165,17 +168,28 @@ def initial_state(
     """Return the state after the 1-ways; groups are chosen here unless `groups` gives stored ones."""
     counts = {request.names[0]: request.counts(value) for request, value in zip(decision.requests, values, strict=True)}
     if groups is None:
-        groups = _choose_groups(setting, counts) if setting.candidates else decision.groups
+        groups = choose_groups(setting, counts) if setting.candidates else decision.groups
     residuals = Residuals({name: grouping.count for name, grouping in groups.items()}).updated(
         setting.estimator.one_way_residuals(counts)
     )
+    return state_before_rounds(setting, counts, groups, residuals, setting.beta - decision.spent)
+
+
+def state_before_rounds(
+    setting: Setting,
+    counts: Mapping[str, NoisyCounts],
+    groups: Mapping[str, Groups],
+    residuals: Residuals,
+    left: Fraction,
+) -> AimState:
+    """Return the state with such estimates before the first selection; `left` is β that is not spent."""
     noise = _noise(setting, groups, total_of(counts))
     share = setting.schedule.first_share(_mean([noise(names) for names in setting.candidates if len(names) == 2]))
     offered = tuple(names for names in setting.candidates
                     if len(names) <= 2 or setting.schedule.offers_larger(noise(names), share))  # fmt: skip
     offered = tuple(names for names in offered if not setting.estimator.determined_over_groups(names, groups))
     step = setting.first_step * (share if any(len(names) > 2 for names in offered) else 1)
-    return AimState(setting, counts, groups, residuals, setting.beta - decision.spent, step, offered)
+    return AimState(setting, counts, groups, residuals, left, step, offered)
 
 
 def _noise(setting: Setting, groups: Mapping[str, Groups], total: float) -> Callable[[AttributeSet], float]:
@@ -188,7 +202,8 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else 0.0
 
 
-def _choose_groups(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
+def choose_groups(setting: Setting, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
+    """Return the groups of every attribute for the noise of a first measurement."""
     runs = {name: one for name in counts if (one := setting.runs(name)) is not None}
     return setting.estimator.groups(counts, deviation(setting.first_step, setting.rows_per_unit), runs)
 
@@ -202,7 +217,15 @@ def next_selection(state: AimState) -> AimSelection | None:
     candidates: tuple[AttributeSet, ...] = () if back else _choices(state)
     cost = Fraction(0) if back else schedule.selecting * step
     return AimSelection(state.measured + 1, candidates, setting.weights, state.groups, count, cost, step - cost,
-                     schedule.penalty, setting.rows_per_unit, setting.classes(state.groups))  # fmt: skip
+                     _penalty(state), setting.rows_per_unit, setting.classes(state.groups))  # fmt: skip
+
+
+def _penalty(state: AimState) -> float:
+    """Return the multiple of a measurement's noise that is subtracted from a distance.
+
+    After earlier releases it is that of an average with them, if each spent its budget alike.
+    """
+    return state.setting.schedule.penalty * math.sqrt(state.setting.beta / (state.setting.beta + state.earlier))
 
 
 def _choices(state: AimState) -> tuple[AttributeSet, ...]:
@@ -215,7 +238,7 @@ def _choices(state: AimState) -> tuple[AttributeSet, ...]:
 
 
 def _allows_empty(state: AimState) -> bool:
-    return state.setting.schedule.allows_empty(*_effects(state))
+    return not state.earlier and state.setting.schedule.allows_empty(*_effects(state))
 
 
 def _one_left(state: AimState) -> bool:
@@ -234,7 +257,7 @@ def _one_way_share(state: AimState) -> Fraction:
 
     It is 1 if measurements are almost certainly uninformative and one measurement would spend all of the rest.
     """
-    if all(note.is_one_way for note in state.rounds):
+    if state.earlier or all(note.is_one_way for note in state.rounds):
         return Fraction(0)
     total = total_of(state.counts)
     noise = [NOISE_L1 * math.sqrt(one.variance) * len(one.values) / total for one in state.counts.values()]
@@ -309,7 +332,19 @@ def _effect(
     """Return the change of an estimate by a measurement, and its expected noise, both L1 over groups."""
     old = before.fit.table(names)
     noise = NOISE_L1 * deviation(costs[names], before.setting.rows_per_unit) * old.size
-    return float(np.abs(after.fit.table(names) - old).sum()), noise
+    share = _change_by_noise(before, after, names) if before.earlier else 1.0
+    return float(np.abs(after.fit.table(names) - old).sum()), noise * share
+
+
+def _change_by_noise(before: AimState, after: AimState, names: AttributeSet) -> float:
+    """Return the change of a residual by noise alone, as a share of the noise of its new measurement.
+
+    An average of precision p with a new measurement of precision q changes by q (y - x) / (p + q), and the variance of
+    y - x is 1/p + 1/q.
+    """
+    had = before.residuals.precision(names)
+    added = after.residuals.precision(names) - had
+    return min(1.0, added / math.sqrt(had * (had + added))) if had else 1.0
 
 
 def _with_round(state: AimState, note: Round, step: Fraction) -> AimState:

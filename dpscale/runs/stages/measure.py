@@ -36,6 +36,7 @@ from dpscale.records.origin import Stamps, layout, snapshot, stamps
 from dpscale.records.table import Partition
 from dpscale.runs.answers import write_trace
 from dpscale.runs.directory import UNREADABLE
+from dpscale.runs.earlier import check_fresh_noise, check_same_data
 from dpscale.runs.manifest import frame_tag
 from dpscale.runs.stages.budget import (
     charge,
@@ -83,13 +84,15 @@ def snapshot_of(run: TableRun, table: Table, engine: Engine) -> str:
     data, lake = run.job.data, table.lake
     known = {"version": lake.version} if lake else layout(data.path, data.matching, data.dialect.format)
     content = content_hash(run, table, engine)
+    check_same_data(run, content)
     tag = snapshot_tag(read_secret(run.secret_path), content)
     if first_snapshot not in (None, tag):
         raise changed_files("the files changed since this release started")
     if first_snapshot is None or run.manifest.get("data") != known:
         run.update(snapshot=tag, data=known, **({"table": table.lake.told} if table.lake else {}))
-    if run.frame is not None and "frame" not in run.manifest:
-        run.update(frame=frame_tag(run.manifest["release"], content, create=True))
+    entry = "content" if run.frame is None else "frame"
+    if entry not in run.manifest and not run.manifest.get("within"):
+        run.update(**{entry: frame_tag(run.manifest["release"], content, create=True)})
     return tag
 
 
@@ -202,6 +205,7 @@ def perform(run: TableRun, engine: Engine) -> None:
     run.check_plan()
     check_memory(run.measurement_plan, run.job, engine)
     data = OpenData.of(run, columns_of(run.domain, run.measurement_plan.counted_sets), engine)
+    check_fresh_noise(run)
     if run.manifest.get("columns") is None:
         public = run.synthesis is not None and run.synthesis.types == "input"
         run.update(columns={name: kind if public else "" for name, kind in data.table.types().items()})

@@ -31,6 +31,7 @@ from dpscale.job import TableJob
 from dpscale.mechanisms import plan_problem
 from dpscale.mechanisms.contract import Mechanism, PlanningProblem, Tools, user_store
 from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.runs.earlier import plan_with_earlier
 from dpscale.runs.stages.preflight import check_memory
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import write_whole
@@ -38,7 +39,16 @@ from dpscale.storage.files import write_whole
 
 def perform(run: TableRun, engine: Engine) -> None:
     """Plan the measurements and write the plan."""
-    run.write_plan(make_plan(run.job, run.planning_problem, engine))
+    run.write_plan(make_refined_plan(run, engine) if run.refines else make_plan(run.job, run.planning_problem, engine))
+
+
+def make_refined_plan(run: TableRun, engine: Engine) -> MeasurementPlan:
+    """Return the plan of a run that refines earlier releases: theirs again, or one that completes or continues them."""
+    measurement_plan = plan_with_earlier(
+        run, run.planning_problem, lambda: make_plan(run.job, run.planning_problem, engine)
+    )
+    check_plan(run.job, measurement_plan, engine)
+    return measurement_plan
 
 
 def most_cells(job: TableJob, engine: Engine) -> int:
@@ -51,11 +61,16 @@ def make_plan(job: TableJob, problem: PlanningProblem, engine: Engine) -> Measur
     most = most_cells(job, engine)
     tools = Tools(engine.each("solve-attribute"), user_store(), most)
     measurement_plan = plan_once(job, problem, most, lambda named: plan_problem(named, problem, job.options, tools))
+    check_plan(job, measurement_plan, engine)
+    return measurement_plan
+
+
+def check_plan(job: TableJob, measurement_plan: MeasurementPlan, engine: Engine) -> None:
+    """Raise PlanError if a plan does not fit the memory, the requested reconstruction or the synthetic rows."""
     check_memory(measurement_plan, job, engine)
     job.reconstruction.check(measurement_plan, job.estimating, job.engine.bytes)
     if job.synthesize is not None:
         measurement_plan.check_low_order()
-    return measurement_plan
 
 
 def check_numbers(run: TableRun, engine: Engine) -> None:

@@ -1,0 +1,191 @@
+"""Adaptive plan of a release that continues earlier ones: it starts from their released state.
+
+The 1-ways are measured again and averaged by inverse variance. Earlier groups were chosen for the noise of a smaller
+budget. The new groups are the common refinement of the earlier ones and of those for the summed budget. A residual over
+coarser groups is y = Hx + noise, where x is the residual over the new groups and H centres sums of groups. Its estimate
+is the earlier model's x, corrected by H⁺(y − Hx), with the scalar precision of y times tr(HᵀH) per dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.numerics import AttributeSet, Floats
+from dpscale.mechanisms.aim.adaptive_plan import AdaptivePlan
+from dpscale.mechanisms.aim.decision import AimDecision
+from dpscale.mechanisms.aim.estimators import FittedEstimates
+from dpscale.mechanisms.aim.evidence import AdaptiveEvidence
+from dpscale.mechanisms.aim.setting import Setting
+from dpscale.mechanisms.aim.state import AimState, choose_groups, state_before_rounds
+from dpscale.mechanisms.pooling import Instalments
+from dpscale.privacy.accounting import Budget
+from dpscale.reconstruction.one_way import NoisyCounts
+from dpscale.workload.residual import center
+from dpscale.workload.residual.grem import Residuals
+from dpscale.workload.residual.in_axis import Groups, coarsened
+
+STATE_FILES = ("state.json", "state.npz")
+
+
+@dataclass(frozen=True, eq=False)
+class EarlierState:
+    """Released estimates of earlier adaptive releases, in the setting of the new one.
+
+    Attributes
+    ----------
+    setting : Setting
+    beta : Fraction
+        β of all earlier releases.
+    counts : mapping of str to NoisyCounts
+    groups : mapping of str to Groups
+    residuals : Residuals
+        Residuals over `groups`.
+    by_cell : frozenset of AttributeSet
+        Residuals that an earlier release measured over all cells.
+    """
+
+    setting: Setting
+    beta: Fraction
+    counts: Mapping[str, NoisyCounts]
+    groups: Mapping[str, Groups]
+    residuals: Residuals
+    by_cell: frozenset[AttributeSet]
+
+    @cached_property
+    def fit(self) -> FittedEstimates:
+        """Estimates of the earlier releases."""
+        setting = self.setting
+        return setting.estimator.fit(self.counts, self.groups, self.residuals, setting.candidates, None)
+
+    def refined_groups(self, counts: Mapping[str, NoisyCounts]) -> dict[str, Groups]:
+        """Return the common refinement of the earlier groups and those that the summed budget permits."""
+        if not self.setting.candidates:
+            return dict(self.groups)
+        finer = choose_groups(replace(self.setting, beta=self.setting.beta + self.beta), counts)
+        return {name: common_refinement(old, finer[name]) if finer[name].count > old.count else old
+                for name, old in self.groups.items()}  # fmt: skip
+
+    def lifted_residuals(self, groups: Mapping[str, Groups]) -> Residuals:
+        """Return the residuals over groups that refine the earlier ones."""
+        found = list[tuple[AttributeSet, Floats, float]]()
+        for names, value in self.residuals.values.items():
+            precision = self.residuals.precision(names)
+            if any(self.groups[name] != groups[name] for name in names):
+                old, new = ([own[name] for name in names] for own in (self.groups, groups))
+                value, share = lift_residual(value, self.fit.marginal(names), old, new)
+                precision *= share
+            if precision > 0:
+                found.append((names, value, precision))
+        return Residuals({name: one.count for name, one in groups.items()}).updated(found)
+
+    def state(
+        self, first: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None = None
+    ) -> AimState:
+        """Return the state after the repeated 1-ways; groups are refined here unless `groups` gives stored ones."""
+        again = {one.names[0]: one.counts(value) for one, value in zip(first.requests, values, strict=True)}
+        counts = {name: noisy.average(again[name]) for name, noisy in self.counts.items()}
+        groups = self.refined_groups(counts) if groups is None else groups
+        left = self.setting.beta - first.spent
+        begun = state_before_rounds(self.setting, counts, groups, self.lifted_residuals(groups), left)
+        return replace(begun, earlier=self.beta if self.residuals.values else Fraction(0))
+
+
+def common_refinement(one: Groups, other: Groups) -> Groups:
+    """Return the coarsest groups of which both partitions of the cells are unions."""
+    return Groups(one.size, tuple(sorted({*one.starts, *other.starts})))
+
+
+def lift_residual(value: Floats, model: Floats, old: Sequence[Groups], new: Sequence[Groups]) -> tuple[Floats, float]:
+    """Return a residual over finer groups, and the share of the precision that it has per dimension.
+
+    Parameters
+    ----------
+    value : ndarray
+        Centred residual over `old`.
+    model : ndarray
+        Estimated marginal over cells, which gives what the residual does not determine.
+    old, new : sequence of Groups
+        Groups of each axis; `new` refines `old`.
+    """
+    fine = coarsened(model, list(new))
+    believed = center(fine, range(fine.ndim))
+    sums = [_sums(a, b) for a, b in zip(old, new, strict=True)]
+    centred = [center(one, (0, 1)) for one in sums]
+    rest = value - center(_apply(fine - believed, sums), range(value.ndim)) - _apply(believed, centred)
+    lifted = believed + _apply(rest, [np.asarray(np.linalg.pinv(one)) for one in centred])
+    dimension = math.prod(one.count - 1 for one in new)
+    trace = math.prod(float((one**2).sum()) for one in centred)
+    return center(lifted, range(lifted.ndim)), trace / dimension if dimension else 0.0
+
+
+def _sums(old: Groups, new: Groups) -> Floats:
+    """Return the matrix that sums the new groups to the old ones, shape (old, new)."""
+    sums = np.zeros((old.count, new.count))
+    sums[old.labels[list(new.starts)], np.arange(new.count)] = 1
+    return sums
+
+
+def _apply(values: Floats, matrices: Sequence[Floats]) -> Floats:
+    for axis, matrix in enumerate(matrices):
+        values = np.moveaxis(np.tensordot(values, matrix, axes=(axis, 1)), -1, axis)
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class ContinuedEvidence(AdaptiveEvidence):
+    """Decisions of an adaptive release that continues earlier ones, with their values."""
+
+    earlier: EarlierState | None = None
+
+    @cached_property
+    def by_cell(self) -> frozenset[AttributeSet]:
+        assert self.earlier is not None
+        return super().by_cell | self.earlier.by_cell
+
+    def _initial_state(
+        self, setting: Setting, first: AimDecision, values: Sequence[Floats], groups: Mapping[str, Groups] | None
+    ) -> AimState:
+        assert self.earlier is not None
+        return replace(self.earlier, setting=setting).state(first, values, groups)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ContinuedPlan(AdaptivePlan):
+    """Adaptive plan that continues earlier releases.
+
+    Attributes
+    ----------
+    earlier : EarlierState
+    instalments : Instalments
+    """
+
+    earlier: EarlierState
+    instalments: Instalments
+
+    def summary(self, budget: Budget) -> dict[str, Any]:
+        return super().summary(budget) | self.instalments.to_dict(self.cost)
+
+    def cards(self, budget: Budget) -> list[tuple[str, str]]:
+        cost, *others = super().cards(budget)
+        return [cost, self.instalments.card(self.cost), *others]
+
+    def initial_state(
+        self, first: AimDecision, values: Sequence[Floats], second: AimDecision | None = None
+    ) -> AimState:
+        return self.earlier.state(first, list(values), second.groups if second else None)
+
+    def evidence(self, taken: Sequence[tuple[AimDecision, Sequence[Floats]]]) -> ContinuedEvidence:
+        return ContinuedEvidence(self.workload, self.setting, self.estimating, taken, earlier=self.earlier)
+
+
+def continued_plan(plan: AdaptivePlan, earlier: EarlierState, instalments: Instalments) -> ContinuedPlan:
+    """Return an adaptive plan as one that continues earlier releases."""
+    own = {one.name: getattr(plan, one.name) for one in fields(AdaptivePlan)}
+    return ContinuedPlan(**own, earlier=earlier, instalments=instalments)

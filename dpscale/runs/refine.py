@@ -1,0 +1,266 @@
+"""Start of a run that refines a measured one: more budget on the same records, as a new release with its own charge."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dpscale.base.display import format_bytes
+from dpscale.base.errors import DataError, JobError, PlanError
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.job import TableJob
+from dpscale.mechanisms.pooling import Instalments, Pooling
+from dpscale.plans.measurement_plan import MeasurementPlan
+from dpscale.plans.requests import as_requests
+from dpscale.privacy.accounting import LAPLACE
+from dpscale.records.frames import FRAME
+from dpscale.runs.create import create_directory, creation_errors, resolve_path
+from dpscale.runs.directory import Run
+from dpscale.runs.earlier import (
+    EARLIER,
+    check_layout,
+    hashes_of,
+    other_data,
+    refined_digest,
+    required_pooling,
+)
+from dpscale.runs.manifest import MANIFEST, first_manifest
+from dpscale.runs.opening import open_run, read_job
+from dpscale.runs.stages.plan import make_plan
+from dpscale.runs.stages.preflight import check_preflight
+from dpscale.runs.table import TableRun, job_digest, job_entries
+from dpscale.storage.files import present, store_errors, write_whole
+from dpscale.workload import Workload
+
+SUFFIX, COPIES = "-refined", 4  # COPIES of all values in memory while a run is created
+
+
+@dataclass(frozen=True, eq=False)
+class Refinement:
+    """A measured run, the job that refines it, and its domain and workload.
+
+    Attributes
+    ----------
+    first : TableRun
+    job : TableJob
+    domain : Domain
+    workload : Workload
+    completes : bool
+        Whether some of the releases have different workloads.
+    has_job : bool
+        Whether the job is another one than that of the run.
+    """
+
+    first: TableRun
+    job: TableJob
+    domain: Domain
+    workload: Workload
+    completes: bool
+    has_job: bool
+
+    @property
+    def releases(self) -> list[dict[str, Any]]:
+        """Identity and cost of every earlier release, the oldest first."""
+        earlier = (self.first.manifest.get("refines") or {"releases": []})["releases"]
+        return [*earlier, _instalment_of(self.first)]
+
+    @property
+    def costs(self) -> Instalments:
+        """Costs of the earlier releases."""
+        return Instalments.of(self.releases, self.job.privacy.delta)
+
+    @property
+    def pooling(self) -> Pooling:
+        return required_pooling(self.first.job.method)
+
+    def pack(self) -> dict[str, bytes]:
+        """Return files of the values of the earlier releases; raise PlanError if they exceed the memory setting."""
+        values = int(as_requests(self.first.measurement_plan.first_decision().requests).sizes.sum())
+        if (needed := COPIES * 8 * values) > self.job.engine.bytes:
+            where = "the job" if self.has_job else f"{self.first.path / 'job.toml'}, where it may change"
+            raise PlanError("engine.memory", f"{values:,} earlier values, whose copies need {format_bytes(needed)}",
+                            f"at most the {format_bytes(self.job.engine.bytes)} of engine.memory",
+                            f"raise it in {where}")  # fmt: skip
+        plan = None if self.has_job else self.first.path / "plan"
+        return self.pooling.pack(self.first.measurements.evidence(), self.workload, self.costs, plan)
+
+    @property
+    def default_directory(self) -> Path:
+        """Directory next to that of the first release: its name with -refined, -refined-2 and so on."""
+        path = self.first.path
+        found = re.fullmatch(rf"(.*{SUFFIX})(?:-([0-9]+))?", path.name)
+        if found is None or not self.first.manifest.get("refines"):
+            return path.with_name(path.name + SUFFIX)
+        return path.with_name(f"{found[1]}-{int(found[2] or 1) + 1}")
+
+
+def _instalment_of(run: TableRun) -> dict[str, Any]:
+    """Return the identity and the cost of a measured release."""
+    privacy, manifest = run.job.privacy, run.manifest
+    return {"release": manifest["release"], "secret_tag": manifest.get("secret_tag"), "cost": run.spent.to_dict(),
+            "measured": run.measurements.spent.to_dict(), "epsilon": privacy.epsilon,
+            "delta": privacy.delta}  # fmt: skip
+
+
+def plan_refinement(
+    run_dir: str | Path, epsilon: float, delta: float | None = None, job: str | Path | Mapping[str, Any] | None = None
+) -> Refinement:
+    """Return a refinement of a measured run; nothing is written.
+
+    Parameters
+    ----------
+    run_dir : str or Path
+        Directory of the measured run.
+    epsilon, delta : float
+        Budget of the new release; by default the delta of the job.
+    job : str, Path or mapping, optional
+        Job with another workload.
+
+    Raises
+    ------
+    JobError
+        If the run cannot be refined, or the job has other data than the run.
+    """
+    first = check_refinable(open_run(run_dir))
+    own = first.job if job is None else _check_job(read_job(job), first)
+    refined, domain = _with_budget(own, first, epsilon, delta), first.domain
+    completes = job is not None or (first.refines or {"completes": False})["completes"]
+    return Refinement(first, refined, domain, refined.build_workload(domain), completes, job is not None)
+
+
+def check_refinable(run: Run) -> TableRun:
+    """Return a run of one table that is measured; raise JobError for any other run."""
+    if not isinstance(run, TableRun):
+        raise _refused(run, "the run of several tables", "refine is for one table")
+    if run.manifest.get("within"):
+        raise _refused(run, "one of several tables, which are charged together", "refine is for one table")
+    run.require("measure")
+    if run.unit_counts is not None:
+        raise _refused(run, 'a run with count = "units"', "numbers of units are not pooled")
+    if not required_pooling(run.job.method).accepts(run.measurement_plan):
+        raise _refused(run, f"a run of {run.job.method.name} with these options", "its releases are not pooled")
+    return run
+
+
+def _refused(run: Run, what: str, why: str) -> JobError:
+    return JobError("run directory", f"{run.path} is {what}",
+                    "the measured run of one table, with a fixed plan or by aim-grem as it is by default",
+                    f"start a new run: {why}")  # fmt: skip
+
+
+def _check_job(job: Any, first: TableRun) -> TableJob:
+    """Return a job with another workload; raise JobError unless its data, domain and ledger are those of the run."""
+    if not isinstance(job, TableJob):
+        raise JobError("--job", "a job of several tables", "a job of one table", "use the job with another workload")
+    if not required_pooling(first.job.method).OTHER_WORKLOADS:
+        raise JobError("--job", f"given for a run of {first.measurement_plan.mechanism}", "a run with a fixed plan",
+                       "leave it out: an adaptive release continues with its own workload")  # fmt: skip
+    if job.method.pooling != first.job.method.pooling:
+        raise JobError("mechanism.name", f"{job.method.name} for a run of {first.job.method.name}",
+                       "a mechanism with a fixed plan",
+                       "use weighted-residuals, or refine without --job")  # fmt: skip
+    theirs, ours = (one.data.model_dump(exclude={"domain"}) for one in (first.job, job))
+    differing = next((f"data.{name}" for name in ours if ours[name] != theirs[name]), "")
+    if not differing and job.read_domain().digest != first.declared.digest:
+        differing = "data.domain"
+    for name in ("ledger", "dataset"):
+        if not differing and getattr(job.privacy, name) != getattr(first.job.privacy, name):
+            differing = f"privacy.{name}"
+    if differing:
+        raise JobError(differing, f"another value than in {first.path / 'job.toml'}", "that of the run that is refined",
+                       "copy it from there: only the workload and the mechanism may differ")  # fmt: skip
+    return job
+
+
+def _with_budget(job: TableJob, first: TableRun, epsilon: float, delta: float | None) -> TableJob:
+    """Return a job with the budget of the new release and the data of the first one."""
+    content = job.to_dict()
+    content.pop("discover", None)  # the cells are public now
+    delta = first.job.privacy.delta if delta is None else delta
+    if delta is None and first.measurement_plan.noise != LAPLACE:
+        raise JobError("--delta", "missing, and the job of the run states none", "the delta of epsilon",
+                       "add --delta, for example 1e-9")  # fmt: skip
+    kept = {name: value for name, value in content["privacy"].items() if name not in ("rho", "privacy_cost", "delta")}
+    content["privacy"] = kept | {"epsilon": epsilon} | ({} if delta is None else {"delta": delta})
+    made = TableJob.parse(content, first.path)
+    if made.privacy.noise != first.measurement_plan.noise:
+        raise JobError("--delta", f"given for a run with {first.measurement_plan.noise} noise",
+                       "epsilon alone for pure differential privacy", "leave it out")  # fmt: skip
+    return made
+
+
+def preview_refinement(planned: Refinement, engine: Engine) -> MeasurementPlan:
+    """Return the plan of a refinement that is not started; nothing is charged, and no record is read."""
+    problem = planned.job.planning_problem(planned.workload)
+    with tempfile.TemporaryDirectory() as name:
+        for file, content in planned.pack().items():
+            write_whole(Path(name) / file, content)
+        return planned.pooling.plan(Path(name), problem, planned.costs, planned.completes,
+                                    lambda: make_plan(planned.job, problem, engine))  # fmt: skip
+
+
+def start_refinement(planned: Refinement, run_dir: str | Path | None = None, frame: object = None) -> TableRun:
+    """Create the directory of a refinement, or reopen it if it was started.
+
+    Parameters
+    ----------
+    planned : Refinement
+    run_dir : str or Path, optional
+        By default the directory next to the first one with the ending -refined.
+    frame : data frame, optional
+        The data of a run that read a frame.
+
+    Raises
+    ------
+    JobError
+        If the directory belongs to another run.
+    DataError
+        If the data differ from those of the first release.
+    """
+    where = resolve_path(run_dir if run_dir is not None else planned.default_directory)
+    first, job = planned.first, planned.job
+    if job.data.path == FRAME and frame is None:
+        raise DataError("data", "none, but the run read a data frame", "the same frame", "pass it: data=frame")
+    with store_errors(where), creation_errors(where):
+        created = False
+        if not present(where / MANIFEST):
+            check_layout(first)
+            if frame is not None and not first.manifest.get("frame"):
+                raise other_data("a frame that cannot be compared, because the run has no fingerprint of it")
+            check_preflight(job, planned.domain, planned.workload)
+            created = create_directory(where, _first_files(planned))
+    run = TableRun(where)
+    refines, digest = run.manifest.get("refines"), job_digest(job, planned.domain)
+    same = refines is not None and refines["releases"] == planned.releases
+    if not same or run.manifest["job_sha256"] != refined_digest(digest, refines):
+        raise JobError("run directory", f"{where} contains another run",
+                       "the directory of this refinement, or a new one", "choose another --run-dir")  # fmt: skip
+    run.created = "folder" if created else ""
+    run.frame = frame
+    return run
+
+
+def _first_files(planned: Refinement) -> dict[str, bytes]:
+    """Return the initial files of a refinement, the manifest last."""
+    first, job, before = planned.first, planned.job, planned.first.manifest
+    files = {f"{EARLIER}/{name}": content for name, content in planned.pack().items()}
+    refines = {
+        "path": str(first.path),
+        "completes": planned.completes,
+        "releases": planned.releases,
+        "files": hashes_of(files),
+        "content": before.get("frame") or before.get("content"),
+    }
+    digest = refined_digest(job_digest(job, planned.domain), refines)
+    taken = {name: before[name] for name in ("data", "table") if name in before}
+    manifest = first_manifest(job.engine.seed, digest, 1, **job_entries(job, planned.domain), **taken, refines=refines)
+    return {**planned.domain.to_files(), **files, "job.toml": tomli_w.dumps(job.to_dict()).encode(),
+            MANIFEST: json.dumps(manifest, indent=2).encode()}  # fmt: skip
