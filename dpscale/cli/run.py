@@ -74,12 +74,22 @@ def _stage_command(name: str, doc: str) -> None:
     def command(run_dir: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
 
         directory = opening.open_run(run_dir)
+        _check_stage(directory, name)
         if STAGES[name].spends:
             _warn_other_data(directory)
         with Bars(quiet) as progress:
             runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
         stage = {"stage": name, **directory.manifest["stages"][name]}
         click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
+
+
+def _check_stage(directory: Run, name: str) -> None:
+    """Raise JobError for a stage that this kind of run does not have."""
+    from dpscale.base.errors import JobError
+
+    if name not in directory.stages:
+        raise JobError("stage", f"{name} of {directory.path}", ", ".join(directory.stages),
+                       "run one of them, or use the directory of the whole run")  # fmt: skip
 
 
 def _warn_other_data(directory: Run) -> None:

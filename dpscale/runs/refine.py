@@ -138,6 +138,8 @@ def plan_refinement(
 
 def check_refinable(run: Run) -> TableRun:
     """Return a run of one table that is measured; raise JobError for any other run."""
+    if run.job.kind == "periods":
+        raise _refused(run, "the run of a growing table", "its horizon was charged as a whole")
     if not isinstance(run, TableRun):
         raise _refused(run, "the run of several tables", "refine is for one table")
     if run.manifest.get("within"):

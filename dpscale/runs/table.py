@@ -61,8 +61,9 @@ class TableRun(Run):
     prepared: object = None  # rows that the run of several tables has checked before it charges
 
     def _load(self, inputs: tuple[Any, ...]) -> None:
-        if self.manifest.get("kind"):
-            got = f"{self.path} is the run of several tables"
+        if kind := self.manifest.get("kind"):
+            many = kind == "database"
+            got = f"{self.path} is {'the run of several tables' if many else 'part of the run of a growing table'}"
             raise JobError("run directory", got, "the run of one table, for example a folder in tables/",
                            "use the directory of one table")  # fmt: skip
         if inputs:
