@@ -281,7 +281,9 @@ class TableJob(Settings):
         privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
         parts = [part.resolved(folder) for part in self.workload]
         totals = self.totals and [one.resolved(folder) for one in self.totals]
-        return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts, "totals": totals})
+        time = self.time and self.time.resolved(folder)
+        return self.model_copy(update={"data": data, "privacy": privacy, "workload": parts, "totals": totals,
+                                       "time": time})  # fmt: skip
 
 
 def _check_joint(part: WorkloadPart, most: int) -> None:

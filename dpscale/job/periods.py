@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -21,6 +22,7 @@ from dpscale.job.data import Data
 from dpscale.job.sections import SynthesizeTable
 from dpscale.plans.time_plan import WINDOW
 from dpscale.privacy.protection import Protection
+from dpscale.storage.objects import located
 
 Kind = Literal["period", "cumulative", "window"]
 MOST_PERIODS = 1000
@@ -40,6 +42,7 @@ class PeriodSettings(Settings):
     window: Annotated[int, Field(ge=2)] | None = None
     max_periods_per_unit: Annotated[int, Field(ge=1)] | None = None
     changed: Literal["refuse", "accept"] = "refuse"
+    after: str | None = None
 
     @field_validator("answers")
     @classmethod
@@ -47,6 +50,10 @@ class PeriodSettings(Settings):
         if len(set(value)) < len(value):
             raise ValueError("each kind of answer must be named once")
         return value
+
+    def resolved(self, folder: Path) -> PeriodSettings:
+        """Return the settings with an absolute path of the earlier run; relative ones start at `folder`."""
+        return self if self.after is None else self.model_copy(update={"after": located(folder, self.after)})
 
 
 def check_periods(data: Data, settings: PeriodSettings | None) -> None:
@@ -62,6 +69,9 @@ def check_periods(data: Data, settings: PeriodSettings | None) -> None:
     if settings.max_periods_per_unit is not None and data.privacy_unit is None:
         raise JobError("time.max_periods_per_unit", "given without data.privacy_unit", "a privacy unit",
                        "a row is in one period: leave it out")  # fmt: skip
+    if settings.after is not None and "cumulative" not in settings.answers:
+        raise JobError("time.after", "given without cumulative answers", 'answers with "cumulative"',
+                       "add it, or leave it out")  # fmt: skip
     if settings.changed == "accept" and data.privacy_unit is not None:
         raise JobError("time.changed", '"accept" with a privacy unit', '"refuse": the cost of changes is bounded for'
                        " the row unit only", "leave it out")  # fmt: skip

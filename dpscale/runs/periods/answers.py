@@ -31,10 +31,12 @@ from dpscale.measurement.value_files import Labelled, Span, file_name, open_valu
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
 from dpscale.plans.requests import MeasurementRequests, as_requests
+from dpscale.plans.time_plan import CUMULATIVE
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.runs.create import create_directory
 from dpscale.runs.manifest import MANIFEST, first_manifest
 from dpscale.runs.opening import open_run
+from dpscale.runs.periods.continuation import EarlierValues, read_earlier
 from dpscale.runs.periods.period import PeriodRun
 from dpscale.runs.periods.stream import StreamRun, stream_of
 from dpscale.runs.stages import STAGES, Stage
@@ -96,7 +98,15 @@ class AnswersRun(TableRun):
         problem = self.stream.planning_problem
         variance = self.stream.time_plan.variance(self.kind, self.number)
         scale = math.sqrt(variance) if problem.budget.noise == LAPLACE else variance
-        return replace(problem, budget=replace(problem.budget, amount=problem.budget.amount / scale))
+        amount = problem.budget.amount / scale
+        if self.earlier is not None:
+            amount = 1 / (1 / amount + 1 / self.earlier.amount)
+        return replace(problem, budget=replace(problem.budget, amount=amount))
+
+    @cached_property
+    def earlier(self) -> EarlierValues | None:
+        """Final values of the run of an earlier horizon, which cumulative answers start from."""
+        return read_earlier(self.stream) if self.kind == CUMULATIVE and self.manifest_kind == KIND else None
 
     @cached_property
     def measurement_plan(self) -> MeasurementPlan:
@@ -196,12 +206,26 @@ def combine_file(path: str, number: int, span: Span) -> None:
                                "restore them")  # fmt: skip
             labels = own
             total += weight * values
+    if run.earlier is not None:
+        total += _earlier_total(run.earlier, drawn, span)
     positions = layout.sequence[span[0] : span[1]]
     requests = as_requests(decision.requests).take(positions)
     assert drawn is not None
     before = as_requests(drawn.requests).take(positions)
     bounds = (layout.starts[span[0] : span[1] + 1] - layout.starts[span[0]]).tolist()
     write_values(store.folder / file_name(number, span), store.head, _labelled(run, requests, before, bounds, total))
+
+
+def _earlier_total(earlier: EarlierValues, drawn: Decision | None, span: Span) -> Floats:
+    """Return the values of an earlier horizon in the units of the draws of the periods."""
+    assert drawn is not None
+    theirs = earlier.store.measurement_plan.first_decision()
+    layout = earlier.store.file_layout(theirs)
+    _, values = read_span(earlier.store, theirs, span)
+    positions = layout.sequence[span[0] : span[1]]
+    mine, own = as_requests(drawn.requests).take(positions), as_requests(theirs.requests).take(positions)
+    scales = [mine[index].draw.multiplier / own[index].draw.multiplier for index in range(len(positions))]
+    return values * np.repeat(scales, np.diff(layout.starts[span[0] : span[1] + 1]))
 
 
 def _labelled(

@@ -65,7 +65,7 @@ class RowsRun(AnswersRun):
         return self.path / COUNTS
 
     @cached_property
-    def earlier(self) -> Callable[[AttributeSet], Integers]:
+    def earlier_counts(self) -> Callable[[AttributeSet], Integers]:
         """Function from a counted set to the counts of the rows of earlier periods."""
         with reading(RowsRun(self.stream.period_path(self.number - 1) / ROWS).counts_path) as file:
             flat = np.load(file, allow_pickle=False)
@@ -88,7 +88,7 @@ class RowsRun(AnswersRun):
         if not self.is_shifted:
             return values
         names = request.source
-        own = project(ExactMarginal(names, self.earlier(names)), request.block)
+        own = project(ExactMarginal(names, self.earlier_counts(names)), request.block)
         product = block_product(request.block, request.coarsened(own.counts))
         return np.asarray(values - float(request.draw.multiplier) * product.reshape(-1))
 
@@ -107,7 +107,7 @@ def perform(run: RowsRun, engine: Engine) -> None:
     for part in parts:
         _count(counts, sets, columns, synthesize.drawn_rows(run, sampler, part))
     if run.is_shifted:
-        before = run.earlier
+        before = run.earlier_counts
         for names in sets:
             counts(names)[...] += before(names)
     with writing(run.counts_path) as file:

@@ -28,6 +28,7 @@ from dpscale.records.table import Partition
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.periods.answers import ROWS, AnswersRun
+from dpscale.runs.periods.continuation import read_earlier
 from dpscale.runs.periods.period import PeriodRun
 from dpscale.runs.periods.report import write_report
 from dpscale.runs.periods.rows import RowsRun
@@ -52,6 +53,7 @@ def plan(run: StreamRun, engine: Engine) -> None:
     found.for_period(time_plan.context())  # refuses mechanisms without a plan of periods
     found.write(run.path / "plan")
     time_plan.write(run.path / "plan")
+    read_earlier(run)  # refuses an earlier run with another plan
 
 
 def measure(run: StreamRun, engine: Engine) -> None:

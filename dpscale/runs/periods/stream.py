@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import date
 from fractions import Fraction
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from dpscale.storage.files import present, read_text
 from dpscale.workload import Workload
 
 KIND = "periods"
-PERIOD_FILE, HASH_KEY, FOLDER = "period.toml", "periods.key", "periods"
+PERIOD_FILE, HASH_KEY, FOLDER, EARLIER = "period.toml", "periods.key", "periods", "earlier"
 STAGES: dict[str, Stage] = {
     name: replace(TABLE_STAGES[name], folder=folder, leaves=leaves, needs=needs,
                   module=f"dpscale.runs.periods.stages:{name}")
@@ -358,7 +359,10 @@ def _first_files(job: TableJob, domain: Domain, period: Attribute, digest: str, 
     entries: dict[str, Any] = {"mechanism": {"name": job.method.name, "version": job.method.version}}
     entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     manifest = first_manifest(job.engine.seed, digest, number, kind=KIND, **entries)
+    continuation = import_module("dpscale.runs.periods.continuation")
+    after = job.periods.after
     return {
+        **(continuation.earlier_files(after, domain, period.low) if after else {}),
         **domain.to_files(),
         PERIOD_FILE: Domain([period]).to_files()["domain.toml"],
         "job.toml": tomli_w.dumps(job.to_dict()).encode(),
