@@ -77,6 +77,9 @@ def framed_job(job: str | Path | Mapping[str, Any]) -> TableJob:
     given = content.get("data", {})
     if "tables" in content or not isinstance(given, Mapping):
         raise JobError("data", "a frame for a job of several tables", "a job of one table", "write it to files")
+    if given.get("period") is not None:
+        raise JobError("data.period", "given together with a frame", "files, which are read again for later periods",
+                       "write the frame to files")  # fmt: skip
     for name in ("path", *FILES_ONLY):
         if name in given and (name, given[name]) != ("path", FRAME):
             raise JobError(f"data.{name}", "given together with a frame", "a frame or files", "leave one out")

@@ -58,6 +58,9 @@ class PeriodSettings(Settings):
 
 def check_periods(data: Data, settings: PeriodSettings | None) -> None:
     """Raise JobError for keys of [data] and [time] that contradict each other."""
+    if data.period is not None and data.unit_through:
+        raise JobError("data.unit_through", "given with data.period", "the unit in a column of the table: other tables"
+                       " may assign another unit to earlier rows", "add the column to the data")  # fmt: skip
     if settings is None:
         return
     if data.period is None:

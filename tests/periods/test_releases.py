@@ -1,6 +1,7 @@
 """Releases of growing tables: estimates, errors, consistency over time, files and folders."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dpscale as dp
@@ -160,6 +161,28 @@ def test_wrong_period_is_refused(tmp_path, case):
     run = start(make_job(tmp_path), tmp_path / "run")
     assert run.released == []
     assert run.manifest["privacy"] is None
+
+
+def test_first_periods_of_a_unit_are_counted(tmp_path):
+    """Unit 1 has rows in four months; its first two count, one row in each, at every release."""
+    months = {label: pd.DataFrame({"a": [0, 0, 1], "b": [0, 0, 2], "who": [1, 1, number + 10]})
+              for number, label in enumerate(MONTHS[:4])}  # fmt: skip
+    write(tmp_path, months)
+    job = make_job(tmp_path, data={"privacy_unit": "who", "max_rows_per_unit": 1}, time={"max_periods_per_unit": 2},
+                   privacy={"privacy_cost": 1e9, "allow_weak_privacy": True})  # fmt: skip
+    opened = open_release(release(job, tmp_path / "run", MONTHS[:4]))
+    counted = [opened.marginal(("a", "b"), period=label) for label in MONTHS[:4]]
+    assert [round(float(own[0, 0])) for own in counted] == [1, 1, 0, 0]
+    assert [round(float(own[1, 2])) for own in counted] == [1, 1, 1, 1]
+    page = (dp.run(job, tmp_path / "run").path / "report.html").read_text()
+    assert "those of the first 2 periods in which the who has records" in page
+
+
+def test_frames_are_refused(tmp_path):
+    job = make_job(tmp_path)
+    job["data"].pop("path")
+    with pytest.raises(JobError, match="given together with a frame"):
+        dp.run(job, data=frames(5)[MONTHS[0]])
 
 
 @pytest.mark.parametrize("column", [False, True])
