@@ -17,10 +17,11 @@ from dpscale.base.errors import ReportError, TransientError
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
+SHARED = "dpscale.answers.report"  # package of the page and of sections that several reports have
 FILTERS = {"figure": figure, "whole": whole, "percent": percent, "power": power}
 
 
-def render(content: Mapping[str, Any], package: str = "dpscale.answers.report", name: str = "report.html") -> str:
+def render(content: Mapping[str, Any], package: str = SHARED, name: str = "report.html") -> str:
     """Return the page `name` of a package as text; `content` has the values of its template."""
     page, _ = compile_template(shared_file(name, package))
     return page.render(style=shared_file("style.css"), script=shared_file("sort.js"), **content)
@@ -47,7 +48,7 @@ def compile_template(source: str) -> tuple[Template, list[str]]:
     return environment.from_string(source), sorted(find_undeclared_variables(environment.parse(source)))
 
 
-def shared_file(name: str, package: str = "dpscale.answers.report") -> str:
+def shared_file(name: str, package: str = SHARED) -> str:
     """Return the text of a file of a package, by default one that all pages share."""
     return files(package).joinpath(name).read_text()
 
@@ -90,7 +91,7 @@ def render_sections(
     frame: Mapping[str, Any],
     sections: Iterable[Section],
     values: Mapping[str, Callable[[], Any]],
-    package: str = "dpscale.answers.report",
+    package: str = SHARED,
     run: object = None,
 ) -> tuple[str, list[Rendered]]:
     """Render a page from its sections, and return the sections that failed.
@@ -104,14 +105,14 @@ def render_sections(
     values : mapping of str to callable
         Values of the section templates; each is computed at most once, and only if a section uses it.
     package : str
-        Package of the templates, including the page `report.html`.
+        Package of the templates of the sections; the page around them is the same for all reports.
     run : object
         Run that sections with a module of their own describe.
     """
     computed = {name: cache(compute) for name, compute in values.items()}
     parts = [_rendered(section, partial(_html, section, computed, package, run)) for section in sections]
     rendered = [one for one in parts if one.html.strip()]
-    return render({**frame, "sections": rendered}, package), [one for one in rendered if one.failure]
+    return render({**frame, "sections": rendered}), [one for one in rendered if one.failure]
 
 
 def check_rendered(failed: Sequence[Rendered], folder: Path) -> None:
@@ -144,7 +145,8 @@ def _html(section: Section, values: Mapping[str, Callable[[], Any]], package: st
         own = import_module(section.module)
         source, values = own.TEMPLATE, own.values(run)
     else:
-        source = shared_file(f"section-{section.name}.html", package)
+        name = f"section-{section.name}.html"
+        source = shared_file(name, package if files(package).joinpath(name).is_file() else SHARED)
     template, named = compile_template(source)
     return template.render({name: values[name]() for name in named})
 

@@ -10,7 +10,7 @@ earlier periods are read again, in one pass. Their hashes, keyed by `periods.key
 for hashes draws no noise; it lives until the run ends.
 
 Threat model. After a period closes, nobody can recompute its noise. Records on the disk of the owner are as secret as
-before. Whoever reads `periods.key` can test a guess of all records of a period, and nothing else. Sealed exact counts
+before. A reader of `periods.key` can test a guess of all records of a period, and nothing else. Sealed exact counts
 are not stored: R is invertible, so a live noise key and the published values would give the exact counts of every
 period.
 """
