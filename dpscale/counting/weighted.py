@@ -57,10 +57,11 @@ class PeriodWeights:
         return list(self.attribute.columns)
 
     def has_records(self, partition: Partition) -> bool:
-        """Return False if a folder name shows that all records of a partition belong to later periods."""
+        """Return False if a folder name shows that all records of a partition belong to periods without a weight."""
         label = dict(partition.fixed).get(self.attribute.column)
         try:
-            return label is None or read_period(self.attribute.by, label) - self.attribute.low < self.count
+            number = 0 if label is None else read_period(self.attribute.by, label) - self.attribute.low
+            return 0 <= number < self.count
         except ValueError:  # refused when the partition is read
             return True
 

@@ -1,5 +1,7 @@
 """Releases of growing tables: estimates, errors, consistency over time, files and folders."""
 
+from datetime import date
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -116,6 +118,27 @@ def test_synthetic_rows_are_consistent_over_time(tmp_path, mechanism):
         assert np.abs(table - estimate).max() < 6
     window = opened.at(MONTHS[2], "window").synthetic().compute()
     assert len(window) == sum(map(len, rows.values()))
+
+
+def test_job_without_a_complete_period_is_refused(tmp_path):
+    year = date.today().year + 1
+    months = {f"{year}-01": frames(20, MONTHS[:1])[MONTHS[0]]}
+    write(tmp_path, months)
+    job = make_job(tmp_path)
+    text = (tmp_path / "domain.toml").read_text().replace("2026", str(year))
+    (tmp_path / "domain.toml").write_text(text)
+    with pytest.raises(JobError, match="no complete period"):
+        dp.run(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(JobError, match="a period that has ended"):
+        release(job, tmp_path / "run", [f"{year}-01"])
+
+
+def test_folders_before_the_first_period_are_not_read(tmp_path):
+    months = {"2025-12": frames(500, MONTHS[:1], seed=9)[MONTHS[0]]} | frames(50, MONTHS[:2])
+    write(tmp_path, months)
+    opened = dp.run(make_job(tmp_path, privacy={"privacy_cost": 1e7, "allow_weak_privacy": True}), tmp_path / "run")
+    assert round(opened.at(MONTHS[1], "cumulative").total().estimate) == 100
 
 
 def test_empty_period_is_released_by_name(tmp_path):
