@@ -68,7 +68,7 @@ def measure(run: StreamRun, engine: Engine) -> None:
 def _incomplete(run: StreamRun) -> JobError:
     """Return the error for a job whose first period is not complete."""
     label, end = run.labels[0], run.end_of(0)
-    why = f"ends before {end}" if end > date.today() else "has ended, but no records of it or of later ones have arrived"
+    why = f"ends before {end}" if end > date.today() else "has ended, but no records of it or later have arrived"
     return JobError("data.period", f"no complete period: {label} {why}",
                     "a period that has ended and whose records have arrived",
                     f"run again when they have, or name it: dpscale release-period DIR {label}")  # fmt: skip
