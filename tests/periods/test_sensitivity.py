@@ -7,23 +7,37 @@ import pandas as pd
 import pytest
 
 from dpscale.privacy.draws import GaussianDraw
-from tests.periods.growing import MONTHS, frames, make_job, measured_cost, release, write
+from dpscale.runs.stages.runner import run_stages
+from tests.periods.growing import MONTHS, frames, make_job, measured_cost, start, write
 
 RELEASED = MONTHS[:4]
+UNIT = {"privacy_unit": "who", "max_rows_per_unit": 2}
 
 
-@pytest.fixture(autouse=True)
-def no_noise(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def no_noise():
     """Replace noise by zeros, so that the stored values are the exact combinations of counts."""
-    monkeypatch.setattr(GaussianDraw, "words", lambda self, stream, size: np.zeros(size, np.int64))
-    monkeypatch.setattr(GaussianDraw, "halves",
-                        lambda self, stream, size: (np.zeros(size, np.int64), np.zeros(size, np.uint64)))  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GaussianDraw, "words", lambda self, stream, size: np.zeros(size, np.int64))
+        patch.setattr(GaussianDraw, "halves",
+                      lambda self, stream, size: (np.zeros(size, np.int64), np.zeros(size, np.uint64)))  # fmt: skip
+        yield
 
 
-def run_of(folder, months, column=False, **job):
-    folder.mkdir()
-    write(folder, months, column)
-    return release(make_job(folder, **job), folder / "run", RELEASED)
+@pytest.fixture
+def measure(tmp_path_factory):
+    """Function that measures all months of a table."""
+
+    def measured(months, column=False, **job):
+        folder = tmp_path_factory.mktemp("measured")
+        write(folder, months, column)
+        run = start(make_job(folder, **job), folder / "run")
+        for stage in ("plan", "measure"):
+            run_stages(run, only=stage)
+        assert run.released == list(months)
+        return run
+
+    return measured
 
 
 def added(months, records):
@@ -34,37 +48,22 @@ def added(months, records):
     return found
 
 
-@pytest.mark.parametrize("column", [False, True])
-def test_record_costs_at_most_the_charge(tmp_path, column):
-    months = frames(40)
-    base = run_of(tmp_path / "base", months, column)
-    costs = []
-    for number, month in enumerate(RELEASED):
-        changed = added(months, [(month, {"a": 1, "b": 2})])
-        costs.append(measured_cost(base, run_of(tmp_path / f"more{number}", changed, column)))
-    assert max(costs) <= base.spent.gaussian
-    assert min(costs) > 0
+@pytest.mark.parametrize(("column", "month"), [(False, 0), (False, 3), (True, 1)])
+def test_record_costs_at_most_the_charge(measure, column, month):
+    months = frames(40, RELEASED)
+    base = measure(months, column)
+    cost = measured_cost(base, measure(added(months, [(RELEASED[month], {"a": 1, "b": 2})]), column))
+    assert 0 < cost <= base.spent.gaussian
 
 
-def test_last_columns_of_the_strategy_reach_the_charge(tmp_path):
-    """The largest column norm of R over all periods of the horizon is the charge, up to lattice noise."""
+def test_row_of_the_first_period_reaches_the_charge(measure):
+    """Over all periods of the horizon the largest column of R is the charge, up to lattice noise."""
     months = frames(20, MONTHS)
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    costs = []
-    for number, month in enumerate(MONTHS):
-        runs = []
-        for name, own in (("one", months), ("two", added(months, [(month, {"a": 0, "b": 0})]))):
-            folder = tmp_path / name / str(number)
-            folder.mkdir()
-            write(folder, own)
-            runs.append(release(make_job(folder), folder / "run", MONTHS))
-        costs.append(measured_cost(*runs))
-    assert max(costs) <= runs[0].spent.gaussian
-    assert float(max(costs) / runs[0].spent.gaussian) == pytest.approx(1, abs=1e-6)
-
-
-UNIT = {"privacy_unit": "who", "max_rows_per_unit": 2}
+    base, costs = measure(months), []
+    for month in (MONTHS[0], MONTHS[3]):
+        costs.append(measured_cost(base, measure(added(months, [(month, {"a": 0, "b": 0})]))))
+    assert max(costs) <= base.spent.gaussian
+    assert float(max(costs) / base.spent.gaussian) == pytest.approx(1, abs=1e-6)
 
 
 def unit_records(periods, rows, cells):
@@ -73,27 +72,23 @@ def unit_records(periods, rows, cells):
             for number, month in enumerate(RELEASED[:periods]) for _ in range(rows)]  # fmt: skip
 
 
-@pytest.mark.parametrize("cells", [[(0, 0)], [(0, 0), (1, 1)], [(2, 3), (0, 1), (1, 0)]])
-@pytest.mark.parametrize("periods", [1, 2, 4])
-def test_unit_in_several_periods_costs_at_most_the_charge(tmp_path, cells, periods):
-    months = frames(30, units=12)
-    settings = {"data": UNIT, "time": {"max_periods_per_unit": 2}}
-    base = run_of(tmp_path / "base", months, **settings)
-    more = added(months, unit_records(periods, 5, cells))  # more rows and periods than are declared
-    cost = measured_cost(base, run_of(tmp_path / "more", more, **settings))
+CASES = [(4, [(0, 0)]), (2, [(0, 0), (1, 1)]), (4, [(2, 3), (0, 1), (1, 0)]), (1, [(1, 2)])]
+
+
+@pytest.mark.parametrize(("periods", "cells"), CASES)
+def test_unit_in_several_periods_costs_at_most_the_charge(measure, periods, cells):
+    """The unit has more rows and periods than are declared: the first of them count."""
+    months, settings = frames(30, RELEASED, units=12), {"data": UNIT, "time": {"max_periods_per_unit": 2}}
+    base = measure(months, **settings)
+    cost = measured_cost(base, measure(added(months, unit_records(periods, 5, cells)), **settings))
     assert 0 < cost <= base.spent.gaussian
 
 
-def test_unit_period_promise_holds_for_one_period(tmp_path):
-    months = frames(30, units=12)
-    base = run_of(tmp_path / "base", months, data=UNIT)
-    cost = measured_cost(base, run_of(tmp_path / "one", added(months, unit_records(1, 3, [(0, 0)])), data=UNIT))
-    assert 0 < cost <= base.spent.gaussian
-
-
-def test_planted_unit_in_several_periods_exceeds_the_unit_period_promise(tmp_path):
+def test_unit_period_promise_holds_for_one_period_and_a_planted_unit_exceeds_it(measure):
     """The check finds a unit whose rows are in more periods than the cost is for."""
-    months = frames(30, units=12)
-    base = run_of(tmp_path / "base", months, data=UNIT)
-    cost = measured_cost(base, run_of(tmp_path / "more", added(months, unit_records(4, 2, [(0, 0)])), data=UNIT))
-    assert cost > base.spent.gaussian * Fraction(3, 2)
+    months = frames(30, RELEASED, units=12)
+    base = measure(months, data=UNIT)
+    one, more = (measured_cost(base, measure(added(months, unit_records(periods, 3, [(0, 0)])), data=UNIT))
+                 for periods in (1, 4))  # fmt: skip
+    assert 0 < one <= base.spent.gaussian
+    assert more > base.spent.gaussian * Fraction(3, 2)
