@@ -105,10 +105,13 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
 @main.command("release-period")
 @click.argument("run_dir")
 @click.argument("period")
+@click.option("--empty", is_flag=True, help="Release it even if no records of it have arrived.")
 @scheduler_option
 @quiet_option
 @json_option
-def release_period(run_dir: str, period: str, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+def release_period(
+    run_dir: str, period: str, empty: bool, scheduler: str | None, quiet: bool, as_json: bool
+) -> None:
     """Release the next period of a growing table, for example 2026-02; a released one is not drawn again."""
     from dpscale.runs.periods.stages import release_next
 
@@ -118,7 +121,7 @@ def release_period(run_dir: str, period: str, scheduler: str | None, quiet: bool
                        "the run directory of a job with data.period",
                        "use `dpscale run` for a job of one moment")  # fmt: skip
     with Bars(quiet) as progress:
-        release_next(run, period, scheduler=scheduler, progress=progress)
+        release_next(run, period, scheduler=scheduler, progress=progress, empty=empty)
     summary = {"run_dir": str(run.path), "period": period, "released": run.released,
                "privacy": run.manifest["privacy"]}  # fmt: skip
     click.echo(json.dumps(summary) if as_json else f"{period}: released, {len(run.released)} of {len(run.labels)}")

@@ -20,7 +20,7 @@ from dpscale.base.errors import DataError, RefusedValue
 from dpscale.base.numerics import Flags, Integers, NDArray, Words
 from dpscale.contributions.unit_ids import Identities, identities
 from dpscale.counting.count import encode_batch
-from dpscale.counting.weighted import PeriodWeights
+from dpscale.counting.weighted import PeriodWeights, encode_present
 from dpscale.domain import Domain
 from dpscale.records.encode import Codes
 from dpscale.records.table import Partition
@@ -285,9 +285,14 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
         domain = None if set(columns) & set(periods.columns) else domain
         columns = [*columns, *periods.columns]
     for batch in partition.batches(list(dict.fromkeys([unit, *columns])), ids, domain):
-        codes, gone = encode_batch(dealing.domain, batch, names)
+        if periods is None:
+            codes, gone = encode_batch(dealing.domain, batch, names)
+            later = np.zeros(codes.shape[1], bool)
+        else:
+            numbers, later = periods.read(batch)
+            codes, gone = encode_present(dealing.domain, batch, names, later)
         owners = _owners(batch[unit], unit, dealing.through)
-        if owners.missing.any() and not dealing.drop:
+        if (owners.missing & ~later).any() and not dealing.drop:
             raise RefusedValue(f"data column {unit!r}", "a null", "a unit for every row",
                             'fill it, or drop such rows with unit_nulls = "drop" in [data]')  # fmt: skip
         apart = owners.missing.astype(np.uint8)
@@ -295,7 +300,6 @@ def _batches(dealing: Dealing, partition: Partition) -> Iterator[_Batch]:
             apart[gone & ~owners.missing] = 2
         values = value_words(codes)
         if periods is not None:
-            numbers, later = periods.read(batch)
             apart[later] = 2
             values = _ranked_by_period(values, owners.words[:, 1], numbers)
         yield _Batch(owners.words, values, apart)

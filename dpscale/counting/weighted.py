@@ -8,7 +8,7 @@ weight, which arrive later, are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -160,6 +160,28 @@ def encoded_with_periods(
     cells = domain if set(columns).isdisjoint(weights.columns) else None  # a shared column is read as values
     for batch in partition.batches(read, domain=cells):
         periods, gone = weights.read(batch)
-        codes, removed = encode_batch(domain, batch, names)
-        yield codes, gone if removed is None else gone | removed, periods, first
+        codes, removed = encode_present(domain, batch, names, gone)
+        yield codes, gone | removed, periods, first
         first += codes.shape[1]
+
+
+def encode_present(
+    domain: Domain, batch: Mapping[str, Any], names: Sequence[str], gone: Flags
+) -> tuple[Codes, Flags]:
+    """Return the codes of a batch, and the rows that the domain drops; values of rows that are gone are not checked.
+
+    Rows of periods without a weight are not refused for their values: they are read when their period is released.
+    """
+    if not gone.any():
+        codes, removed = encode_batch(domain, batch, names)
+        return codes, np.zeros_like(gone) if removed is None else removed
+    present = np.flatnonzero(~gone)
+    chosen = {name: column[present] if isinstance(column, np.ndarray) else column.take(pa.array(present))
+              for name, column in batch.items()}  # fmt: skip
+    codes, removed = encode_batch(domain, chosen, names)
+    whole = np.zeros((len(codes), len(gone)), dtype=codes.dtype)
+    whole[:, present] = codes
+    dropped = np.zeros_like(gone)
+    if removed is not None:
+        dropped[present] = removed
+    return whole, dropped

@@ -103,7 +103,7 @@ def period_attribute(data: Data, settings: PeriodSettings) -> Attribute:
     if found.kind != "date":
         raise JobError("data.period", f"{name!r}, an attribute of kind {found.kind}", 'an attribute of kind "date"',
                        "name another, or change its kind in the domain file")  # fmt: skip
-    if settings.start is not None and read_period(found.by, settings.start) != found.low:
+    if settings.start is not None and _read_start(found.by, settings.start) != found.low:
         raise JobError("time.start", f"{settings.start} for periods from {name_of(found.by, found.low)}",
                        "the first period of the domain file", "leave it out")  # fmt: skip
     if settings.horizon not in (None, found.listed):
@@ -112,10 +112,23 @@ def period_attribute(data: Data, settings: PeriodSettings) -> Attribute:
                        "the number of periods from low to high", "set the same number")  # fmt: skip
     if not 2 <= found.listed <= MOST_PERIODS:
         raise JobError("time.horizon", f"{found.listed}", f"2 to {MOST_PERIODS} periods", "change low or high")
+    if data.privacy_unit is not None and data.privacy_unit in found.columns:
+        raise JobError("data.privacy_unit", f"{data.privacy_unit!r}, the column of the period", "the column of a unit",
+                       "name another")  # fmt: skip
+    if settings.window is not None and settings.window > found.listed:
+        raise JobError("time.window", f"{settings.window} for {found.listed} periods", "at most the number of periods",
+                       "reduce it")  # fmt: skip
     if found.outside == "clip" or found.groups or found.outside == "category" or found.nulls == "category":
         raise JobError("data.period", f"{name!r}, which has cells that are no periods", "a date attribute whose"
                        ' outside and nulls are "reject" or "drop"', "change them in the domain file")  # fmt: skip
     return found
+
+
+def _read_start(by: str, start: str | int) -> int:
+    try:
+        return read_period(by, start)
+    except ValueError as error:
+        raise JobError("time.start", safe_repr(start), str(error), "fix it") from None
 
 
 def promise(data: Data, settings: PeriodSettings, period: Attribute) -> Protection:
@@ -149,7 +162,7 @@ def _of_folders(data: Data, settings: PeriodSettings) -> Attribute:
                            "fix the name, or set time.start")  # fmt: skip
         first = folders[0]
     by = _length_of(name, str(first))
-    low = read_period(by, str(first))
+    low = _read_start(by, str(first))
     return Attribute(name, "date", low, low + settings.horizon - 1, by=by)
 
 

@@ -199,6 +199,11 @@ class Ledger:
 
         self._change(act)
 
+    def is_decided(self, release: str, number: int) -> bool:
+        """Return whether a decision of a release is recorded; without one nothing was drawn for it."""
+        query = "SELECT digest FROM rounds WHERE release = ? AND round = ?"
+        return bool(self._read(lambda db: db.execute(query, (release, number)).fetchone()))
+
     def commit(self, release: str) -> str:
         """Record that all noise of a reserved release is drawn; repeating it changes nothing."""
         return self._advance(release, "reserved", "committed")

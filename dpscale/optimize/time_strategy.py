@@ -25,12 +25,14 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
+from dpscale.base.errors import PlanError
 from dpscale.base.numerics import Floats
 from dpscale.optimize.convex import optimise
 from dpscale.plans.time_plan import CUMULATIVE, PERIOD, WINDOW, TimePlan
 from dpscale.privacy.accounting import GAUSSIAN
 
-BITS = 24
+BITS, LEAST_BITS = 24, 8
+WORD_BITS, MOST_ROWS = 62, 1 << 30  # of weighted sums, and of records of a growing table
 POWER = 20.0  # of the smooth maximum
 LEAST = 1e-4  # smallest diagonal entry
 STEPS = 300
@@ -45,7 +47,12 @@ def queries_over_time(horizon: int, answers: Sequence[str], window: int) -> Floa
 
 
 def plan_time(
-    horizon: int, answers: Sequence[str], window: int = 0, periods_per_unit: int = 1, noise: str = GAUSSIAN
+    horizon: int,
+    answers: Sequence[str],
+    window: int = 0,
+    periods_per_unit: int = 1,
+    noise: str = GAUSSIAN,
+    largest_part: int = 1,
 ) -> TimePlan:
     """Return the strategy with the smallest mean variance of answers over the periods.
 
@@ -59,11 +66,19 @@ def plan_time(
     periods_per_unit : int
         Largest number of periods in which a privacy unit has rows.
     noise : {"gaussian", "laplace"}
+    largest_part : int
+        Largest number of parts of a record on a cell; more than 1 for sums of numbers. It limits the weights, so that
+        weighted sums over MOST_ROWS records fit 64 bits.
 
     Returns
     -------
     TimePlan
     """
+    bits = min(BITS, WORD_BITS - (MOST_ROWS * largest_part).bit_length())
+    if bits < LEAST_BITS:
+        raise PlanError("numbers", f"{largest_part:,} parts of a record with data.period",
+                        f"at most {1 << (WORD_BITS - LEAST_BITS - MOST_ROWS.bit_length()):,}",
+                        "use larger steps, or separate tables")  # fmt: skip
     queries, limit = queries_over_time(horizon, answers, window), min(periods_per_unit, horizon)
     found = [np.eye(horizon)]
     bound = 0.0
@@ -75,7 +90,7 @@ def plan_time(
         bound = optimum.dual / len(queries)
     elif noise == GAUSSIAN:
         found += [_descend(queries, limit, start) for start in _starts(best)]
-    plans = [TimePlan(_integers(one), tuple(answers), window, limit, noise, bound) for one in found]
+    plans = [TimePlan(_integers(one, bits), tuple(answers), window, limit, noise, bound) for one in found]
     return min(plans, key=TimePlan.mean_variance)
 
 
@@ -94,9 +109,10 @@ def lower_triangular(gram: Floats) -> Floats:
     return np.asarray(factor.T[::-1, ::-1])
 
 
-def _integers(strategy: Floats) -> tuple[tuple[int, ...], ...]:
-    """Return the rows of a lower-triangular matrix in units of 2^-BITS of its largest entry."""
-    scaled = np.rint(strategy * (2**BITS / np.abs(strategy).max())).astype(np.int64)
+def _integers(strategy: Floats, bits: int) -> tuple[tuple[int, ...], ...]:
+    """Return the rows of a lower-triangular matrix in units of 2^-bits of its largest entry."""
+    scaled = np.rint(strategy * (2**bits / np.abs(strategy).max())).astype(np.int64)
+    np.fill_diagonal(scaled, np.maximum(scaled.diagonal(), 1))
     return tuple(tuple(row[: number + 1].tolist()) for number, row in enumerate(scaled))
 
 

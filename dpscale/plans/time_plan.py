@@ -199,6 +199,8 @@ class TimePlan:
         rows = tuple(tuple(map(int, row)) for row in content["rows"])
         if any(len(row) != number + 1 or row[-1] <= 0 for number, row in enumerate(rows)) or not rows:
             raise ValueError("rows")
+        if int(content["periods_per_unit"]) < 1 or not set(content["answers"]) <= set(ANSWERS):
+            raise ValueError("answers")
         return cls(rows, tuple(content["answers"]), int(content["window"]), int(content["periods_per_unit"]),
                    str(content["noise"]), float(content["bound"]))  # fmt: skip
 

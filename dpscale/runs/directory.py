@@ -62,6 +62,7 @@ class Run(ABC):
     job: Any
     job_class: ClassVar[Any]
     stages: ClassVar[Mapping[str, Stage]]
+    is_part = False  # whether another run charges for it and ends it
     created = ""  # created by this call: "folder", or "files" in an existing folder
 
     def __init__(self, path: str | Path, inputs: tuple[Any, ...] = ()) -> None:

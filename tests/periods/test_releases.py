@@ -8,6 +8,7 @@ import pytest
 
 import dpscale as dp
 from dpscale.base.errors import DataError, JobError
+from dpscale.runs.periods.stages import release_next
 from tests.periods.growing import MONTHS, SIZES, exact, frames, make_job, open_release, release, start, write
 
 LARGE = {"a": 50, "b": 60}
@@ -144,7 +145,10 @@ def test_folders_before_the_first_period_are_not_read(tmp_path):
 def test_empty_period_is_released_by_name(tmp_path):
     months = frames(50, MONTHS[:1])
     write(tmp_path, months)
-    run = release(make_job(tmp_path), tmp_path / "run", MONTHS[:2])
+    run = release(make_job(tmp_path), tmp_path / "run", MONTHS[:1])
+    with pytest.raises(JobError, match="no records have arrived"):
+        release_next(run, MONTHS[1])
+    release_next(run, MONTHS[1], empty=True)
     assert abs(open_release(run).at(MONTHS[1]).total().estimate) < 200
 
 

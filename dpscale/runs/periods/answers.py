@@ -23,9 +23,7 @@ import tomli_w
 from dpscale.base.arrow import pa
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Floats
-from dpscale.domain import Domain
 from dpscale.engine import Engine
-from dpscale.job import TableJob
 from dpscale.measurement import MeasurementStore
 from dpscale.measurement.value_files import Labelled, Span, file_name, open_values, write_values
 from dpscale.mechanisms.contract import PlanningProblem
@@ -54,14 +52,15 @@ class AnswersRun(TableRun):
     """Existing run of the answers of one kind at a period; `start` makes one."""
 
     stages = ANSWER_STAGES
+    is_part = True
     manifest_kind = KIND
 
     def _load(self, inputs: tuple[Any, ...]) -> None:
         if self.manifest.get("kind") != self.manifest_kind:
             raise JobError("run directory", f"{self.path} has no answers of a period", "a folder in periods/PERIOD/",
                            "use the directory of the whole run")  # fmt: skip
-        self.job = TableJob.read(self.path / "job.toml", stored=True)
-        self.declared = Domain.read(self.path / "domain.toml")
+        self.stream = stream_of(self.path)
+        self.job, self.declared = self.stream.job, self.stream.declared
 
     @classmethod
     def start(cls, stream: StreamRun, number: int, name: str) -> Self:
@@ -70,13 +69,8 @@ class AnswersRun(TableRun):
         if not present(path / MANIFEST):
             create_directory(path, _first_files(stream, number, name, cls.manifest_kind))
         run = cls(path)
-        vars(run)["stream"] = stream
+        run.stream = stream
         return run
-
-    @cached_property
-    def stream(self) -> StreamRun:
-        """Run of the growing table."""
-        return stream_of(self.path)
 
     @property
     def tables(self) -> Mapping[str, TableRun]:
@@ -85,12 +79,12 @@ class AnswersRun(TableRun):
     @property
     def number(self) -> int:
         """Number of the period."""
-        return int(self.manifest["period"]["number"])
+        return self.stream.number_of(self.path.parent.name)
 
     @property
     def kind(self) -> str:
         """Kind of the answers."""
-        return str(self.manifest["period"]["answers"])
+        return self.path.name
 
     @cached_property
     def planning_problem(self) -> PlanningProblem:

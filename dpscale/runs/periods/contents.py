@@ -14,6 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from dpscale.base.display import safe_repr
+from dpscale.base.errors import DataError
 from dpscale.base.numerics import Words
 from dpscale.contributions.unit_ids import identities
 from dpscale.contributions.unit_shards import value_words
@@ -63,7 +65,11 @@ def _hash_of_files(table: Table, number: int, weights: PeriodWeights, engine: En
 
 def _number_of(partition: Partition, weights: PeriodWeights) -> int:
     label = dict(partition.fixed)[weights.attribute.column]
-    return read_period(weights.attribute.by, label) - weights.attribute.low if label is not None else -1
+    try:
+        return read_period(weights.attribute.by, label) - weights.attribute.low if label is not None else -1
+    except ValueError as error:
+        raise DataError("data.path", f"a folder {weights.attribute.column}={safe_repr(label)}", str(error),
+                        "rename the folder, or move it elsewhere") from None  # fmt: skip
 
 
 def sum_records(

@@ -46,7 +46,7 @@ def plan(run: StreamRun, engine: Engine) -> None:
     """Plan the measurements of one table and the weights of the periods."""
     job, settings = run.job, run.job.periods
     time_plan = plan_time(len(run.labels), settings.answers, settings.window or 0, run.periods_per_unit,
-                          job.privacy.noise)  # fmt: skip
+                          job.privacy.noise, run.largest_part)  # fmt: skip
     amount = time_plan.amount(run.planning_problem.budget.amount)
     problem = run.planning_problem
     found = make_plan(job, replace(problem, budget=replace(problem.budget, amount=amount)), engine)
@@ -74,7 +74,7 @@ def _incomplete(run: StreamRun) -> JobError:
                     f"run again when they have, or name it: dpscale release-period DIR {label}")  # fmt: skip
 
 
-def release_period(run: StreamRun, engine: Engine, label: str) -> None:
+def release_period(run: StreamRun, engine: Engine, label: str, empty: bool = False) -> None:
     """Release one period, with its answers and rows; a released one is not released again.
 
     Parameters
@@ -83,6 +83,8 @@ def release_period(run: StreamRun, engine: Engine, label: str) -> None:
     engine : Engine
     label : str
         Name of the period, which must be the next one.
+    empty : bool
+        Whether to release it even if no records of it or of a later period have arrived.
 
     Raises
     ------
@@ -92,6 +94,10 @@ def release_period(run: StreamRun, engine: Engine, label: str) -> None:
     number = run.number_of(label)
     if run.labels[number] not in run.released:
         _check_next(run, number)
+        if not empty and number > _last_arrival(run, engine):
+            raise JobError("period", f"{label}, of which no records have arrived", "a period with records, or with"
+                           " records of a later period", "release it when they have arrived: late records cannot be"
+                           " counted in it. A period that has none is released with --empty")  # fmt: skip
         with run.record_stage(run.stages["measure"]):
             _release(run, engine, number)
     _publish_if_complete(run)
@@ -106,6 +112,7 @@ def release_next(
     client: Client | None = None,
     scheduler: str | None = None,
     progress: Progress = silent,
+    empty: bool = False,
 ) -> None:
     """Release a period with its answers, rows and report; see `release_period`."""
     check_ledger_place(standing(run.job.privacy.ledger))
@@ -115,7 +122,7 @@ def release_next(
             if not run.done("plan"):
                 with run.record_stage(run.stages["plan"]):
                     plan(run, engine)
-            discreetly("release-period", release_period, run, engine, label)
+            discreetly("release-period", release_period, run, engine, label, empty)
             for name in ("reconstruct", *(["synthesize"] if run.synthesis is not None else []), "report"):
                 if not run.done(name):
                     with run.record_stage(run.stages[name], engine.each("hash")):
@@ -176,7 +183,12 @@ def _release(run: StreamRun, engine: Engine, number: int) -> None:
     if number == 0:
         make_secret(run.hash_key, run.job.engine.seed)
     drawn = PeriodRun.start(run, number)
+    if run.manifest["privacy"] is None:
+        run.check_plan()
     run.charge(reserve=False)
+    if not (drawn.done("measure") or drawn.is_decided()):
+        drawn.restart()
+        run.forget_contents(number)
     run_requested(drawn, engine)
     run.charge()
     run.update(released={**run.manifest.get("released", {}), run.labels[number]: drawn.manifest["release"]})

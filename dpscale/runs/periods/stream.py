@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import date
 from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,10 @@ class StreamRun(Run):
         return {"data": job}
 
     def _reopen(self, job: TableJob) -> None:
-        """Raise JobError if the domain file has other periods than the run."""
+        """Take over whether changes are accepted; raise JobError if the domain file has other periods than the run."""
+        if job.periods.changed != self.changes:
+            with self.locked():
+                self.update(changes=job.periods.changed)
         if self.period.name in Domain.read(job.data.domain).names and job.read_period() != self.period:
             raise JobError("data.period", f"other periods than those of {self.path}, which begin with"
                            f" {self.labels[0]}", f"{len(self.labels)} periods from {self.labels[0]}",
@@ -157,7 +161,10 @@ class StreamRun(Run):
     def released(self) -> list[str]:
         """Periods whose values are drawn, in order."""
         entries: dict[str, Any] = self.manifest.get("released", {})
-        return [label for label in self.labels if label in entries]
+        if set(entries) != set(self.labels[: len(entries)]):
+            raise JobError("run directory", f"manifest.json in {self.path} lacks a released period",
+                           "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip
+        return self.labels[: len(entries)]
 
     @property
     def parts(self) -> Mapping[str, Run]:
@@ -223,8 +230,31 @@ class StreamRun(Run):
 
     @cached_property
     def time_plan(self) -> TimePlan:
-        """Weights of earlier periods in the measurements of each period."""
-        return TimePlan.read(self.path / "plan")
+        """Weights of earlier periods in the measurements of each period.
+
+        Everything but the weights follows from the job. Raises JobError if the file states something else.
+        """
+        found, settings = TimePlan.read(self.path / "plan"), self.job.periods
+        expected = replace(found, answers=tuple(settings.answers), window=settings.window or 0,
+                           periods_per_unit=min(self.periods_per_unit, len(self.labels)),
+                           noise=self.job.privacy.noise)  # fmt: skip
+        if found != expected or found.horizon != len(self.labels):
+            raise JobError("run directory", f"time.json in {self.path / 'plan'} is not that of the job",
+                           "the file as the run wrote it", "restore it, or start a new run")  # fmt: skip
+        return found
+
+    def check_plan(self) -> None:
+        """Raise JobError if the plan does not follow from the job."""
+        read = self.job.method.read(self.path / "plan", self.period_problem, self.job.options)
+        if not self.job.method.follows(read, self.period_problem, self.job.options):
+            raise JobError("run directory", f"the plan in {self.path / 'plan'} does not follow from the job",
+                           "the plan as the run wrote it", "start a new run")  # fmt: skip
+
+    @property
+    def largest_part(self) -> int:
+        """Largest number of parts of a record on a cell of a counted set; 1 without sums of numbers."""
+        each = {name: self.declared[name].largest_part for name in self.declared.axis_names}
+        return max((prod(each[name] for name in names) for names in self.workload.sets), default=1)
 
     @property
     def measurements(self) -> Any:
@@ -255,7 +285,7 @@ class StreamRun(Run):
     @cached_property
     def charge_entry(self) -> dict[str, Any]:
         """The ledger entry of the whole horizon; available after planning."""
-        content = [self.manifest["job_sha256"], self.period_plan.digest, self.time_plan.rows, self.labels]
+        content = [self.manifest["job_sha256"], self.period_plan.digest, asdict(self.time_plan), self.labels]
         return {
             "release": self.manifest["release"],
             "cost": self.cost.to_dict(),
@@ -282,13 +312,27 @@ class StreamRun(Run):
         key = read_secret(self.hash_key)
         tags = {label: snapshot_tag(key, f"{label}:{one}") for label, one in zip(self.labels, hashes, strict=False)}
         known = self.manifest.get("contents", {})
-        changed = [label for label in self.released if known.get(label) != tags.get(label, known.get(label))]
-        if changed and self.job.periods.changed != "accept":
+        changed = [label for label in self.labels[: len(hashes) - 1] if known.get(label) != tags[label]]
+        if changed and self.changes == "accept":
+            accepted = self.manifest.get("accepted", {})
+            self.update(accepted={**accepted, self.labels[len(hashes) - 1]: changed})
+        elif changed:
             raise DataError("data.path", f"the records of {changed[0]}, which was released, changed",
                             "the records of earlier periods as they were: a late record belongs to the period in which"
                             " it arrives", 'restore them; for a legal erasure set time.changed = "accept"')  # fmt: skip
         if (label := self.labels[len(hashes) - 1]) not in known:
             self.update(contents={**known, label: tags[label]})
+
+    def forget_contents(self, number: int) -> None:
+        """Forget the hash of the records of a period of which nothing was drawn."""
+        known = self.manifest.get("contents", {})
+        if self.labels[number] in known:
+            self.update(contents={label: tag for label, tag in known.items() if label != self.labels[number]})
+
+    @property
+    def changes(self) -> str:
+        """Whether changes of released periods are accepted; a job may accept them later (`_reopen`)."""
+        return str(self.manifest.get("changes", self.job.periods.changed))
 
     @property
     def hash_key(self) -> Path:

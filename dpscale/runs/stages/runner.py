@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dpscale.base.error_redaction import discreetly
-from dpscale.base.errors import BudgetError, DataError, DpscaleError, TransientError
+from dpscale.base.errors import BudgetError, DataError, DpscaleError, JobError, TransientError
 from dpscale.engine import Engine, resolve
 from dpscale.engine.schedulers import Progress, silent
 from dpscale.ledger import Ledger
@@ -91,14 +91,22 @@ def end(run: Run) -> dict[str, Any]:
     """End a run and return how it ended and what it spent; a repeated call changes nothing.
 
     The manifest is updated first: if the process is killed afterwards, the next `end` destroys the noise key, and no
-    stage continues. Raises TransientError while another process works in the directory.
+    stage continues. Raises TransientError while another process works in the directory, and JobError for a part of a
+    run.
     """
+    if run.is_part:
+        got = f"{run.path} is part of a run"
+        raise JobError("run directory", got, "the directory of the whole run", "end it there")
+    return _end(run)
+
+
+def _end(run: Run) -> dict[str, Any]:
     with disk_errors(run.path), store_errors(run.path), run.locked():
         if run.ended is None:
             whole = run.done("measure") or run.stages["measure"].call("finish", run)
             run.update(ended={"how": FINISHED if whole else ABANDONED, "at": now()})
         for part in run.parts.values():
-            end(part)
+            _end(part)
         remove_partial(run.path)
         run.destroy_key()
         return {"run_dir": str(run.path), **(run.ended or {}), **_spent(run)}
