@@ -54,8 +54,8 @@ def write_report(run: StreamRun) -> None:
 def _values(run: StreamRun, frame: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     delta, left, rows = run.job.privacy.delta or DELTA, cache(lambda: remaining(run)), cache(lambda: _rows(run))
     fixed = {**frame, "released": run.released, "horizon": len(run.labels), "kinds": run.kinds, "delta": delta,
-             "changed": run.changes,
-             "accepted": run.manifest.get("accepted", {}), "promise": str(run.protects), "explained": explain(run)}  # fmt: skip
+             "changed": run.changes, "accepted": run.manifest.get("accepted", {}), "promise": str(run.protects),
+             "explained": explain(run)}  # fmt: skip
     return {name: partial(fixed.__getitem__, name) for name in fixed} | {
         "epsilon": lambda: run.spent.epsilon_or_inf(delta),
         "mu": lambda: float(run.spent.squared_mu) ** 0.5,
