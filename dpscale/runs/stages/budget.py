@@ -362,10 +362,14 @@ def facts_of_totals(domains: Iterable[Domain]) -> dict[str, str]:
     return {CONDITION: condition} if condition else {}
 
 
-def public_hashes(run: TableRun) -> dict[str, str]:
+def public_hashes(run: Any) -> dict[str, str]:
     """Return hashes of public files that the charge depends on, and the condition of the guarantee if it has one.
 
     An auditor can compute them from an evidence bundle.
+
+    Parameters
+    ----------
+    run : TableRun or StreamRun
     """
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
     recorded, file = vars(run).setdefault("sha256", {}), run.domain_file  # a file does not change: it is hashed once
