@@ -26,8 +26,9 @@ GAUSSIAN, PURE = {"privacy_cost": None, "epsilon": 1.0, "delta": 1e-9}, {"privac
 CASES = {
     "row": ({}, {}, GAUSSIAN),
     "unit in one month": (UNIT, {}, {}),
-    "unit over all time": (UNIT, {"max_periods_per_unit": 3}, GAUSSIAN),
+    "unit over all time": (UNIT, {"max_periods_per_unit": 2}, GAUSSIAN),
     "laplace": (UNIT, {"max_periods_per_unit": 2}, PURE),
+    "window": ({}, {"answers": ["window"]}, {}),
 }
 FILES = ("draws", "strategies", "events", "ledger", "checklist", "run-files", "versions", "time")
 
@@ -113,15 +114,17 @@ def test_bundle_of_a_growing_table_is_sound(folders, case):
     files = read(folder, "run-files")
     for month in MONTHS[:3]:
         assert any(name.startswith(f"periods/{month}/measurements/") for name in files)
-        for kind in ("period", "cumulative", "window"):
+        for kind in ("window",) if case == "window" else ("period", "cumulative", "window"):
             assert f"periods/{month}/{kind}/answers/index.parquet" in files
     assert not any(".key" in name for name in files)
 
 
-def test_case_of_each_promise_has_its_own_factor(folders):
-    factors = {case: int(read(folder, "draws")["time"]["factor"]) for case, folder in folders.items()}
-    assert factors["row"] == factors["unit in one month"]
-    assert factors["unit over all time"] > 2 * factors["row"]
+def test_factor_of_each_promise_is_that_of_the_run(folders):
+    factors = {}
+    for case, folder in folders.items():
+        factors[case] = int(read(folder, "draws")["time"]["factor"])
+        assert factors[case] == open_run(folder.parent).time_plan.factor
+    assert factors["row"] == factors["unit in one month"] < factors["unit over all time"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -258,21 +261,28 @@ def smaller_factor(files):
 
 
 def fewer_periods_of_a_unit(files):
-    files["time"]["periods_per_unit"] = 2
+    files["time"]["periods_per_unit"] = 1
     restate(files)
 
 
 def consistent_fewer_periods(files):
     """Change also the job, so that only the plan that was charged differs."""
     fewer_periods_of_a_unit(files)
-    files["job"]["time"]["max_periods_per_unit"] = 2
-    files["ledger"]["releases"][0]["bound"] = 4
+    files["job"]["time"]["max_periods_per_unit"] = 1
+    files["ledger"]["releases"][0]["bound"] = 2
 
 
 def one_negative_sign(files):
-    """Make the last columns orthogonal in part by a sign."""
-    rows = files["time"]["rows"]
-    rows[-1] = [-value if place < len(rows) - 1 else value for place, value in enumerate(rows[-1])]
+    """Change signs, by which columns have smaller inner products."""
+    row = next(row for row in files["time"]["rows"] if any(row[:-1]))
+    row[:-1] = [-value for value in row[:-1]]
+    restate(files)
+
+
+def missing_negative_sign(files):
+    before = json.dumps(files["time"])
+    files["time"]["rows"] = [list(map(abs, row)) for row in files["time"]["rows"]]
+    assert json.dumps(files["time"]) != before, "windows alone have negative weights"
     restate(files)
 
 
@@ -290,9 +300,22 @@ def less_noise_in_all_periods(files):
     for component in files["draws"]["components"]:
         for draw in component["draws"]:
             draw["variance"] = str((int(draw["variance"]) - 8) // 4 + 8)
-    for one in files["events"]["release"]["events"]:
-        one["cost"] = str(Fraction(one["cost"]) * 4)
-        one["noise_multiplier"] /= 2
+    state_events(files)
+
+
+def more_noise_in_all_periods(files):
+    for component in files["draws"]["components"]:
+        for draw in component["draws"]:
+            draw["variance"] = str((int(draw["variance"]) - 8) * 4 + 8)
+    state_events(files)
+
+
+def state_events(files):
+    """List the events that follow from the draws."""
+    first, factor = files["draws"]["components"][0], int(files["draws"]["time"]["factor"])
+    events, _ = recompute.check_draws({"components": [first]}, files["strategies"]["factors"])
+    files["events"]["release"]["events"] = [{"kind": kind, "cost": str(cost * factor), "count": count}
+                                            for (kind, cost), count in events.items()]  # fmt: skip
 
 
 def other_rows_per_unit(files):
@@ -304,11 +327,7 @@ def twice(files):
     parts[2] = {**parts[1]}
     files["run-files"] = {name: one for name, one in files["run-files"].items()
                           if not name.startswith(f"periods/{MONTHS[2]}/measurements")}  # fmt: skip
-    same = f"table {MONTHS[2]}", f"table {MONTHS[1]}"
-    for row in files["checklist"]:
-        row["component"] = same[1] if row.get("component") == same[0] else row.get("component", "")
-        if not row["component"]:
-            del row["component"]
+    files["checklist"] = [row for row in files["checklist"] if row.get("component") != f"table {MONTHS[2]}"]
 
 
 def missing_period(files):
@@ -391,11 +410,13 @@ FORGERIES = [
     ("unit over all time", fewer_periods_of_a_unit, "different numbers of periods of a unit|different releases"),
     ("unit over all time", consistent_fewer_periods, "the plan differs|different releases"),
     ("unit over all time", one_negative_sign, "the plan differs|different releases"),
+    ("window", missing_negative_sign, "the plan differs|different releases"),
     ("row", not_triangular, "malformed"),
     ("row", less_noise, f"table {MONTHS[1]} has other draws than table {MONTHS[0]}"),
     ("row", less_noise_in_all_periods, "the draws cost .*, but .* was charged"),
+    ("row", more_noise_in_all_periods, "the draws cost only"),
     ("unit in one month", other_rows_per_unit, f"table {MONTHS[2]} has other draws than"),
-    ("row", twice, "lists a period twice|belongs to no draw"),
+    ("row", twice, "answers that dpscale does not write|lists a period twice"),
     ("row", missing_period, "periods that are not the first ones"),
     ("row", missing_last_period, "belongs to no draw"),
     ("row", missing_draw, "has other draws than"),

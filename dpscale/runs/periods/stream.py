@@ -269,6 +269,7 @@ class StreamRun(Run):
             "delta": self.job.privacy.delta,
             "protects": protection_fields(self.protects),
             "periods": self.labels,
+            "facts": public_hashes(self),
         }
 
     def charge(self, reserve: bool = True) -> str:
@@ -277,7 +278,7 @@ class StreamRun(Run):
         terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
         recorded = {"dataset": self.job.dataset, **own, **own["protects"],
                     "budget": str(Fraction(self.planning_problem.budget.amount))}  # fmt: skip
-        charge = Charge(*terms, self.protects, public_hashes(self), periods=self.labels)
+        charge = Charge(*terms, self.protects, own["facts"], periods=self.labels)
         return charge_release(self, charge, recorded, reserve)
 
     def compare_contents(self, hashes: Sequence[str]) -> None:

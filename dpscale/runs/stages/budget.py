@@ -218,8 +218,8 @@ def publish_part(run: Run, release: str, state: str) -> None:
 def _charge_within(within: Mapping[str, Any], drawn: str) -> Charge:
     """Return the charge of several tables, with the digest of the draws of one of them."""
     terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
-    return Charge(*terms, Protection(**within["protects"]), decision=(within["piece"], drawn),
-                  periods=within.get("periods", ()))  # fmt: skip
+    return Charge(*terms, Protection(**within["protects"]), within.get("facts", {}), (within["piece"], drawn),
+                  within.get("periods", ()))  # fmt: skip
 
 
 def charge(run: TableRun, measurements: MeasurementStore, reserve: bool = True) -> str:
