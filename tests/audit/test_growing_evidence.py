@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import tomli_w
 
-from dpscale.audit.evidence import bundle, check, period_costs, recompute
+from dpscale.audit.evidence import bundle, check, crosscheck, period_costs, recompute
 from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
+from dpscale.ledger import Ledger
 from dpscale.plans import time_plan
 from dpscale.runs.opening import open_run
 from tests.audit.test_bundle import PASSED, run_command
@@ -227,19 +228,48 @@ def smaller_column(files):
     restate(files)
 
 
-def restate(files, plan=True):
-    """Make the other files consistent with time.json: factor, costs, charge, and if `plan` the hash of the plan."""
-    old, new = int(files["draws"]["time"]["factor"]), period_costs.factor_of(files["time"])
-    ratio = Fraction(new, old)
+def less_noise_for_a_smaller_column(files):
+    """State a smaller matrix and less noise, at the cost that was charged."""
+    old = int(files["draws"]["time"]["factor"])
+    files["time"]["rows"] = [[value // 2 for value in row] for row in files["time"]["rows"]]
+    new = state_factor(files)
+    for component in files["draws"]["components"]:
+        for draw in component["draws"]:
+            draw["variance"] = str(-(-(int(draw["variance"]) - 8) * new // old) + 8)
+    state_events(files)
+
+
+def sealed_smaller_column(files):
+    """Forge the hash of the plan and the hash chain too."""
+    less_noise_for_a_smaller_column(files)
+    chain = files["ledger"]["chain"]
+    plan = [f"{name}\0{one}\n" for name, one in sorted(files["run-files"].items()) if name.startswith("plan/")]
+    chain["opened"]["facts"]["plan"] = hashlib.sha256("".join(plan).encode()).hexdigest()
+    before = ""
+    for link in chain["links"]:
+        if link["shown"].get("release") == files["draws"]["release"] and link["entry"] == "releases":
+            link["facts"] = crosscheck.chained([chain["opened"]["key"], chain["opened"]["facts"]])
+        before = crosscheck.chained([before, link["entry"], link["shown"], link["hidden"], link["facts"]])
+    chain["head"] = before
+
+
+def restate(files):
+    """Make the other files consistent with time.json: factor, costs, charge and the hash of the plan."""
+    old = int(files["draws"]["time"]["factor"])
+    scale(files, Fraction(state_factor(files), old))
+
+
+def state_factor(files):
+    """State the factor that follows from time.json, and the hash of the plan; returns the factor."""
+    new = period_costs.factor_of(files["time"])
     files["draws"]["time"] |= {"factor": str(new), "periods_per_unit": files["time"]["periods_per_unit"]}
-    scale(files, ratio)
     for row in files["checklist"]:
         if row["question"] == "What does the horizon cost?":
             row["answer"] = (f"{new} times one period, to a unit in at most {files['time']['periods_per_unit']} of"
                              f" {len(files['time']['rows'])} periods: time.json")  # fmt: skip
-    if plan:
-        text = json.dumps(files["time"]).encode()
-        files["run-files"]["plan/time.json"] = hashlib.sha256(text).hexdigest()
+    text = json.dumps(files["time"]).encode()
+    files["run-files"]["plan/time.json"] = hashlib.sha256(text).hexdigest()
+    return new
 
 
 def scale(files, ratio):
@@ -404,7 +434,8 @@ def other_cost_in_checklist(files):
 
 
 FORGERIES = [
-    ("row", smaller_column, "the draws cost only|the plan differs|different releases"),
+    ("row", smaller_column, "the plan differs|different releases"),
+    ("row", less_noise_for_a_smaller_column, "the plan differs from the one that was charged"),
     ("row", smaller_matrix_of_another_plan, "differs from the plan|the plan differs|different releases"),
     ("row", smaller_factor, "times one period, but"),
     ("unit over all time", fewer_periods_of_a_unit, "different numbers of periods of a unit|different releases"),
@@ -438,6 +469,17 @@ FORGERIES = [
 def test_forgery_is_refused(folders, tmp_path, case, change, fault):
     with pytest.raises(JobError, match=fault):
         check_bundle(forge(folders[case], tmp_path / "forged", change))
+
+
+def test_ledger_refuses_a_matrix_that_all_files_agree_on(folders, tmp_path):
+    """A consistent change of all files passes without the ledger, which the check states."""
+    forged = forge(folders["row"], tmp_path / "forged", sealed_smaller_column)
+    assert any("a consistent change of all files passes" in one for one in check_bundle(forged)["unverified"])
+    with Ledger.open(folders["row"].parents[1] / "ledger.sqlite") as ledger:
+        heads = ledger.heads()
+    assert check_bundle(folders["row"], heads=heads)["later_entries"] == 0
+    with pytest.raises(JobError, match="which the ledger does not contain"):
+        check_bundle(forged, heads=heads)
 
 
 ALONE = [
