@@ -19,6 +19,7 @@ from dpscale.base.errors import JobError
 from dpscale.ledger import Ledger
 from dpscale.plans import time_plan
 from dpscale.runs.opening import open_run
+from dpscale.runs.stages.runner import end
 from tests.audit.test_bundle import PASSED, run_command
 from tests.periods.growing import MONTHS, frames, make_job, release, write
 
@@ -170,6 +171,21 @@ def test_plan_of_the_periods_is_sealed_on_the_ledger(folders):
     assert set(opened) == {"domain", "plan"}
 
 
+def test_seeded_run_after_an_earlier_horizon(tmp_path):
+    """Values of the earlier horizon are no draws; the second release of the dataset has its own entry."""
+    end(open_run(run_case(tmp_path, "row", MONTHS[:2])))
+    job = make_job(tmp_path, time={"after": str(tmp_path / "run")}, privacy={"ledger": str(tmp_path / "ledger.sqlite")})
+    (tmp_path / "domain.toml").write_text((tmp_path / "domain.toml").read_text().replace(MONTHS[0], MONTHS[2]))
+    shutil.rmtree(tmp_path / "data")
+    write(tmp_path, frames(60, MONTHS[2:4]))
+    folder = bundle.write_bundle(release(job, tmp_path / "two", MONTHS[2:4]), PASSED)
+    found = check_bundle(folder)
+    assert not found["private"]
+    assert found["components"] == [f"table {month}" for month in MONTHS[2:4]]
+    assert [len(row["periods"]) for row in read(folder, "ledger")["releases"]] == [6, 4]
+    assert str(tmp_path) not in (folder / "job.toml").read_text()
+
+
 def test_bundles_of_one_table_have_no_time(tmp_path):
     from tests.audit.test_bundle import run_job, write_run_bundle
 
@@ -190,8 +206,9 @@ def test_adaptive_run_and_part_of_a_run_are_refused(tmp_path):
 
 
 def test_changed_files_of_a_period_are_refused(tmp_path):
-    run = run_case(tmp_path, "row")
-    for name in (f"{MONTHS[1]}/measurements", f"{MONTHS[2]}/cumulative/answers/marginal-2"):
+    run = run_case(tmp_path, "row", synthesize={})
+    answers = f"{MONTHS[2]}/cumulative/answers/marginal-2"
+    for name in (f"{MONTHS[1]}/measurements", answers, f"{MONTHS[0]}/rows/synthetic"):
         file = next((run / "periods" / name).glob("*.parquet"))
         content = file.read_bytes()
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

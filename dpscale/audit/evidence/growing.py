@@ -13,9 +13,11 @@ from typing import Any
 
 from dpscale.base.errors import JobError
 from dpscale.runs.directory import Run
-from dpscale.runs.manifest import check_output
+from dpscale.runs.manifest import MANIFEST, check_output
+from dpscale.runs.opening import open_run
 from dpscale.runs.periods.answers import ROWS
 from dpscale.runs.periods.stream import StreamRun
+from dpscale.storage.files import present
 
 EventCounts = Counter[tuple[str, Fraction]]
 ANSWERS = ("answers", "synthetic")  # folders of each kind of answers at a period
@@ -66,13 +68,13 @@ def check_fixed(run: StreamRun) -> None:
 
 
 def check_periods(run: StreamRun) -> None:
-    """Raise JobError if files of a released period or of its answers were changed."""
-    for label, drawn in measured_tables(run).items():
-        check_output(drawn.path, "measure", drawn.manifest["stages"]["measure"])
-        for kind in run.kinds:
-            answers = run.answers_at(label, kind)
-            if answers.done("reconstruct"):
-                check_output(answers.path, "reconstruct", answers.manifest["stages"]["reconstruct"])
+    """Raise JobError if files of a released period, of its answers or of its rows were changed."""
+    for drawn in measured_tables(run).values():
+        for path in (drawn.path, *(drawn.path / name for name in (*run.kinds, ROWS))):
+            if present(path / MANIFEST):
+                stages = open_run(path).manifest["stages"]
+                for stage in (one for one in stages if stages[one]["state"] == "done"):
+                    check_output(path, stage, stages[stage])
 
 
 def public_folders(run: Run) -> list[str]:
