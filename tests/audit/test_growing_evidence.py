@@ -18,6 +18,7 @@ from dpscale.audit.evidence.check import check_bundle
 from dpscale.base.errors import JobError
 from dpscale.ledger import Ledger
 from dpscale.plans import time_plan
+from dpscale.privacy.protection import Protection
 from dpscale.runs.opening import open_run
 from dpscale.runs.stages.runner import end
 from tests.audit.test_bundle import PASSED, run_command
@@ -184,6 +185,14 @@ def test_seeded_run_after_an_earlier_horizon(tmp_path):
     assert found["components"] == [f"table {month}" for month in MONTHS[2:4]]
     assert [len(row["periods"]) for row in read(folder, "ledger")["releases"]] == [6, 4]
     assert str(tmp_path) not in (folder / "job.toml").read_text()
+
+
+def test_bundle_on_a_dataset_with_caps_by_period(tmp_path):
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.set_cap("growing", 5.0, 1e-9, period="month", protects=Protection("who"))
+    folder = bundle.write_bundle(open_run(run_case(tmp_path, "unit in one month")), PASSED)
+    assert check_bundle(folder)["sound"]
+    assert read(folder, "ledger")["period_caps"][0]["epsilon"] == 5.0
 
 
 def test_bundles_of_one_table_have_no_time(tmp_path):
@@ -476,7 +485,7 @@ FORGERIES = [
     ("unit in one month", other_span, "different (releases|privacy units)"),
     ("unit in one month", promise_of_the_job, "different numbers"),
     ("laplace", other_noise, "another noise"),
-    ("row", without_time, "malformed"),
+    ("row", without_time, "states no cost of the horizon"),
     ("row", other_format, "which is no file of a bundle"),
     ("row", other_cost_in_checklist, "contradicts the other files on 'What does the horizon cost"),
 ]
@@ -526,6 +535,26 @@ def test_script_reports_a_forgery_and_fails(folders, tmp_path):
         done = subprocess.run([sys.executable, "-I", "-S", folder / script], capture_output=True, text=True, cwd="/")
         assert done.returncode == 1
         assert "FAULT: table 2026-02 has other draws than table 2026-01" in done.stdout
+
+
+def test_bundle_of_one_table_with_weights_of_periods_is_refused(folders, tmp_path):
+    """The forged bundle lists the first period as a table, with the noise for which one table costs the charge."""
+
+    def one_table(files):
+        factor = int(files["draws"].pop("time")["factor"])
+        first = files["draws"]["components"][0] | {"name": "data", "folder": ""}
+        for draw in first["draws"]:
+            draw["variance"] = str(-(-(int(draw["variance"]) - 8) // factor) + 8)
+        files["draws"]["components"] = [first]
+        files["versions"]["format"] = "dpscale-evidence/3"
+
+    copy = forge(folders["row"], tmp_path / "forged", one_table)
+    for name in ("time.json", "period_costs.py", "hashes.json"):
+        (copy / name).unlink()
+    for name, content in bundle._sealed({one.name: one.read_bytes() for one in copy.iterdir()}, None).items():
+        (copy / name).write_bytes(content)
+    with pytest.raises(JobError, match="states no cost of the horizon"):
+        check_bundle(copy)
 
 
 def test_needed_files_of_the_format_are_required(folders, tmp_path):

@@ -299,17 +299,20 @@ def faults(folder: str | Path) -> list[str]:
 
 
 def is_growing(folder: str | Path, draws: Fields) -> bool:
-    """Return whether a bundle is that of a growing table, or claims to be."""
-    return "time" in draws or (Path(folder) / "time.json").exists()
+    """Return whether a bundle is that of a growing table, by any of its files."""
+    planned = "plan/time.json" in read(folder, "run-files.json")
+    return planned or "time" in draws or (Path(folder) / "time.json").exists()
 
 
 def drawn_events(folder: str | Path, draws: Fields) -> tuple[Events, list[str]]:
     """Return the events of the draws, of the whole horizon if the table grows, and faults."""
     factors = read(folder, "strategies.json")["factors"]
-    if is_growing(folder, draws):
-        events, found = _period_costs().horizon_events(folder, draws, factors)
-        return events, list(found)
-    return check_draws(draws, factors)
+    if not is_growing(folder, draws):
+        return check_draws(draws, factors)
+    if "time" not in draws or not (Path(folder) / "time.json").exists():
+        return Events(), ["the plan of the run has weights of periods, but the bundle states no cost of the horizon"]
+    events, found = _period_costs().horizon_events(folder, draws, factors)
+    return events, list(found)
 
 
 def _period_costs() -> Any:
