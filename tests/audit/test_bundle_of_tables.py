@@ -547,7 +547,7 @@ def test_facts_of_components_equal_those_of_package(tmp_path, make):
     path.write_text(bundle.tomli_w.dumps(make()))
     run = CompositeRun.create(job, tmp_path / "run")
     domains = {f"domain.{name}.toml": domain.to_dict() for name, domain in job.domains.items()}
-    found = {sensitivities.label(one): one for one in shapes.expected(bundle._job(run), domains)}
+    found = {sensitivities.label(one): one for one in shapes.expected(bundle._job(run), domains, {"draws": {}})}
     protects, neighbours = shapes.protection(bundle._job(run)), run.neighbours
     assert (protects["unit"], protects["unit_table"], protects["relation"]) == (
         neighbours.protects.unit, neighbours.protects.table, neighbours.protects.relation)  # fmt: skip

@@ -89,7 +89,7 @@ def test_cap_refuses_the_horizon_before_data_are_read(job):
 
 
 WITHOUT_MEANING = {
-    "evidence": (), "publish": (), "units": (), "model": (), "refine": ("--epsilon", 1), "synthesize": ("--rows", 5),
+    "publish": (), "units": (), "model": (), "refine": ("--epsilon", 1), "synthesize": ("--rows", 5),
 }  # fmt: skip
 
 

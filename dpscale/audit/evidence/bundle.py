@@ -17,12 +17,14 @@ import tomli_w
 
 from dpscale.audit.evidence.checklist import checklist
 from dpscale.audit.evidence.draws import EventCounts, domain_file, draws_and_factors, file_hashes, folder_of
+from dpscale.audit.evidence.growing import check_fixed, check_periods
 from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost, float_above
 from dpscale.runs.directory import Run, now
 from dpscale.runs.manifest import check_output, disk_errors, versions
+from dpscale.runs.periods.stream import StreamRun
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.runner import ledger_dataset
 from dpscale.storage.files import listed, read_bytes, store_errors, write_whole
@@ -46,6 +48,7 @@ def redacted(value: Any, key: str = "") -> Any:
 FOLDER, HASHES, SIGNATURE, FORMAT = "evidence", "hashes.json", "signature.json", "dpscale-evidence/3"
 SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 SEARCHED = "dpscale-evidence/4"  # format of a run that found cells which are not public
+GROWING, TIME_SCRIPT, TIME = "dpscale-evidence/5", "period_costs.py", "time.json"  # of a growing table
 SEARCH_SCRIPT, PARTS = "search_costs.py", {"searches": "domain", "units": "units"}  # files by folder of the run
 PUBLIC = ("domain", "units", "earlier", "plan", "measurements", "answers", "synthetic", "trace.parquet",
           "report.html")  # fmt: skip
@@ -64,7 +67,8 @@ def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | 
     Raises
     ------
     JobError
-        If the run has not been measured, its files were changed, or it is one of several tables charged together.
+        If the run has not been measured, its files were changed, it is one of several tables charged together, or a
+        growing table whose measurements depend on its first period.
     BudgetError
         If the ledger of the release is not available.
     """
@@ -74,16 +78,20 @@ def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | 
         for one in run.tables.values():
             for stage in filter(one.done, STAGES):
                 check_output(one.path, stage, one.manifest["stages"][stage])
+        if isinstance(run, StreamRun):
+            check_periods(run)
         contents = _texts(run)
         contents |= {name: canonical(value) for name, value in _facts(run, selftest).items()}
         return _written(run.path / FOLDER, contents | _sealed(contents, key))
 
 
 def check_whole(run: Run) -> None:
-    """Raise JobError for the run of one of several tables, which are charged together, and for growing tables."""
-    if run.job.kind == "periods":
-        raise JobError("run directory", f"{run.path} is the run of a growing table", "a run of one moment",
-                       "see plan/time.json and the ledger for the cost of all periods")  # fmt: skip
+    """Raise JobError for a run that is charged with others, and for a growing table without a fixed plan."""
+    if isinstance(run, StreamRun):
+        check_fixed(run)
+    if run.manifest.get("kind") in ("period", "period answers", "period rows"):
+        raise JobError("run directory", f"{run.path} is part of the run of a growing table",
+                       "the directory of the whole run", "make the bundle there")  # fmt: skip
     if run.manifest.get("within"):
         raise JobError("run directory", f"{run.path} is one of several tables, which were charged together",
                        "the directory of the whole run", "make the bundle there")  # fmt: skip
@@ -107,7 +115,7 @@ def _facts(run: Run, selftest: Sequence[Mapping[str, Any]]) -> Fields:
         "run-files.json": file_hashes(run, PUBLIC),
         "selftest.json": {"passed": all(one["passed"] for one in selftest), "checks": selftest},
         "versions.json": {
-            "format": SEARCHED if _searched(run) or _unit_counted(run) else FORMAT,
+            "format": _format(run),
             "made": now(),
             "run": run.manifest["versions"],
             "bundle": versions(),
@@ -198,17 +206,28 @@ def _texts(run: Run) -> dict[str, bytes]:
         for name, table in tables.items():
             file = f"{part}.{name}.json" if folder_of(run, table.path) else f"{part}.json"
             scripts[file] = read_bytes(table.path / PARTS[part] / f"{part}.json")
-    return scripts | {"README.md": README.encode(), "job.toml": tomli_w.dumps(_job(run)).encode()} | _domains(run)
+    readme = README
+    if isinstance(run, StreamRun):
+        scripts[TIME_SCRIPT] = files("dpscale.audit.evidence").joinpath(TIME_SCRIPT).read_bytes()
+        scripts[TIME] = read_bytes(run.path / "plan" / TIME)
+        readme += TIME_README
+    return scripts | {"README.md": readme.encode(), "job.toml": tomli_w.dumps(_job(run)).encode()} | _domains(run)
+
+
+def _format(run: Run) -> str:
+    if isinstance(run, StreamRun):
+        return GROWING
+    return SEARCHED if _searched(run) or _unit_counted(run) else FORMAT
 
 
 def _searched(run: Run) -> dict[str, Any]:
     """Return the runs of tables whose cells were searched."""
-    return {name: table for name, table in run.tables.items() if table.discovery}
+    return {} if isinstance(run, StreamRun) else {name: one for name, one in run.tables.items() if one.discovery}
 
 
 def _unit_counted(run: Run) -> dict[str, Any]:
     """Return the runs of tables whose distinct units were counted."""
-    return {name: table for name, table in run.tables.items() if table.unit_counts}
+    return {} if isinstance(run, StreamRun) else {name: one for name, one in run.tables.items() if one.unit_counts}
 
 
 def _job(run: Run) -> Fields:
@@ -276,4 +295,13 @@ A bundle shows that the listed draws cost what was charged, and that its files a
 is detected only with the curator's public key or the head of the ledger's hash chain. A bundle cannot show that the
 list is complete, that the secret was protected, or that no other release of the same data was made under another
 ledger; these rest on the curator's signature and on an inspection of the curator's machine.
+"""
+TIME_README = """
+## Growing table
+
+`time.json` is plan/time.json of the run: the integer matrix R, in which row t has the weights of the periods up to t.
+Every component of `draws.json` is a released period with the same draws; `run-files.json` has the files of all
+periods. The cost of the horizon to a unit with rows in at most k periods is that of one period times the largest
+sum of |(RᵀR)[s, s']| over the pairs of k periods, or for Laplace noise times the k largest sums of |R[t, s]| over t.
+`period_costs.py`, which recompute.py runs, repeats this and compares it with job, ledger and plan.
 """

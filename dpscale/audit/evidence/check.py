@@ -27,6 +27,7 @@ SCRIPTS = {
     "dpscale-evidence/3": ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py"),
 }
 SCRIPTS["dpscale-evidence/4"] = (*SCRIPTS["dpscale-evidence/3"], "search_costs.py")
+SCRIPTS["dpscale-evidence/5"] = (*SCRIPTS["dpscale-evidence/3"], "period_costs.py")
 SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of every older version, by format
     "dpscale-evidence/1": (
         ("515c31416bd0f3a26bf8613d687161cc943d52fdfa4a6780b309ceaa2cb664cf",
@@ -93,8 +94,10 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "649dbda534260918536d04fb97ffd41871ae8ab5f1574e6701ddaed939da8d4f",
          "04d95153eef88a782224ab7200f077f60aef22c0ee6371f75e030d48e75c32af"),
     ),
+    "dpscale-evidence/5": (),
 }  # fmt: skip
 EXTRA = re.compile(r"(searches|units)(\.[\w-]+)?\.json")  # of format 4
+TIME = {"dpscale-evidence/5": "time.json"}  # files of some formats
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
           "run-files.json", "versions.json", "job.toml")  # fmt: skip
 
@@ -218,11 +221,12 @@ def _hashes(folder: Path) -> Fields:
             folder, f"contains {odd[0]!r}, which is not in {HASHES}" if odd[0] in there else f"lacks {odd[0]!r}"
         )
     form = recompute.read(folder, "versions.json")["format"] if "versions.json" in listed else ""
-    if lacking := sorted({*NEEDED, *SCRIPTS.get(form, ())}.difference(listed)):
+    needed = {*NEEDED, *SCRIPTS.get(form, ()), *({TIME[form]} if form in TIME else ())}
+    if lacking := sorted(needed.difference(listed)):
         raise _wrong(folder, f"lacks {lacking[0]!r}")
     if form not in SCRIPTS:
         raise _wrong(folder, "has a format that this version cannot read")
-    known = {*NEEDED, *SCRIPTS[form], "README.md"}
+    known = {*needed, "README.md"}
     known |= {name for name in listed if "search_costs.py" in SCRIPTS[form] and EXTRA.fullmatch(name)}
     if unknown := sorted(
         name for name in set(listed) - known if not (name.startswith("domain.") and name.endswith(".toml"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpscale.audit.evidence.growing import measured_tables, secret_state
 from dpscale.domain.public_totals import condition_of
 from dpscale.privacy.accounting import LAPLACE
 from dpscale.privacy.protection import REPLACE
@@ -18,10 +19,11 @@ REPLACED = "one row of a table is replaced, with its links; the numbers of rows 
 
 def checklist(run: Run, events: Mapping[str, Any], ledger: Mapping[str, Any], drawn: Mapping[str, Any]) -> list[Item]:
     """Return one row per question: topic, question, answer; and the component, if the answers of components differ."""
-    rows = [*_guarantee(run, events), *_mechanism(run), *_composition(events, ledger), *_hazards(run)]
+    rows = [*_guarantee(run, events), *_mechanism(run), *_composition(events, ledger), *_hazards(run), *_time(drawn)]
     found = [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in rows]
+    tables = measured_tables(run)
     for one in drawn["components"]:
-        own = _of_table(run, one) if one["kind"] == "table" else _of_link(run, one)
+        own = _of_table(tables[one["name"]], one) if one["kind"] == "table" else _of_link(run, one)
         for topic, question, answer in own:
             found.append({"component": f"{one['kind']} {one['name']}", "topic": topic, "question": question,
                           "answer": answer})  # fmt: skip
@@ -68,13 +70,12 @@ def _mechanism(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _domain(run: Run) -> str:
-    if any(table.discovery for table in run.tables.values()):
+    if any(table.discovery for table in measured_tables(run).values()):
         return "it is declared in a file, but for cells that were found by measurements: searches.json"
     return "it is declared in a file and never read off the records"
 
 
-def _of_table(run: Run, component: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    table = run.tables[component["name"]]
+def _of_table(table: Any, component: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     bound = f"at most {rows} of its rows are counted" if (rows := table.job.data.max_rows_per_unit) else "one row"
     steps = component["steps"]
     bound += f"; neighbours of the release are {steps} steps apart" if steps > 1 else ""
@@ -124,8 +125,19 @@ def _composition(events: Mapping[str, Any], ledger: Mapping[str, Any]) -> list[t
     ]
 
 
+def _time(drawn: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the rows on the periods of a growing table; none of other runs."""
+    if (time := drawn.get("time")) is None:
+        return []
+    cost = f"{time['factor']} times one period, to a unit in at most {time['periods_per_unit']}"
+    return [
+        ("accounting", "What does the horizon cost?", f"{cost} of {len(time['periods'])} periods: time.json"),
+        ("public", "What is taken as public about periods?", "that their records have arrived; which are released"),
+    ]
+
+
 def _hazards(run: Run) -> list[tuple[str, str, str]]:
-    secret = "destroyed" if run.manifest["secret"] == "destroyed" else "STILL THERE: the run was not ended"
+    secret = secret_state(run) or "STILL THERE: the run was not ended"
     unit_rows = "a refused value tells one bit before the charge; clip, drop or category tell none"
     return [
         ("secrets", "What became of the secret of the noise?", secret),

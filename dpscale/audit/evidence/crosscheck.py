@@ -34,12 +34,13 @@ WITHIN = 1e-6  # relative tolerance of a claim: rounding of conversions
 SPENT = Fraction(9, 10)  # least share of the charge that the draws of a mechanism without selections cost
 SHARES = 1e-3  # relative tolerance of the share of a component: rounding of conversions and of shares
 OLD = ("dpscale-evidence/1", "dpscale-evidence/2")  # formats of releases of one table
-SEARCHED = "dpscale-evidence/4"  # format of releases with cells that were found by searches
+SEARCHED, GROWING = "dpscale-evidence/4", "dpscale-evidence/5"  # of releases with searches, and of growing tables
 # SHA-256 of the checklist's answers that are equal in every bundle, in old formats and now
 CONSTANTS = {
     True: "94f803b43a98e53fa389b409937ca05b3a180ec1bea0b3bee041339d5200d1bc",
     False: "dbb93e0f992ab4ebb547c26243c511e774f3a3384fddd9ef7a1b708cc646054b",
     SEARCHED: "c951144d4a4fb7ff94a8cdd534c9afdfa3ceef36e7569a8ff5941201df57298c",
+    GROWING: "ce5db5a8b5359b29a2382aae1bb326ebb8c163d2f434f236d0e3a14ce9859e29",
 }
 VALUES = re.compile(
     r"(^|/)measurements/[^/]+\.parquet$|^links/[^/]+/(links|degrees|siblings|u|v|both|round-[0-9]+)\.npy$"
@@ -120,7 +121,7 @@ def _job(job: Fields, files: Fields) -> Iterator[str]:
 
 def _components(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Iterator[str]:
     """Yield components that are not those of the job, have other public facts, or cost more than their share."""
-    listed, known = components(files["draws"]), shapes.expected(job, domains)
+    listed, known = components(files["draws"]), shapes.expected(job, domains, files)
     if [label(one) for one in listed] != [label(one) for one in known]:
         yield "job.toml and draws.json have different components"
         return
@@ -130,7 +131,7 @@ def _components(job: Fields, domains: Mapping[str, Fields], files: Fields) -> It
             yield f"job.toml and draws.json have different values of {wrong} of {label(component)}"
         if component["kind"] == "link":
             yield from statistic_faults(component, facts)
-        if not is_old(files) and files["versions"]["format"] != SEARCHED:  # search_costs.py adds the other entries
+        if not is_old(files) and files["versions"]["format"] not in (SEARCHED, GROWING):  # other scripts compare them
             yield from _share_faults(component, facts["share"], job["privacy"], files)
 
 
@@ -326,7 +327,7 @@ def _files(files: Fields) -> Iterator[str]:
 def _checklist(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Iterator[str]:
     """Yield answers that contradict the other files; answers equal in every bundle are checked by their hash."""
     rows, expected = files["checklist"], {("", name): text for name, text in _answers(job, domains, files).items()}
-    for component, facts in zip(components(files["draws"]), shapes.expected(job, domains), strict=False):
+    for component, facts in zip(components(files["draws"]), shapes.expected(job, domains, files), strict=False):
         if label(component) != label(facts):
             return  # different components are another fault
         own = "" if is_old(files) else label(component)
@@ -340,7 +341,7 @@ def _checklist(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Ite
     derived = {question for _, question in expected}
     fixed = [{**row, "answer": None} if row["question"] in derived else row for row in rows if "component" not in row]
     form = files["versions"]["format"]
-    hashes, parts = (CONSTANTS[form in OLD], form == SEARCHED and CONSTANTS[SEARCHED]), len(rows) - len(fixed)
+    hashes, parts = (CONSTANTS[form in OLD], CONSTANTS.get(form)), len(rows) - len(fixed)
     if chained(fixed) not in hashes or len(answers) != len(rows) or parts != sum(bool(own) for own, _ in expected):
         yield "checklist.json has answers that dpscale does not write"
 
@@ -368,7 +369,7 @@ def _answers(job: Fields, domains: Mapping[str, Fields], files: Fields) -> Mappi
         else f"ε = {whole['epsilon']:.9g} at δ = {whole['delta']:g}",
         "Is there a cap?": "; ".join(limits) or "none: the ledger records and refuses nothing",
     }  # fmt: skip
-    texts = {question: re.escape(text) for question, text in texts.items()}
+    texts = {question: re.escape(text) for question, text in (texts | shapes.period_answers(files["draws"])).items()}
     return texts | {"What became of the secret of the noise?": "|".join(map(re.escape, secrets))}
 
 

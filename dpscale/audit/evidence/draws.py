@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.audit.evidence.growing import EventCounts, horizon_costs, measured_tables, public_folders, time_fields
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
 from dpscale.measurement import MeasurementStore
@@ -34,25 +34,29 @@ from dpscale.privacy.streams import canonical
 from dpscale.relational import assignment, budget_shares, features, published, rounding
 from dpscale.runs.directory import Run
 from dpscale.runs.links import budget, link_sampling, measuring
+from dpscale.runs.periods.stream import StreamRun
 from dpscale.storage.files import listed, read_bytes
 
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
 
 Fields = dict[str, Any]
-EventCounts = Counter[tuple[str, Fraction]]
 Names = Mapping[str, tuple[str, Fields]]
 
 
 def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], EventCounts]:
     """Return draws.json, the distinct integer strategies that it names, and the costs according to the run."""
     _check_components(run)
-    decisions = {name: list(table.measurements.decisions()) for name, table in run.tables.items()}
+    runs = measured_tables(run)
+    decisions = {name: list(table.measurements.decisions()) for name, table in runs.items()}
     every = (one for own in decisions.values() for decision in own for one in decision.requests)
     names = _named(factor for request in every for factor in request.block.factors)
-    tables = [_table(run, name, own, names) for name, own in decisions.items()]
+    tables = [_table(run, name, runs[name], own, names) for name, own in decisions.items()]
     _check_links(run)
     parts = [*tables, *(_link(run, piece) for piece in run.links)]
     listed = {"release": run.manifest["release"], "components": [component for component, _ in parts]}
+    if isinstance(run, StreamRun):
+        costs = horizon_costs(run, [costs for _, costs in parts])
+        return listed | {"time": time_fields(run)}, dict(names.values()), costs
     return listed, dict(names.values()), sum((costs for _, costs in parts), EventCounts())
 
 
@@ -71,12 +75,12 @@ def folder_of(run: Run, part: Path) -> str:
 
 def domain_file(run: Run, name: str) -> str:
     """Return the name of the domain file of a private table in the bundle."""
-    return f"domain.{name}.toml" if folder_of(run, run.tables[name].path) else "domain.toml"
+    return f"domain.{name}.toml" if name in run.tables and folder_of(run, run.tables[name].path) else "domain.toml"
 
 
-def _table(run: Run, name: str, decisions: Sequence[Decision], names: Names) -> tuple[Fields, EventCounts]:
+def _table(run: Run, name: str, table: Any, decisions: Sequence[Decision], names: Names) -> tuple[Fields, EventCounts]:
     """Return the component of a table, and the costs of its draws to a unit of the job."""
-    table, steps = run.tables[name], run.steps[name]
+    steps = run.steps.get(name, 1)
     _check_names(table.measurements_path, [decision.round for decision in decisions])
     component = {
         "name": name,
@@ -377,7 +381,7 @@ def _check_lattice(stored: LinkRecords, drawn: _LinkDraw) -> None:
 def file_hashes(run: Run, folders: Sequence[str]) -> dict[str, str]:
     """Return the SHA-256 of the public files of a run: of some folders of the run and of its tables, and of links."""
     places = {f"{folder_of(run, one.path)}{name}" for one in (run, *run.tables.values()) for name in folders}
-    places |= {f"links/{piece.link.called}" for piece in run.links}
+    places |= {*(f"links/{piece.link.called}" for piece in run.links), *public_folders(run)}
     found = sorted({str(path) for name in places for path in _files(run.path / name)})
     names = [path.removeprefix(f"{run.path}/") for path in found]
     return {name: _sha256(run.path / name) for name in names}

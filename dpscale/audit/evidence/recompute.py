@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -273,7 +274,7 @@ def _as_losses(dp: Any, events: Events) -> list[Any]:
 def faults(folder: str | Path) -> list[str]:
     """Return the claims that fail, without dp-accounting; none if all are correct."""
     draws, events, ledger = (read(folder, name) for name in ("draws.json", "events.json", "ledger.json"))
-    recomputed, found = check_draws(draws, read(folder, "strategies.json")["factors"])
+    recomputed, found = drawn_events(folder, draws)
     if not are_listed(recomputed, count_events(events["release"]["events"])):
         found.append("events.json does not list the events of the draws")
     charges = {row["release"]: row["cost"] for row in ledger["releases"]}
@@ -294,7 +295,29 @@ def faults(folder: str | Path) -> list[str]:
         found.append(f"the draws have an additive δ of {float(added):.9g}, but {float(most):.9g} was charged")
     found += period_faults(ledger)
     found += [fault for name in ("release", "dataset") if (fault := _above(name, events[name]))]
-    return found or cross_faults(folder)
+    return found or cross_faults(folder) + (_period_costs().faults(folder) if is_growing(folder, draws) else [])
+
+
+def is_growing(folder: str | Path, draws: Fields) -> bool:
+    """Return whether a bundle is that of a growing table, by any of its files."""
+    planned = "plan/time.json" in read(folder, "run-files.json")
+    return planned or "time" in draws or (Path(folder) / "time.json").exists()
+
+
+def drawn_events(folder: str | Path, draws: Fields) -> tuple[Events, list[str]]:
+    """Return the events of the draws, of the whole horizon if the table grows, and faults."""
+    factors = read(folder, "strategies.json")["factors"]
+    if not is_growing(folder, draws):
+        return check_draws(draws, factors)
+    if "time" not in draws or not (Path(folder) / "time.json").exists():
+        return Events(), ["the plan of the run has weights of periods, but the bundle states no cost of the horizon"]
+    events, found = _period_costs().horizon_events(folder, draws, factors)
+    return events, list(found)
+
+
+def _period_costs() -> Any:
+    """Return the script for growing tables, which other bundles do not have."""
+    return import_module(f"{__package__}.period_costs" if __package__ else "period_costs")
 
 
 def _above(name: str, claim: Fields) -> str:

@@ -220,7 +220,7 @@ def _job_faults(folder: Path, files: Fields, parts: Mapping[str, Tables], entrie
         mu = math.sqrt(squared)
         if left <= 0 or min_epsilon(lambda epsilon: delta_of_mu(mu, epsilon), left) > privacy["epsilon"] * (1 + WITHIN):
             yield "the entries of the release have a larger epsilon than job.toml at its delta"
-    yield from _share_faults(files, parts, shapes.expected(job, domains), (squared, budget(privacy)))
+    yield from _share_faults(files, parts, shapes.expected(job, domains, files), (squared, budget(privacy)))
 
 
 def _share_faults(

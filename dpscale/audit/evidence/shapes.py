@@ -37,7 +37,8 @@ def protection(job: Fields) -> Fields:
     """Return the privacy unit of the job, as the ledger's entry names it."""
     if "data" in job:
         unit, bound = _own_unit(job["data"])
-        return {"unit": unit, "unit_table": None, "relation": "add/remove", "bound": bound}
+        periods = int(job.get("time", {}).get("max_periods_per_unit") or 1)
+        return {"unit": unit, "unit_table": None, "relation": "add/remove", "bound": bound * periods}
     replaced = _is_replaced(job)
     root = None if replaced else _rows(job)[0]
     section: Fields = {} if root is None else job["tables"][root]
@@ -53,22 +54,30 @@ def _own_unit(section: Fields) -> tuple[str | None, int]:
     return (through[-1]["unit"] if through else section.get("privacy_unit")), int(section.get("max_rows_per_unit") or 1)
 
 
-def expected(job: Fields, domains: Mapping[str, Fields]) -> list[Fields]:
-    """Return the facts of every component that follow from the job and from the domains, by their file names."""
+def expected(job: Fields, domains: Mapping[str, Fields], files: Fields) -> list[Fields]:
+    """Return the facts of every component that follow from the job and from the domains, by their file names.
+
+    The periods of a growing table are those in draws.json; period_costs.py compares them with the ledger.
+    """
     if "data" in job:
-        own = {"name": "data", "kind": "table", "folder": "", "domain": "domain.toml", "steps": 1}
-        rows = int(job["data"].get("max_rows_per_unit") or 1)
-        return [
-            own
-            | {
-                "rows_per_unit": rows,
-                "share": 1.0,
-                "settings": job,
-                "bounded": bool(job["data"].get("max_rows_per_unit")),
-            }
-        ]
+        own = {"name": "data", "kind": "table", "folder": "", "domain": "domain.toml", "steps": 1,
+               "rows_per_unit": int(job["data"].get("max_rows_per_unit") or 1), "share": 1.0, "settings": job,
+               "bounded": bool(job["data"].get("max_rows_per_unit"))}  # fmt: skip
+        if "time" not in files["draws"]:
+            return [own]
+        names = [one["name"] for one in files["draws"]["components"]]
+        return [own | {"name": name, "folder": f"periods/{name}/"} for name in names]
     shares = _shares(job)
     return [*_tables(job, shares), *(_link(job, link, domains, shares) for link in job.get("link", []))]
+
+
+def period_answers(draws: Fields) -> dict[str, str]:
+    """Return the answers of the checklist on the periods of a growing table; none of other runs."""
+    if "time" not in draws:
+        return {}
+    time = draws["time"]
+    cost = f"{time['factor']} times one period, to a unit in at most {time['periods_per_unit']}"
+    return {"What does the horizon cost?": f"{cost} of {len(time['periods'])} periods: time.json"}
 
 
 def domain_files(job: Fields) -> list[str]:
@@ -297,13 +306,13 @@ def _listed(one: Fields) -> int:
     if "values" in one or "map" in one:
         return len(one["values"] if "values" in one else one["map"])
     if kind == "date":
-        return _period(one["by"], one["high"]) - _period(one["by"], one["low"]) + 1
+        return period_number(one["by"], one["high"]) - period_number(one["by"], one["low"]) + 1
     counts = {"boolean": lambda: 2, "coded": lambda: int(one["size"]), "bins": lambda: len(one["edges"]) - 1,
               "integer": lambda: (one["high"] - one["low"]) // one.get("round", 1) + 1}  # fmt: skip
     return counts[kind]()
 
 
-def _period(by: str, name: str | int) -> int:
+def period_number(by: str, name: str | int) -> int:
     """Return the number of a calendar period from its name."""
     text = str(name)
     if by == "day":

@@ -33,7 +33,7 @@ from dpscale.runs.joint_parts import protection_fields
 from dpscale.runs.manifest import MANIFEST, first_manifest, versions
 from dpscale.runs.opening import open_run
 from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
-from dpscale.runs.stages.budget import Charge, charge_release
+from dpscale.runs.stages.budget import Charge, charge_release, public_hashes
 from dpscale.runs.stages.preflight import check_cap, check_columns
 from dpscale.runs.table import TableRun, job_digest
 from dpscale.storage.files import present, read_text
@@ -192,6 +192,11 @@ class StreamRun(Run):
     def domain(self) -> Domain:
         return self.declared
 
+    @property
+    def domain_file(self) -> str:
+        """Path of the domain file in the run directory."""
+        return "domain.toml"
+
     @cached_property
     def workload(self) -> Workload:
         return self.job.build_workload(self.declared)
@@ -294,6 +299,7 @@ class StreamRun(Run):
             "delta": self.job.privacy.delta,
             "protects": protection_fields(self.protects),
             "periods": self.labels,
+            "facts": public_hashes(self),
         }
 
     def charge(self, reserve: bool = True) -> str:
@@ -302,7 +308,8 @@ class StreamRun(Run):
         terms = own["release"], Cost.from_dict(own["cost"]), own["digest"], own["epsilon"], own["delta"]
         recorded = {"dataset": self.job.dataset, **own, **own["protects"],
                     "budget": str(Fraction(self.planning_problem.budget.amount))}  # fmt: skip
-        return charge_release(self, Charge(*terms, self.protects, periods=self.labels), recorded, reserve)
+        charge = Charge(*terms, self.protects, own["facts"], periods=self.labels)
+        return charge_release(self, charge, recorded, reserve)
 
     def compare_contents(self, hashes: Sequence[str]) -> None:
         """Compare the records of the first periods with those that were released; record those of the last one.

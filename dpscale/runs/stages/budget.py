@@ -218,8 +218,8 @@ def publish_part(run: Run, release: str, state: str) -> None:
 def _charge_within(within: Mapping[str, Any], drawn: str) -> Charge:
     """Return the charge of several tables, with the digest of the draws of one of them."""
     terms = within["release"], Cost.from_dict(within["cost"]), within["digest"], within["epsilon"], within["delta"]
-    return Charge(*terms, Protection(**within["protects"]), decision=(within["piece"], drawn),
-                  periods=within.get("periods", ()))  # fmt: skip
+    return Charge(*terms, Protection(**within["protects"]), within.get("facts", {}), (within["piece"], drawn),
+                  within.get("periods", ()))  # fmt: skip
 
 
 def charge(run: TableRun, measurements: MeasurementStore, reserve: bool = True) -> str:
@@ -362,10 +362,14 @@ def facts_of_totals(domains: Iterable[Domain]) -> dict[str, str]:
     return {CONDITION: condition} if condition else {}
 
 
-def public_hashes(run: TableRun) -> dict[str, str]:
+def public_hashes(run: Any) -> dict[str, str]:
     """Return hashes of public files that the charge depends on, and the condition of the guarantee if it has one.
 
     An auditor can compute them from an evidence bundle.
+
+    Parameters
+    ----------
+    run : TableRun or StreamRun
     """
     plan = run.manifest["stages"].get("plan", {}).get("sha256")
     recorded, file = vars(run).setdefault("sha256", {}), run.domain_file  # a file does not change: it is hashed once
