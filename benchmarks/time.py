@@ -64,7 +64,9 @@ def job(folder: Path, cost: float, degree: int, files: str = "data", **tables: A
     }
 
 
-def growing(folder: Path, cost: float, degree: int, horizon: int, time: dict[str, Any], **tables: Any) -> dict[str, Any]:
+def growing(
+    folder: Path, cost: float, degree: int, horizon: int, time: dict[str, Any], **tables: Any
+) -> dict[str, Any]:
     own = tables.pop("data", {})
     settings = {"horizon": horizon, "start": label(0), **time}
     return job(folder, cost, degree, data={"period": "month", **own}, **tables) | {"time": settings}
@@ -232,7 +234,8 @@ def adaptive(name: str = "taxi", horizon: int = 12, epsilon: float = 1.0, seeds:
             folder = Path(place)
             write_months(folder, [frame[month == number] for number in range(horizon)], sizes)
             mechanism = {"mechanism": {"name": "aim-grem"}}
-            release = dp.run(growing(folder, cost, 3, horizon, {"answers": ["cumulative"]}, **mechanism), folder / "run")
+            content = growing(folder, cost, 3, horizon, {"answers": ["cumulative"]}, **mechanism)
+            release = dp.run(content, folder / "run")
             rows: dict[str, list[float]] = {kind: [] for kind in found}
             for end in ends:
                 part = frame[month <= end]
@@ -272,8 +275,8 @@ def size(periods: int, attributes: int = 300, rows: int = 2000) -> None:
                               text=True, check=True)  # fmt: skip
         found = json.loads(done.stdout)
     print(f"{periods} periods x {attributes * (attributes - 1) // 2:,} sets: {found['seconds']:.0f} s, "
-          f"{found['seconds'] / periods:.1f} s a period; largest memory {found['bytes'] / 1e9:.2f} GB, of which imports "
-          f"{base['bytes'] / 1e9:.2f} GB, memory setting {MEMORY}", flush=True)  # fmt: skip
+          f"{found['seconds'] / periods:.1f} s a period; largest memory {found['bytes'] / 1e9:.2f} GB, of which "
+          f"imports {base['bytes'] / 1e9:.2f} GB, memory setting {MEMORY}", flush=True)  # fmt: skip
 
 
 def run_job(path: str) -> None:
