@@ -24,9 +24,11 @@ from dpscale.domain import Domain
 from dpscale.domain.attribute import read_period
 from dpscale.engine import Engine
 from dpscale.engine.counting import partition_groups
+from dpscale.privacy.secret import read_secret, snapshot_tag
 from dpscale.records import Table
 from dpscale.records.origin import snapshot
 from dpscale.records.table import Partition
+from dpscale.runs.periods.stream import StreamRun
 
 MIXES = (np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F))
 SHIFT = np.uint64(32)
@@ -104,3 +106,30 @@ def _units(partition: Partition, unit: str | None) -> Words | None:
 def combined(hashes: Sequence[str]) -> str:
     """Return one hash of the hashes of several periods."""
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def compare_contents(run: StreamRun, hashes: Sequence[str]) -> None:
+    """Compare the records of the first periods with those that were released; record those of the last one.
+
+    Raises DataError if the records of an earlier period changed, unless the job accepts that.
+    """
+    key = read_secret(run.hash_key)
+    tags = {label: snapshot_tag(key, f"{label}:{one}") for label, one in zip(run.labels, hashes, strict=False)}
+    known = run.manifest.get("contents", {})
+    changed = [label for label in run.labels[: len(hashes) - 1] if known.get(label) != tags[label]]
+    if changed and run.changes == "accept":
+        accepted = run.manifest.get("accepted", {})
+        run.update(accepted={**accepted, run.labels[len(hashes) - 1]: changed})
+    elif changed:
+        raise DataError("data.path", f"the records of {changed[0]}, which was released, changed",
+                        "the records of earlier periods as they were: a late record belongs to the period in which"
+                        " it arrives", 'restore them; for a legal erasure set time.changed = "accept"')  # fmt: skip
+    if (label := run.labels[len(hashes) - 1]) not in known:
+        run.update(contents={**known, label: tags[label]})
+
+
+def forget_contents(run: StreamRun, number: int) -> None:
+    """Forget the hash of the records of a period of which nothing was drawn."""
+    known = run.manifest.get("contents", {})
+    if run.labels[number] in known:
+        run.update(contents={label: tag for label, tag in known.items() if label != run.labels[number]})

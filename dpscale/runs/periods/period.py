@@ -21,7 +21,7 @@ from dpscale.records import Table
 from dpscale.records.table import Partition
 from dpscale.runs.create import create_directory
 from dpscale.runs.manifest import MANIFEST, first_manifest
-from dpscale.runs.periods.contents import combined, hashes_by_period
+from dpscale.runs.periods.contents import combined, compare_contents, hashes_by_period
 from dpscale.runs.periods.stream import StreamRun, stream_of
 from dpscale.runs.stages import STAGES, Stage
 from dpscale.runs.stages.budget import open_ledger
@@ -139,7 +139,7 @@ class PeriodRun(TableRun):
         assert weights is not None
         names = columns_of(self.domain, self.measurement_plan.counted_sets)
         found = hashes_by_period(table, names, weights, self.job.data.privacy_unit, engine)
-        self.stream.compare_contents(found)
+        compare_contents(self.stream, found)
         return combined(found)
 
 

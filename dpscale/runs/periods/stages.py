@@ -28,6 +28,7 @@ from dpscale.records.table import Partition
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.manifest import disk_errors
 from dpscale.runs.periods.answers import ROWS, AnswersRun
+from dpscale.runs.periods.contents import forget_contents
 from dpscale.runs.periods.continuation import read_earlier
 from dpscale.runs.periods.period import PeriodRun
 from dpscale.runs.periods.report import write_report
@@ -188,7 +189,7 @@ def _release(run: StreamRun, engine: Engine, number: int) -> None:
     run.charge(reserve=False)
     if not (drawn.done("measure") or drawn.is_decided()):
         drawn.restart()
-        run.forget_contents(number)
+        forget_contents(run, number)
     run_requested(drawn, engine)
     run.charge()
     run.update(released={**run.manifest.get("released", {}), run.labels[number]: drawn.manifest["release"]})

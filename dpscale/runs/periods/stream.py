@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import date
 from fractions import Fraction
@@ -16,7 +16,7 @@ from typing import Any
 
 import tomli_w
 
-from dpscale.base.errors import DataError, JobError
+from dpscale.base.errors import JobError
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.attribute import first_day, read_period
 from dpscale.job import TableJob
@@ -27,7 +27,7 @@ from dpscale.plans.measurement_plan import MeasurementPlan
 from dpscale.plans.time_plan import TimePlan
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
-from dpscale.privacy.secret import destroy_secret, read_secret, snapshot_tag
+from dpscale.privacy.secret import destroy_secret
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.joint_parts import protection_fields
 from dpscale.runs.manifest import MANIFEST, first_manifest, versions
@@ -310,31 +310,6 @@ class StreamRun(Run):
                     "budget": str(Fraction(self.planning_problem.budget.amount))}  # fmt: skip
         charge = Charge(*terms, self.protects, own["facts"], periods=self.labels)
         return charge_release(self, charge, recorded, reserve)
-
-    def compare_contents(self, hashes: Sequence[str]) -> None:
-        """Compare the records of the first periods with those that were released; record those of the last one.
-
-        Raises DataError if the records of an earlier period changed, unless the job accepts that.
-        """
-        key = read_secret(self.hash_key)
-        tags = {label: snapshot_tag(key, f"{label}:{one}") for label, one in zip(self.labels, hashes, strict=False)}
-        known = self.manifest.get("contents", {})
-        changed = [label for label in self.labels[: len(hashes) - 1] if known.get(label) != tags[label]]
-        if changed and self.changes == "accept":
-            accepted = self.manifest.get("accepted", {})
-            self.update(accepted={**accepted, self.labels[len(hashes) - 1]: changed})
-        elif changed:
-            raise DataError("data.path", f"the records of {changed[0]}, which was released, changed",
-                            "the records of earlier periods as they were: a late record belongs to the period in which"
-                            " it arrives", 'restore them; for a legal erasure set time.changed = "accept"')  # fmt: skip
-        if (label := self.labels[len(hashes) - 1]) not in known:
-            self.update(contents={**known, label: tags[label]})
-
-    def forget_contents(self, number: int) -> None:
-        """Forget the hash of the records of a period of which nothing was drawn."""
-        known = self.manifest.get("contents", {})
-        if self.labels[number] in known:
-            self.update(contents={label: tag for label, tag in known.items() if label != self.labels[number]})
 
     @property
     def changes(self) -> str:
