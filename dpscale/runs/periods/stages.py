@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dpscale.base.error_redaction import discreetly
 from dpscale.base.errors import JobError
 from dpscale.counting.weighted import PeriodWeights
+from dpscale.domain.attribute import read_period
 from dpscale.engine import Engine, resolve
 from dpscale.engine.counting import partition_groups
 from dpscale.engine.schedulers import Progress, silent
@@ -158,11 +159,23 @@ def _last_arrival(run: StreamRun, engine: Engine) -> int:
     """Return the number of the latest period of the horizon with records or a folder; −1 if there is none."""
     folders = {one for one in folder_names(run.job.data, run.period.column) if one is not None}
     if folders:
-        return max(run.number_or_end(one) for one in folders)
+        return max(_number_or_end(run, one) for one in folders)
     weights = PeriodWeights(as_read(run.period), (1,) * len(run.labels))
     table = run.job.data.origin.table(run.job.data.path, run.domain)
     table.require(weights.columns)
     return max(engine.map(latest_period, _groups(table, weights, engine), "arrivals"), default=-1)
+
+
+def _number_or_end(run: StreamRun, label: str) -> int:
+    """Return the number of the period that a folder names, or the last one if it is after the horizon; −1 before.
+
+    A folder that names no period is refused when it is read.
+    """
+    try:
+        number = read_period(run.period.by, label) - run.period.low
+    except ValueError:
+        return -1
+    return max(min(number, len(run.labels) - 1), -1)
 
 
 def _groups(table: Table, weights: PeriodWeights, engine: Engine) -> list[tuple[Any, ...]]:

@@ -351,17 +351,6 @@ class StreamRun(Run):
         """Largest number of periods in which a privacy unit of the promise has rows; 1 for rows and unit-periods."""
         return self.job.periods.max_periods_per_unit or 1
 
-    def number_or_end(self, label: str) -> int:
-        """Return the number of the period that a folder names, or the last one if it is after the horizon; −1 before.
-
-        A folder that names no period is refused when it is read.
-        """
-        try:
-            number = read_period(self.period.by, label) - self.period.low
-        except ValueError:
-            return -1
-        return max(min(number, len(self.labels) - 1), -1)
-
     @property
     def kinds(self) -> list[str]:
         """Kinds of answers at each period."""
