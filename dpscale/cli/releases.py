@@ -109,9 +109,7 @@ def _print(summary: dict[str, Any], as_json: bool) -> None:
 @scheduler_option
 @quiet_option
 @json_option
-def release_period(
-    run_dir: str, period: str, empty: bool, scheduler: str | None, quiet: bool, as_json: bool
-) -> None:
+def release_period(run_dir: str, period: str, empty: bool, scheduler: str | None, quiet: bool, as_json: bool) -> None:
     """Release the next period of a growing table, for example 2026-02; a released one is not drawn again."""
     from dpscale.runs.periods.stages import release_next
 

@@ -165,9 +165,7 @@ def encoded_with_periods(
         first += codes.shape[1]
 
 
-def encode_present(
-    domain: Domain, batch: Mapping[str, Any], names: Sequence[str], gone: Flags
-) -> tuple[Codes, Flags]:
+def encode_present(domain: Domain, batch: Mapping[str, Any], names: Sequence[str], gone: Flags) -> tuple[Codes, Flags]:
     """Return the codes of a batch, and the rows that the domain drops; values of rows that are gone are not checked.
 
     Rows of periods without a weight are not refused for their values: they are read when their period is released.

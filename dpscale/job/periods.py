@@ -186,4 +186,3 @@ def read_period_file(domain: Domain) -> Attribute:
     if len(domain.names) != 1 or domain[domain.names[0]].kind != "date":
         raise DomainError("period.toml", "not one date attribute", "the file as the run wrote it", "restore it")
     return domain[domain.names[0]]
-

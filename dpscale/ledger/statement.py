@@ -30,19 +30,21 @@ def statement(account: Account, stated_delta: float) -> dict[str, Any]:
     if not cap and account.spent.delta >= delta:
         delta = min(delta + float_above(account.spent.delta), MOST_DELTA)
     periods = {name: _figures(account, one, delta) for name, one in account.periods.items()}
-    return {
-        "cap": _shown(account.caps[-1]) | {"currency": cap.currency} if cap else None,
-        "former_caps": [_shown(row) for row in account.caps[:-1]],
-        "protects": str(account.protects) if account.protects else None,
-        "currency": f"{account.currency}: {CURRENCIES[account.currency]}",
-        "spent": _figures(account, account.spent, delta),
-        "reserved": _figures(account, account.reserved, delta),
-        "remaining": _remaining(account),
-        "remaining_epsilon": _remaining_epsilon(account),
-        "notes": notes(account),
-        "releases": [_entry(account, row, delta) for row in account.releases],
-    } | ({"periods": periods} if periods else {}) | (
-        {"period_caps": [_shown(row) for row in account.renewing]} if account.renewing else {}
+    return (
+        {
+            "cap": _shown(account.caps[-1]) | {"currency": cap.currency} if cap else None,
+            "former_caps": [_shown(row) for row in account.caps[:-1]],
+            "protects": str(account.protects) if account.protects else None,
+            "currency": f"{account.currency}: {CURRENCIES[account.currency]}",
+            "spent": _figures(account, account.spent, delta),
+            "reserved": _figures(account, account.reserved, delta),
+            "remaining": _remaining(account),
+            "remaining_epsilon": _remaining_epsilon(account),
+            "notes": notes(account),
+            "releases": [_entry(account, row, delta) for row in account.releases],
+        }
+        | ({"periods": periods} if periods else {})
+        | ({"period_caps": [_shown(row) for row in account.renewing]} if account.renewing else {})
     )
 
 

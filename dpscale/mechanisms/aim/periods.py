@@ -130,5 +130,3 @@ def _scaled(request: ResidualRequest, factor: float, rows_per_unit: int) -> Resi
     variance = math.ceil(exact) + SMOOTHING
     sensitivity = request.block.squared_l2_sensitivity
     return replace(request, draw=restored_gaussian(multiplier, variance, sensitivity, rows_per_unit))
-
-

@@ -95,5 +95,3 @@ def read_earlier(run: StreamRun) -> EarlierValues | None:
     plan = run.read_measurement_plan(replace(problem, budget=replace(problem.budget, amount=facts["amount"])))
     rows = problem.rows_per_unit
     return EarlierValues(MeasurementStore(folder, facts["release"], facts["snapshot"], plan, rows), facts["amount"])
-
-

@@ -158,5 +158,3 @@ def _first_files(stream: StreamRun, number: int) -> dict[str, bytes]:
 def _seeded_number(stream: StreamRun, number: int) -> int:
     """Return a number that distinguishes the noise of periods and of runs of a job with a seed."""
     return 1 + len(stream.labels) * (int(stream.manifest.get("number", 1)) - 1) + number
-
-

@@ -256,5 +256,3 @@ def report(run: StreamRun, engine: Engine) -> None:
     """Write the report of all released periods."""
     write_report(run)
     run.update(reported=run.released)
-
-
