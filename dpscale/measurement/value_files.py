@@ -133,11 +133,6 @@ class ValueReader:
             raise _foreign(path)
         return values
 
-    def check(self, path: Path) -> None:
-        """Raise JobError if a file belongs to another release."""
-        with self._lock:
-            self._opened(path)
-
     def _group(self, path: Path, row: int) -> RowGroup:
         """Return the row group that contains a row."""
         file, starts = self._opened(path)
@@ -164,6 +159,18 @@ class ValueReader:
                 self._files.popitem(last=False)[1][0].close()
         self._files.move_to_end(path)
         return self._files[path]
+
+
+def read_rows(path: Path, head: Mapping[str, Any], start: int, size: int) -> pa.Table:
+    """Return rows of a value file, with the columns label and value.
+
+    Raises JobError if the file belongs to another release.
+    """
+    file, _ = open_values(path)
+    with file:
+        if not file.schema_arrow.equals(_schema(canonical(head)), check_metadata=True):
+            raise _foreign(path)
+        return file.read(use_threads=False).slice(start, size)
 
 
 def open_values(path: Path) -> tuple[pq.ParquetFile, list[int]]:

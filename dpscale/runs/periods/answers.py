@@ -22,10 +22,10 @@ import tomli_w
 
 from dpscale.base.arrow import pa
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Floats
+from dpscale.base.numerics import Floats, Integers
 from dpscale.engine import Engine
 from dpscale.measurement import MeasurementStore
-from dpscale.measurement.value_files import Labelled, Span, file_name, open_values, write_values
+from dpscale.measurement.value_files import Labelled, Span, file_name, read_rows, write_values
 from dpscale.mechanisms.contract import PlanningProblem
 from dpscale.plans.measurement_plan import Decision, MeasurementPlan, MeasurementRequest
 from dpscale.plans.requests import MeasurementRequests, as_requests
@@ -59,7 +59,7 @@ class AnswersRun(TableRun):
         if self.manifest.get("kind") != self.manifest_kind:
             raise JobError("run directory", f"{self.path} has no answers of a period", "a folder in periods/PERIOD/",
                            "use the directory of the whole run")  # fmt: skip
-        self.stream = stream_of(self.path)
+        self.stream = inputs[0] if inputs else stream_of(self.path)
         self.job, self.declared = self.stream.job, self.stream.declared
 
     @classmethod
@@ -68,9 +68,7 @@ class AnswersRun(TableRun):
         path = stream.period_path(number) / name
         if not present(path / MANIFEST):
             create_directory(path, _first_files(stream, number, name, cls.manifest_kind))
-        run = cls(path)
-        run.stream = stream
-        return run
+        return cls(path, (stream,))
 
     @property
     def tables(self) -> Mapping[str, TableRun]:
@@ -121,7 +119,7 @@ class AnswersRun(TableRun):
     @cached_property
     def periods(self) -> list[PeriodRun]:
         """Runs of the periods up to this one."""
-        return [PeriodRun(self.stream.period_path(number)) for number in range(self.number + 1)]
+        return [PeriodRun(self.stream.period_path(number), (self.stream,)) for number in range(self.number + 1)]
 
     def check_alone(self) -> None:
         """Do nothing: answers are post-processing."""
@@ -150,7 +148,7 @@ class AnswersRun(TableRun):
 
 
 def _first_files(stream: StreamRun, number: int, name: str, kind: str) -> dict[str, bytes]:
-    label, job, drawn = stream.labels[number], stream.job, PeriodRun(stream.period_path(number))
+    label, job, drawn = stream.labels[number], stream.job, PeriodRun(stream.period_path(number), (stream,))
     release = f"{drawn.manifest['release']}-{name}"
     manifest = first_manifest(job.engine.seed, stream.manifest["job_sha256"], 1, kind=kind,
                               period={"name": label, "number": number, "answers": name},
@@ -181,44 +179,45 @@ _open: dict[str, AnswersRun] = {}
 
 def combine_file(path: str, number: int, span: Span) -> None:
     """Write the combined values of a decision at some positions of its layout."""
-    found = _open.get(path) or open_run(path)
-    assert isinstance(found, AnswersRun)
-    run = found
-    _open.clear()
-    _open[path] = run
+    run = _opened(path)
     store, decision = run.measurements, run.decisions[number]
     layout = store.file_layout(decision)
-    total = np.zeros(int(layout.starts[span[1]] - layout.starts[span[0]]))
-    labels: pa.Array | None = None
-    drawn: Decision | None = None
+    bounds, positions = layout.starts[span[0] : span[1] + 1], layout.sequence[span[0] : span[1]]
+    drawn = as_requests(_decision_of(run.periods[0], number).requests).take(positions)
+    texts = pa.array([drawn.text(index) for index in range(len(drawn))], pa.string())
+    total = np.zeros(int(bounds[-1] - bounds[0]))
     for weight, period in zip(run.coefficients, run.periods, strict=True):
         if weight:
-            drawn = list(period.measurements.decisions())[number]
-            own, values = read_span(period.measurements, drawn, span)
-            if labels is not None and not own.equals(labels):
-                raise JobError("measurements", f"values of {period.path.name} in another order", "the original files",
-                               "restore them")  # fmt: skip
-            labels = own
-            total += weight * values
+            total += weight * read_span(period.measurements, decision, span, layout.starts, texts)
     if run.earlier is not None:
         total += _earlier_total(run.earlier, drawn, span)
-    positions = layout.sequence[span[0] : span[1]]
     requests = as_requests(decision.requests).take(positions)
-    assert drawn is not None
-    before = as_requests(drawn.requests).take(positions)
-    bounds = (layout.starts[span[0] : span[1] + 1] - layout.starts[span[0]]).tolist()
-    write_values(store.folder / file_name(number, span), store.head, _labelled(run, requests, before, bounds, total))
+    cuts = (bounds - bounds[0]).tolist()
+    write_values(store.folder / file_name(number, span), store.head, _labelled(run, requests, drawn, cuts, total))
 
 
-def _earlier_total(earlier: EarlierValues, drawn: Decision | None, span: Span) -> Floats:
+def _opened(path: str) -> AnswersRun:
+    """Return the run at a path, cached in the process for the next file."""
+    found = _open.get(path) or open_run(path)
+    assert isinstance(found, AnswersRun)
+    _open.clear()
+    _open[path] = found
+    return found
+
+
+def _decision_of(period: PeriodRun, number: int) -> Decision:
+    """Return a decision of a period; the first one follows from the plan."""
+    return list(period.measurements.decisions())[number] if number else period.measurement_plan.first_decision()
+
+
+def _earlier_total(earlier: EarlierValues, drawn: MeasurementRequests, span: Span) -> Floats:
     """Return the values of an earlier horizon in the units of the draws of the periods."""
-    assert drawn is not None
-    theirs = earlier.store.measurement_plan.first_decision()
-    layout = earlier.store.file_layout(theirs)
-    _, values = read_span(earlier.store, theirs, span)
-    positions = layout.sequence[span[0] : span[1]]
-    mine, own = as_requests(drawn.requests).take(positions), as_requests(theirs.requests).take(positions)
-    scales = [mine[index].draw.multiplier / own[index].draw.multiplier for index in range(len(positions))]
+    decision = earlier.store.measurement_plan.first_decision()
+    layout = earlier.store.file_layout(decision)
+    own = as_requests(decision.requests).take(layout.sequence[span[0] : span[1]])
+    texts = pa.array([own.text(index) for index in range(len(own))], pa.string())
+    values = read_span(earlier.store, decision, span, layout.starts, texts)
+    scales = [drawn[index].draw.multiplier / own[index].draw.multiplier for index in range(len(own))]
     return values * np.repeat(scales, np.diff(layout.starts[span[0] : span[1] + 1]))
 
 
@@ -232,27 +231,43 @@ def _labelled(
         yield requests.text(index), run.shifted(requests[index], own)
 
 
-def read_span(store: MeasurementStore, decision: Decision, span: Span) -> tuple[pa.Array, Floats]:
-    """Return labels and stored numbers at some positions of the layout of a decision.
+def read_span(store: MeasurementStore, decision: Decision, span: Span, starts: Integers, texts: pa.Array) -> Floats:
+    """Return stored numbers at some positions of the layout of a decision.
 
-    Raises JobError if values are missing or belong to another release.
+    Parameters
+    ----------
+    store : MeasurementStore
+    decision : Decision
+    span : tuple of int
+        First position and end.
+    starts : ndarray of int64
+        Number of values before each position of the layout, and in total.
+    texts : pyarrow StringArray
+        Label of each position of the span.
+
+    Raises
+    ------
+    JobError
+        If values are missing, or belong to other measurements or to another release.
     """
-    starts = store.file_layout(decision).starts
-    labels, values, at = [], [], span[0]
+    values, at = [], span[0]
     for first, end in store.stored_spans(decision):
         if first <= at < min(end, span[1]):
             last = min(end, span[1])
-            path = store.folder / file_name(decision.round, (first, end))
-            store.value_reader.check(path)
-            file, _ = open_values(path)
-            with file:
-                skipped, length = int(starts[at] - starts[first]), int(starts[last] - starts[at])
-                rows = file.read(use_threads=False).slice(skipped, length)
-            labels.append(rows.column("label").combine_chunks().cast(pa.string()))
+            skipped, size = int(starts[at] - starts[first]), int(starts[last] - starts[at])
+            rows = read_rows(store.folder / file_name(decision.round, (first, end)), store.head, skipped, size)
+            bounds = starts[at : last + 1] - starts[at]
+            expected = texts.slice(at - span[0], last - at)
+            for places in (bounds[:-1], bounds[1:] - 1):  # first and last value of each measurement
+                found = rows.column("label").take(pa.array(places)).combine_chunks().cast(pa.string())
+                if not found.equals(expected):
+                    raise _missing(store, "of other measurements")
             values.append(rows.column("value").to_numpy())
             at = last
     if at < span[1]:
-        raise JobError("measurements", f"values of {store.folder.parent.name} are missing", "the original files",
-                       "restore them")  # fmt: skip
-    return pa.concat_arrays([one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in labels]), (
-        np.concatenate(values))  # fmt: skip
+        raise _missing(store, "that are missing")
+    return np.concatenate(values)
+
+
+def _missing(store: MeasurementStore, what: str) -> JobError:
+    return JobError("measurements", f"values {what} in {store.folder}", "the original files", "restore them")

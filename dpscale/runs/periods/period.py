@@ -45,7 +45,7 @@ class PeriodRun(TableRun):
         if self.manifest.get("kind") != KIND:
             raise JobError("run directory", f"{self.path} is not the run of a period", "a folder in periods/",
                            "use the directory of the whole run")  # fmt: skip
-        self.stream = stream_of(self.path)
+        self.stream = inputs[0] if inputs else stream_of(self.path)
         self.job, self.declared = self.stream.job, self.stream.declared
 
     @classmethod
@@ -54,8 +54,8 @@ class PeriodRun(TableRun):
         path = stream.period_path(number)
         if not present(path / MANIFEST):
             create_directory(path, _first_files(stream, number))
-        run = cls(path)
-        run.stream, run.is_started = stream, True
+        run = cls(path, (stream,))
+        run.is_started = True
         within = {**stream.charge_entry, "piece": number}
         if run.manifest.get("within") != within:
             run.update(within=within)
@@ -112,8 +112,7 @@ class PeriodRun(TableRun):
 
     @cached_property
     def measurement_plan(self) -> MeasurementPlan:
-        structure = self.stream.structure if self.number else None
-        return self.stream.read_measurement_plan(self.planning_problem, structure)
+        return self.stream.later_plan if self.number else self.stream.period_plan
 
     def restrict(self, table: Table) -> Table:
         """Return the table without files whose folders name later periods."""

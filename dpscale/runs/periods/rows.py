@@ -67,7 +67,7 @@ class RowsRun(AnswersRun):
     @cached_property
     def earlier_counts(self) -> Callable[[AttributeSet], Integers]:
         """Function from a counted set to the counts of the rows of earlier periods."""
-        with reading(RowsRun(self.stream.period_path(self.number - 1) / ROWS).counts_path) as file:
+        with reading(RowsRun(self.stream.period_path(self.number - 1) / ROWS, (self.stream,)).counts_path) as file:
             flat = np.load(file, allow_pickle=False)
         return self.reader(flat)
 

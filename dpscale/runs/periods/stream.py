@@ -184,8 +184,8 @@ class StreamRun(Run):
         if self.labels[number] not in self.released:
             raise JobError("period", f"{label}, which is not released", ", ".join(self.released) or "a released one",
                            f"release it: dpscale release-period {self.path} {self.labels[number]}")  # fmt: skip
-        found = open_run(self.period_path(number) / kind)
-        assert isinstance(found, TableRun)
+        answers = import_module("dpscale.runs.periods.answers").AnswersRun
+        found: TableRun = answers(self.period_path(number) / kind, (self,))
         return found
 
     @cached_property
@@ -226,7 +226,14 @@ class StreamRun(Run):
         read = self.job.method.read(self.path / "plan", problem, self.job.options)
         return read.for_period(self.time_plan.context(problem.budget.amount, structure))
 
-    @property
+    @cached_property
+    def later_plan(self) -> MeasurementPlan:
+        """Plan of the periods after the first one, which is measured before."""
+        if self.structure is None:
+            return self.period_plan
+        return self.read_measurement_plan(self.period_problem, self.structure)
+
+    @cached_property
     def structure(self) -> Any:
         """Second decision of the first period; None if the plan has one decision."""
         first = open_run(self.period_path(0))

@@ -21,7 +21,7 @@ from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import (
     collect_refusals,
 )
-from dpscale.engine.counting import Pass, partition_groups, plan_passes, run_pass
+from dpscale.engine.counting import FACTOR, Pass, partition_groups, plan_passes, run_pass
 from dpscale.engine.frames import frame_table
 from dpscale.engine.shards import Shards
 from dpscale.measurement import Measurements, MeasurementStore, measure_layouts
@@ -268,8 +268,10 @@ class MeasurementLoop:
 
     def _passes(self, sources: Sequence[AttributeSet]) -> list[Pass]:
         sets = list(dict.fromkeys([*sources, *self.measurements.measurement_plan.candidates]))
-        memory = counting_memory(self.measurements.measurement_plan, self.run.job)
-        return plan_passes(self.run.domain, sets, memory, self.engine.workers)
+        memory, workers = counting_memory(self.measurements.measurement_plan, self.run.job), self.engine.workers
+        if self.run.record_weights is not None:  # a task has the weighted sum beside the counts of one period
+            memory = memory * (workers + FACTOR) // (2 * workers + FACTOR)
+        return plan_passes(self.run.domain, sets, memory, workers)
 
     @staticmethod
     def _first_passes(passes: Sequence[Pass], wanted: Sequence[Measurements]) -> int:
