@@ -150,6 +150,17 @@ def restored_gaussian(multiplier: int, variance: int, squared_l2: int, rows_per_
     return GaussianDraw(multiplier, variance, Fraction(moved, variance - SMOOTHING))
 
 
+def scaled_gaussian(draw: GaussianDraw, factor: float, squared_l2: int, rows_per_unit: int) -> GaussianDraw:
+    """Return a draw with `factor` times the variance of another, or slightly more, on a lattice that is fine enough.
+
+    It describes a linear combination of values that were drawn.
+    """
+    exact, multiplier = Fraction(draw.variance) * Fraction(factor), draw.multiplier
+    while exact < FINE:
+        exact, multiplier = 4 * exact, 2 * multiplier
+    return restored_gaussian(multiplier, math.ceil(exact) + SMOOTHING, squared_l2, rows_per_unit)
+
+
 def laplace_draw(l1: int, epsilon: Fraction, rows_per_unit: int, what: str, denominator: int = 1) -> LaplaceDraw:
     """Return the noise with which a strategy of L1 sensitivity `l1` costs `epsilon` or slightly less, never more."""
     exact = Fraction(l1 * rows_per_unit) / epsilon

@@ -8,7 +8,6 @@ steps and without a selection, because the same measurements must be made in eve
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
@@ -21,11 +20,9 @@ from dpscale.mechanisms.aim.decision import AimDecision, AimSelection, ResidualR
 from dpscale.mechanisms.aim.estimators import EntropyEstimator
 from dpscale.mechanisms.aim.state import AimState
 from dpscale.plans.time_plan import PeriodContext
-from dpscale.privacy.draws import SMOOTHING, restored_gaussian
+from dpscale.privacy.draws import scaled_gaussian
 from dpscale.reconstruction.one_way import NoisyCounts
 from dpscale.workload.residual.in_axis import Groups
-
-FINE = 1 << 20  # least variance of a combined measurement in steps of its lattice
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +120,6 @@ def _pairs(state: AimState) -> tuple[AttributeSet, ...]:
 
 
 def _scaled(request: ResidualRequest, factor: float, rows_per_unit: int) -> ResidualRequest:
-    """Return a request with `factor` times its noise variance, on a lattice that is fine enough."""
-    exact, multiplier = Fraction(request.draw.variance) * Fraction(factor), request.draw.multiplier
-    while exact < FINE:
-        exact, multiplier = 4 * exact, 2 * multiplier
-    variance = math.ceil(exact) + SMOOTHING
+    """Return a request with `factor` times its noise variance."""
     sensitivity = request.block.squared_l2_sensitivity
-    return replace(request, draw=restored_gaussian(multiplier, variance, sensitivity, rows_per_unit))
+    return replace(request, draw=scaled_gaussian(request.draw, factor, sensitivity, rows_per_unit))
