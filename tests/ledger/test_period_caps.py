@@ -100,6 +100,7 @@ def wrong_figures(model: Model, one: Charge, message: str) -> Iterator[str]:
             yield f"{message} is wrong for {factor} times the figure"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(24))
 def test_admission_equals_model(ledger: Ledger, seed: int) -> None:
     assert list(differences(ledger, seed)) == []
@@ -129,6 +130,7 @@ def every_promise_in_one_step(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Account, "steps", lambda *_: 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "fault",
     [
@@ -179,6 +181,7 @@ def stored_charges(place: str) -> list[Charge]:
             for cost, periods, span in rows]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unit", [False, True])
 def test_concurrent_processes_charge_as_the_model(place: str, unit: bool) -> None:
     """In the order of the ledger the model admits every charge, and at the end it refuses every refused one."""

@@ -93,13 +93,13 @@ WITHOUT_MEANING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WITHOUT_MEANING)
-def test_commands_without_a_meaning_for_periods_are_refused(job, name):
+def test_commands_without_a_meaning_for_periods_are_refused(job):
     run = job.parent / "run"
     command("run", job, "--run-dir", run, "--quiet")
-    done = command(name, run, *WITHOUT_MEANING[name])
-    assert done.exit_code == 2
-    assert len(done.stderr.strip().splitlines()) == 1
+    for name, arguments in WITHOUT_MEANING.items():
+        done = command(name, run, *arguments)
+        assert done.exit_code == 2, name
+        assert len(done.stderr.strip().splitlines()) == 1, name
 
 
 def test_release_period_of_another_run_is_refused(tmp_path):

@@ -52,6 +52,7 @@ EDITS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", EDITS)
 @pytest.mark.parametrize("charged", [False, True])
 def test_edited_time_plan_is_refused(tmp_path, case, charged):
