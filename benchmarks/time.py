@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -282,6 +281,12 @@ def size(periods: int, attributes: int = 300, rows: int = 2000) -> None:
           f"memory setting {MEMORY}", flush=True)  # fmt: skip
 
 
+def largest_memory() -> int:
+    """Return the largest resident memory of this process since it began; `getrusage` includes that of its parent."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+
+
 def run_job(path: str) -> None:
     """Release the values of all periods, then write the answers of the last one."""
     folder, began = Path(path).parent, time.perf_counter()
@@ -290,7 +295,7 @@ def run_job(path: str) -> None:
         run_stages(run, only=stage)
     measured = time.perf_counter()
     run_stages(run.answers_at(run.labels[-1], "cumulative"), only="reconstruct")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = largest_memory()
     print(json.dumps({"seconds": measured - began, "answers": time.perf_counter() - measured, "bytes": peak,
                       "periods": len(run.released)}))  # fmt: skip
 
@@ -305,7 +310,7 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     if given.import_only:
-        print(json.dumps({"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+        print(json.dumps({"bytes": largest_memory()}))
     elif given.job:
         run_job(given.job)
     else:

@@ -85,12 +85,12 @@ def sum_records(
             words = value_words(codes)
             if units is not None:
                 words = words + units[first : first + len(words)] * MIXES[0]
-            kept = ~gone
+            counted = ~gone
             for lane, mix in enumerate(MIXES):
                 mixed = (words ^ mix) * mix
                 mixed ^= mixed >> SHIFT
-                np.add.at(out[:, lane], periods[kept], (mixed * mix)[kept])
-            out[:, 2] += np.bincount(periods[kept], minlength=weights.count).astype(np.uint64)
+                np.add.at(out[:, lane], periods[counted], (mixed * mix)[counted])
+            out[:, 2] += np.bincount(periods[counted], minlength=weights.count).astype(np.uint64)
     return out
 
 
