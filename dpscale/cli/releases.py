@@ -11,6 +11,7 @@ from dpscale.base import LazyModule
 from dpscale.base.display import figure
 from dpscale.base.errors import JobError
 from dpscale.cli.group import Bars, json_option, main, quiet_option, scheduler_option
+from dpscale.cli.run import print_run
 
 if TYPE_CHECKING:
     from dpscale.runs.refine import Refinement
@@ -53,24 +54,9 @@ def refine(
     repeated = runner.check_repeat(run)
     with runner.remove_on_error(run), Bars(quiet) as progress:
         runner.run_stages(run, scheduler=scheduler, progress=progress)
-    manifest, plan = run.manifest, run.measurement_plan
-    summary = {
-        "run_dir": str(run.path),
-        "report": str(run.path / "report.html"),
-        "release": manifest["release"],
-        "private": manifest["private"],
-        "privacy": manifest["privacy"],
-        "stages": manifest["stages"],
-        "repeated": repeated,
-        **plan.summary(run.planning_problem.budget),
-    }
-    if as_json:
-        click.echo(json.dumps(summary))
-        return
-    if repeated:
-        click.echo(f"dpscale: {repeated}", err=True)
-    click.echo(plan.instalments.sentence(plan.cost))
-    click.echo(f"report: {run.path / 'report.html'}")
+    plan = run.measurement_plan
+    figures, sentence = plan.summary(run.planning_problem.budget), plan.instalments.sentence(plan.cost)
+    print_run(run, repeated, as_json, figures, sentence)
 
 
 def _plan_summary(planned: Refinement, scheduler: str | None, quiet: bool) -> dict[str, Any]:

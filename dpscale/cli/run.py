@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,19 +40,23 @@ def run(job: str, run_dir: str | None, fresh: bool, scheduler: str | None, quiet
     repeated = runner.check_repeat(directory)
     with runner.remove_on_error(directory), Bars(quiet) as progress:
         runner.run_stages(directory, scheduler=scheduler, progress=progress)
-    _print_run(directory.path, directory.manifest, repeated, as_json)
+    print_run(directory, repeated, as_json)
 
 
-def _print_run(path: Path, manifest: dict[str, Any], repeated: str | None, as_json: bool) -> None:
-    report = path / "report.html"
+def print_run(
+    run: Run, repeated: str | None, as_json: bool, figures: Mapping[str, Any] | None = None, sentence: str = ""
+) -> None:
+    """Print a finished run: as text with a sentence, or as JSON with further figures."""
+    manifest, report = run.manifest, run.path / "report.html"
     summary = {
-        "run_dir": str(path),
+        "run_dir": str(run.path),
         "report": str(report),
         "release": manifest["release"],
         "private": manifest["private"],
         "privacy": manifest["privacy"],
         "stages": manifest["stages"],
         "repeated": repeated,
+        **(figures or {}),
     }
     if as_json:
         click.echo(json.dumps(summary))
@@ -62,6 +65,8 @@ def _print_run(path: Path, manifest: dict[str, Any], repeated: str | None, as_js
         click.echo(f"dpscale: {repeated}", err=True)
     if not manifest["private"]:
         click.echo("dpscale: this run has a seed and is not private", err=True)
+    if sentence:
+        click.echo(sentence)
     click.echo(f"report: {report}")
 
 

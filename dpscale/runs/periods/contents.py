@@ -121,9 +121,10 @@ def compare_contents(run: StreamRun, hashes: Sequence[str]) -> None:
         accepted = run.manifest.get("accepted", {})
         run.update(accepted={**accepted, run.labels[len(hashes) - 1]: changed})
     elif changed:
+        erasure = '; for a legal erasure set time.changed = "accept"' if run.job.data.privacy_unit is None else ""
         raise DataError("data.path", f"the records of {changed[0]}, which was released, changed",
                         "the records of earlier periods as they were: a late record belongs to the period in which"
-                        " it arrives", 'restore them; for a legal erasure set time.changed = "accept"')  # fmt: skip
+                        " it arrives", f"restore them{erasure}")  # fmt: skip
     if (label := run.labels[len(hashes) - 1]) not in known:
         run.update(contents={**known, label: tags[label]})
 
