@@ -30,6 +30,7 @@ from dpscale.job.sections import (
     TotalsTable,
     UnitsTable,
 )
+from dpscale.job.table_checks import check_columns, check_counts, check_distinct, check_keys, check_searches
 from dpscale.ledger.location import resolved
 from dpscale.mechanisms import DEFAULT_OF_LINKED
 from dpscale.privacy.accounting import GAUSSIAN, Budget
@@ -281,79 +282,20 @@ class CompositeJob(Settings):
             raise JobError("link.name", f"{taken!r}, which is a table", "a different name for a table of pairs",
                            "set name")  # fmt: skip
         for name in self.tables:
-            self._check_distinct(f"tables.{name}.key", self.key(name), name)
-        self._check_columns()
-        self._check_searches()
+            check_distinct(self, f"tables.{name}.key", self.key(name), name)
+        check_columns(self)
+        check_searches(self)
         for at, link in enumerate(self.link):
-            self._check_counts(link, names[:at])
+            check_counts(self, link, names[:at])
             for end in (link.parent, link.child):
                 if end not in self.tables:
                     raise JobError(f"link {link.called}", f"a table {end!r}", ", ".join(self.tables),
                                    nearest(end, list(self.tables)))  # fmt: skip
-            self._check_keys(link)
+            check_keys(self, link)
             if link.via is None:
-                self._check_distinct(f"link {link.called}", self.ends(link)[0], link.child)
+                check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
         if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
             raise JobError("share", f"{total:g} in total", "a total of at most 1", "lower them")
-
-    def _check_searches(self) -> None:
-        """Raise JobError for cells that no budget finds, or that could leave a link without a row at its end."""
-        for name, domain in self.declared.items():
-            if self.tables[name].public and domain.searches:
-                raise JobError(f"tables.{name}.domain", f"cells of {domain.searches[0].name} that are not public, in a"
-                               " public table", "public cells, because a public table has no budget for a search",
-                               "state the cells, or make the table private")  # fmt: skip
-        _ = self.budget  # refuses additive deltas that do not fit the job
-        for link in self.link:
-            ends = [link.parent, *([link.child] if link.via else [])]
-            searched = [one for end in ends if end in self.tables for one in self.declared[end].searches]
-            names = [one.name for one in searched if one.search and one.search.uses_delta and one.outside == "drop"]
-            if names and link.dangling != "drop":
-                raise JobError(f"link {link.called}: dangling", f"{link.dangling!r}, but rows whose value of {names[0]}"
-                               " is not found are dropped", '"drop"', "set it, or other = true in the domain"
-                               " file")  # fmt: skip
-
-    def _check_distinct(self, field: str, columns: tuple[str, ...], table: str) -> None:
-        """Raise JobError if a key column is an attribute."""
-        if overlap := [column for column in columns if column in self.domains[table].names]:
-            raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not an attribute",
-                           "remove it from the domain file")  # fmt: skip
-
-    def _check_columns(self) -> None:
-        """Raise JobError if a column of a released table would contain two keys: the row's own and a parent's."""
-        used = {name: list(self.key(name)) for name in self.tables}
-        for link in self.link:
-            first, second = self.ends(link)
-            taken = used.get(link.child, []) if link.via is None else list(second)
-            if both := next((column for column in first if column in taken), None):
-                raise JobError(f"link {link.called}", f"column {both!r} for two keys", "a column for each key",
-                               "add a copy of the column under another name")  # fmt: skip
-            if link.via is None and link.child in used:
-                used[link.child] += first
-
-    def _check_counts(self, link: LinkSection, before: list[str]) -> None:
-        """Raise JobError unless counted links precede this link and have one of its tables as parent."""
-        field, called, counts = f"link {link.called}", {one.called: one for one in self.link}, link.counts or []
-        if late := next((name for name in counts if name not in before), None):
-            raise JobError(f"{field}: counts", f"{late!r}", "names of earlier links",
-                           nearest(late, before) if before else "remove it")  # fmt: skip
-        if foreign := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
-            raise JobError(f"{field}: counts", f"{foreign!r}, links of {called[foreign].parent}",
-                           f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
-
-    def _check_keys(self, link: LinkSection) -> None:
-        needs = [link.parent, *([link.child] if link.via else [])]
-        for end in needs:
-            if not self.key(end):
-                raise JobError(f"tables.{end}.key", "missing", f"the key column to which link {link.called} refers",
-                               "set it")  # fmt: skip
-        if len(self.ends(link)[0]) != len(self.key(link.parent)):
-            raise JobError(
-                f"link {link.called}",
-                "a foreign key that differs in length from the parent's key",
-                f"{len(self.key(link.parent))} columns",
-                "list a column for each one of the parent's key",
-            )
 
     @property
     def given_shares(self) -> dict[str, float]:

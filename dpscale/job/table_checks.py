@@ -1,0 +1,76 @@
+"""Checks of the sections of a job of several tables against each other: keys, columns, counted links, searches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpscale.base.display import nearest
+from dpscale.base.errors import JobError
+
+if TYPE_CHECKING:
+    from dpscale.job.tables import CompositeJob, LinkSection
+
+
+def check_searches(job: CompositeJob) -> None:
+    """Raise JobError for cells that no budget finds, or that could leave a link without a row at its end."""
+    for name, domain in job.declared.items():
+        if job.tables[name].public and domain.searches:
+            raise JobError(f"tables.{name}.domain", f"cells of {domain.searches[0].name} that are not public, in a"
+                           " public table", "public cells, because a public table has no budget for a search",
+                           "state the cells, or make the table private")  # fmt: skip
+    _ = job.budget  # refuses additive deltas that do not fit the job
+    for link in job.link:
+        ends = [link.parent, *([link.child] if link.via else [])]
+        searched = [one for end in ends if end in job.tables for one in job.declared[end].searches]
+        names = [one.name for one in searched if one.search and one.search.uses_delta and one.outside == "drop"]
+        if names and link.dangling != "drop":
+            raise JobError(f"link {link.called}: dangling", f"{link.dangling!r}, but rows whose value of {names[0]}"
+                           " is not found are dropped", '"drop"', "set it, or other = true in the domain"
+                           " file")  # fmt: skip
+
+
+def check_distinct(job: CompositeJob, field: str, columns: tuple[str, ...], table: str) -> None:
+    """Raise JobError if a key column is an attribute."""
+    if overlap := [column for column in columns if column in job.domains[table].names]:
+        raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not an attribute",
+                       "remove it from the domain file")  # fmt: skip
+
+
+def check_columns(job: CompositeJob) -> None:
+    """Raise JobError if a column of a released table would contain two keys: the row's own and a parent's."""
+    used = {name: list(job.key(name)) for name in job.tables}
+    for link in job.link:
+        first, second = job.ends(link)
+        taken = used.get(link.child, []) if link.via is None else list(second)
+        if both := next((column for column in first if column in taken), None):
+            raise JobError(f"link {link.called}", f"column {both!r} for two keys", "a column for each key",
+                           "add a copy of the column under another name")  # fmt: skip
+        if link.via is None and link.child in used:
+            used[link.child] += first
+
+
+def check_counts(job: CompositeJob, link: LinkSection, before: list[str]) -> None:
+    """Raise JobError unless counted links precede this link and have one of its tables as parent."""
+    field, called, counts = f"link {link.called}", {one.called: one for one in job.link}, link.counts or []
+    if late := next((name for name in counts if name not in before), None):
+        raise JobError(f"{field}: counts", f"{late!r}", "names of earlier links",
+                       nearest(late, before) if before else "remove it")  # fmt: skip
+    if foreign := next((name for name in counts if called[name].parent not in (link.parent, link.child)), None):
+        raise JobError(f"{field}: counts", f"{foreign!r}, links of {called[foreign].parent}",
+                       f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
+
+
+def check_keys(job: CompositeJob, link: LinkSection) -> None:
+    """Raise JobError for a link to a table without a key, or with another number of columns."""
+    needs = [link.parent, *([link.child] if link.via else [])]
+    for end in needs:
+        if not job.key(end):
+            raise JobError(f"tables.{end}.key", "missing", f"the key column to which link {link.called} refers",
+                           "set it")  # fmt: skip
+    if len(job.ends(link)[0]) != len(job.key(link.parent)):
+        raise JobError(
+            f"link {link.called}",
+            "a foreign key that differs in length from the parent's key",
+            f"{len(job.key(link.parent))} columns",
+            "list a column for each one of the parent's key",
+        )
