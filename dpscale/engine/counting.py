@@ -215,11 +215,11 @@ def partition_groups(partitions: Sequence[Partition], workers: int) -> list[tupl
     sizes = {part: part.size() + 1 for part in partitions}
     groups: list[list[Partition]] = [[] for _ in range(min(workers, len(sizes)))]
     loads = [(0, index) for index in range(len(groups))]
-    for part in sorted(sizes, key=lambda part: (-sizes[part], part.path, part.row_groups)):
+    for part in sorted(sizes, key=lambda part: (-sizes[part], *part.order)):
         load, lightest = heappop(loads)
         groups[lightest].append(part)
         heappush(loads, (load + sizes[part], lightest))
-    return [tuple(sorted(group, key=lambda part: (part.path, part.row_groups))) for group in groups]
+    return [tuple(sorted(group, key=lambda part: part.order)) for group in groups]
 
 
 def dropped_rows(group: Sequence[Partition], dropped: Mapping[Partition, Any]) -> tuple[Any, ...]:

@@ -226,7 +226,7 @@ def table_job(job: CompositeJob, protects: NeighbourRelation, name: str, folder:
     content: dict[str, Any] = {
         "data": {key: value for key, value in data.items() if value is not None}
         | one.format_settings
-        | _unit(job, protects, name),
+        | unit_settings(job, protects, name),
         "privacy": {
             "privacy_cost": budget,
             "ledger": job.privacy.ledger,
@@ -266,7 +266,7 @@ def table_jobs(job: CompositeJob) -> dict[str, TableJob]:
     return {name: table_job(job, protects, name, Path()) for name in private}
 
 
-def _unit(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
+def unit_settings(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> dict[str, Any]:
     """Return the privacy unit of a table: a row's own key, or the row of the root to which it belongs."""
     link = neighbours.above.get(name)
     if job.tables[name].privacy_unit is not None:
@@ -275,15 +275,15 @@ def _unit(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> dict[s
     if len(columns) > 1:
         raise JobError(f"tables.{name}.key", f"{len(columns)} columns for a private table", "one column",
                        "combine them into one")  # fmt: skip
-    hops = _hops(job, neighbours, link)
+    hops = unit_hops(job, neighbours, link)
     drops = hops or "drop" in (job.tables[name].nulls, *((link.nulls, link.dangling) if link else ()))
     extra: dict[str, Any] = {"unit_through": hops} if hops else {}
     extra |= {"unit_nulls": "drop"} if drops else {}
     return {"privacy_unit": columns[0], "max_rows_per_unit": bound, **extra} if columns else {}
 
 
-def _hops(job: CompositeJob, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
-    """Return the tables between a child and the root."""
+def unit_hops(job: CompositeJob, neighbours: NeighbourRelation, link: LinkSection | None) -> list[dict[str, Any]]:
+    """Return the tables between the child of a link and the root."""
     hops = []
     while link is not None and (above := neighbours.above.get(link.parent)) is not None:
         key, unit = job.key(link.parent)[0], job.ends(above)[0][0]

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -220,7 +220,7 @@ class Part(Settings):
         named = queries.values() if isinstance(queries, Mapping) else ()
         return [self.family, *(one for one in named if isinstance(one, str) and one in family_names())]
 
-    def resolved(self, folder: Path) -> Part:
+    def resolved(self, folder: Path) -> Self:
         """Return the part with its files as absolute paths; relative paths start at `folder`."""
         part = self if self.file is None else self.model_copy(update={"file": located(folder, self.file)})
         queries = self.given.get("predicates")

@@ -16,6 +16,7 @@ from dpscale.base.settings import Settings, check_texts
 from dpscale.domain import Domain
 from dpscale.job import job_content, job_sentence
 from dpscale.job.data import Address, UnitSettings
+from dpscale.job.joins import Join, JoinPart, JoinSection, resolve_joins
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
     DiscoverTable,
@@ -182,6 +183,8 @@ class CompositeJob(Settings):
     privacy: Privacy
     engine: EngineSettings = EngineSettings()
     synthesize: Rows = Rows()
+    workload: list[JoinPart] | None = None  # None: omitted from the digest of a job
+    joins: dict[str, JoinSection] | None = None
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> CompositeJob:
@@ -247,6 +250,11 @@ class CompositeJob(Settings):
         """Budget of all draws beside the additive delta of the searches."""
         return budget_with_delta(self.privacy, sum(self.search_deltas.values()))
 
+    @cached_property
+    def joined(self) -> dict[str, Join]:
+        """Joins of the workload over several tables, by name."""
+        return resolve_joins(self)
+
     def key(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table's key."""
         return _columns(self.tables[table].key)
@@ -294,6 +302,7 @@ class CompositeJob(Settings):
             check_keys(self, link)
             if link.via is None:
                 check_distinct(self, f"link {link.called}", self.ends(link)[0], link.child)
+        _ = self.joined  # refuses parts without exactly one join
         if (total := sum(self.given_shares.values())) > 1 + LEAST_PRIVATE:
             raise JobError("share", f"{total:g} in total", "a total of at most 1", "lower them")
 
@@ -301,6 +310,7 @@ class CompositeJob(Settings):
     def given_shares(self) -> dict[str, float]:
         given = {f"tables.{name}": one.share for name, one in self.tables.items()}
         given |= {f"links.{one.called}": one.share for one in self.link}
+        given |= {f"joins.{name}": one.share for name, one in (self.joins or {}).items()}
         return {name: share for name, share in given.items() if share is not None}
 
     @cached_property
@@ -308,6 +318,7 @@ class CompositeJob(Settings):
         """Budget share of each component: as given; the remainder is divided equally among the others."""
         pieces = [f"tables.{name}" for name, one in self.tables.items() if not one.public]
         pieces += [f"links.{one.called}" for one in self.link]
+        pieces += [f"joins.{name}" for name in self.joined]
         given = self.given_shares
         left, others = 1 - sum(given.values()), [name for name in pieces if name not in given]
         if others and left <= LEAST_PRIVATE:
@@ -321,7 +332,8 @@ class CompositeJob(Settings):
             one if one.via is None else one.model_copy(update={"via": located(folder, one.via)}) for one in self.link
         ]
         privacy = self.privacy.model_copy(update={"ledger": resolved(folder, self.privacy.ledger)})
-        return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy})
+        parts = self.workload and [one.resolved(folder) for one in self.workload]
+        return self.model_copy(update={"tables": tables, "link": links, "privacy": privacy, "workload": parts})
 
 
 def _columns(key: Key | None) -> tuple[str, ...]:
@@ -333,7 +345,7 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
     if not location:
         return sorted(CompositeJob.model_fields)
     shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows}
-    sections = shared | {"tables": TableSection, "link": LinkSection}
+    sections = shared | {"tables": TableSection, "link": LinkSection, "workload": JoinPart, "joins": JoinSection}
     return sorted(sections[str(location[0])].model_fields)
 
 

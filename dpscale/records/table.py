@@ -67,6 +67,11 @@ class Partition:
     absent: tuple[str, ...] = field(default=(), compare=False)
 
     @property
+    def order(self) -> tuple[Any, ...]:
+        """Key by which the partitions of a worker are sorted."""
+        return self.path, self.row_groups
+
+    @property
     def format(self) -> RecordFormat:
         """Format of the file."""
         found = format_of(self.path, self.dialect.format)

@@ -1,6 +1,6 @@
 """Run of several components: private tables, each with a run directory of its own, and links between their rows.
 
-    job.toml  manifest.json  tables/NAME/ (a run each)  links/NAME/  synthetic/NAME/  report.html
+    job.toml  manifest.json  tables/NAME/ and joins/NAME/ (a run each)  links/NAME/  synthetic/NAME/  report.html
 
 secret.key exists from the first draw to the last. The total cost of all components is reserved before the first draw.
 Before its first draw each component records on the ledger which data it draws from. A second directory that draws
@@ -26,6 +26,7 @@ from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
+from dpscale.job.join_job import join_job, join_jobs
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
 from dpscale.job.sections import with_old_names
 from dpscale.job.tables import CompositeJob, Rows, TableSection
@@ -34,6 +35,7 @@ from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
 from dpscale.runs.directory import NewRun, Run
+from dpscale.runs.joins.run import JoinRun
 from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
 from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
@@ -66,6 +68,7 @@ def at_versions(job: CompositeJob, versions: Mapping[str, int]) -> CompositeJob:
 
 
 KIND = "database"
+FIRST_JOIN = 1 << 19  # number of the first join among the draws that the ledger records, after those of all links
 INDEX = "_tables.json"
 STAGES = {
     name: replace(stage, folder=OUTPUTS_OF_TABLES[name][0], leaves=OUTPUTS_OF_TABLES[name][1],
@@ -123,6 +126,7 @@ class Component(Protocol):
 KINDS: dict[str, str] = {
     "tables": "dpscale.runs.components:table_components",
     "links": "dpscale.runs.links.component:link_components",
+    "joins": "dpscale.runs.joins.component:join_components",
 }
 
 
@@ -166,7 +170,9 @@ class CompositeRun(Run):
 
     @classmethod
     def _prepare(cls, job: CompositeJob) -> NewRun:
-        neighbour_relation(job)
+        joins = join_jobs(job, neighbour_relation(job))
+        for one in joins.values():
+            one.build_workload(one.read_domain())
         digest = digest_of(job)
         return NewRun(digest, lambda number: _first_files(job, digest, number))
 
@@ -258,9 +264,11 @@ class CompositeRun(Run):
 
     @property
     def parts(self) -> Mapping[str, TableRun]:
-        """Runs of the tables that have started."""
+        """Runs of the tables and joins that have started."""
         paths = {name: self.path / "tables" / name for name in self.job.tables}
-        return {name: TableRun(path) for name, path in paths.items() if present(path / MANIFEST)}
+        found = {name: TableRun(path) for name, path in paths.items() if present(path / MANIFEST)}
+        joins = {f"joins.{name}": self.path / "joins" / name for name in self.job.joined}
+        return found | {name: JoinRun(path) for name, path in joins.items() if present(path / MANIFEST)}
 
     @cached_property
     def neighbours(self) -> NeighbourRelation:
@@ -271,6 +279,11 @@ class CompositeRun(Run):
         """Runs of the private tables."""
         private = [name for name, one in self.job.tables.items() if not one.public]
         return {name: self._create_table(name) for name in private}
+
+    @cached_property
+    def joins(self) -> dict[str, JoinRun]:
+        """Runs of the joins."""
+        return {name: self._create_join(name) for name in self.job.joined}
 
     def components(self) -> dict[str, Component]:
         """Return the components by name, each after those it depends on; new objects, with the data of one stage."""
@@ -314,11 +327,12 @@ class CompositeRun(Run):
         }
 
     def assign_charges(self) -> None:
-        """Record in every table's run the charge under which it draws."""
-        for number, table in enumerate(self.tables.values()):
+        """Record in the run of every table and join the charge under which it draws."""
+        pieces = [*enumerate(self.tables.values()), *enumerate(self.joins.values(), FIRST_JOIN)]
+        for number, one in pieces:
             within = {**self._entry(), "piece": number}
-            if table.manifest.get("within") != within:
-                table.update(within=within)
+            if one.manifest.get("within") != within:
+                one.update(within=within)
 
     def record_draws(self, number: int, digest: str) -> None:
         """Record on the ledger a digest of the data and the query of a component's draws, by its number."""
@@ -338,6 +352,13 @@ class CompositeRun(Run):
         """Create the run of a table, or reopen it. With a seed, the numbers of runs tell their noise apart."""
         job, number = table_job(self.job, self.neighbours, name, self.path), self.manifest.get("number", 1)
         run = TableRun.create(job, self.path / "tables" / name, number=number)
+        run.measured_together = True
+        return run
+
+    def _create_join(self, name: str) -> JoinRun:
+        """Create the run of a join, or reopen it."""
+        job, number = join_job(self.job, self.neighbours, name, self.path), self.manifest.get("number", 1)
+        run = JoinRun.create(job, self.path / "joins" / name, number=number)
         run.measured_together = True
         return run
 

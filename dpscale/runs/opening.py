@@ -23,6 +23,7 @@ RUNS: Mapping[str, str] = {
     "period": "dpscale.runs.periods.period:PeriodRun",
     "period answers": "dpscale.runs.periods.answers:AnswersRun",
     "period rows": "dpscale.runs.periods.rows:RowsRun",
+    "join": "dpscale.runs.joins.run:JoinRun",
 }
 
 

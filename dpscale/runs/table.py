@@ -17,7 +17,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import tomli_w
 
@@ -54,14 +54,15 @@ class TableRun(Run):
     """An existing run of one table; `create` makes one for a job or reopens that of an earlier run."""
 
     job: TableJob
-    job_class = TableJob
+    job_class: ClassVar[type[TableJob]] = TableJob
     stages = STAGES
+    kinds: tuple[str, ...] = ()  # in the manifest, besides that of a job of one table
     frame: object = None  # the data, if a call passes them as a frame
     measured_together = False  # the run of several tables, which charges for all, measures this one of them
     prepared: object = None  # rows that the run of several tables has checked before it charges
 
     def _load(self, inputs: tuple[Any, ...]) -> None:
-        if kind := self.manifest.get("kind"):
+        if (kind := self.manifest.get("kind")) and kind not in self.kinds:
             many = kind == "database"
             got = f"{self.path} is {'the run of several tables' if many else 'part of the run of a growing table'}"
             raise JobError("run directory", got, "the run of one table, for example a folder in tables/",
@@ -71,7 +72,7 @@ class TableRun(Run):
             if not self.declared.searches:
                 vars(self)["workload"] = workload
         else:
-            self.job = TableJob.read(self.path / "job.toml", stored=True)
+            self.job = self.job_class.read(self.path / "job.toml", stored=True)
             self.declared = Domain.read(self.path / "domain.toml")
         if self.manifest["job_sha256"] != refined_digest(job_digest(self.job, self.declared), self.refines):
             raise JobError("run directory", f"job.toml or domain.toml in {self.path} was edited",
@@ -82,7 +83,13 @@ class TableRun(Run):
     def _prepare(cls, job: TableJob) -> NewRun:
         domain = job.read_domain()
         workload, digest = job.build_workload(domain), job_digest(job, domain)
-        return NewRun(digest, lambda number: _first_files(job, domain, digest, number), (domain, workload))
+        entries = cls.entries(job, domain)
+        return NewRun(digest, lambda number: _first_files(job, domain, digest, number, entries), (domain, workload))
+
+    @classmethod
+    def entries(cls, job: TableJob, domain: Domain) -> dict[str, Any]:
+        """Return the entries of a first manifest that follow from the job."""
+        return job_entries(job, domain)
 
     @classmethod
     def _preflight(cls, job: TableJob, inputs: tuple[Any, ...]) -> None:
@@ -175,11 +182,16 @@ class TableRun(Run):
         """Largest number of counted rows of a privacy unit."""
         return self.job.data.max_rows_per_unit or 1
 
+    @property
+    def lookup_tables(self) -> Sequence[Table]:
+        """Tables in which rows are looked up."""
+        return []
+
     def content_hash(self, table: Table, engine: Engine) -> str | None:
         """Return a hash of the records in place of that of the files; None to hash the files."""
         return None
 
-    def restrict(self, table: Table) -> Table:
+    def restrict(self, table: Table, engine: Engine) -> Table:
         """Return the part of the table that is read: all of it."""
         return table
 
@@ -296,9 +308,11 @@ def job_digest(job: TableJob, domain: Domain) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _first_files(job: TableJob, domain: Domain, digest: str, number: int) -> dict[str, bytes]:
+def _first_files(
+    job: TableJob, domain: Domain, digest: str, number: int, entries: Mapping[str, Any]
+) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
-    manifest = first_manifest(job.engine.seed, digest, number, **job_entries(job, domain))
+    manifest = first_manifest(job.engine.seed, digest, number, **entries)
     return {
         **domain.to_files(),
         "job.toml": tomli_w.dumps(job.to_dict()).encode(),

@@ -114,7 +114,7 @@ class PeriodRun(TableRun):
     def measurement_plan(self) -> MeasurementPlan:
         return self.stream.later_plan if self.number else self.stream.period_plan
 
-    def restrict(self, table: Table) -> Table:
+    def restrict(self, table: Table, engine: Engine) -> Table:
         """Return the table without files whose folders name later periods."""
         weights = self.record_weights
         assert weights is not None

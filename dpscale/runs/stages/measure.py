@@ -62,7 +62,7 @@ def open_table(run: TableRun, names: Sequence[str], engine: Engine) -> Table:
     if data.path == FRAME:
         raise DataError("data", "none, but this run reads a data frame", "the frame with which it started",
                         "pass it again: dp.run(job, data=frame)")  # fmt: skip
-    table = run.restrict(origin_of(run).table(data.path, run.domain))
+    table = run.restrict(origin_of(run).table(data.path, run.domain), engine)
     table.require(wanted)
     return table
 
@@ -102,7 +102,7 @@ def content_hash(run: TableRun, table: Table, engine: Engine) -> str:
         return found
     footers, each = run.job.data.snapshot == "footers", engine.each("snapshot")
     hops = run.job.data.unit_through or []
-    contents = [snapshot(one, footers, each) for one in (table, *unit_tables(run))]
+    contents = [snapshot(one, footers, each) for one in (table, *unit_tables(run), *run.lookup_tables)]
     contents += [str(run.job.data.matching)] if run.job.data.matching else []
     contents += [f"{number}: {hop.matching}" for number, hop in enumerate(hops) if hop.matching]
     return contents[0] if len(contents) == 1 else hashlib.sha256("".join(contents).encode()).hexdigest()
@@ -130,7 +130,7 @@ class OpenData:
     @classmethod
     def of(cls, run: TableRun, names: Sequence[str], engine: Engine) -> OpenData:
         """Open the columns of some attributes; the run has a noise key afterwards, if its noise is not drawn."""
-        tables = [open_table(run, names, engine), *unit_tables(run)]
+        tables = [open_table(run, names, engine), *unit_tables(run), *run.lookup_tables]
         engine.check_file_access(run.path, tables[0].files)
         ensure_noise_key(run)
         file_stamps = [stamps(one) for one in tables]

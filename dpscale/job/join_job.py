@@ -1,0 +1,261 @@
+"""Job of a join as a job of one table: the files of its base table, and the tables in which its rows are looked up.
+
+A unit of the job is added or removed with its rows of the base table and their descendants. Every other row of the join
+belongs to the same unit or is public, so adding or removing a unit changes only its own rows of the join: at most as
+many as it has rows in the base table, by the bounds of the links, or `max_rows_per_unit`. With `per` the base is the
+table of the parents, whose number of children depends on the unit's own rows alone.
+
+With `protects = "both"` one row of either end of a pair is replaced, with at most `max_degree` pairs before and after.
+This changes twice as many rows of the join. Data beyond the bound are refused, so nothing is truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpscale.base.errors import JobError
+from dpscale.base.settings import Settings
+from dpscale.contributions.joins import PAIR
+from dpscale.domain import Attribute, Domain
+from dpscale.domain.number import Number
+from dpscale.job.data import Filed
+from dpscale.job.job import TableJob
+from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinPart, split_name
+from dpscale.job.neighbours import NeighbourRelation, unit_hops, unit_settings
+from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.storage.objects import located
+
+
+class LookupSection(Filed):
+    """Table in which rows of another table of the join are looked up, or counted.
+
+    `source` is the number of the section whose rows refer to it, −1 for the base table. `attributes` maps the
+    attributes of the join to those of the table, or to "count" and "cut" if its rows are counted up to `bound`.
+    """
+
+    link: str
+    domain: str | None = None
+    source: int = -1
+    at: list[str]
+    key: list[str]
+    attributes: dict[str, str]
+    policies: list[str]
+    bound: int | None = None
+
+
+class JoinSettings(Settings):
+    """Section [join] of the job of a join.
+
+    `attributes` maps the attributes of the join to those of the base table. `bound` is the number of rows of a unit
+    that are counted, which differs from `max_rows_per_unit` if a neighbour changes more.
+    """
+
+    attributes: dict[str, str]
+    lookups: list[LookupSection]
+    bound: int | None = None
+    pair: list[str] | None = None
+    numbers: list[str] | None = None
+
+
+class JoinJob(TableJob):
+    """Job of a join."""
+
+    join: JoinSettings
+
+    @property
+    def kind(self) -> str:
+        return "join"
+
+    def read_domain(self) -> Domain:
+        """Return the attributes of the join; rules and public totals of the tables are left out."""
+        found: dict[str, Attribute] = {}
+        base = Domain.read(self.data.domain) if self.join.attributes else None
+        for name, source in self.join.attributes.items():
+            assert base is not None
+            found[name] = renamed(base[source], name)
+        for one in self.join.lookups:
+            domain = None if one.domain is None else Domain.read(one.domain)
+            for name, source in one.attributes.items():
+                number = name in (self.join.numbers or ())
+                found[name] = counting(name, source, one.bound or 0, number) if one.bound is not None or (
+                    domain is None) else renamed(domain[source], name)  # fmt: skip
+        squared = [str(part.given.get("of")) for part in self.workload if part.family == "variance"]
+        return Domain(found.values()).for_rows_per_unit(self.data.max_rows_per_unit or 1).with_squares(squared)
+
+    def _resolved(self, folder: Path) -> TableJob:
+        job = super()._resolved(folder)
+        assert isinstance(job, JoinJob)
+        lookups = [one.model_copy(update={"path": located(folder, one.path),
+                                          **({"domain": located(folder, one.domain)} if one.domain else {})})
+                   for one in self.join.lookups]  # fmt: skip
+        return job.model_copy(update={"join": job.join.model_copy(update={"lookups": lookups})})
+
+
+def renamed(attribute: Attribute, name: str) -> Attribute:
+    """Return an attribute of a table as one of the join; a level of a hierarchy becomes a list of its nodes."""
+    if attribute.level is None:
+        return replace(attribute, name=name, source="")
+    policies = {"outside": attribute.outside, "nulls": attribute.nulls, "unparsable": attribute.unparsable}
+    return Attribute(name, "categories", values=list(attribute.values), **policies)  # type: ignore[arg-type]
+
+
+def counting(name: str, kind: str, bound: int, number: bool) -> Attribute:
+    """Return a number of children, or whether there are more than the bound, as an attribute of a row."""
+    if kind == CUT:
+        return Attribute(name, "boolean", values=(False, True))
+    if number:
+        return Number(name, "number", low=0, high=bound, outside="clip")
+    return Attribute(name, "integer", low=0, high=bound, outside="clip")
+
+
+def join_job(job: CompositeJob, neighbours: NeighbourRelation, name: str, folder: Path) -> JoinJob:
+    """Return the job of a join at its share of the budget."""
+    join, section = job.joined[name], (job.joins or {}).get(name)
+    _check_relation(job, neighbours, join)
+    unit, bound = _unit(job, neighbours, join)
+    attributes = {own: split_name(own)[1] for own in join.asked
+                  if split_name(own)[0] == join.base and not _is_counted(join, own)}  # fmt: skip
+    lookups = _lookups(job, join)
+    known = {*attributes, *(own for one in lookups for own in one["attributes"])}
+    settings: dict[str, Any] = {
+        "attributes": attributes,
+        "lookups": lookups,
+        "bound": bound,
+        "pair": None if join.pairs is None else [column for own in job.ends(join.pairs) for column in own],
+        "numbers": sorted(join.numbers & known),
+    }
+    base = join.pairs.parent if join.pairs else join.base
+    files = {"path": job.tables[base].path, **job.tables[base].format_settings}
+    files = files if join.pairs is None else {"path": join.pairs.via}
+    content: dict[str, Any] = {
+        "data": {**files, "domain": job.tables[base].domain, **unit},
+        "join": {key: value for key, value in settings.items() if value is not None},
+        "privacy": {
+            "privacy_cost": job.budget.amount * job.shares[f"joins.{name}"],
+            "ledger": job.privacy.ledger,
+            "dataset": job.dataset,
+            "allow_weak_privacy": True,
+        },
+        "workload": [*(part.content for part in join.parts), *_cut_parts(join)],
+        "engine": job.engine.model_dump(exclude_none=True),
+    }
+    for key in ("mechanism", "reconstruct", "output"):
+        if section is not None and (own := getattr(section, key)) is not None:
+            content[key] = own.model_dump(exclude_unset=True)
+    found = JoinJob.parse(content, folder)
+    assert isinstance(found, JoinJob)
+    return found
+
+
+def _is_counted(join: Join, name: str) -> bool:
+    return bool(join.counted) and split_name(name)[0] in {
+        own for one in join.counted for own in (one.called, one.child)
+    } and split_name(name)[1] in (COUNT, CUT)  # fmt: skip
+
+
+def _cut_parts(join: Join) -> list[dict[str, Any]]:
+    """Return the parts that count the parents whose children are cut, unless the job has them."""
+    given = {tuple(own) for part in join.parts for own in part.attributes or []}
+    cut = [name for name in join.asked if split_name(name)[1] == CUT and _is_counted(join, name)]
+    return [{"family": "marginal", "attributes": [[name]]} for name in cut if (name,) not in given]
+
+
+def _check_relation(job: CompositeJob, neighbours: NeighbourRelation, join: Join) -> None:
+    """Raise JobError if rows of the join would belong to several units, or a bound does not fit."""
+    if neighbours.replaces:
+        if join.counted:
+            raise JobError("workload.per", 'a number of links that protect "both"', 'links that protect "parent"',
+                           "remove it: replacing a row changes the numbers of many others")  # fmt: skip
+        if join.bound is not None:
+            raise JobError("workload.max_rows_per_unit", 'given with protects = "both"', "max_degree of the link",
+                           "remove it: rows of both ends are bounded, and nothing is truncated")  # fmt: skip
+        return
+    if join.counted and join.base not in neighbours.rows:
+        raise JobError("workload.per", f"{join.base!r}, a public table", "a private table",
+                       "remove it: the children of a public row belong to many units")  # fmt: skip
+    if join.counted and join.base in (one.child for one in join.counted):
+        raise JobError("workload.per", f"rows of {join.base} that refer to each other", "children in another table",
+                       "remove it: their number depends on other units' rows")  # fmt: skip
+    for edge in join.edges:
+        private = {edge.source, edge.target} <= set(neighbours.rows)
+        if private and neighbours.above.get(edge.source) is not edge.link:
+            raise JobError("workload.attributes", f"{edge.target}, rows of other units than those of {edge.source}",
+                           "rows of one unit", "leave the table out")  # fmt: skip
+    number = next((one for one in join.numbers if one in (own for part in join.parts for names in part.attributes or []
+                                                          for own in names)), None)  # fmt: skip
+    if number is not None:
+        raise JobError("workload.of", f"{number!r}, which is also an attribute of a set", "one of them in a join",
+                       "set name for one of the parts, which is then a join of its own")  # fmt: skip
+
+
+def _unit(job: CompositeJob, neighbours: NeighbourRelation, join: Join) -> tuple[dict[str, Any], int | None]:
+    """Return the privacy unit of the join, and the number of its rows that are counted."""
+    link = join.pairs
+    if neighbours.replaces:
+        assert link is not None  # other links do not protect both ends
+        changed = 2 * link.bound * (2 if link.parent == link.child else 1)
+        return {"privacy_unit": PAIR, "max_rows_per_unit": changed}, 1
+    if link is None:
+        unit = unit_settings(job, neighbours, join.base)
+    else:
+        hops = unit_hops(job, neighbours, link)
+        rows = neighbours.rows[link.parent] * link.bound
+        [column] = job.ends(link)[0]
+        unit = {"privacy_unit": column, "max_rows_per_unit": rows, **({"unit_through": hops} if hops else {})}
+        unit |= {"unit_nulls": "drop"} if hops or "drop" in (link.nulls, link.dangling) else {}
+    if join.bound is not None:
+        if not unit:
+            raise JobError("workload.max_rows_per_unit", f"given for rows of {join.base} without a key", "a key",
+                           f"set tables.{join.base}.key, or remove it")  # fmt: skip
+        unit["max_rows_per_unit"] = join.bound
+    return unit, unit.get("max_rows_per_unit")
+
+
+def _lookups(job: CompositeJob, join: Join) -> list[dict[str, Any]]:
+    """Return the sections of the tables that are looked up, and of those whose rows are counted."""
+    found = [_row_lookup(job, join, edge) for edge in join.edges]
+    for link in join.counted:
+        found += _count_lookups(job, join, link, len(found))
+    return found
+
+
+def _row_lookup(job: CompositeJob, join: Join, edge: Edge) -> dict[str, Any]:
+    sources = [one.target for one in join.edges]
+    wanted = {name: split_name(name)[1] for name in join.asked
+              if split_name(name)[0] == edge.target and not _is_counted(join, name)}  # fmt: skip
+    return {"source": -1 if edge.source == join.base else sources.index(edge.source), "at": list(edge.at),
+            "attributes": wanted, **_table(job, edge.link, edge.target)}  # fmt: skip
+
+
+def _table(job: CompositeJob, link: LinkSection, name: str) -> dict[str, Any]:
+    """Return the files of a table, its key, and the policies of a link to it."""
+    one = job.tables[name]
+    return {"link": link.called, "path": one.path, "domain": one.domain, "key": list(job.key(name)),
+            "policies": [link.read_nulls, link.dangling, one.nulls, job.duplicates(name)],
+            **one.format_settings}  # fmt: skip
+
+
+def _count_lookups(job: CompositeJob, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
+    """Return the section of the children of a link, after that of the other end of pairs."""
+    first, second = job.ends(link)
+    names = {name: split_name(name)[1] for name in join.asked
+             if _is_counted(join, name) and split_name(name)[0] in (link.called, link.child)}  # fmt: skip
+    content: dict[str, Any] = {"link": link.called, "at": list(job.key(join.base)), "key": list(first),
+                               "attributes": names, "bound": link.bound,
+                               "policies": [job.tables[join.base].nulls, link.read_nulls]}  # fmt: skip
+    if link.via is None:
+        child = job.tables[link.child]
+        return [{**content, "path": child.path, "domain": child.domain, **child.format_settings}]
+    far = {"at": list(second), "attributes": {}, "source": number + 1, **_table(job, link, link.child)}
+    return [far, {**content, "path": link.via}]
+
+
+def join_jobs(job: CompositeJob, neighbours: NeighbourRelation, folder: Path = Path()) -> Mapping[str, JoinJob]:
+    """Return the jobs of all joins by name."""
+    return {name: join_job(job, neighbours, name, folder) for name in job.joined}
+
+
+__all__ = ["JoinJob", "JoinPart", "JoinSettings", "join_job", "join_jobs"]

@@ -1,0 +1,309 @@
+"""Joins of a job of several tables: the base table of each, and the links from its rows to the rows of other tables.
+
+The parts [[workload]] of a job of several tables have attributes of several tables, `TABLE.ATTRIBUTE`. Every link
+leads from a row to at most one row: from a child to its parent, or from a pair to either end. The base of a join is the
+table (or table of pairs) from which all other tables are reached, so that the join has one row for each row of the
+base. With `per` the base is the table of the parents, and `CHILD.count` is the number of children of a row.
+
+Parts with the same base and the same links are answered by one component, whose name is that of the join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, model_validator
+
+from dpscale.base.display import nearest
+from dpscale.base.errors import JobError
+from dpscale.base.settings import Settings
+from dpscale.job.sections import MechanismTable, Output, Part, ReconstructTable
+
+if TYPE_CHECKING:
+    from dpscale.job.tables import CompositeJob, LinkSection
+
+COUNT, CUT = "count", "cut"  # pseudo-attributes of a child: the number of children of a row, and whether it is cut
+OWN = ("per", "through", "max_rows_per_unit", "name")  # keys of a part that the family does not have
+FIELD = "workload.attributes"
+
+
+class JoinPart(Part):
+    """Family of queries over attributes of several tables."""
+
+    attributes: list[list[str]] | None = None
+    per: str | None = None
+    through: list[str] | None = None
+    max_rows_per_unit: Annotated[int, Field(ge=1)] | None = None
+    name: Annotated[str, Field(pattern=r"^[\w-]{1,64}$")] | None = None
+
+    @model_validator(mode="after")
+    def _over_tables(self) -> JoinPart:
+        if self.degree is not None or self.attributes is None:
+            raise ValueError("a workload over several tables lists its attribute sets: set attributes, without degree")
+        if self.count == "units":
+            raise ValueError('count = "units" is for the workload of one table: remove it')
+        if self.per is not None and self.max_rows_per_unit is not None:
+            raise ValueError("max_rows_per_unit with per: a parent is one row; remove it")
+        return self
+
+    @property
+    def asked(self) -> list[str]:
+        """Names of all attributes, numbers included."""
+        named = [name for own in self.attributes or [] for name in own]
+        numbers = [self.given.get("of"), self.record_weight]
+        return list(dict.fromkeys([*named, *(one for one in numbers if isinstance(one, str))]))
+
+    @property
+    def number(self) -> str | None:
+        """Number that the part sums."""
+        found = self.given.get("of") or self.record_weight
+        return found if isinstance(found, str) else None
+
+    @property
+    def content(self) -> dict[str, object]:
+        """The part as a job of one table contains it."""
+        return self.model_dump(exclude_none=True, exclude=set(OWN))
+
+
+class JoinSection(Settings):
+    """Section [joins.NAME]: share of the budget, mechanism and answers of a join."""
+
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    mechanism: MechanismTable | None = None
+    reconstruct: ReconstructTable | None = None
+    output: Output | None = None
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Link from the rows of a table, or of a table of pairs, to at most one row of a table.
+
+    Attributes
+    ----------
+    link : LinkSection
+    source, target : str
+        Names of tables; the source may be a table of pairs.
+    at : tuple of str
+        Columns of the source with the key.
+    """
+
+    link: LinkSection
+    source: str
+    target: str
+    at: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Join:
+    """A join and the parts of the workload over it.
+
+    Attributes
+    ----------
+    name, base : str
+        The base is a table, or a table of pairs.
+    pairs : LinkSection, optional
+        Link of the table of pairs, if that is the base.
+    edges : tuple of Edge
+        Links of the join, each after the one that leads to its source.
+    counted : tuple of LinkSection
+        Links whose numbers of children are attributes.
+    bound : int, optional
+        `max_rows_per_unit` of the parts.
+    parts : list of JoinPart
+    """
+
+    name: str
+    base: str
+    pairs: LinkSection | None
+    edges: tuple[Edge, ...]
+    counted: tuple[LinkSection, ...] = ()
+    bound: int | None = None
+    parts: list[JoinPart] = field(default_factory=list)
+
+    @property
+    def asked(self) -> list[str]:
+        """Attributes of all parts, and for counted children whether they are cut."""
+        names = dict.fromkeys(name for part in self.parts for name in part.asked)
+        cut = [f"{split_name(name)[0]}.{CUT}" for name in names if split_name(name)[1] == COUNT and self.counted]
+        return list(names | dict.fromkeys(cut))
+
+    @property
+    def numbers(self) -> set[str]:
+        """Numbers that parts sum."""
+        return {part.number for part in self.parts if part.number is not None}
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return table and attribute of a name; table names have no dot, so an attribute may have one."""
+    table, _, attribute = name.partition(".")
+    return table, attribute
+
+
+def resolve_joins(job: CompositeJob) -> dict[str, Join]:
+    """Return the joins of a job by name. Raises JobError for a part without exactly one join."""
+    found: dict[tuple[object, ...], Join] = {}
+    for part in job.workload or []:
+        made = _join_of(job, part)
+        key = (made.name, made.base, tuple((one.link.called, one.target) for one in made.edges),
+               tuple(one.called for one in made.counted), made.bound)  # fmt: skip
+        found.setdefault(key, made).parts.append(part)
+    names = [one.name for one in found.values()]
+    if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
+        raise JobError("workload.name", f"the join {twice!r} over different links, or with different bounds",
+                       "a name for each join", "set name for one of the parts")  # fmt: skip
+    joins = {one.name: one for one in found.values()}
+    if unknown := next((name for name in job.joins or {} if name not in joins), None):
+        raise JobError(f"joins.{unknown}", "no join of the workload", ", ".join(joins) or "a workload over tables",
+                       nearest(unknown, list(joins)))  # fmt: skip
+    return joins
+
+
+def edges_of(job: CompositeJob, through: Sequence[str] | None = None) -> list[Edge]:
+    """Return the links of a job, or those named, from a row to the row that it refers to."""
+    found = []
+    for link in job.link:
+        first, second = job.ends(link)
+        if through is not None and link.called not in through:
+            continue
+        if link.via is not None:
+            found += [Edge(link, link.called, link.parent, first), Edge(link, link.called, link.child, second)]
+        elif link.parent != link.child:
+            found.append(Edge(link, link.child, link.parent, first))
+    return found
+
+
+def paths(edges: Sequence[Edge], source: str, target: str) -> Iterator[tuple[Edge, ...]]:
+    """Yield all paths between two tables that visit no table twice."""
+    if source == target:
+        yield ()
+        return
+    for one in edges:
+        if one.source == source:
+            rest = [other for other in edges if source not in (other.source, other.target)]
+            yield from ((one, *path) for path in paths(rest, one.target, target))
+
+
+def _join_of(job: CompositeJob, part: JoinPart) -> Join:
+    _check_through(job, part)
+    edges = edges_of(job, part.through)
+    tables, counted = _tables_of(job, part)
+    base = part.per or _base(job, part, edges, tables)
+    pairs = next((link for link in job.link if link.via and link.called == base), None)
+    own = {end: None for end in (pairs.parent, pairs.child)} if pairs else {}
+    routes = [_route(part, edges, base, table) for table in dict.fromkeys([*own, *tables])]
+    used = tuple(dict.fromkeys(edge for route in routes for edge in route))
+    named = [f"per-{base}" if part.per else base, *(one.target for one in used), *(one.called for one in counted)]
+    number = [part.number.replace(".", "-")] if counted and part.number and part.number not in _in_sets(part) else []
+    return Join(part.name or "-".join([*named, *number])[:64], base, pairs, used, tuple(counted),
+                part.max_rows_per_unit)  # fmt: skip
+
+
+def _in_sets(part: JoinPart) -> list[str]:
+    return [name for own in part.attributes or [] for name in own]
+
+
+def _check_through(job: CompositeJob, part: JoinPart) -> None:
+    names = [one.called for one in job.link]
+    if unknown := next((name for name in part.through or [] if name not in names), None):
+        raise JobError("workload.through", f"{unknown!r}", f"names of links: {', '.join(names)}",
+                       nearest(unknown, names) if names else "remove it")  # fmt: skip
+    chosen = next((one for one in job.link if one.called in (part.through or []) and one.parent == one.child), None)
+    if chosen is not None and part.per is None:
+        raise JobError("workload.through", f"link {chosen.called} within {chosen.child}",
+                       "links between different tables", "remove it: a removed row would change the join rows of all"
+                       " rows that refer to it")  # fmt: skip
+
+
+def _tables_of(job: CompositeJob, part: JoinPart) -> tuple[list[str], list[LinkSection]]:
+    """Return the tables of the attributes of a part, and the links whose children are counted."""
+    tables: dict[str, None] = {}
+    counted: dict[str, LinkSection] = {}
+    for name in part.asked:
+        table, attribute = split_name(name)
+        if part.per is not None and attribute in (COUNT, CUT) and attribute not in _names(job, table):
+            link = _counted(job, part, name, table)
+            counted[link.called] = link
+        elif attribute not in _names(job, table):
+            known = [f"{table}.{one}" for one in _names(job, table)] or [f"{one}.ATTRIBUTE" for one in job.tables]
+            raise JobError(FIELD, f"{name!r}", f"TABLE.ATTRIBUTE: {', '.join(known)}", nearest(name, known))
+        elif job.declared[table][attribute].search is not None:
+            raise JobError(FIELD, f"{name!r}, whose cells are not public", "attributes with public cells",
+                           f"state the cells of {attribute} in the domain file of {table}")  # fmt: skip
+        else:
+            tables[table] = None
+    if part.per is not None and not counted:
+        raise JobError("workload.per", f"{part.per!r} without a number of children", f"an attribute CHILD.{COUNT}",
+                       "name one, or remove per")  # fmt: skip
+    if part.per is None and len(tables) < 2 and part.through is None:
+        raise JobError(FIELD, f"attributes of {', '.join(tables) or 'no table'} only", "attributes of several tables",
+                       f"move the part to [[tables.{next(iter(tables), 'NAME')}.workload]]")  # fmt: skip
+    return list(tables), list(counted.values())
+
+
+def _names(job: CompositeJob, table: str) -> tuple[str, ...]:
+    return tuple(job.declared[table].axis_names) if table in job.tables else ()
+
+
+def _counted(job: CompositeJob, part: JoinPart, name: str, child: str) -> LinkSection:
+    """Return the link whose children a name counts: by the name of the link, or of the child."""
+    found = [one for one in job.link if one.parent == part.per and child in (one.called, one.child)]
+    exact = [one for one in found if one.called == child]
+    if part.per not in job.tables:
+        raise JobError("workload.per", f"{part.per!r}", ", ".join(job.tables), nearest(str(part.per), list(job.tables)))
+    if len(exact or found) != 1:
+        children = sorted({one.called for one in job.link if one.parent == part.per})
+        got = f"{name!r}, " + (f"{len(found)} links of {part.per}" if found else f"no link of {part.per}")
+        raise JobError(FIELD, got, f"the name of a link: {', '.join(children) or 'none'}", f"write LINK.{COUNT}")
+    return (exact or found)[0]
+
+
+def _base(job: CompositeJob, part: JoinPart, edges: Sequence[Edge], tables: Sequence[str]) -> str:
+    """Return the table from which all tables are reached, and which no other such table reaches."""
+    public = [name for name, one in job.tables.items() if one.public]
+    nodes = dict.fromkeys([*job.tables, *(one.source for one in edges)])
+    reach = {name: {other for other in nodes if any(True for _ in paths(edges, name, other))} for name in nodes}
+    bases = [name for name in nodes if name not in public and reach[name] >= set(tables)]
+    deepest = [name for name in bases if not any(other in reach[name] for other in bases if other != name)]
+    over = ", ".join(tables)
+    if not deepest:
+        raise JobError(FIELD, f"attributes of {over}", "tables that the rows of one private table refer to, by links"
+                       " from child to parent and from pairs to both ends", "leave one table out")  # fmt: skip
+    if len(deepest) > 1:
+        ways = "; ".join(_described(_routes(edges, base, tables)) for base in deepest)
+        raise JobError(FIELD, f"{over}, which are joined through {ways}", "one path",
+                       f'name its links, for example through = ["{_links(edges, deepest[0], tables)[0]}"]')  # fmt: skip
+    return deepest[0]
+
+
+def _routes(edges: Sequence[Edge], base: str, tables: Sequence[str]) -> list[tuple[Edge, ...]]:
+    return [next(paths(edges, base, table)) for table in tables]
+
+
+def _links(edges: Sequence[Edge], base: str, tables: Sequence[str]) -> list[str]:
+    return [edge.link.called for route in _routes(edges, base, tables) for edge in route] or [base]
+
+
+def _described(routes: Sequence[tuple[Edge, ...]]) -> str:
+    return " and ".join(dict.fromkeys(edge.link.called for route in routes for edge in route))
+
+
+def _route(part: JoinPart, edges: Sequence[Edge], base: str, table: str) -> tuple[Edge, ...]:
+    """Return the only path from the base to a table."""
+    found = list(paths(edges, base, table))
+    if len(found) != 1:
+        ways = "; ".join(_described([path]) for path in found)
+        got = f"{table}, to which the rows of {base} refer through {ways}" if found else (
+            f"{table}, to which no row of {base} refers")  # fmt: skip
+        takes = "one path" if found else f"{base} and the tables to which its rows refer"
+        if len({tuple(edge.link.called for edge in path) for path in found}) < len(found):
+            raise JobError(FIELD, got, takes, "leave the table out: both ends of the link are its rows")
+        remedy = f'name its links: through = ["{found[0][0].link.called}"]' if found else "leave the table out"
+        raise JobError(FIELD, got, takes, remedy)
+    return found[0]
+
+
+def join_names(joins: Mapping[str, Join]) -> str:
+    """Return the joins of a job and their attributes in words."""
+    return "; ".join(f"{name} ({', '.join(one.asked)})" for name, one in joins.items()) or "none"

@@ -1,0 +1,110 @@
+"""Run of a join: the run of its base table, whose partitions return the columns of the other tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dpscale.base.errors import JobError
+from dpscale.contributions.joins import PAIR, Join, JoinedPartition, check_families, joined_table
+from dpscale.contributions.lookups import CountLookup, Lookup, RowLookup, new_token, parts_of
+from dpscale.contributions.units import Bound
+from dpscale.domain import Domain
+from dpscale.engine import Engine
+from dpscale.engine.contribution_bounds import rows_beyond, survey_units
+from dpscale.engine.counting import partition_groups
+from dpscale.job import TableJob
+from dpscale.job.join_job import JoinJob, LookupSection
+from dpscale.privacy.protection import REPLACE
+from dpscale.records import Table
+from dpscale.runs.table import TableRun, job_entries
+
+KIND = "join"
+SHARE = 8  # part of the memory setting for the rows that are looked up
+NO_DOMAIN = Domain({"rows": 2})
+
+
+class JoinRun(TableRun):
+    """Run of a join, which the run of several tables charges for and ends."""
+
+    job: JoinJob
+    job_class = JoinJob
+    kinds = (KIND,)
+    is_part = True
+
+    @classmethod
+    def entries(cls, job: TableJob, domain: Domain) -> dict[str, Any]:
+        return {"kind": KIND, **job_entries(job, domain)}
+
+    @classmethod
+    def table_jobs(cls, job: TableJob) -> Mapping[str, TableJob]:
+        return {"join": job}
+
+    @property
+    def contribution_bound(self) -> Bound:
+        return self.job.join.bound or 1
+
+    @property
+    def replaces(self) -> bool:
+        """Whether neighbours replace a row."""
+        return self.job.data.privacy_unit == PAIR
+
+    @property
+    def lookup_tables(self) -> list[Table]:
+        return [_opened(one) for one in self.job.join.lookups]
+
+    def restrict(self, table: Table, engine: Engine) -> Table:
+        """Return the join, whose base is the table; of equal pairs one is in it."""
+        settings, memory = self.job.join, self.job.engine.bytes // SHARE
+        tables = self.lookup_tables
+        base = NO_DOMAIN if not settings.attributes else Domain.read(self.job.data.domain)
+        lookups = tuple(self._lookup(number, tables, memory, table) for number, one in enumerate(settings.lookups)
+                        if one.source == -1)  # fmt: skip
+        found = joined_table(table, Join(base, settings.attributes, lookups, tuple(settings.pair or ())))
+        if settings.pair is None or self.replaces:
+            return found
+        return self._distinct(found, engine)
+
+    def _lookup(self, number: int, tables: list[Table], memory: int, source: Table) -> Lookup:
+        """Return the lookup of a section, with those of its own rows; `source` is the table that refers to it."""
+        one, table = self.job.join.lookups[number], tables[number]
+        at, key = tuple(one.at), tuple(one.key)
+        check_families(one.link, [(source, at), (table, key)])
+        below = (self._lookup(place, tables, memory, table) for place, other in enumerate(self.job.join.lookups)
+                 if other.source == number)  # fmt: skip
+        onward = tuple(other for other in below if isinstance(other, RowLookup))
+        names = len(one.attributes) + sum(len(other.names) for other in onward)
+        rows = sum(part.row_bound() for part in {part.path: part for part in table.partitions}.values())
+        common: dict[str, Any] = {"parts": parts_of(rows, names, memory), "token": new_token(), "memory": 2 * memory}
+        if one.bound is not None:
+            nulls, child_nulls = one.policies
+            wanted = tuple(one.attributes.items())
+            return CountLookup(one.link, at, key, table, wanted, one.bound, (nulls, child_nulls), onward, **common)
+        nulls, dangling, key_nulls, duplicates = one.policies
+        policies = nulls, dangling, key_nulls, duplicates
+        return RowLookup(one.link, at, key, table, one.attributes, policies, onward, **common)
+
+    def _distinct(self, table: Table, engine: Engine) -> Table:
+        """Return the table without repeated pairs."""
+        groups, rows = partition_groups(table.partitions, engine.workers), survey_units(engine, table.partitions, PAIR)
+        found = rows_beyond(engine, self.domain, groups, PAIR, 1, rows, self.job.engine.bytes,
+                            self.domain.axis_names[:1], drop=True)  # fmt: skip
+        parts = [replace(one, without=found[one]) if one in found and isinstance(one, JoinedPartition) else one
+                 for one in table.partitions]  # fmt: skip
+        return replace(table, partitions=tuple(parts))
+
+    def check_alone(self) -> None:
+        if not self.measured_together:
+            raise JobError("run directory", f"{self.path} is a join of several tables, which are charged together",
+                           "the directory of the whole run", "run the stage there")  # fmt: skip
+
+    @property
+    def protects(self) -> Any:
+        found = super().protects
+        return replace(found, relation=REPLACE, unit=None) if self.replaces else found
+
+
+def _opened(section: LookupSection) -> Table:
+    domain = NO_DOMAIN if section.domain is None else Domain.read(section.domain)
+    return section.origin.table(section.path, domain)
