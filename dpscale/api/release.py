@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from dpscale.answers.tables import Answered, framed
 from dpscale.answers.unit_counts import in_order
 from dpscale.api.growing import GrowingRelease
+from dpscale.api.joins import asked_names, chosen_join
+from dpscale.api.rows import PairRows, read_rows
 from dpscale.api.statistics import ReleaseStatistics
 from dpscale.base.arrow import pq
 from dpscale.base.display import glance
@@ -43,8 +45,8 @@ class Release(GrowingRelease, ReleaseStatistics):
 
     Notes
     -----
-    `tables` contains a release of each private table. Methods that answer queries are those of the only table; a
-    release of several tables refuses them and names `tables`.
+    `tables` contains a release of each private table. Methods that answer queries are those of the only table. A
+    release of several tables answers queries over the attributes of a join, `TABLE.ATTRIBUTE`, and refuses others.
     """
 
     def __init__(self, run: Run, rows: Callable[[], Any] | None = None) -> None:
@@ -62,6 +64,34 @@ class Release(GrowingRelease, ReleaseStatistics):
     def links(self) -> dict[str, PairRows]:
         """Synthetic links of each table of pairs, by its name; foreign keys are columns of their tables."""
         return {name: PairRows(partial(self._rows_of, name)) for name in self._run.pair_tables}
+
+    @cached_property
+    def joins(self) -> dict[str, Release]:
+        """Release of each join of several tables, by its name."""
+        return {name: Release(one) for name, one in self._run.joins.items()}
+
+    def over(self, *names: str | Sequence[str] | None, number: bool = False) -> Release:
+        """Return the release that answers queries over some attributes: this one, or that of a join.
+
+        Parameters
+        ----------
+        *names : str or sequence of str, or None
+            Attributes; those of joins have the form `TABLE.ATTRIBUTE`.
+        number : bool
+            Whether the query is a sum or a mean, for which numbers are preferred to attributes.
+
+        Returns
+        -------
+        Release
+
+        Raises
+        ------
+        PlanError
+            If no join, or more than one, has these attributes.
+        """
+        if not self._run.joins:
+            return self
+        return self.joins[chosen_join(self._run.joins, asked_names(*names), number)]
 
     def _rows_of(self, name: str) -> Any:
         return self.synthetic()[name]
@@ -199,7 +229,7 @@ class Release(GrowingRelease, ReleaseStatistics):
         """
         if period is not None:
             return self.at(period, kind).marginal(attributes)
-        return self._estimates.marginal(attributes)
+        return self.over(attributes)._estimates.marginal(attributes)
 
     def answer(
         self, attributes: Sequence[str], query: ArrayLike, period: str | int | None = None, kind: str = "period"
@@ -227,7 +257,7 @@ class Release(GrowingRelease, ReleaseStatistics):
         """
         if period is not None:
             return self.at(period, kind).answer(attributes, query)
-        return self._estimates.answer(attributes, query)
+        return self.over(attributes)._estimates.answer(attributes, query)
 
     def extrapolates(self, attributes: Sequence[str]) -> bool:
         """Return whether a model answers queries over these attributes beyond the row space of the measurements.
@@ -243,7 +273,7 @@ class Release(GrowingRelease, ReleaseStatistics):
         -------
         bool
         """
-        return bool(self._estimates.extrapolates(attributes))
+        return bool(self.over(attributes)._estimates.extrapolates(attributes))
 
     @cached_property
     def answered(self) -> Answered:
@@ -290,7 +320,7 @@ class Release(GrowingRelease, ReleaseStatistics):
         """
         if period is not None:
             return self.at(period, kind).table(attributes, family, level=level, joint=joint, frame=frame)
-        return framed(self.answered.table(attributes, family, level, joint), frame)
+        return framed(self.over(attributes).answered.table(attributes, family, level, joint), frame)
 
     def graphical_model(self, kind: Literal["bayesian", "markov"] = "bayesian") -> Any:
         """Return the fitted graphical model as a network of pgmpy (pip install 'dpscale[graphical]').
@@ -345,32 +375,4 @@ class Release(GrowingRelease, ReleaseStatistics):
         if self._rows is None and not self._run.done("synthesize"):
             raise JobError("synthesize", f"no rows in {self.path}", "a run with synthetic rows",
                            f"sample them: dpscale synthesize {self.path}")  # fmt: skip
-        return self._run.read_synthetic(_read_rows) if self._rows is None else self._rows()
-
-
-class PairRows:
-    """Synthetic links of a table of pairs.
-
-    Parameters
-    ----------
-    rows : callable
-        Returns the links.
-    """
-
-    def __init__(self, rows: Callable[[], Any]) -> None:
-        self._rows = rows
-
-    def synthetic(self) -> Any:
-        """Return the links, a row with two keys each.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame
-        """
-        return self._rows()
-
-
-def _read_rows(files: list[str]) -> Any:
-    import dask.dataframe as dd
-
-    return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)
+        return self._run.read_synthetic(read_rows) if self._rows is None else self._rows()

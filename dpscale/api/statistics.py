@@ -49,6 +49,10 @@ class ReleaseStatistics(ABC):
     def searched(self) -> Mapping[str, Any]:
         """Released values of the searches for cells, by attribute."""
 
+    @abstractmethod
+    def over(self, *names: str | Sequence[str] | None, number: bool = False) -> ReleaseStatistics:
+        """Return the statistics of the release that answers queries over some attributes."""
+
     def total(self, level: float = 0.95) -> Estimate:
         """Return the estimated number of records.
 
@@ -124,6 +128,8 @@ class ReleaseStatistics(ABC):
         Estimate, or pandas.DataFrame with `by` or with a list of quantiles
             The frame has the columns of `by`, `q` with a list, and `estimate`, `low` and `high`.
         """
+        if (own := self.over(attribute, by)) is not self:
+            return own.quantile(attribute, q, by, level)
         statistic = partial(quantile, self.answered, attribute, level=level)
         if isinstance(q, Sequence | np.ndarray):
             shares = [one.item() if isinstance(one, np.generic) else one for one in q]
@@ -153,6 +159,8 @@ class ReleaseStatistics(ABC):
         PlanError
             If the sum was not measured.
         """
+        if (own := self.over(number, by, number=True)) is not self:
+            return own.sum(number, by, level)
         return self._grouped(partial(sum_table, self.answered, number), by, level)
 
     def ratio(
@@ -179,6 +187,8 @@ class ReleaseStatistics(ABC):
         PlanError
             If a sum was not measured.
         """
+        if (own := self.over(number, other, by, number=True)) is not self:
+            return own.ratio(number, other, by, level)
         return self._grouped(partial(ratio_table, self.answered, number, other), by, level)
 
     def std(self, number: str, by: str | Sequence[str] | None = None, level: float = 0.95) -> Estimate | DataFrame:
@@ -203,6 +213,8 @@ class ReleaseStatistics(ABC):
         PlanError
             If variances were not measured.
         """
+        if (own := self.over(number, by, number=True)) is not self:
+            return own.std(number, by, level)
         return self._grouped(partial(deviation_table, self.answered, number), by, level)
 
     def mean(
@@ -237,6 +249,8 @@ class ReleaseStatistics(ABC):
         PlanError
             If the number of records is not distinguishable from zero.
         """
+        if (own := self.over(attribute, by, number=True)) is not self:
+            return own.mean(attribute, by, level, bias=bias)
         if bias is not None:
             tail = tail_of(self.domain, attribute, bias, self.searched)
             return self._grouped(lambda names, own: tail(mean_table(self.answered, attribute, names, own)), by, level)
@@ -263,6 +277,8 @@ class ReleaseStatistics(ABC):
         -------
         DataFrame or pyarrow Table
         """
+        if (own := self.over(attribute)) is not self:
+            return own.cumulative(attribute, level=level, joint=joint, frame=frame)
         listed = statistics.numeric_attribute(self.answered, attribute).listed
         return framed(self.answered.table([attribute], PREFIX.name, level, joint).slice(0, listed), frame)
 
@@ -282,6 +298,8 @@ class ReleaseStatistics(ABC):
         -------
         matplotlib.figure.Figure
         """
+        if (own := self.over(attributes)) is not self:
+            return own.plot(attributes, level=level, joint=joint)
         table = self.answered.table(attributes, MARGINAL.name, level, joint)
         return table_figure(table, self.domain, tuple(attributes))
 

@@ -195,7 +195,7 @@ def _join_of(job: CompositeJob, part: JoinPart) -> Join:
     routes = [_route(part, edges, base, table) for table in dict.fromkeys([*own, *tables])]
     used = tuple(dict.fromkeys(edge for route in routes for edge in route))
     named = [f"per-{base}" if part.per else base, *(one.target for one in used), *(one.called for one in counted)]
-    number = [part.number.replace(".", "-")] if counted and part.number and part.number not in _in_sets(part) else []
+    number = ["sum"] if counted and part.number and part.number not in _in_sets(part) else []
     return Join(part.name or "-".join([*named, *number])[:64], base, pairs, used, tuple(counted),
                 part.max_rows_per_unit)  # fmt: skip
 

@@ -281,8 +281,7 @@ class CompositeRun(Run):
         return {name: self._create_table(name) for name in private}
 
     @cached_property
-    def joins(self) -> dict[str, JoinRun]:
-        """Runs of the joins."""
+    def joins(self) -> dict[str, JoinRun]:  # type: ignore[override]
         return {name: self._create_join(name) for name in self.job.joined}
 
     def components(self) -> dict[str, Component]:

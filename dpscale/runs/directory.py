@@ -213,6 +213,11 @@ class Run(ABC):
         """Links between the tables, each with its share of the budget."""
         return ()
 
+    @property
+    def joins(self) -> Mapping[str, Any]:
+        """Runs of the joins of several tables, by name."""
+        return {}
+
     def components(self) -> Mapping[str, Any]:
         """Return the components by name; empty for a run that is one table."""
         return {}
