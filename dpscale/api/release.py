@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscale.answers.statistics import Estimate
 from dpscale.answers.tables import Answered, framed
 from dpscale.answers.unit_counts import in_order
 from dpscale.api.growing import GrowingRelease
-from dpscale.api.joins import asked_names, chosen_join
+from dpscale.api.joins import asked_names, chosen_join, cut_share
 from dpscale.api.rows import PairRows, read_rows
 from dpscale.api.statistics import ReleaseStatistics
 from dpscale.base.arrow import pq
@@ -92,6 +93,27 @@ class Release(GrowingRelease, ReleaseStatistics):
         if not self._run.joins:
             return self
         return self.joins[chosen_join(self._run.joins, asked_names(*names), number)]
+
+    def cut(self, join: str, level: float = 0.95) -> Estimate:
+        """Return the share of the rows of a join that the bound of a privacy unit cuts.
+
+        Parameters
+        ----------
+        join : str
+            Name of a join whose rows beyond the bound were measured, up to four times the bound of each unit.
+        level : float
+            Probability that the interval covers the share.
+
+        Returns
+        -------
+        Estimate
+
+        Raises
+        ------
+        PlanError
+            If the rows beyond the bound were not measured, or the number of rows cannot be distinguished from zero.
+        """
+        return cut_share(self.joins, join, level)
 
     def _rows_of(self, name: str) -> Any:
         return self.synthetic()[name]

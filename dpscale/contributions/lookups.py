@@ -17,15 +17,16 @@ import numpy as np
 
 from dpscale.base.errors import DataError
 from dpscale.base.numerics import Flags, Words
-from dpscale.contributions.links import Columns, key_words, one_a_key, row_words
-from dpscale.contributions.unit_shards import places
+from dpscale.contributions.links import Columns, key_words, link_ends, one_a_key, row_words
+from dpscale.contributions.unit_shards import UnitMap, composed, places
 from dpscale.counting.count import encode_batch
 from dpscale.records.encode import Codes, code_type
 from dpscale.records.table import Table
 
 KEY_BYTES, BUILDING = 16, 6  # bytes of a key, and copies of a row while the rows of a part are sorted
 MOST_PARTS = 1 << 10
-COUNT, CUT = "count", "cut"
+COUNT, CUT, EXCESS = "count", "cut", "excess"
+REACH = 4  # children beyond the bound are counted up to so many times the bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +156,7 @@ class RowLookup:
 
 @dataclass(frozen=True, eq=False)
 class CountLookup:
-    """Number of rows of a child table that refer to a row, at most `bound`, and whether there are more.
+    """Number of rows of a child table that refer to a row, whether they exceed a bound, and by how many.
 
     Attributes
     ----------
@@ -166,12 +167,15 @@ class CountLookup:
     table : Table
         The child table, or a table of pairs.
     wanted : tuple of (str, str)
-        Attributes of the join: the name of each, and "count" or "cut".
+        Attributes of the join: the name of each, and "count" (at most the bound), "cut" (whether there are more) or
+        "excess" (the number beyond the bound, at most `REACH` − 1 times the bound).
     bound : int
     policies : tuple of str
         For rows without a key, and for children without one.
     far : tuple of RowLookup
         The other end of pairs: only pairs with a row there count, each once.
+    through : tuple of (Table, str, str)
+        Tables between the child and the counting row: each with its key, and the column with the key of the next one.
     """
 
     link: str
@@ -182,6 +186,7 @@ class CountLookup:
     bound: int
     policies: tuple[str, str] = ("reject", "reject")
     far: tuple[RowLookup, ...] = ()
+    through: tuple[tuple[Table, str, str], ...] = ()
     parts: int = 1
     token: str = ""
     memory: int = 1 << 30
@@ -196,12 +201,17 @@ class CountLookup:
 
     def read(self, part: int) -> KeyedCodes:
         """Count the children of the keys of a part."""
-        domain, found, others = self.table.domain, [_no_words()], [_no_words()]
+        domain, found, others = self.table.domain, [_no_words()], [np.empty((0, 4), np.uint64)]
         dropping = [name for name in domain.names if domain[name].drops and domain[name].search is None]
         columns = [*self.key, *(name for one in self.far for name in one.at), *domain.columns(dropping)]
+        hops = composed([_hop(*one) for one in self.through]) if self.through else None
         for partition in self.table.partitions:
             for batch in partition.batches(list(dict.fromkeys(columns))):
                 own, stays = key_words(batch, self.key, self.policies[1])
+                near = own
+                if hops is not None:
+                    own, missing = hops(own)
+                    stays &= ~missing
                 stays &= in_part(own, part, self.parts)
                 if dropping:
                     gone = encode_batch(domain, batch, dropping)[1]
@@ -209,23 +219,33 @@ class CountLookup:
                 for one in self.far:
                     words, has = key_words(batch, one.at, one.nulls)
                     stays &= _looked_up(one, words, has)[1]
-                    others.append(words[stays])
+                    others.append(np.concatenate([near, words], axis=1)[stays])
                 found.append(own[stays])
         words = np.concatenate(found)
         if self.far:  # a repeated pair is one link
-            words = np.unique(np.concatenate([words, np.concatenate(others)], axis=1), axis=0)[:, :2]
+            first = np.unique(np.concatenate(others), axis=0, return_index=True)[1]
+            words = words[first]
         keys, counts = np.unique(words, axis=0, return_counts=True)
-        codes = np.minimum(counts, self.bound + 1).astype(code_type(self.bound + 2))[None]
+        most = REACH * self.bound
+        codes = np.minimum(counts, most).astype(code_type(most + 1))[None]
         return KeyedCodes(np.ascontiguousarray(keys), codes, np.ones(len(keys), bool))
 
     def locate(self, keyed: KeyedCodes, words: Words, mine: Flags) -> tuple[Codes, Flags]:
         at = places(keyed.words, words)
         degrees = np.append(keyed.codes[0], keyed.codes.dtype.type(0))[at]  # −1 is the last one: no children
-        found = {COUNT: np.minimum(degrees, self.bound), CUT: degrees > self.bound}
+        counted = np.minimum(degrees, self.bound)
+        found = {COUNT: counted, CUT: degrees > self.bound, EXCESS: degrees - counted}
         return np.stack([found[kind].astype(degrees.dtype) for _, kind in self.wanted]), mine
 
 
 Lookup = RowLookup | CountLookup
+
+
+def _hop(table: Table, key: str, unit: str) -> UnitMap:
+    """Return the map from the keys of a table to another of its columns."""
+    found = [link_ends(part, ((key,), (unit,)), "drop") for part in table.partitions]
+    words, units = (np.concatenate(own) for own in zip(*found, strict=True))
+    return UnitMap.made(words, units)
 
 
 def _no_words() -> Words:

@@ -19,9 +19,10 @@ from typing import Any
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings
 from dpscale.contributions.joins import PAIR
+from dpscale.contributions.lookups import EXCESS, REACH
 from dpscale.domain import Attribute, Domain
 from dpscale.domain.number import Number
-from dpscale.job.data import Filed
+from dpscale.job.data import Filed, Hop
 from dpscale.job.job import TableJob
 from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinPart, split_name
 from dpscale.job.neighbours import NeighbourRelation, unit_hops, unit_settings
@@ -44,6 +45,13 @@ class LookupSection(Filed):
     attributes: dict[str, str]
     policies: list[str]
     bound: int | None = None
+    through: list[Hop] | None = None
+
+    def located(self, folder: Path) -> LookupSection:
+        """Return the section with absolute paths; relative paths start at `folder`."""
+        hops = self.through and [one.model_copy(update={"path": located(folder, one.path)}) for one in self.through]
+        domain = self.domain and located(folder, self.domain)
+        return self.model_copy(update={"path": located(folder, self.path), "domain": domain, "through": hops})
 
 
 class JoinSettings(Settings):
@@ -88,9 +96,7 @@ class JoinJob(TableJob):
     def _resolved(self, folder: Path) -> TableJob:
         job = super()._resolved(folder)
         assert isinstance(job, JoinJob)
-        lookups = [one.model_copy(update={"path": located(folder, one.path),
-                                          **({"domain": located(folder, one.domain)} if one.domain else {})})
-                   for one in self.join.lookups]  # fmt: skip
+        lookups = [one.located(folder) for one in self.join.lookups]
         return job.model_copy(update={"join": job.join.model_copy(update={"lookups": lookups})})
 
 
@@ -106,13 +112,17 @@ def counting(name: str, kind: str, bound: int, number: bool) -> Attribute:
     """Return a number of children, or whether there are more than the bound, as an attribute of a row."""
     if kind == CUT:
         return Attribute(name, "boolean", values=(False, True))
+    if kind == EXCESS:
+        return Number(name, "number", low=0, high=(REACH - 1) * bound, outside="clip")
     if number:
         return Number(name, "number", low=0, high=bound, outside="clip")
     return Attribute(name, "integer", low=0, high=bound, outside="clip")
 
 
 def join_job(job: CompositeJob, neighbours: NeighbourRelation, name: str, folder: Path) -> JoinJob:
-    """Return the job of a join at its share of the budget."""
+    """Return the job of a join at its share of the budget, or that of the rows beyond the bounds of all joins."""
+    if name == CUT:
+        return cut_job(job, neighbours, folder)
     join, section = job.joined[name], (job.joins or {}).get(name)
     _check_relation(job, neighbours, join)
     unit, bound = _unit(job, neighbours, join)
@@ -133,19 +143,20 @@ def join_job(job: CompositeJob, neighbours: NeighbourRelation, name: str, folder
     content: dict[str, Any] = {
         "data": {**files, "domain": job.tables[base].domain, **unit},
         "join": {key: value for key, value in settings.items() if value is not None},
-        "privacy": {
-            "privacy_cost": job.budget.amount * job.shares[f"joins.{name}"],
-            "ledger": job.privacy.ledger,
-            "dataset": job.dataset,
-            "allow_weak_privacy": True,
-        },
         "workload": [*(part.content for part in join.parts), *_cut_parts(join)],
-        "engine": job.engine.model_dump(exclude_none=True),
     }
     for key in ("mechanism", "reconstruct", "output"):
         if section is not None and (own := getattr(section, key)) is not None:
             content[key] = own.model_dump(exclude_unset=True)
-    found = JoinJob.parse(content, folder)
+    return _parsed(job, content, job.shares[f"joins.{name}"] * (1 - cut_share(job, neighbours, name)), folder)
+
+
+def _parsed(job: CompositeJob, content: dict[str, Any], share: float, folder: Path) -> JoinJob:
+    """Return the job with some content at a share of the budget."""
+    privacy = {"privacy_cost": job.budget.amount * share, "ledger": job.privacy.ledger, "dataset": job.dataset,
+               "allow_weak_privacy": True}  # fmt: skip
+    engine = job.engine.model_dump(exclude_none=True)
+    found = JoinJob.parse({**content, "privacy": privacy, "engine": engine}, folder)
     assert isinstance(found, JoinJob)
     return found
 
@@ -240,22 +251,91 @@ def _table(job: CompositeJob, link: LinkSection, name: str) -> dict[str, Any]:
 
 def _count_lookups(job: CompositeJob, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
     """Return the section of the children of a link, after that of the other end of pairs."""
-    first, second = job.ends(link)
+    first = job.ends(link)[0]
     names = {name: split_name(name)[1] for name in join.asked
              if _is_counted(join, name) and split_name(name)[0] in (link.called, link.child)}  # fmt: skip
     content: dict[str, Any] = {"link": link.called, "at": list(job.key(join.base)), "key": list(first),
                                "attributes": names, "bound": link.bound,
                                "policies": [job.tables[join.base].nulls, link.read_nulls]}  # fmt: skip
+    return [*_counted_files(job, link, number), content | _child_files(job, link)]
+
+
+def _counted_files(job: CompositeJob, link: LinkSection, number: int) -> list[dict[str, Any]]:
+    """Return the section of the other end of pairs that are counted, which precedes that of the pairs."""
     if link.via is None:
-        child = job.tables[link.child]
-        return [{**content, "path": child.path, "domain": child.domain, **child.format_settings}]
-    far = {"at": list(second), "attributes": {}, "source": number + 1, **_table(job, link, link.child)}
-    return [far, {**content, "path": link.via}]
+        return []
+    second = job.ends(link)[1]
+    return [{"at": list(second), "attributes": {}, "source": number + 1, **_table(job, link, link.child)}]
+
+
+def _child_files(job: CompositeJob, link: LinkSection) -> dict[str, Any]:
+    """Return the files with the children of a link."""
+    child = job.tables[link.child]
+    return {"path": link.via} if link.via else {"path": child.path, "domain": child.domain, **child.format_settings}
 
 
 def join_jobs(job: CompositeJob, neighbours: NeighbourRelation, folder: Path = Path()) -> Mapping[str, JoinJob]:
-    """Return the jobs of all joins by name."""
-    return {name: join_job(job, neighbours, name, folder) for name in job.joined}
+    """Return the jobs of all joins by name, the last one that of the rows beyond their bounds if some are bounded."""
+    names = [*job.joined, *([CUT] if cut_joins(job, neighbours) else [])]
+    return {name: join_job(job, neighbours, name, folder) for name in names}
+
+
+CUT_SHARE = 0.05
+
+
+def cut_joins(job: CompositeJob, neighbours: NeighbourRelation) -> dict[str, float]:
+    """Return the joins whose rows beyond the bound are counted, with the part of their share for it."""
+    if neighbours.replaces:
+        return {}
+    sections = job.joins or {}
+    given = {name: sections[name].cut if name in sections else None for name in job.joined}
+    found = {name: CUT_SHARE if share is None else share for name, share in given.items()}
+    return {name: share for name, share in found.items()
+            if share and not job.joined[name].counted and job.joined[name].base != neighbours.root}  # fmt: skip
+
+
+def cut_share(job: CompositeJob, neighbours: NeighbourRelation, name: str) -> float:
+    """Return the part of a join's share for the number of its rows beyond the bound."""
+    return cut_joins(job, neighbours).get(name, 0.0)
+
+
+def cut_job(job: CompositeJob, neighbours: NeighbourRelation, folder: Path) -> JoinJob:
+    """Return the job of the rows beyond the bounds of all joins: sums over the rows of the root.
+
+    The number of rows of a unit beyond the bound D is counted up to (REACH − 1) D, which is the sensitivity of the sum.
+    """
+    root, lookups, parts = str(neighbours.root), list[dict[str, Any]](), list[dict[str, Any]]()
+    shares = cut_joins(job, neighbours)
+    for name in shares:
+        lookups += _excess_lookups(job, neighbours, name, len(lookups))
+        parts += [{"family": "sum", "of": f"{name}.{EXCESS}", "attributes": [[]]},
+                  {"family": "marginal", "attributes": [[f"{name}.{CUT}"]]}]  # fmt: skip
+    table, unit = job.tables[root], unit_settings(job, neighbours, root)
+    content: dict[str, Any] = {
+        "data": {"path": table.path, "domain": table.domain, **table.format_settings, **unit},
+        "join": {"attributes": {}, "lookups": lookups, "numbers": [f"{name}.{EXCESS}" for name in shares],
+                 **({"bound": unit["max_rows_per_unit"]} if unit else {})},
+        "workload": parts,
+    }  # fmt: skip
+    return _parsed(job, content, sum(job.shares[f"joins.{name}"] * share for name, share in shares.items()), folder)
+
+
+def _excess_lookups(job: CompositeJob, neighbours: NeighbourRelation, name: str, number: int) -> list[dict[str, Any]]:
+    """Return the sections that count the rows of a join by the row of the root to which they belong."""
+    join = job.joined[name]
+    link = join.pairs or neighbours.above[join.base]
+    root, bound = str(neighbours.root), _unit(job, neighbours, join)[1]
+    hops = unit_hops(job, neighbours, link)
+    content: dict[str, Any] = {
+        "link": link.called,
+        "at": list(job.key(root)),
+        "key": list(job.ends(link)[0]),
+        "attributes": {f"{name}.{EXCESS}": EXCESS, f"{name}.{CUT}": CUT},
+        "bound": bound,
+        "policies": [job.tables[root].nulls, link.read_nulls],
+        **({"through": hops} if hops else {}),
+    }
+    return [*_counted_files(job, link, number), content | _child_files(job, link)]
 
 
 __all__ = ["JoinJob", "JoinPart", "JoinSettings", "join_job", "join_jobs"]

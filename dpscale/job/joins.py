@@ -44,6 +44,8 @@ class JoinPart(Part):
             raise ValueError("a workload over several tables lists its attribute sets: set attributes, without degree")
         if self.count == "units":
             raise ValueError('count = "units" is for the workload of one table: remove it')
+        if self.name == CUT:
+            raise ValueError('the name "cut" is that of the numbers of rows beyond bounds: choose another')
         if self.per is not None and self.max_rows_per_unit is not None:
             raise ValueError("max_rows_per_unit with per: a parent is one row; remove it")
         return self
@@ -68,12 +70,16 @@ class JoinPart(Part):
 
 
 class JoinSection(Settings):
-    """Section [joins.NAME]: share of the budget, mechanism and answers of a join."""
+    """Section [joins.NAME]: share of the budget, mechanism and answers of a join.
+
+    `cut` is the part of the share for the number of rows beyond the bound of a unit.
+    """
 
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     mechanism: MechanismTable | None = None
     reconstruct: ReconstructTable | None = None
     output: Output | None = None
+    cut: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
-from dpscale.job.join_job import join_job, join_jobs
+from dpscale.job.join_job import JoinJob, join_jobs
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
 from dpscale.job.sections import with_old_names
 from dpscale.job.tables import CompositeJob, Rows, TableSection
@@ -267,7 +267,7 @@ class CompositeRun(Run):
         """Runs of the tables and joins that have started."""
         paths = {name: self.path / "tables" / name for name in self.job.tables}
         found = {name: TableRun(path) for name, path in paths.items() if present(path / MANIFEST)}
-        joins = {f"joins.{name}": self.path / "joins" / name for name in self.job.joined}
+        joins = {f"joins.{name}": self.path / "joins" / name for name in self._join_jobs}
         return found | {name: JoinRun(path) for name, path in joins.items() if present(path / MANIFEST)}
 
     @cached_property
@@ -282,7 +282,11 @@ class CompositeRun(Run):
 
     @cached_property
     def joins(self) -> dict[str, JoinRun]:  # type: ignore[override]
-        return {name: self._create_join(name) for name in self.job.joined}
+        return {name: self._create_join(name, job) for name, job in self._join_jobs.items()}
+
+    @cached_property
+    def _join_jobs(self) -> Mapping[str, JoinJob]:
+        return join_jobs(self.job, self.neighbours, self.path)
 
     def components(self) -> dict[str, Component]:
         """Return the components by name, each after those it depends on; new objects, with the data of one stage."""
@@ -354,10 +358,9 @@ class CompositeRun(Run):
         run.measured_together = True
         return run
 
-    def _create_join(self, name: str) -> JoinRun:
+    def _create_join(self, name: str, job: JoinJob) -> JoinRun:
         """Create the run of a join, or reopen it."""
-        job, number = join_job(self.job, self.neighbours, name, self.path), self.manifest.get("number", 1)
-        run = JoinRun.create(job, self.path / "joins" / name, number=number)
+        run = JoinRun.create(job, self.path / "joins" / name, number=self.manifest.get("number", 1))
         run.measured_together = True
         return run
 

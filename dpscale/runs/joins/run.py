@@ -15,6 +15,7 @@ from dpscale.engine import Engine
 from dpscale.engine.contribution_bounds import rows_beyond, survey_units
 from dpscale.engine.counting import partition_groups
 from dpscale.job import TableJob
+from dpscale.job.data import Hop
 from dpscale.job.join_job import JoinJob, LookupSection
 from dpscale.privacy.protection import REPLACE
 from dpscale.records import Table
@@ -52,7 +53,8 @@ class JoinRun(TableRun):
 
     @property
     def lookup_tables(self) -> list[Table]:
-        return [_opened(one) for one in self.job.join.lookups]
+        sections = self.job.join.lookups
+        return [*map(_opened, sections), *(_hop(hop) for one in sections for hop in one.through or ())]
 
     def restrict(self, table: Table, engine: Engine) -> Table:
         """Return the join, whose base is the table; of equal pairs one is in it."""
@@ -79,8 +81,9 @@ class JoinRun(TableRun):
         common: dict[str, Any] = {"parts": parts_of(rows, names, memory), "token": new_token(), "memory": 2 * memory}
         if one.bound is not None:
             nulls, child_nulls = one.policies
-            wanted = tuple(one.attributes.items())
-            return CountLookup(one.link, at, key, table, wanted, one.bound, (nulls, child_nulls), onward, **common)
+            hops = tuple((_hop(hop), hop.key, hop.unit) for hop in one.through or ())
+            return CountLookup(one.link, at, key, table, tuple(one.attributes.items()), one.bound, (nulls, child_nulls),
+                               onward, hops, **common)  # fmt: skip
         nulls, dangling, key_nulls, duplicates = one.policies
         policies = nulls, dangling, key_nulls, duplicates
         return RowLookup(one.link, at, key, table, one.attributes, policies, onward, **common)
@@ -103,6 +106,10 @@ class JoinRun(TableRun):
     def protects(self) -> Any:
         found = super().protects
         return replace(found, relation=REPLACE, unit=None) if self.replaces else found
+
+
+def _hop(hop: Hop) -> Table:
+    return hop.origin.table(hop.path, NO_DOMAIN)
 
 
 def _opened(section: LookupSection) -> Table:

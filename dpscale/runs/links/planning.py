@@ -19,6 +19,7 @@ import numpy as np
 from dpscale.base.errors import DpscaleError
 from dpscale.engine import resolve
 from dpscale.job import TableJob
+from dpscale.job.join_job import join_job
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
 from dpscale.job.tables import CompositeJob
 from dpscale.mechanisms import FIXED_MARGINALS
@@ -50,16 +51,18 @@ def _pieces(job: CompositeJob, protects: NeighbourRelation) -> Iterator[dict[str
     for piece, share in job.shares.items():
         kind, _, name = piece.partition(".")
         rows = protects.steps.get(name, 1) * protects.rows.get(name, 1)  # a step adds or removes the rows of a unit
-        moved = rows if kind == "tables" else protects.moved[name]
-        expected = (
-            _of_table(job, protects, name) if kind == "tables" else _of_link(LinkBudget(job, protects, links[name]))
-        )
+        if kind == "joins":
+            own = join_job(job, protects, name, Path())
+            moved, expected = own.data.max_rows_per_unit or 1, _of_job(own)
+        elif kind == "tables":
+            moved, expected = rows, _of_job(table_job(job, protects, name, Path()))
+        else:
+            moved, expected = protects.moved[name], _of_link(LinkBudget(job, protects, links[name]))
         yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
 
 
-def _of_table(job: CompositeJob, protects: NeighbourRelation, name: str) -> dict[str, Any]:
+def _of_job(own: TableJob) -> dict[str, Any]:
     """Return the `rmse` of a query in records and the mechanism that it is for; None if no plan has one."""
-    own = table_job(job, protects, name, Path())
     for tried in (own.method.name, FIXED_MARGINALS):
         if (error := _rmse(own, tried)) is not None:
             return {"rmse": error, "by": tried}
@@ -70,7 +73,7 @@ def _rmse(job: TableJob, mechanism: str) -> float | None:
     content = job.to_dict()
     if mechanism != job.method.name:
         content["mechanism"] = {"name": mechanism}
-    tried = TableJob.parse(content, Path())
+    tried = type(job).parse(content, Path())
     engine = resolve(scheduler="synchronous")
     try:
         domain = tried.read_domain()
