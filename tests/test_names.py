@@ -41,7 +41,7 @@ HOMONYMS = {
     "range": ("audit/evidence/",),  # a key of draws
     "prefix": ("mechanisms/residual_planner_plus.py",),  # a strategy of one attribute
     "random": ("runs/links/", "cli/tables.py"),  # the error of random links
-    "maxent": ("job/tables.py",),  # a method of links
+    "maxent": ("job/table_sections.py",),  # a method of links
     "graphical": ("base/old_modules.py", "reconstruction/junction_tree/"),  # an old module; an extra of the package
     # a mechanism states which other name a reconstruction has for its evidence, or the option that enables it
     "grem": ("mechanisms/fixed_plan.py", "mechanisms/aim_grem.py"),

@@ -15,9 +15,8 @@ from dpscale.answers.statistics import Estimate
 from dpscale.answers.tables import Answered, framed
 from dpscale.answers.unit_counts import in_order
 from dpscale.api.growing import GrowingRelease
-from dpscale.api.joins import asked_names, chosen_join, cut_share
-from dpscale.api.rows import PairRows, read_rows
 from dpscale.api.statistics import ReleaseStatistics
+from dpscale.api.tables import PairRows, chosen_join, cut_share, named_attributes, read_rows
 from dpscale.base.arrow import pq
 from dpscale.base.display import glance
 from dpscale.base.errors import DomainError, JobError, PlanError
@@ -92,7 +91,7 @@ class Release(GrowingRelease, ReleaseStatistics):
         """
         if not self._run.joins:
             return self
-        return self.joins[chosen_join(self._run.joins, asked_names(*names), number)]
+        return self.joins[chosen_join(self._run.joins, named_attributes(*names), number)]
 
     def cut(self, join: str, level: float = 0.95) -> Estimate:
         """Return the share of the rows of a join that the bound of a privacy unit cuts.

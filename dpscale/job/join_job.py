@@ -26,8 +26,11 @@ from dpscale.job.data import Filed, Hop
 from dpscale.job.job import TableJob
 from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinPart, split_name
 from dpscale.job.neighbours import NeighbourRelation, unit_hops, unit_settings
+from dpscale.job.sections import PREDICATES
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.storage.objects import located
+from dpscale.workload import MARGINAL, family_named
+from dpscale.workload.sums import SUM
 
 
 class LookupSection(Filed):
@@ -77,6 +80,10 @@ class JoinJob(TableJob):
     def kind(self) -> str:
         return "join"
 
+    def budget_share(self, amount: float) -> float:
+        """Return the share of the budget `amount` of the whole job."""
+        return float(self.privacy.privacy_cost or 0.0) / amount
+
     def read_domain(self) -> Domain:
         """Return the attributes of the join; rules and public totals of the tables are left out."""
         found: dict[str, Attribute] = {}
@@ -90,7 +97,8 @@ class JoinJob(TableJob):
                 number = name in (self.join.numbers or ())
                 found[name] = counting(name, source, one.bound or 0, number) if one.bound is not None or (
                     domain is None) else renamed(domain[source], name)  # fmt: skip
-        squared = [str(part.given.get("of")) for part in self.workload if part.family == "variance"]
+        squared = [str(part.given.get("of")) for part in self.workload if part.family != PREDICATES
+                   and family_named(part.family).needs_squares]  # fmt: skip
         return Domain(found.values()).for_rows_per_unit(self.data.max_rows_per_unit or 1).with_squares(squared)
 
     def _resolved(self, folder: Path) -> TableJob:
@@ -126,7 +134,7 @@ def join_job(job: CompositeJob, neighbours: NeighbourRelation, name: str, folder
     join, section = job.joined[name], (job.joins or {}).get(name)
     _check_relation(job, neighbours, join)
     unit, bound = _unit(job, neighbours, join)
-    attributes = {own: split_name(own)[1] for own in join.asked
+    attributes = {own: split_name(own)[1] for own in join.requested
                   if split_name(own)[0] == join.base and not _is_counted(join, own)}  # fmt: skip
     lookups = _lookups(job, join)
     known = {*attributes, *(own for one in lookups for own in one["attributes"])}
@@ -170,8 +178,8 @@ def _is_counted(join: Join, name: str) -> bool:
 def _cut_parts(join: Join) -> list[dict[str, Any]]:
     """Return the parts that count the parents whose children are cut, unless the job has them."""
     given = {tuple(own) for part in join.parts for own in part.attributes or []}
-    cut = [name for name in join.asked if split_name(name)[1] == CUT and _is_counted(join, name)]
-    return [{"family": "marginal", "attributes": [[name]]} for name in cut if (name,) not in given]
+    cut = [name for name in join.requested if split_name(name)[1] == CUT and _is_counted(join, name)]
+    return [{"family": MARGINAL.name, "attributes": [[name]]} for name in cut if (name,) not in given]
 
 
 def _check_relation(job: CompositeJob, neighbours: NeighbourRelation, join: Join) -> None:
@@ -235,7 +243,7 @@ def _lookups(job: CompositeJob, join: Join) -> list[dict[str, Any]]:
 
 def _row_lookup(job: CompositeJob, join: Join, edge: Edge) -> dict[str, Any]:
     sources = [one.target for one in join.edges]
-    wanted = {name: split_name(name)[1] for name in join.asked
+    wanted = {name: split_name(name)[1] for name in join.requested
               if split_name(name)[0] == edge.target and not _is_counted(join, name)}  # fmt: skip
     return {"source": -1 if edge.source == join.base else sources.index(edge.source), "at": list(edge.at),
             "attributes": wanted, **_table(job, edge.link, edge.target)}  # fmt: skip
@@ -252,7 +260,7 @@ def _table(job: CompositeJob, link: LinkSection, name: str) -> dict[str, Any]:
 def _count_lookups(job: CompositeJob, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
     """Return the section of the children of a link, after that of the other end of pairs."""
     first = job.ends(link)[0]
-    names = {name: split_name(name)[1] for name in join.asked
+    names = {name: split_name(name)[1] for name in join.requested
              if _is_counted(join, name) and split_name(name)[0] in (link.called, link.child)}  # fmt: skip
     content: dict[str, Any] = {"link": link.called, "at": list(job.key(join.base)), "key": list(first),
                                "attributes": names, "bound": link.bound,
@@ -308,8 +316,8 @@ def cut_job(job: CompositeJob, neighbours: NeighbourRelation, folder: Path) -> J
     shares = cut_joins(job, neighbours)
     for name in shares:
         lookups += _excess_lookups(job, neighbours, name, len(lookups))
-        parts += [{"family": "sum", "of": f"{name}.{EXCESS}", "attributes": [[]]},
-                  {"family": "marginal", "attributes": [[f"{name}.{CUT}"]]}]  # fmt: skip
+        parts += [{"family": SUM, "of": f"{name}.{EXCESS}", "attributes": [[]]},
+                  {"family": MARGINAL.name, "attributes": [[f"{name}.{CUT}"]]}]  # fmt: skip
     table, unit = job.tables[root], unit_settings(job, neighbours, root)
     content: dict[str, Any] = {
         "data": {"path": table.path, "domain": table.domain, **table.format_settings, **unit},

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Protocol
 
 from pydantic import Field, model_validator
 
@@ -20,9 +20,8 @@ from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
 from dpscale.base.settings import Settings
 from dpscale.job.sections import MechanismTable, Output, Part, ReconstructTable
-
-if TYPE_CHECKING:
-    from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.job.table_sections import LinkedTables, LinkSection
+from dpscale.workload.sums import SUM
 
 COUNT, CUT = "count", "cut"  # pseudo-attributes of a child: the number of children of a row, and whether it is cut
 OWN = ("per", "through", "max_rows_per_unit", "name")  # keys of a part that the family does not have
@@ -51,7 +50,7 @@ class JoinPart(Part):
         return self
 
     @property
-    def asked(self) -> list[str]:
+    def requested(self) -> list[str]:
         """Names of all attributes, numbers included."""
         named = [name for own in self.attributes or [] for name in own]
         numbers = [self.given.get("of"), self.record_weight]
@@ -80,6 +79,15 @@ class JoinSection(Settings):
     reconstruct: ReconstructTable | None = None
     output: Output | None = None
     cut: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+
+class JoinedTables(LinkedTables, Protocol):
+    """Tables of a job with a workload over several of them."""
+
+    @property
+    def workload(self) -> Sequence[JoinPart] | None: ...
+    @property
+    def joins(self) -> Mapping[str, JoinSection] | None: ...
 
 
 @dataclass(frozen=True)
@@ -129,9 +137,9 @@ class Join:
     parts: list[JoinPart] = field(default_factory=list)
 
     @property
-    def asked(self) -> list[str]:
+    def requested(self) -> list[str]:
         """Attributes of all parts, and for counted children whether they are cut."""
-        names = dict.fromkeys(name for part in self.parts for name in part.asked)
+        names = dict.fromkeys(name for part in self.parts for name in part.requested)
         cut = [f"{split_name(name)[0]}.{CUT}" for name in names if split_name(name)[1] == COUNT and self.counted]
         return list(names | dict.fromkeys(cut))
 
@@ -147,7 +155,7 @@ def split_name(name: str) -> tuple[str, str]:
     return table, attribute
 
 
-def resolve_joins(job: CompositeJob) -> dict[str, Join]:
+def resolve_joins(job: JoinedTables) -> dict[str, Join]:
     """Return the joins of a job by name. Raises JobError for a part without exactly one join."""
     found: dict[tuple[object, ...], Join] = {}
     for part in job.workload or []:
@@ -166,7 +174,7 @@ def resolve_joins(job: CompositeJob) -> dict[str, Join]:
     return joins
 
 
-def edges_of(job: CompositeJob, through: Sequence[str] | None = None) -> list[Edge]:
+def edges_of(job: LinkedTables, through: Sequence[str] | None = None) -> list[Edge]:
     """Return the links of a job, or those named, from a row to the row that it refers to."""
     found = []
     for link in job.link:
@@ -191,7 +199,7 @@ def paths(edges: Sequence[Edge], source: str, target: str) -> Iterator[tuple[Edg
             yield from ((one, *path) for path in paths(rest, one.target, target))
 
 
-def _join_of(job: CompositeJob, part: JoinPart) -> Join:
+def _join_of(job: LinkedTables, part: JoinPart) -> Join:
     _check_through(job, part)
     edges = edges_of(job, part.through)
     tables, counted = _tables_of(job, part)
@@ -201,7 +209,7 @@ def _join_of(job: CompositeJob, part: JoinPart) -> Join:
     routes = [_route(part, edges, base, table) for table in dict.fromkeys([*own, *tables])]
     used = tuple(dict.fromkeys(edge for route in routes for edge in route))
     named = [f"per-{base}" if part.per else base, *(one.target for one in used), *(one.called for one in counted)]
-    number = ["sum"] if counted and part.number and part.number not in _in_sets(part) else []
+    number = [SUM] if counted and part.number and part.number not in _in_sets(part) else []
     return Join(part.name or "-".join([*named, *number])[:64], base, pairs, used, tuple(counted),
                 part.max_rows_per_unit)  # fmt: skip
 
@@ -210,7 +218,7 @@ def _in_sets(part: JoinPart) -> list[str]:
     return [name for own in part.attributes or [] for name in own]
 
 
-def _check_through(job: CompositeJob, part: JoinPart) -> None:
+def _check_through(job: LinkedTables, part: JoinPart) -> None:
     names = [one.called for one in job.link]
     if unknown := next((name for name in part.through or [] if name not in names), None):
         raise JobError("workload.through", f"{unknown!r}", f"names of links: {', '.join(names)}",
@@ -222,11 +230,11 @@ def _check_through(job: CompositeJob, part: JoinPart) -> None:
                        " rows that refer to it")  # fmt: skip
 
 
-def _tables_of(job: CompositeJob, part: JoinPart) -> tuple[list[str], list[LinkSection]]:
+def _tables_of(job: LinkedTables, part: JoinPart) -> tuple[list[str], list[LinkSection]]:
     """Return the tables of the attributes of a part, and the links whose children are counted."""
     tables: dict[str, None] = {}
     counted: dict[str, LinkSection] = {}
-    for name in part.asked:
+    for name in part.requested:
         table, attribute = split_name(name)
         if part.per is not None and attribute in (COUNT, CUT) and attribute not in _names(job, table):
             link = _counted(job, part, name, table)
@@ -248,11 +256,11 @@ def _tables_of(job: CompositeJob, part: JoinPart) -> tuple[list[str], list[LinkS
     return list(tables), list(counted.values())
 
 
-def _names(job: CompositeJob, table: str) -> tuple[str, ...]:
+def _names(job: LinkedTables, table: str) -> tuple[str, ...]:
     return tuple(job.declared[table].axis_names) if table in job.tables else ()
 
 
-def _counted(job: CompositeJob, part: JoinPart, name: str, child: str) -> LinkSection:
+def _counted(job: LinkedTables, part: JoinPart, name: str, child: str) -> LinkSection:
     """Return the link whose children a name counts: by the name of the link, or of the child."""
     found = [one for one in job.link if one.parent == part.per and child in (one.called, one.child)]
     exact = [one for one in found if one.called == child]
@@ -265,7 +273,7 @@ def _counted(job: CompositeJob, part: JoinPart, name: str, child: str) -> LinkSe
     return (exact or found)[0]
 
 
-def _base(job: CompositeJob, part: JoinPart, edges: Sequence[Edge], tables: Sequence[str]) -> str:
+def _base(job: LinkedTables, part: JoinPart, edges: Sequence[Edge], tables: Sequence[str]) -> str:
     """Return the table from which all tables are reached, and which no other such table reaches."""
     public = [name for name, one in job.tables.items() if one.public]
     nodes = dict.fromkeys([*job.tables, *(one.source for one in edges)])
@@ -312,4 +320,4 @@ def _route(part: JoinPart, edges: Sequence[Edge], base: str, table: str) -> tupl
 
 def join_names(joins: Mapping[str, Join]) -> str:
     """Return the joins of a job and their attributes in words."""
-    return "; ".join(f"{name} ({', '.join(one.asked)})" for name, one in joins.items()) or "none"
+    return "; ".join(f"{name} ({', '.join(one.requested)})" for name, one in joins.items()) or "none"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dpscale.base.display import nearest
 from dpscale.base.errors import JobError
-
-if TYPE_CHECKING:
-    from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.job.table_sections import LinkedTables, LinkSection
 
 
-def check_searches(job: CompositeJob) -> None:
+def check_searches(job: LinkedTables) -> None:
     """Raise JobError for cells that no budget finds, or that could leave a link without a row at its end."""
     for name, domain in job.declared.items():
         if job.tables[name].public and domain.searches:
@@ -29,14 +25,14 @@ def check_searches(job: CompositeJob) -> None:
                            " file")  # fmt: skip
 
 
-def check_distinct(job: CompositeJob, field: str, columns: tuple[str, ...], table: str) -> None:
+def check_distinct(job: LinkedTables, field: str, columns: tuple[str, ...], table: str) -> None:
     """Raise JobError if a key column is an attribute."""
     if overlap := [column for column in columns if column in job.domains[table].names]:
         raise JobError(field, f"{overlap[0]!r}, which is in the domain", "a column that is not an attribute",
                        "remove it from the domain file")  # fmt: skip
 
 
-def check_columns(job: CompositeJob) -> None:
+def check_columns(job: LinkedTables) -> None:
     """Raise JobError if a column of a released table would contain two keys: the row's own and a parent's."""
     used = {name: list(job.key(name)) for name in job.tables}
     for link in job.link:
@@ -49,7 +45,7 @@ def check_columns(job: CompositeJob) -> None:
             used[link.child] += first
 
 
-def check_counts(job: CompositeJob, link: LinkSection, before: list[str]) -> None:
+def check_counts(job: LinkedTables, link: LinkSection, before: list[str]) -> None:
     """Raise JobError unless counted links precede this link and have one of its tables as parent."""
     field, called, counts = f"link {link.called}", {one.called: one for one in job.link}, link.counts or []
     if late := next((name for name in counts if name not in before), None):
@@ -60,7 +56,7 @@ def check_counts(job: CompositeJob, link: LinkSection, before: list[str]) -> Non
                        f"links whose parent is {link.parent} or {link.child}", "remove it")  # fmt: skip
 
 
-def check_keys(job: CompositeJob, link: LinkSection) -> None:
+def check_keys(job: LinkedTables, link: LinkSection) -> None:
     """Raise JobError for a link to a table without a key, or with another number of columns."""
     needs = [link.parent, *([link.child] if link.via else [])]
     for end in needs:

@@ -19,7 +19,7 @@ import numpy as np
 from dpscale.base.errors import DpscaleError
 from dpscale.engine import resolve
 from dpscale.job import TableJob
-from dpscale.job.join_job import join_job
+from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
 from dpscale.job.tables import CompositeJob
 from dpscale.mechanisms import FIXED_MARGINALS
@@ -52,13 +52,16 @@ def _pieces(job: CompositeJob, protects: NeighbourRelation) -> Iterator[dict[str
         kind, _, name = piece.partition(".")
         rows = protects.steps.get(name, 1) * protects.rows.get(name, 1)  # a step adds or removes the rows of a unit
         if kind == "joins":
-            own = join_job(job, protects, name, Path())
-            moved, expected = own.data.max_rows_per_unit or 1, _of_job(own)
-        elif kind == "tables":
+            continue
+        if kind == "tables":
             moved, expected = rows, _of_job(table_job(job, protects, name, Path()))
         else:
             moved, expected = protects.moved[name], _of_link(LinkBudget(job, protects, links[name]))
         yield {"name": piece, "share": share, "mu": math.sqrt(amount * share), "moved": moved, "expected": expected}
+    for name, own in join_jobs(job, protects).items():
+        share = own.budget_share(amount)
+        yield {"name": f"joins.{name}", "share": share, "mu": math.sqrt(amount * share),
+               "moved": own.data.max_rows_per_unit or 1, "expected": _of_job(own)}  # fmt: skip
 
 
 def _of_job(own: TableJob) -> dict[str, Any]:

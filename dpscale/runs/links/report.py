@@ -215,6 +215,7 @@ TABLE = (
     Section("cost", "Privacy cost"),
     Section("tables", "Tables"),
     Section("links", "Links"),
+    Section("joins", "Joins", module="dpscale.runs.joins.report"),
     Section("limits", "What is not protected"),
     Section("read", "Read the answers"),
     Section("job", "The job"),

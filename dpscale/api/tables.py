@@ -1,22 +1,19 @@
-"""Choice of the join of a release of several tables that answers a query, and the share of its rows that is cut."""
+"""Parts of a release of several tables: the join that answers a query, the share of its rows that is cut, and pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpscale.answers.ratios import fieller
-from dpscale.answers.statistics import Estimate, TooFewRecords
+from dpscale.answers.joins import CUT_JOIN, excess_of, share_beyond
+from dpscale.answers.statistics import Estimate
 from dpscale.base.display import nearest
 from dpscale.base.errors import PlanError
-from dpscale.contributions.lookups import CUT, EXCESS
-from dpscale.privacy.accounting import GAUSSIAN
-from dpscale.reconstruction.joint_intervals import half_width
 
 
-def asked_names(*names: str | Sequence[str] | None) -> list[str]:
+def named_attributes(*names: str | Sequence[str] | None) -> list[str]:
     """Return names that are given as texts, lists or None in one list without repetitions."""
     lists: Iterable[Sequence[str]] = ([one] if isinstance(one, str) else one or () for one in names)
     return list(dict.fromkeys(name for own in lists for name in own))
@@ -64,40 +61,40 @@ def cut_share(joins: Mapping[str, Any], name: str, level: float) -> Estimate:
     name : str
     level : float
     """
-    domain = joins[CUT].domain if CUT in joins else None
+    domain = joins[CUT_JOIN].domain if CUT_JOIN in joins else None
     measured = [own.rpartition(".")[0] for own in domain.number_names] if domain else []
-    if name not in measured:
+    found = excess_of(joins[CUT_JOIN].answered.estimates, name) if name in measured else None
+    if found is None:
         raise PlanError("cut", f"{name!r}", f"a join with measured cuts: {', '.join(measured) or 'none'}",
                         nearest(name, measured) if measured else "set joins.NAME.cut in the job")  # fmt: skip
-    number, own = f"{name}.{EXCESS}", joins[name]
-    first = own.domain.names[:1]
-    excess = joins[CUT].answer([number], joins[CUT].domain[number].cell_values)
-    return share_beyond(excess, own.answer(first, np.ones(own.domain.shape(first))), level)
+    first = joins[name].domain.names[:1]
+    return share_beyond(found, joins[name].answer(first, np.ones(joins[name].domain.shape(first))), level)
 
 
-def share_beyond(excess: tuple[float, float], counted: tuple[float, float], level: float) -> Estimate:
-    """Return the share of rows that a bound cuts, E / (E + N), with Fieller's interval.
+class PairRows:
+    """Synthetic links of a table of pairs.
 
     Parameters
     ----------
-    excess, counted : tuple of float
-        Estimates of the rows E beyond the bound and of the counted rows N, each with its standard error. Their noise is
-        independent.
-    level : float
-        Probability that the interval covers the share.
-
-    Raises
-    ------
-    TooFewRecords
-        If the number of rows is not distinguishable from zero.
+    rows : callable
+        Returns the links.
     """
-    width = half_width(level, GAUSSIAN)
-    beyond, first, second = excess[0], excess[1] ** 2, excess[1] ** 2 + counted[1] ** 2
-    rows = beyond + counted[0]
-    if rows <= width * second**0.5:
-        raise TooFewRecords("cut", "a number of rows that is not distinguishable from zero", "more rows than noise",
-                            "increase the budget")  # fmt: skip
-    ends = fieller((np.asarray(beyond), np.asarray(rows)), (np.asarray(first), np.asarray(second), np.asarray(first)),
-                   width)  # fmt: skip
-    low, high = (float(np.clip(end, 0, 1)) for end in ends)
-    return Estimate(float(np.clip(beyond / rows, 0, 1)), low, high)
+
+    def __init__(self, rows: Callable[[], Any]) -> None:
+        self._rows = rows
+
+    def synthetic(self) -> Any:
+        """Return the links, a row with two keys each.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+        """
+        return self._rows()
+
+
+def read_rows(files: list[str]) -> Any:
+    """Return the rows in some files as a Dask data frame."""
+    import dask.dataframe as dd
+
+    return dd.read_csv(files) if files[0].endswith(".csv") else dd.read_parquet(files)

@@ -1,0 +1,67 @@
+"""Section of the report on joins: base, bound, error and the share of rows that the bound cuts. It reads no record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpscale.answers.joins import CUT_JOIN, excess_of, share_beyond
+from dpscale.answers.statistics import Estimate, TooFewRecords
+from dpscale.job.join_job import cut_share
+from dpscale.job.joins import CUT, split_name
+from dpscale.runs.estimates import estimates_of
+
+if TYPE_CHECKING:
+    from dpscale.runs.composite import CompositeRun
+    from dpscale.runs.joins.run import JoinRun
+
+TEMPLATE = files("dpscale.runs.joins").joinpath("section-joins.html").read_text()
+LEVEL = 0.95
+
+
+def values(run: CompositeRun) -> dict[str, Callable[[], Any]]:
+    """Return a function for each value of the template."""
+    return {"joins": lambda: [_context(run, name, one) for name, one in run.joins.items() if name != CUT_JOIN]}
+
+
+def _context(run: CompositeRun, name: str, own: JoinRun) -> dict[str, Any]:
+    """Return the row of a join in the table of joins.
+
+    Returns
+    -------
+    dict
+        name, base, tables; share of the budget; bound: rows of a unit; sets: their number; rows and error: estimated
+        number of rows and its standard error; cut: share beyond the bound, or None; parents: for counted children the
+        number of parents with more than the bound, and its standard error.
+    """
+    join, estimates = run.job.joined[name], estimates_of(own)
+    first = own.domain.names[:1]
+    rows, error = estimates.answer(first, np.ones(own.domain.shape(first)))
+    tables = dict.fromkeys(split_name(one)[0] for one in own.domain.axis_names)
+    return {
+        "name": name,
+        "base": join.base,
+        "tables": ", ".join(tables),
+        "share": run.job.shares[f"joins.{name}"] * (1 - cut_share(run.job, run.neighbours, name)),
+        "bound": own.job.data.max_rows_per_unit or 1,
+        "rows": rows,
+        "error": error,
+        "sets": len(own.workload.sets),
+        "cut": _cut(run, name, (rows, error)),
+        "parents": [(one, *estimates.answer([one], np.array([0.0, 1.0]))) for one in own.domain.names
+                    if split_name(one)[1] == CUT and join.counted],
+    }  # fmt: skip
+
+
+def _cut(run: CompositeRun, name: str, rows: tuple[float, float]) -> Estimate | None:
+    """Return the share of the rows that is cut and its interval; None if it was not measured or has no interval."""
+    found = excess_of(estimates_of(run.joins[CUT_JOIN]), name) if CUT_JOIN in run.joins else None
+    if found is None:
+        return None
+    try:
+        return share_beyond(found, rows, LEVEL)
+    except TooFewRecords:
+        return None
