@@ -223,7 +223,8 @@ def _check_through(job: LinkedTables, part: JoinPart) -> None:
     if unknown := next((name for name in part.through or [] if name not in names), None):
         raise JobError("workload.through", f"{unknown!r}", f"names of links: {', '.join(names)}",
                        nearest(unknown, names) if names else "remove it")  # fmt: skip
-    chosen = next((one for one in job.link if one.called in (part.through or []) and one.parent == one.child), None)
+    within = [one for one in job.link if one.parent == one.child and one.via is None]
+    chosen = next((one for one in within if one.called in (part.through or [])), None)
     if chosen is not None and part.per is None:
         raise JobError("workload.through", f"link {chosen.called} within {chosen.child}",
                        "links between different tables", "remove it: a removed row would change the join rows of all"
@@ -274,7 +275,18 @@ def _counted(job: LinkedTables, part: JoinPart, name: str, child: str) -> LinkSe
 
 
 def _base(job: LinkedTables, part: JoinPart, edges: Sequence[Edge], tables: Sequence[str]) -> str:
-    """Return the table from which all tables are reached, and which no other such table reaches."""
+    """Return the table from which all tables are reached, and which reaches no other such table.
+
+    If the job names the links of the join, it is the table whose rows are at their beginning.
+    """
+    if part.through is not None:
+        targets = {one.target for one in edges}
+        first = list(dict.fromkeys(one.source for one in edges if one.source not in targets))
+        if len(first) != 1:
+            raise JobError("workload.through", f"links that begin at {' and '.join(first) or 'no table'}",
+                           "links that begin at one table, or one table of pairs",
+                           "name the links of one path")  # fmt: skip
+        return first[0]
     public = [name for name, one in job.tables.items() if one.public]
     nodes = dict.fromkeys([*job.tables, *(one.source for one in edges)])
     reach = {name: {other for other in nodes if any(True for _ in paths(edges, name, other))} for name in nodes}
