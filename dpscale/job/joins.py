@@ -5,13 +5,14 @@ leads from a row to at most one row: from a child to its parent, or from a pair 
 table (or table of pairs) from which all other tables are reached, so that the join has one row for each row of the
 base. With `per` the base is the table of the parents, and `CHILD.count` is the number of children of a row.
 
-Parts with the same base and the same links are answered by one component, whose name is that of the join.
+Parts with the same base and the same links are answered by one component, whose name is that of the join; so are parts
+to which the job gives the same name, over all their links.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Protocol
 
 from pydantic import Field, model_validator
@@ -103,7 +104,7 @@ class Edge:
         Columns of the source with the key.
     """
 
-    link: LinkSection
+    link: LinkSection = field(compare=False)
     source: str
     target: str
     at: tuple[str, ...]
@@ -157,21 +158,28 @@ def split_name(name: str) -> tuple[str, str]:
 
 def resolve_joins(job: JoinedTables) -> dict[str, Join]:
     """Return the joins of a job by name. Raises JobError for a part without exactly one join."""
-    found: dict[tuple[object, ...], Join] = {}
+    joins: dict[str, Join] = {}
     for part in job.workload or []:
         made = _join_of(job, part)
-        key = (made.name, made.base, tuple((one.link.called, one.target) for one in made.edges),
-               tuple(one.called for one in made.counted), made.bound)  # fmt: skip
-        found.setdefault(key, made).parts.append(part)
-    names = [one.name for one in found.values()]
-    if twice := next((name for at, name in enumerate(names) if name in names[:at]), None):
-        raise JobError("workload.name", f"the join {twice!r} over different links, or with different bounds",
-                       "a name for each join", "set name for one of the parts")  # fmt: skip
-    joins = {one.name: one for one in found.values()}
+        joins[made.name] = _combined(joins.get(made.name, made), made, part.name is not None)
+        joins[made.name].parts.append(part)
     if unknown := next((name for name in job.joins or {} if name not in joins), None):
         raise JobError(f"joins.{unknown}", "no join of the workload", ", ".join(joins) or "a workload over tables",
                        nearest(unknown, list(joins)))  # fmt: skip
     return joins
+
+
+def _combined(one: Join, other: Join, named: bool) -> Join:
+    """Return the join of the links of two parts, which must be the same unless the job gives both the same name."""
+    edges = tuple(dict.fromkeys([*one.edges, *other.edges]))
+    counted, names = {own.called: own for own in one.counted + other.counted}, {own.called for own in one.counted}
+    same = (one.base, one.bound, bool(one.counted)) == (other.base, other.bound, bool(other.counted))
+    alike = same and (named or (set(edges), set(counted)) == (set(one.edges), names))
+    targets = [edge.target for edge in edges]
+    if not alike or len(set(targets)) < len(targets):
+        raise JobError("workload.name", f"the join {one.name!r} over different links, or with different bounds",
+                       "a name for each join", "set name for one of the parts")  # fmt: skip
+    return replace(one, edges=edges, counted=tuple(counted.values()))
 
 
 def edges_of(job: LinkedTables, through: Sequence[str] | None = None) -> list[Edge]:

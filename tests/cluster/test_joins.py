@@ -9,6 +9,7 @@ from tests.joins.test_bytes import digests, engine_settings, write_shop
 
 
 def test_bytes_are_those_of_one_process(tmp_path: Path, client: object) -> None:
-    dp.run(write_shop(tmp_path / "shop", **engine_settings()), tmp_path / "run one")
-    dp.run(write_shop(tmp_path / "shop", **engine_settings(scheduler=None)), tmp_path / "run two", client=client)
+    path = write_shop(tmp_path / "shop", **engine_settings())
+    dp.run(path, tmp_path / "run one")
+    dp.run(path, tmp_path / "run two", client=client)
     assert digests(tmp_path / "run one") == digests(tmp_path / "run two")

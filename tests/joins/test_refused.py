@@ -81,6 +81,19 @@ def test_sections_and_names_of_joins_are_checked(tmp_path: Path) -> None:
         jobs_of(tmp_path, part, other)
 
 
+def test_parts_with_one_name_are_one_join(tmp_path: Path) -> None:
+    parts = [{"attributes": [["persons.sex", "orders.month"]], "name": "orders"},
+             {"attributes": [["countries.north", "orders.month"]], "name": "orders"}]  # fmt: skip
+    links = [one | ({"counts": ["orders"]} if one.get("name") == "ratings" else {}) for one in make_job()["link"]]
+    job = CompositeJob.read(
+        write_job(tmp_path, workload=[{"family": "marginal", **one} for one in parts], link=links)
+    )
+    [join] = job.joined.values()
+    assert [edge.target for edge in join.edges] == ["persons", "countries"]
+    assert len(join.parts) == 2
+    assert join_jobs(job, neighbour_relation(job)).keys() == {"orders", "cut"}
+
+
 def test_attributes_with_private_cells_are_refused(tmp_path: Path) -> None:
     path = write_job(tmp_path, workload=[{"family": "marginal", "attributes": [["persons.sex", "orders.item"]]}],
                      privacy={"epsilon": 1.0, "delta": 1e-6})  # fmt: skip
