@@ -21,6 +21,7 @@ from dpscale.__main__ import main
 from dpscale.job import TableJob
 from dpscale.job.data import Data
 from dpscale.job.sections import EngineSettings, Output, Part, Privacy, SynthesizeTable
+from dpscale.job.joins import JoinPart, JoinSection
 from dpscale.job.tables import CompositeJob, LinkSection, TableSection
 from dpscale.records import formats
 from dpscale.workload import families
@@ -178,6 +179,7 @@ def test_r_blocks_return_rows(snippet, place):
 def test_every_job_key_is_documented():
     """Each key of the models is on one of the pages that explain them."""
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("jobs.md", "databases.md"))
-    models = [Data, Privacy, Part, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection]
+    models = [Data, Privacy, Part, EngineSettings, Output, SynthesizeTable, TableSection, LinkSection, JoinPart,
+              JoinSection]  # fmt: skip
     keys = {key for model in models for key in model.model_fields} - {"unit_through"}  # of several tables' own jobs
     assert {key for key in keys if f"`{key}`" not in pages and f"{key} =" not in pages} == set()
