@@ -15,13 +15,16 @@ from typing import Any
 
 import tomli_w
 
+from dpscale.answers.joins import CUT_JOIN
 from dpscale.audit.evidence.checklist import checklist
 from dpscale.audit.evidence.draws import EventCounts, domain_file, draws_and_factors, file_hashes, folder_of
 from dpscale.audit.evidence.growing import check_fixed, check_periods
 from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError, JobError
+from dpscale.job.join_job import cut_share
 from dpscale.ledger.chain import Link
 from dpscale.privacy.accounting import PURE, Cost, float_above
+from dpscale.runs.composite import CompositeRun
 from dpscale.runs.directory import Run, now
 from dpscale.runs.manifest import check_output, disk_errors, versions
 from dpscale.runs.periods.stream import StreamRun
@@ -75,7 +78,7 @@ def write_bundle(run: Run, selftest: Sequence[Mapping[str, Any]], key: Signer | 
     with disk_errors(run.path), store_errors(run.path), run.locked():
         check_whole(run)
         run.require("measure")
-        for one in run.tables.values():
+        for one in (*run.tables.values(), *run.joins.values()):
             for stage in filter(one.done, STAGES):
                 check_output(one.path, stage, one.manifest["stages"][stage])
         if isinstance(run, StreamRun):
@@ -234,16 +237,30 @@ def _job(run: Run) -> Fields:
     """Return the job without paths and addresses; every link has its name, which may follow from a path."""
     content = redacted(run.job.to_dict())
     names = [one.link.called for one in run.links]
+    content |= {"joins": {name: _join(run, name) for name in run.joins}} if run.joins else {}
     return content | ({"link": [one | {"name": name} for one, name in zip(content["link"], names, strict=True)]}
                       if names else {})  # fmt: skip
+
+
+def _join(run: Run, name: str) -> Fields:
+    """Return the facts of a join: its base, the bound of the job, mechanism, share, and the part for rows beyond it."""
+    assert isinstance(run, CompositeRun)
+    own = run.joins[name]
+    if name == CUT_JOIN:
+        return {"base": run.neighbours.root, "mechanism": own.job.mechanism.name}
+    section, join = (run.job.joins or {}).get(name), run.job.joined[name]
+    given = {"share": section and section.share, "max_rows_per_unit": join.bound}
+    facts = {"base": join.base, "mechanism": own.job.mechanism.name,
+             "cut": cut_share(run.job, run.neighbours, name)}  # fmt: skip
+    return facts | {key: value for key, value in given.items() if value is not None}
 
 
 def _domains(run: Run) -> dict[str, bytes]:
     """Return the domain files of all tables: of private ones as the run wrote them. A tree is stated by its hash."""
     names = {name: f"domain.{name}.toml" for name in run.public_domains}
     public = {file: run.public_domains[name].to_files(file)[file] for name, file in names.items()}
-    return public | {domain_file(run, name): read_bytes(table.path / table.domain_file)
-                     for name, table in run.tables.items()}  # fmt: skip
+    tables = {**run.tables, **{f"joins.{name}": one for name, one in run.joins.items()}}
+    return public | {domain_file(run, name): read_bytes(one.path / one.domain_file) for name, one in tables.items()}
 
 
 def _sealed(contents: Mapping[str, bytes], key: Signer | None) -> dict[str, bytes]:

@@ -61,11 +61,11 @@ def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], EventCounts]
 
 
 def _check_components(run: Run) -> None:
-    """Raise JobError for a component that is neither a table nor a link: its draws would be missing from the list."""
-    known = {*(f"tables.{name}" for name in run.tables), *(f"links.{piece.link.called}" for piece in run.links)}
+    """Raise JobError for a component of another kind: its draws would be missing from the list."""
+    tables = {"tables": run.tables, "joins": run.joins, "links": [piece.link.called for piece in run.links]}
+    known = {f"{kind}.{name}" for kind, names in tables.items() for name in names}
     if other := next((name for name in run.components() if name not in known), None):
-        raise JobError("evidence", f"the component {other}", "a run of tables and links",
-                       "add its draws to dpscale/audit/evidence")  # fmt: skip
+        raise JobError("evidence", f"the component {other}", "tables, links, joins", "add it to dpscale/audit/evidence")
 
 
 def folder_of(run: Run, part: Path) -> str:
@@ -74,8 +74,9 @@ def folder_of(run: Run, part: Path) -> str:
 
 
 def domain_file(run: Run, name: str) -> str:
-    """Return the name of the domain file of a private table in the bundle."""
-    return f"domain.{name}.toml" if name in run.tables and folder_of(run, run.tables[name].path) else "domain.toml"
+    """Return the name of the domain file of a private table or of a join in the bundle."""
+    own = {**run.tables, **{f"joins.{join}": one for join, one in run.joins.items()}}
+    return f"domain.{name}.toml" if name in own and folder_of(run, own[name].path) else "domain.toml"
 
 
 def _table(run: Run, name: str, table: Any, decisions: Sequence[Decision], names: Names) -> tuple[Fields, EventCounts]:
@@ -379,8 +380,9 @@ def _check_lattice(stored: LinkRecords, drawn: _LinkDraw) -> None:
 
 
 def file_hashes(run: Run, folders: Sequence[str]) -> dict[str, str]:
-    """Return the SHA-256 of the public files of a run: of some folders of the run and of its tables, and of links."""
-    places = {f"{folder_of(run, one.path)}{name}" for one in (run, *run.tables.values()) for name in folders}
+    """Return the SHA-256 of the public files of a run: of some folders of all its runs, and of links."""
+    paths = (one.path for one in (run, *run.tables.values(), *run.joins.values()))
+    places = {f"{folder_of(run, path)}{name}" for path in paths for name in folders}
     places |= {*(f"links/{piece.link.called}" for piece in run.links), *public_folders(run)}
     found = sorted({str(path) for name in places for path in _files(run.path / name)})
     names = [path.removeprefix(f"{run.path}/") for path in found]

@@ -24,7 +24,7 @@ ANSWERS = ("answers", "synthetic")  # folders of each kind of answers at a perio
 
 
 def measured_tables(run: Run) -> Mapping[str, Any]:
-    """Return the runs whose draws a bundle lists: those of the tables, or of the released periods of a growing table.
+    """Return the runs whose draws a bundle lists: of tables and joins, or of the released periods of a growing table.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def measured_tables(run: Run) -> Mapping[str, Any]:
     mapping of str to TableRun
     """
     if not isinstance(run, StreamRun):
-        return run.tables
+        return {**run.tables, **{f"joins.{name}": one for name, one in run.joins.items()}}
     parts = run.parts
     for label in run.released:
         vars(parts[label])["stream"] = run  # one plan for all periods

@@ -3,7 +3,7 @@
 The components of a job, the numbers by which neighbours differ and the numbers of cells are computed here from the
 files, without code of the release. A job with `[data]` has one component, a table. Otherwise neighbours differ in a row
 of the root, the private table that is not the child of another one, with the rows and links that belong to it; or, with
-`protects = "both"`, in one row of any table, which is replaced.
+`protects = "both"`, in one row of any table, which is replaced. A join is a table with a row for each row of its base.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ OF_JOB = ("statistics", "share", "settings", "bounded")  # facts that draws.json
 MOST_MULTIPLIER, MOST_SPREAD = 1 << 24, 1 << 40  # of strategies on trees
 AGREE = "between databases that agree on the public totals of"
 TWICE = ", which differ in two records at least: twice the epsilon, or the mu, of one record is between them"
+CUT = "cut"  # name of the component of the rows beyond the bounds of joins
 ROUNDS = {"rounds": 15, "marginals": 3, "alpha": 0.2}
 
 
@@ -68,7 +69,8 @@ def expected(job: Fields, domains: Mapping[str, Fields], files: Fields) -> list[
         names = [one["name"] for one in files["draws"]["components"]]
         return [own | {"name": name, "folder": f"periods/{name}/"} for name in names]
     shares = _shares(job)
-    return [*_tables(job, shares), *(_link(job, link, domains, shares) for link in job.get("link", []))]
+    links = (_link(job, link, domains, shares) for link in job.get("link", []))
+    return [*_tables(job, shares), *_joins(job, shares), *links]
 
 
 def period_answers(draws: Fields) -> dict[str, str]:
@@ -82,7 +84,9 @@ def period_answers(draws: Fields) -> dict[str, str]:
 
 def domain_files(job: Fields) -> list[str]:
     """Return the names of the domain files of a bundle."""
-    return ["domain.toml"] if "data" in job else [f"domain.{name}.toml" for name in job["tables"]]
+    if "data" in job:
+        return ["domain.toml"]
+    return [*(f"domain.{name}.toml" for name in job["tables"]), *map(_join_domain, job.get("joins", {}))]
 
 
 def _tables(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
@@ -90,17 +94,37 @@ def _tables(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
     root, rows = ("", {}) if replaced else _rows(job)
     for name, one in job["tables"].items():
         if not one.get("public"):
-            yield {
-                "name": name,
-                "kind": "table",
-                "folder": f"tables/{name}/",
-                "domain": f"domain.{name}.toml",
-                "rows_per_unit": rows.get(name, 1),
-                "steps": 2 if replaced else 1,
-                "share": shares[f"tables.{name}"],
-                "settings": one,
-                "bounded": bool(one.get("key") or one.get("privacy_unit")) or (not replaced and name != root),
-            }
+            keyed = bool(one.get("key") or one.get("privacy_unit")) or (not replaced and name != root)
+            yield {"name": name, "kind": "table", "folder": f"tables/{name}/", "domain": f"domain.{name}.toml",
+                   "rows_per_unit": rows.get(name, 1), "steps": 2 if replaced else 1, "share": shares[f"tables.{name}"],
+                   "settings": one, "bounded": keyed}  # fmt: skip
+
+
+def _joins(job: Fields, shares: Mapping[str, float]) -> Iterator[Fields]:
+    """Yield the facts of joins, and of the rows beyond their bounds, whose base is the root, if they are counted."""
+    joins = job.get("joins", {})
+    parts = {name: float(one["cut"]) for name, one in joins.items() if name != CUT}
+    for name, one in joins.items():
+        beyond = sum(shares[f"joins.{own}"] * part for own, part in parts.items())
+        keyed = one["base"] not in job["tables"] or bool(job["tables"][one["base"]].get("key"))
+        yield {"name": f"joins.{name}", "kind": "table", "folder": f"joins/{name}/", "domain": _join_domain(name),
+               "rows_per_unit": _join_rows(job, one), "steps": 1, "settings": one,
+               "share": beyond if name == CUT else shares[f"joins.{name}"] * (1 - parts[name]),
+               "bounded": keyed or (not _is_replaced(job) and one["base"] != _rows(job)[0])}  # fmt: skip
+
+
+def _join_domain(name: str) -> str:
+    return f"domain.joins.{name}.toml"
+
+
+def _join_rows(job: Fields, join: Fields) -> int:
+    """Return the number of rows of a join that a neighbour changes: those of its base, unless the job states it."""
+    if join.get("max_rows_per_unit") is not None:
+        return int(join["max_rows_per_unit"])
+    if join["base"] in job["tables"]:
+        return _rows(job)[1][join["base"]]
+    [link] = (one for one in job["link"] if one["name"] == join["base"])
+    return 2 * link_bound(link) if _is_replaced(job) else _rows(job)[1][link["parent"]] * link_bound(link)
 
 
 def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapping[str, float]) -> Fields:
@@ -174,6 +198,7 @@ def _shares(job: Fields) -> dict[str, float]:
     """Return the share of the budget of every component; the remainder is divided equally."""
     given = {f"tables.{name}": one.get("share") for name, one in job["tables"].items() if not one.get("public")}
     given |= {f"links.{one['name']}": one.get("share") for one in job.get("link", [])}
+    given |= {f"joins.{name}": one.get("share") for name, one in job.get("joins", {}).items() if name != CUT}
     stated = [share for share in given.values() if share is not None]
     each = (1 - sum(stated)) / max(len(given) - len(stated), 1)
     return {name: each if share is None else share for name, share in given.items()}
