@@ -2,12 +2,12 @@
 
 Get `ml-100k` from GroupLens (grouplens.org/datasets; research use, no redistribution), and pass its folder:
 
-    python pipelines/movielens.py ml-100k [--job both|catalogue|ratings] [--rows N] [--compare]
+    python pipelines/movielens.py ml-100k [--job both|catalogue|ratings|answers] [--rows N] [--compare]
 
 both: persons and films are protected, with at most 10 links each. Data with more links are refused, so that the
 protected table is an extract: the first ten ratings of each person, and of these ten per film. catalogue: films are
 public, and a person is protected with up to 50 links, which the job selects. ratings: the same with each rating as a
-row, with stars and month. Domains follow the README of the data.
+row, with stars and month. answers: answers over joins of ratings, persons and films. Domains follow the README of the data.
 """
 
 from __future__ import annotations
@@ -55,4 +55,4 @@ def _first(ratings: Rows, column: str) -> Rows:
 
 
 if __name__ == "__main__":
-    main("movielens", ("both", "catalogue", "ratings"), prepare)
+    main("movielens", ("both", "catalogue", "ratings", "answers"), prepare)

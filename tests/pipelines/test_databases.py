@@ -72,6 +72,17 @@ def test_movielens_ratings_as_rows(release: dp.Release) -> None:
     assert found["ratings"].stars.between(1, 5).all()
 
 
+@pytest.mark.parametrize("release", [("movielens", "answers")], indirect=True)
+def test_movielens_answers_across_links(release: dp.Release) -> None:
+    assert list(release.joins) == ["stars", "numbers", "means", "cut"]
+    rows = release.table(("users.sex", "movies.drama", "ratings.stars"))
+    assert len(rows) == 2 * 2 * 5
+    assert (rows.std_error > 0).all()
+    means = release.mean("ratings.count", by="users.sex")
+    assert ((means.low <= means.estimate) & (means.estimate <= means.high)).all()
+    assert release.cut("stars").high > 0.2  # most persons have more than 50 ratings
+
+
 @pytest.mark.parametrize("release", [("berka", "job")], indirect=True)
 def test_berka_pipeline(release: dp.Release, shared: Any) -> None:
     found = read_frames(release)
