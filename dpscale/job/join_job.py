@@ -11,6 +11,7 @@ This changes twice as many rows of the join. Data beyond the bound are refused, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from dpscale.domain import Attribute, Domain
 from dpscale.domain.number import Number
 from dpscale.job.data import Filed, Hop
 from dpscale.job.job import TableJob
-from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinPart, split_name
+from dpscale.job.joins import COUNT, CUT, Edge, Join, JoinPart, ascents, split_name
 from dpscale.job.neighbours import NeighbourRelation, unit_hops, unit_settings
 from dpscale.job.sections import PREDICATES
 from dpscale.job.tables import CompositeJob, LinkSection
@@ -195,6 +196,11 @@ def _check_relation(job: CompositeJob, neighbours: NeighbourRelation, join: Join
     if join.counted and join.base not in neighbours.rows:
         raise JobError("workload.per", f"{join.base!r}, a public table", "a private table",
                        "remove it: the children of a public row belong to many units")  # fmt: skip
+    for link in join.counted:
+        paths = ascents(job, link, join.base)
+        if len(paths) > 1 or any(neighbours.above.get(one.source) is not one.link for one in paths[0]):
+            raise JobError("workload.per", f"rows of {link.called}, which belong to {join.base} in several ways or not"
+                           " at all", "children of its rows, and their children", "remove it")  # fmt: skip
     if join.counted and join.base in (one.child for one in join.counted):
         raise JobError("workload.per", f"rows of {join.base} that refer to each other", "children in another table",
                        "remove it: their number depends on other units' rows")  # fmt: skip
@@ -259,12 +265,16 @@ def _table(job: CompositeJob, link: LinkSection, name: str) -> dict[str, Any]:
 
 def _count_lookups(job: CompositeJob, join: Join, link: LinkSection, number: int) -> list[dict[str, Any]]:
     """Return the section of the children of a link, after that of the other end of pairs."""
-    first = job.ends(link)[0]
+    first, [path] = job.ends(link)[0], ascents(job, link, join.base)
+    hops = [{"path": job.tables[one.source].path, "key": job.key(one.source)[0], "unit": one.at[0],
+             **job.tables[one.source].format_settings} for one in path]  # fmt: skip
+    bound = math.prod([link.bound, *(one.link.bound for one in path)])
     names = {name: split_name(name)[1] for name in join.requested
              if _is_counted(join, name) and split_name(name)[0] in (link.called, link.child)}  # fmt: skip
     content: dict[str, Any] = {"link": link.called, "at": list(job.key(join.base)), "key": list(first),
-                               "attributes": names, "bound": link.bound,
-                               "policies": [job.tables[join.base].nulls, link.read_nulls]}  # fmt: skip
+                               "attributes": names, "bound": bound,
+                               "policies": [job.tables[join.base].nulls, link.read_nulls],
+                               **({"through": hops} if hops else {})}  # fmt: skip
     return [*_counted_files(job, link, number), content | _child_files(job, link)]
 
 

@@ -271,15 +271,22 @@ def _names(job: LinkedTables, table: str) -> tuple[str, ...]:
 
 def _counted(job: LinkedTables, part: JoinPart, name: str, child: str) -> LinkSection:
     """Return the link whose children a name counts: by the name of the link, or of the child."""
-    found = [one for one in job.link if one.parent == part.per and child in (one.called, one.child)]
-    exact = [one for one in found if one.called == child]
     if part.per not in job.tables:
         raise JobError("workload.per", f"{part.per!r}", ", ".join(job.tables), nearest(str(part.per), list(job.tables)))
+    below = [one for one in job.link if ascents(job, one, str(part.per))]
+    found = [one for one in below if child in (one.called, one.child)]
+    exact = [one for one in found if one.called == child]
     if len(exact or found) != 1:
-        children = sorted({one.called for one in job.link if one.parent == part.per})
-        got = f"{name!r}, " + (f"{len(found)} links of {part.per}" if found else f"no link of {part.per}")
-        raise JobError(FIELD, got, f"the name of a link: {', '.join(children) or 'none'}", f"write LINK.{COUNT}")
+        got = f"{name!r}, " + (f"{len(found)} links below {part.per}" if found else f"no link below {part.per}")
+        known = ", ".join(sorted(one.called for one in below)) or "none"
+        raise JobError(FIELD, got, f"the name of a link: {known}", f"write LINK.{COUNT}")
     return (exact or found)[0]
+
+
+def ascents(job: LinkedTables, link: LinkSection, table: str) -> list[tuple[Edge, ...]]:
+    """Return the paths from the parents of a link to a table, each from child to parent."""
+    edges = [one for one in edges_of(job) if one.link.via is None]
+    return list(paths(edges, link.parent, table))
 
 
 def _base(job: LinkedTables, part: JoinPart, edges: Sequence[Edge], tables: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.join_job import JoinJob, join_jobs
+from dpscale.job.joins import CUT
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
 from dpscale.job.sections import with_old_names
 from dpscale.job.tables import CompositeJob, Rows, TableSection
@@ -267,7 +268,7 @@ class CompositeRun(Run):
         """Runs of the tables and joins that have started."""
         paths = {name: self.path / "tables" / name for name in self.job.tables}
         found = {name: TableRun(path) for name, path in paths.items() if present(path / MANIFEST)}
-        joins = {f"joins.{name}": self.path / "joins" / name for name in self._join_jobs}
+        joins = {f"joins.{name}": self.path / "joins" / name for name in (*self.job.joined, CUT)}
         return found | {name: JoinRun(path) for name, path in joins.items() if present(path / MANIFEST)}
 
     @cached_property

@@ -30,6 +30,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "pairs": {"attributes": [["persons.y", "accounts.x", "kinds.x"]], "through": ["tags", "accounts"]},
     "parents": {"attributes": [["persons.x", "accounts.y"]]},
     "degrees": {"attributes": [["persons.x", "accounts.count"]], "per": "persons"},
+    "below": {"attributes": [["persons.x", "payments.count", "tags.count"]], "per": "persons"},
     "middle": {"attributes": [["accounts.x", "persons.y", "payments.count", "tags.count"]], "per": "accounts"},
 }
 
@@ -39,9 +40,11 @@ def sets(**parts: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"family": "marginal", "name": name, **part} for name, part in parts.items()]
 
 
-def join_job(folder: Path, data: dict[str, pd.DataFrame], seed: int = 0, **changes: Any) -> CompositeJob:
+def join_job(
+    folder: Path, data: dict[str, pd.DataFrame], seed: int = 0, where: dict[str, str] | None = None, **changes: Any
+) -> CompositeJob:
     """Write the database in shuffled files, and return a job with all joins; `changes` replace sections."""
-    job = write_database(folder, data, np.random.default_rng(seed)).to_dict()
+    job = write_database(folder, data, np.random.default_rng(seed), where).to_dict()
     content = job | {"workload": sets(**PARTS), "engine": {"scheduler": "synchronous", "seed": 1}} | changes
     (folder / "job.toml").write_text(tomli_w.dumps(content))
     return CompositeJob.read(folder / "job.toml")

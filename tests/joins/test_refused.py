@@ -35,7 +35,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"attributes": [["persons.sex", "persons.age"]], "through": ["bosses"]},
      "link bosses within persons; expected links between different tables; remove it: a removed row would change"),
     ({"attributes": [["persons.sex", "orders.count"]], "per": "person"}, "'person'; expected persons, orders"),
-    ({"attributes": [["persons.sex", "products.count"]], "per": "orders"}, "no link of orders; expected the name of a"),
+    ({"attributes": [["persons.sex", "products.count"]], "per": "orders"}, "no link below orders; expected the name"),
     ({"attributes": [["persons.sex"]], "per": "persons"}, "'persons' without a number of children; expected an"),
     ({"attributes": [["countries.north", "homes.count"]], "per": "countries"}, "'countries', a public table; expected"),
     ({"attributes": [["persons.sex", "bosses.count"]], "per": "persons"}, "rows of persons that refer to each other"),

@@ -22,17 +22,19 @@ def distance(one: Counts, other: Counts) -> int:
     return sum(abs(one[cell] - other[cell]) for cell in one | other)
 
 
-def worst_changes(folder: Path, seed: int, doubled: bool = False) -> tuple[dict[str, int], dict[str, int]]:
+def worst_changes(
+    folder: Path, seed: int, doubled: bool = False, where: dict[str, str] | None = None
+) -> tuple[dict[str, int], dict[str, int]]:
     """Return the largest change of each join over all neighbours, and the change that its cost covers."""
     data, engine = make_database(seed), resolve(scheduler="synchronous")
     if doubled:  # rows with the key of another row of the same unit, and repeated pairs
         twice = data["accounts"].head(8).assign(x=0)
         data |= {"accounts": pd.concat([data["accounts"], twice]), "tags": pd.concat([data["tags"], data["tags"]])}
-    runs = joins_of(join_job(folder / "all", data), folder / "run")
+    runs = joins_of(join_job(folder / "all", data, where=where), folder / "run")
     before = {name: exact_counts(run, engine) for name, run in runs.items()}
     worst = dict.fromkeys(runs, 0)
     for person in range(PERSONS):
-        other = join_job(folder / f"without {person}", remove_person(data, person), person)
+        other = join_job(folder / f"without {person}", remove_person(data, person), person, where)
         for name, run in joins_of(other, folder / f"run {person}").items():
             after = exact_counts(run, engine)
             assert not after - before[name], name  # rows of other units stay
@@ -43,11 +45,18 @@ def worst_changes(folder: Path, seed: int, doubled: bool = False) -> tuple[dict[
 @pytest.mark.parametrize(("seed", "doubled"), [(0, False), (1, False), (0, True)])
 def test_no_neighbour_exceeds_the_rows_of_a_unit(tmp_path: Path, seed: int, doubled: bool) -> None:
     worst, most = worst_changes(tmp_path, seed, doubled)
-    assert most == {"chain": 6, "star": 6, "bounded": 2, "pairs": 4, "parents": 2, "degrees": 1, "middle": 2,
-                    "cut": 1}  # fmt: skip
+    assert most == {"chain": 6, "star": 6, "bounded": 2, "pairs": 4, "parents": 2, "degrees": 1, "below": 1,
+                    "middle": 2, "cut": 1}  # fmt: skip
     assert worst.keys() == {*PARTS, "cut"}
     assert all(0 < worst[name] <= most[name] for name in most), worst
     assert worst == most  # bounds are attained
+
+
+def test_filters_keep_the_rows_of_a_unit(tmp_path: Path) -> None:
+    where = {"accounts": "x = 1", "payments": "y != 1", "kinds": "x = 0"}
+    worst, most = worst_changes(tmp_path, 0, where=where)
+    assert all(worst[name] <= most[name] for name in most), worst
+    assert worst["chain"] > 0
 
 
 def test_planted_join_without_truncation_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

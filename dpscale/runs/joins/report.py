@@ -10,8 +10,10 @@ import numpy as np
 
 from dpscale.answers.joins import CUT_JOIN, excess_of, share_beyond
 from dpscale.answers.statistics import Estimate, TooFewRecords
+from dpscale.base.errors import PlanError
 from dpscale.job.join_job import cut_share
 from dpscale.job.joins import CUT, split_name
+from dpscale.reconstruction.base import Estimates
 from dpscale.runs.estimates import estimates_of
 
 if TYPE_CHECKING:
@@ -38,8 +40,7 @@ def _context(run: CompositeRun, name: str, own: JoinRun) -> dict[str, Any]:
         number of parents with more than the bound, and its standard error.
     """
     join, estimates = run.job.joined[name], estimates_of(own)
-    first = own.domain.names[:1]
-    rows, error = estimates.answer(first, np.ones(own.domain.shape(first)))
+    rows, error = _rows(estimates)
     tables = dict.fromkeys(split_name(one)[0] for one in own.domain.axis_names)
     return {
         "name": name,
@@ -56,10 +57,19 @@ def _context(run: CompositeRun, name: str, own: JoinRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _rows(estimates: Estimates) -> tuple[float, float]:
+    """Return the number of rows with its standard error; nan if only sums of numbers were measured."""
+    first = estimates.workload.domain.names[:1]
+    try:
+        return estimates.answer(first, np.ones(estimates.workload.domain.shape(first)))
+    except PlanError:
+        return np.nan, np.nan
+
+
 def _cut(run: CompositeRun, name: str, rows: tuple[float, float]) -> Estimate | None:
     """Return the share of the rows that is cut and its interval; None if it was not measured or has no interval."""
     found = excess_of(estimates_of(run.joins[CUT_JOIN]), name) if CUT_JOIN in run.joins else None
-    if found is None:
+    if found is None or np.isnan(rows[0]):
         return None
     try:
         return share_beyond(found, rows, LEVEL)
