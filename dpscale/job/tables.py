@@ -18,6 +18,7 @@ from dpscale.job import job_content, job_sentence
 from dpscale.job.data import Address, UnitSettings
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
+    AllocationTable,
     DiscoverTable,
     EngineSettings,
     MechanismTable,
@@ -181,6 +182,7 @@ class CompositeJob(Settings):
     privacy: Privacy
     engine: EngineSettings = EngineSettings()
     synthesize: Rows = Rows()
+    allocation: AllocationTable | None = None
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> CompositeJob:
@@ -390,7 +392,8 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the settings at a location of the job."""
     if not location:
         return sorted(CompositeJob.model_fields)
-    shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows}
+    shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows,
+                                         "allocation": AllocationTable}  # fmt: skip
     sections = shared | {"tables": TableSection, "link": LinkSection}
     return sorted(sections[str(location[0])].model_fields)
 

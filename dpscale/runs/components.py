@@ -86,6 +86,7 @@ def table_components(run: CompositeRun) -> list[TableComponent]:
 
 def discover(run: CompositeRun, engine: Engine) -> None:
     """Find the cells of all tables that are not public."""
+    run.divide_unmeasured()
     run.pin_versions()
     _draw_part(JointPart(run, SEARCHES), engine)
 
@@ -108,7 +109,9 @@ def _draw_part(part: JointPart, engine: Engine) -> None:
         for table in run.tables.values():
             check_numbers(table, engine)
         check_public(run.job)
-        read_all(run, engine)  # refuses keys and links; attributes whose cells are not known are left out
+        read_all(
+            run.closed_job, run.neighbours, engine
+        )  # refuses keys and links; attributes whose cells are not known are left out
     for table in part.tables.values():
         if not table.done(part.stage):
             table.prepared = part.prepare(table, engine)
@@ -120,6 +123,7 @@ def _draw_part(part: JointPart, engine: Engine) -> None:
 
 def plan(run: CompositeRun, engine: Engine) -> None:
     """Plan every component, which determines the total cost."""
+    run.divide_unmeasured()
     run.pin_versions()
     for one in run.components().values():
         one.plan(engine)

@@ -27,7 +27,7 @@ from dpscale.domain import Domain
 from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
-from dpscale.job.sections import with_old_names
+from dpscale.job.sections import AllocationTable, with_old_names
 from dpscale.job.tables import CompositeJob, Rows, TableSection
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
@@ -35,13 +35,30 @@ from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
+from dpscale.runs.links.allocation import (
+    FILE,
+    Divisible,
+    allocation_of,
+    expected_job,
+    has_first_measurement,
+    stored_allocation,
+    with_shares,
+)
 from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
-from dpscale.runs.stages import STAGES as TABLE_STAGES
-from dpscale.runs.stages.budget import PARTS, Charge, charge_release, facts_of_totals, open_ledger, publish_release
+from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
+from dpscale.runs.stages.budget import (
+    ALLOCATION,
+    PARTS,
+    Charge,
+    charge_release,
+    facts_of_totals,
+    open_ledger,
+    publish_release,
+)
 from dpscale.runs.stages.preflight import check_cap, check_unit_memory, check_units
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import present, read_text
+from dpscale.storage.files import present, read_text, write_whole
 
 Files = TableSection | str  # a table of pairs is a path
 NO_DOMAIN = Domain({"links": 2})  # for files of which only keys are read
@@ -72,6 +89,11 @@ STAGES = {
                   module=f"dpscale.runs.components:{name}")
     for name, stage in TABLE_STAGES.items()
     if name in OUTPUTS_OF_TABLES
+}  # fmt: skip
+STAGES = {
+    "allocate": Stage("allocate", "Divide the budget over tables and links, from a first measurement at a part of it.",
+                      "allocation", FILE, "dpscale.runs.links.first_measurement", spends=True, enabled_by="allocation"),
+    **STAGES,
 }  # fmt: skip
 
 
@@ -163,6 +185,8 @@ class CompositeRun(Run):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
                            "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
         self.job = at_versions(job, self.manifest.get("at", {}))
+        if present(self.path / FILE):
+            self.job = with_shares(self.job, self.allocated["shares"])
 
     @classmethod
     def _prepare(cls, job: CompositeJob) -> NewRun:
@@ -178,7 +202,7 @@ class CompositeRun(Run):
 
     @classmethod
     def table_jobs(cls, job: CompositeJob) -> Mapping[str, TableJob]:
-        return table_jobs(job)
+        return table_jobs(expected_job(job)[0])
 
     @classmethod
     def overview(cls, job: CompositeJob) -> dict[str, Any]:
@@ -193,6 +217,28 @@ class CompositeRun(Run):
         if "at" not in self.manifest and (found := latest_versions(self.job)):
             self.update(at=found)
             self.job = at_versions(self.job, found)
+
+    @property
+    def allocation(self) -> AllocationTable | None:
+        """Settings of the division of the budget; None if the job or an older version has divided it."""
+        measured = self.manifest.get("divides") == "measured"
+        return allocation_of(self.job) if measured else None
+
+    @cached_property
+    def allocated(self) -> dict[str, Any]:
+        """Division of the budget, once it is decided."""
+        return stored_allocation(self.path)
+
+    def record_allocation(self, content: Mapping[str, Any]) -> None:
+        """Store the division of the budget; the run has these shares from now on."""
+        write_whole(self.path / FILE, json.dumps(content, indent=1).encode())
+        self.job = with_shares(self.job, self.allocated["shares"])
+
+    def divide_unmeasured(self) -> None:
+        """Divide the budget as planned without data, if a stage is called before the stage `allocate`."""
+        if self.manifest.get("divides") and not present(self.path / FILE):
+            self.record_allocation(Divisible(self.job, self.neighbours).divided_unmeasured().to_dict())
+            self.update(divides="unmeasured")
 
     def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
         folder = self.path / "synthetic"
@@ -283,7 +329,9 @@ class CompositeRun(Run):
         Raises BudgetError if it exceeds the job's budget together with the parts that have an entry of their own.
         """
         cost = Cost.total([one.cost for one in self.components().values()])
-        check_total(self, sum((one.cost for one in joint_parts(self)), cost), self.job.budget.amount)
+        parts = [Cost.from_dict(one["cost"])] if (one := self.manifest.get(ALLOCATION)) else []
+        parts += [one.cost for one in joint_parts(self)]
+        check_total(self, sum(parts, cost), self.job.budget.amount)
         return cost.coarsened()
 
     @property
@@ -358,6 +406,9 @@ def digest_of(job: CompositeJob) -> str:
 
 def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
-    entries: dict[str, Any] = {"versions": versions() | job.distributions} if job.distributions else {}
+    entries: dict[str, Any] = {}
+    if allocation_of(job) is not None:
+        entries["divides"] = "measured" if has_first_measurement(job) else "unmeasured"
+    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     manifest = first_manifest(job.engine.seed, digest, number, kind=KIND, **entries)
     return {"job.toml": tomli_w.dumps(job.to_dict()).encode(), MANIFEST: json.dumps(manifest, indent=2).encode()}

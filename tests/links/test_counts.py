@@ -21,7 +21,6 @@ from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
-from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import component, measuring
 from dpscale.runs.links.link_data import ExactLinks
 from tests.links.small import make_frames, make_job as make_shop_job, run_digests, write_job as write_shop
@@ -56,7 +55,7 @@ def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict
 
 
 def read_links(job: CompositeJob, folder: Path) -> dict[str, ExactLinks]:
-    return measuring.read_all(CompositeRun.create(job, folder / "run"), resolve(scheduler="synchronous"))
+    return measuring.read_all(job, neighbours.neighbour_relation(job), resolve(scheduler="synchronous"))
 
 
 def link_sums(exact: ExactLinks) -> list[np.ndarray]:

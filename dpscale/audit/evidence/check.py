@@ -76,6 +76,10 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
          "c7a494ff070a0353798dadfca08d65569bf7f3e6eb548e100cf37f1ca6da8f5d",
          "649dbda534260918536d04fb97ffd41871ae8ab5f1574e6701ddaed939da8d4f"),
+        ("b2883a8e0d522d758a839f9851803fb52af90608813e5435012cdab3520825ca",
+         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
+         "90ecb16560ceee8a2b23826061ad11b4da7ba8c69c13838b8e4f21de4e09dc04",
+         "8746be7b9c8794692c143f3fc84b5520b6635c671d51e0cdf91ca53f9d4e8990"),
     ),
     "dpscale-evidence/4": (
         ("73ca3f1463c40d61d0aa4c49dc3d3ea522bd8a79734bbf1971a5206e2acb05fc",
@@ -93,10 +97,21 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "c7a494ff070a0353798dadfca08d65569bf7f3e6eb548e100cf37f1ca6da8f5d",
          "649dbda534260918536d04fb97ffd41871ae8ab5f1574e6701ddaed939da8d4f",
          "04d95153eef88a782224ab7200f077f60aef22c0ee6371f75e030d48e75c32af"),
+        ("b2883a8e0d522d758a839f9851803fb52af90608813e5435012cdab3520825ca",
+         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
+         "90ecb16560ceee8a2b23826061ad11b4da7ba8c69c13838b8e4f21de4e09dc04",
+         "8746be7b9c8794692c143f3fc84b5520b6635c671d51e0cdf91ca53f9d4e8990",
+         "6e3cf348f3a073a26e892f647e6ab7cf3ef5c83e77697d6a78578c0eea9f932c"),
     ),
-    "dpscale-evidence/5": (),
+    "dpscale-evidence/5": (
+        ("b2883a8e0d522d758a839f9851803fb52af90608813e5435012cdab3520825ca",
+         "2abf932c8953b5a1d9bbb294680e07807d43a1232f44747116191a52a22f0dd2",
+         "90ecb16560ceee8a2b23826061ad11b4da7ba8c69c13838b8e4f21de4e09dc04",
+         "8746be7b9c8794692c143f3fc84b5520b6635c671d51e0cdf91ca53f9d4e8990",
+         "dbcef56eee0f9cb3fc711dba1dedd1a64e2febcf4241d1a48dcd7e4cb743ab55"),
+    ),
 }  # fmt: skip
-EXTRA = re.compile(r"(searches|units)(\.[\w-]+)?\.json")  # of format 4
+EXTRA = re.compile(r"(searches|units)(\.[\w-]+)?\.json|allocation\.json")  # of format 4
 TIME = {"dpscale-evidence/5": "time.json"}  # files of some formats
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
           "run-files.json", "versions.json", "job.toml")  # fmt: skip
