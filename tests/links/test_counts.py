@@ -21,6 +21,7 @@ from dpscale.job.tables import CompositeJob
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.degrees import bucket, buckets
 from dpscale.relational.features import BITS, Features, squared_distance
+from dpscale.runs.composite import CompositeRun
 from dpscale.runs.links import component, measuring
 from dpscale.runs.links.link_data import ExactLinks
 from tests.links.small import make_frames, make_job as make_shop_job, run_digests, write_job as write_shop
@@ -55,7 +56,8 @@ def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict
 
 
 def read_links(job: CompositeJob, folder: Path) -> dict[str, ExactLinks]:
-    return measuring.read_all(job, neighbours.neighbour_relation(job), resolve(scheduler="synchronous"))
+    run = CompositeRun.create(job, folder / "run")
+    return measuring.read_all(run.closed_job, run.neighbours, resolve(scheduler="synchronous"))
 
 
 def link_sums(exact: ExactLinks) -> list[np.ndarray]:
