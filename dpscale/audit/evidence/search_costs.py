@@ -174,11 +174,8 @@ def _allocation_faults(folder: Path, files: Fields, releases: Fields, entries: l
     for own, link in zip(content["components"], links_of(files), strict=True):
         found += [f"allocation.json has another value of {name} of {label(link)}" for name in OF_LINKS
                   if own[name] != link[name]]  # fmt: skip
-        if (
-            not all(_are_among(*sizes) for sizes in zip(own["sizes"], link["sizes"], strict=True))
-            or own["clips"] != [None] * 2
-        ):
-            found.append(f"allocation.json has other cells of {label(link)}")
+        if own["clips"] != [None, None]:
+            found.append(f"allocation.json has clipped features of {label(link)}")
         events, wrong = link_events(own)
         found, total = found + wrong, total + sum((cost * count for (_, cost), count in events.items()), Fraction(0))
     rows = {table["name"]: int(table["rows_per_unit"]) * int(table["steps"]) for table in tables_of(files)}
@@ -194,10 +191,26 @@ def links_of(files: Fields) -> list[Fields]:
     return [one for one in components(files["draws"]) if one["kind"] == "link"]
 
 
-def _are_among(own: list[int], others: list[int]) -> bool:
-    """Return whether numbers of cells are those of some of the attributes, in their order."""
-    left = iter(others)
-    return bool(own) and all(size in left for size in own)
+def _cell_faults(folder: Path, links: list[Fields], domains: Mapping[str, Fields]) -> Iterator[str]:
+    """Yield tables and links whose first measurement is not of all attributes that no search has found."""
+    path = folder / "allocation.json"
+    if not path.exists():
+        return
+    content = json.loads(path.read_text("utf-8"))
+    cells = {name: _public_cells(one) for name, one in domains.items()}
+    for own, link in zip(content["components"], links, strict=True):
+        ends = (link["settings"][end] for end in ("parent", "child"))
+        if own["sizes"] != [cells[f"domain.{end}.toml"] for end in ends]:
+            yield f"allocation.json has other cells of {label(link)}"
+    for table in content["tables"]:
+        if table["sizes"] != cells[f"domain.{table['name']}.toml"]:
+            yield f"allocation.json has other cells of table {table['name']}"
+
+
+def _public_cells(domain: Fields) -> list[int]:
+    """Return the number of cells of every attribute that no search has found."""
+    found = domain.get("discovered", ())
+    return shapes.sizes({"attributes": {name: one for name, one in domain["attributes"].items() if name not in found}})
 
 
 def _table_cost(table: Fields) -> Fraction:
@@ -276,6 +289,8 @@ def _job_faults(folder: Path, files: Fields, parts: Mapping[str, Tables], entrie
         counted = any(part.get("count") == "units" for part in section.get("workload", ()))
         if counted != (table["name"] in parts["units"]):
             yield f"job.toml and {file_of('units', table)} disagree on whether units are counted"
+    known = shapes.expected(job, domains, files)
+    yield from _cell_faults(folder, [one for one in known if one["kind"] == "link"], domains)
     if len({(one.get("unit"), one.get("unit_table"), one.get("relation")) for one in entries}) > 1:
         yield "the entries of the release protect different units"
     privacy, costs = job["privacy"], [one["cost"] for one in entries]
@@ -291,7 +306,7 @@ def _job_faults(folder: Path, files: Fields, parts: Mapping[str, Tables], entrie
         mu = math.sqrt(squared)
         if left <= 0 or min_epsilon(lambda epsilon: delta_of_mu(mu, epsilon), left) > privacy["epsilon"] * (1 + WITHIN):
             yield "the entries of the release have a larger epsilon than job.toml at its delta"
-    yield from _share_faults(files, parts, shapes.expected(job, domains, files), (squared, budget(privacy)))
+    yield from _share_faults(files, parts, known, (squared, budget(privacy)))
 
 
 def _share_faults(
