@@ -37,11 +37,14 @@ from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
 from dpscale.runs.links.allocation import (
     FILE,
+    OPEN,
     Divisible,
     allocation_of,
+    check_open_bounds,
     expected_job,
     has_first_measurement,
     stored_allocation,
+    with_bounds,
     with_shares,
 )
 from dpscale.runs.links.budget import LinkBudget
@@ -186,10 +189,11 @@ class CompositeRun(Run):
                            "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
         self.job = at_versions(job, self.manifest.get("at", {}))
         if present(self.path / FILE):
-            self.job = with_shares(self.job, self.allocated["shares"])
+            self._take_allocation()
 
     @classmethod
     def _prepare(cls, job: CompositeJob) -> NewRun:
+        check_open_bounds(job)
         neighbour_relation(job)
         digest = digest_of(job)
         return NewRun(digest, lambda number: _first_files(job, digest, number))
@@ -232,11 +236,19 @@ class CompositeRun(Run):
     def record_allocation(self, content: Mapping[str, Any]) -> None:
         """Store the division of the budget; the run has these shares from now on."""
         write_whole(self.path / FILE, json.dumps(content, indent=1).encode())
-        self.job = with_shares(self.job, self.allocated["shares"])
+        self._take_allocation()
+
+    def _take_allocation(self) -> None:
+        """Take over the shares and bounds that were decided."""
+        self.job = with_shares(with_bounds(self.job, self.allocated.get("bounds", {})), self.allocated["shares"])
+        vars(self).pop("neighbours", None)
 
     def divide_unmeasured(self) -> None:
         """Divide the budget as planned without data, if a stage is called before the stage `allocate`."""
         if self.manifest.get("divides") and not present(self.path / FILE):
+            if opened := [one.called for one in self.job.link if one.max_degree == OPEN]:
+                raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before the others,"
+                               " because it measures it", f"run `dpscale allocate {self.path}` first")  # fmt: skip
             self.record_allocation(Divisible(self.job, self.neighbours).divided_unmeasured().to_dict())
             self.update(divides="unmeasured")
 

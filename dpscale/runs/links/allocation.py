@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from dpscale.base.errors import JobError
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
 from dpscale.job.sections import AllocationTable
 from dpscale.job.tables import CompositeJob, LinkSection
@@ -28,6 +29,7 @@ from dpscale.runs.links.budget import LinkBudget
 from dpscale.storage.files import read_text
 
 FILE = "allocation/allocation.json"
+OPEN = "private"  # a bound that the first measurement chooses
 USUAL_ROWS = 10_000.0  # of the root before data
 LEAST_ROWS, MOST_ROWS, POINTS, LOG_SPREAD = 10.0, 1e10, 2000, 1.0
 
@@ -67,6 +69,30 @@ def with_shares(job: CompositeJob, shares: Mapping[str, float]) -> CompositeJob:
     job = job.model_copy()
     vars(job)["shares"] = dict(shares)
     return job
+
+
+def is_open(job: CompositeJob, link: LinkSection) -> bool:
+    """Return whether the job leaves the bound of a link open."""
+    return any(one.called == link.called and one.max_degree == OPEN for one in job.link)
+
+
+def with_bounds(job: CompositeJob, bounds: Mapping[str, int]) -> CompositeJob:
+    """Return the job with these bounds of some links."""
+    links = [one.model_copy(update={"max_degree": bounds[one.called]}) if one.called in bounds else one
+             for one in job.link]  # fmt: skip
+    return job.model_copy(update={"link": links})
+
+
+def check_open_bounds(job: CompositeJob) -> None:
+    """Raise JobError for a bound that no first measurement can choose."""
+    link = next((one for one in job.link if one.max_degree == OPEN), None)
+    if link is None:
+        return
+    own = job.tables[link.parent].public or link.parent == link.child or link.protects == "both"
+    if own or not has_first_measurement(job):
+        raise JobError(f"link {link.called}: max_degree", '"private"', "an integer, or a link of a private parent with"
+                       " another table in a job whose budget is divided (allocation.method = \"planned\")",
+                       "state a bound that does not come from the data")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
     allocation/tables.NAME/rows.npy, ones.npy       of a private table whose rows have no private parent
     allocation/links.NAME/links.npy, u.npy, v.npy, both.npy, shares.json
+    allocation/degrees.NAME/degrees.npy             degrees of the parents of a link before its bound
     allocation/allocation.json                      the shares, written last
 
 Its cost is one entry of the ledger, `RELEASE-allocation`, which is reserved before the first draw. Features are centred
 uniformly, because no table is released yet, and attributes whose cells are not public are left out. A row of a table is
-counted at most as often as a neighbour changes rows of the table; the rows of a child are those of its links.
+counted at most as often as a neighbour changes rows of the table; the rows of a child are those of its links. Degrees
+before the bound give the share of links that the bound cuts, and the bounds that the job leaves open
+(`max_degree = "private"`), each after those above it, because they determine how many rows a unit has below.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -23,20 +26,21 @@ import numpy as np
 
 from dpscale.base.numerics import Floats, Integers, Integers32
 from dpscale.engine import Engine
-from dpscale.job.neighbours import table_jobs
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
 from dpscale.job.tables import CompositeJob, LinkSection
 from dpscale.measurement.measurement import LinkRecords
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.draws import GaussianDraw, gaussian_draw
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.relational.budget_shares import Expected, LinkProblem, Shares, Split, first_shares
+from dpscale.relational.degree_bounds import cut_share, degree_histogram, proposed_bound
 from dpscale.relational.features import BITS, STEP, Features, Side
 from dpscale.relational.link_strength import LinkStrength, NoisySums, even_side, one_way_blocks, pair_blocks
 from dpscale.runs.composite import CompositeRun
 from dpscale.runs.joint_parts import protection_fields
-from dpscale.runs.links.allocation import Divisible, KnownSizes, first_share, likely_rows
+from dpscale.runs.links.allocation import OPEN, Divisible, KnownSizes, first_share, is_open, likely_rows, with_bounds
 from dpscale.runs.links.budget import ALMOST, LinkBudget
-from dpscale.runs.links.link_data import ExactLinks
+from dpscale.runs.links.link_data import ExactLinks, read_links
 from dpscale.runs.links.measuring import (
     LEAST_LINKS,
     LinkDraws,
@@ -58,8 +62,8 @@ from dpscale.runs.stages.budget import (
     publish_part,
 )
 
-ROWS, ONES, LINKS = Fraction(1, 8), Fraction(1, 8), Fraction(1, 8)  # of the first measurement; the rest is of sums
-FIRST_TABLE = 1 << 20  # numbers of the draws of tables on the ledger; those of links are below
+ROWS = ONES = LINKS = DEGREES = Fraction(1, 8)  # of the first measurement; the rest is of sums
+FIRST_TABLE, FIRST_DEGREES = 1 << 20, 1 << 21  # numbers of draws of tables and degrees on the ledger, after links
 
 
 def perform(run: CompositeRun, engine: Engine) -> None:
@@ -71,10 +75,14 @@ def perform(run: CompositeRun, engine: Engine) -> None:
     stamps_before = current_stamps(run)
     snapshot_of(run, engine)
     check_public(run.job)
-    exact = read_all(first.job, run.neighbours, engine)
+    first = first.with_private_bounds(engine, lambda: check_unchanged(run, stamps_before))
+    exact = read_all(first.job, first.neighbours, engine)
     check_unchanged(run, stamps_before)
-    known = first.measure(exact)
-    run.record_allocation(Divisible(run.job, run.neighbours).divided(known, measured=True).to_dict())
+    known, cut = first.measure(exact), first.cut_shares(exact)
+    bounds = {link.called: link.bound for link in first.job.link if is_open(run.job, link)}
+    divisible = Divisible(with_bounds(run.job, bounds), first.neighbours)
+    content = divisible.divided(known, measured=True).to_dict()
+    run.record_allocation(content | {"bounds": bounds, "cut": cut})
     first.publish()
 
 
@@ -144,8 +152,12 @@ class FirstMeasurement:
     job: CompositeJob
 
     @cached_property
+    def neighbours(self) -> NeighbourRelation:
+        return neighbour_relation(self.job)
+
+    @cached_property
     def divisible(self) -> Divisible:
-        return Divisible(self.job, self.run.neighbours)
+        return Divisible(self.job, self.neighbours)
 
     @property
     def release(self) -> str:
@@ -170,8 +182,46 @@ class FirstMeasurement:
     def piece(self, link: LinkSection) -> FirstBudget:
         """Return the budget of a link."""
         links = self.amount * LINKS / len(self.counted) if link.called in self.counted else Fraction(0)
-        sums = self.amount * (1 - ROWS - ONES - LINKS) / len(self.job.link)
-        return FirstBudget(self.job, self.run.neighbours, link, Split(links, Fraction(0), Fraction(0), sums))
+        sums = self.amount * (1 - ROWS - ONES - LINKS - DEGREES) / len(self.job.link)
+        return FirstBudget(self.job, self.neighbours, link, Split(links, Fraction(0), Fraction(0), sums))
+
+    @cached_property
+    def bounded(self) -> list[LinkSection]:
+        """Links whose bound cuts the links of a private parent, the top first; a row is no parent and child at once."""
+        rows = self.neighbours.rows
+        found = [one for one in self.job.link if one.parent in rows and one.parent != one.child]
+        return [] if self.neighbours.replaces else sorted(found, key=lambda one: self._depth(one.parent))
+
+    def _depth(self, table: str) -> int:
+        link = self.divisible.above(table)
+        return 0 if link is None else 1 + self._depth(link.parent)
+
+    def degrees_draw(self, link: LinkSection) -> GaussianDraw:
+        amount = self.amount * DEGREES / len(self.bounded)
+        return gaussian_draw(1, amount, self.neighbours.rows[link.parent], f"degrees of link {link.called}")
+
+    def with_private_bounds(self, engine: Engine, check: Callable[[], None]) -> FirstMeasurement:
+        """Return the measurement for the job with the bounds that it leaves open; `check` is called before a draw."""
+        first = self
+        for link in (one for one in self.bounded if one.max_degree == OPEN):
+            exact = read_links(engine, first.job, link, first.neighbours)
+            check()
+            noisy, draw = first.degrees(link, exact), first.degrees_draw(link)
+            bound = proposed_bound(noisy, draw.lattice_variance**0.5)
+            first = replace(first, job=with_bounds(first.job, {link.called: bound}))
+        return first
+
+    def degrees(self, link: LinkSection, exact: ExactLinks) -> Floats:
+        """Return the noisy histogram of degrees before the bound, drawn once."""
+        number = next(place for place, one in enumerate(self.job.link) if one.called == link.called)
+        draws = self._draws(f"degrees.{link.called}", f"degrees of {link.called}", FIRST_DEGREES + 2 * number)
+        return self._drawn(draws, "degrees", self.degrees_draw(link), lambda: degree_histogram(exact.unbounded))
+
+    def cut_shares(self, exact: Mapping[str, ExactLinks]) -> dict[str, float]:
+        """Return the noisy share of links that each bound cuts."""
+        return {link.called: cut_share(self.degrees(link, exact[link.called]),
+                                       self.degrees_draw(link).lattice_variance**0.5, link.bound)
+                for link in self.bounded}  # fmt: skip
 
     def rows_draw(self, table: str) -> GaussianDraw:
         amount = self.amount * ROWS / len(self.roots)
@@ -220,7 +270,7 @@ class FirstMeasurement:
         """Complete the rows of children from their links, each after its parent, and return the strengths."""
         counts, strengths = dict[str, float](), dict[str, LinkStrength]()
         sums = dict[str, tuple[NoisySums, NoisySums, NoisySums]]()
-        waiting = sorted(links, key=lambda one: self.run.neighbours.rows.get(one.link.child, 0))
+        waiting = sorted(links, key=lambda one: self.neighbours.rows.get(one.link.child, 0))
         for one in waiting:
             link, noisy = one.link, one.count()
             usual = self.divisible.usual_links(link, rows | {link.child: self._usual_children(link, rows)})
