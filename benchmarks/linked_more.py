@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tomli_w
-from linked_tables import Linked, load_chain
+from linked_data import Linked, load_chain
 
 import dpscale
 from dpscale.relational.assignment import PairTables

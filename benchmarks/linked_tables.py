@@ -1,150 +1,152 @@
-"""Real tables with links between them, coded: MovieLens (100K, and a tenth of 1M), Berka.
+"""Whole linked databases: the error of linked rows, beside random links between tables that are released apart.
 
-They are in ../shared/data and are not part of dpscale.
+For every database, ε (δ = 1e-5) and seed, dpscale releases all tables and links from one job without shares, and the
+tables alone with equal shares of the same budget, whose rows are then linked at random: every child to a parent, or as
+many pairs as there are. Errors are mean total variations over all marginals of two attributes of one end of a link and
+one of the other, against the links within the bounds of the job, as a ratio; distances of degrees are Kolmogorov's. The
+same job with equal shares of tables and links is `equal`, which was the division of versions before this one.
+
+    python benchmarks/linked_tables.py [--data 100K 1M berka chinook generated] [--epsilons 0.5 1 2 4] [--seeds 5]
+        [--equal]       also with equal shares
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
+from linked_data import DATA
+from linked_databases import DATABASES, PIPELINES, Job, make_database
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
-MOST, DIRECTORS = 10, 3
+sys.path.insert(0, str(PIPELINES))
 
+from databases import cells, released_job, sizes, variation
 
-@dataclass(frozen=True, eq=False)
-class Linked:
-    """Codes of two tables, their attributes' sizes, and links.
+import dpscale as dp
+from dpscale.base.numerics import one_thread
+from dpscale.engine import resolve
+from dpscale.job.neighbours import neighbour_relation
+from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.runs.links.link_data import ExactLinks, read_links
 
-    `links`: (links, 2) rows; `bound`: links per row; `known`: whether the rows of the second table are children with
-    one parent each.
-    """
-
-    name: str
-    one: np.ndarray
-    two: np.ndarray
-    sizes: tuple[tuple[int, ...], tuple[int, ...]]
-    links: np.ndarray
-    bound: int
-    known: bool
+DELTA, EPSILONS, APART = 1e-5, (0.5, 1.0, 2.0, 4.0), 1e-4
+Figures = dict[str, tuple[float, float]]
 
 
-def load_linked(name: str) -> Linked:
-    return {"100K": _load_100k, "1M": _load_1m, "order": _load_orders, "trans": _load_transactions}[name]()
+class Measured:
+    """Links of a database within the bounds of its job."""
+
+    def __init__(self, content: Job) -> None:
+        self.content = content
+        self.job = CompositeJob.parse(content | {"privacy": {"privacy_cost": 1.0, "dataset": "benchmark"}}, Path())
+        self.links = read_all(self.job)
+
+    def job_at(self, epsilon: float, seed: int, folder: str, method: str = "planned") -> CompositeJob:
+        privacy = {"epsilon": epsilon, "delta": DELTA, "ledger": f"{folder}/ledger.sqlite", "dataset": "benchmark"}
+        engine = {"scheduler": "synchronous", "seed": seed}
+        sections = {"privacy": privacy, "engine": engine, "allocation": {"method": method}}
+        return CompositeJob.parse(self.content | sections, Path())
+
+    def apart(self, epsilon: float, seed: int, folder: str) -> CompositeJob:
+        """Return a job whose tables have nearly all of the budget."""
+        job = self.job_at(epsilon, seed, folder, "equal")
+        links = [one.model_copy(update={"share": APART, "mechanism": "maxent"}) for one in job.link]
+        return job.model_copy(update={"link": links})
+
+    def figures(self, released: dict[str, ExactLinks], rng: np.random.Generator | None = None) -> Figures:
+        """Return error and distance of degrees of every link, with random links if `rng` is given."""
+        return {link.called: self._figures(link, released[link.called], rng) for link in self.job.link}
+
+    def _figures(self, link: LinkSection, made: ExactLinks, rng: np.random.Generator | None) -> tuple[float, float]:
+        true = self.links[link.called]
+        rows = made.rows if rng is None else _random(link, made, len(true.rows), rng)
+        error = variation(cells(true, true.rows), cells(made, rows), sizes(self.job, link))
+        return error, _distance(true, true.rows, made, rows)
 
 
-def _load_100k() -> Linked:
-    folder = DATA / "movielens/ml-100k"
-    user = pd.read_csv(folder / "u.user", sep="|", header=None, names=["id", "age", "sex", "work", "zip"])
-    film = pd.read_csv(folder / "u.item", sep="|", header=None, encoding="latin-1")
-    rating = pd.read_csv(folder / "u.data", sep="\t", header=None)
-    one = np.c_[np.digitize(user.age, [18, 25, 35, 45, 50, 56]), _codes(user.sex), _codes(user.work)]
-    links = np.c_[rating[0] - 1, rating[1] - 1]
-    return Linked(
-        "100K", one, film.iloc[:, 5:24].to_numpy(int), ((7, 2, 21), (2,) * 19), _limit_both(links), MOST, False
-    )
+def read_all(job: CompositeJob) -> dict[str, ExactLinks]:
+    engine = resolve(scheduler="synchronous")
+    try:
+        return {link.called: read_links(engine, job, link, neighbour_relation(job)) for link in job.link}
+    finally:
+        engine.close()
 
 
-def _load_1m() -> Linked:
-    """Load the extract of the Czech Technical University: a tenth of the ratings."""
-    folder = DATA / "movielens/ml-1m-ctu"
-    user, film, rating = (pd.read_csv(folder / f"{name}.csv") for name in ("user", "movie", "rating_10pct"))
-    one = np.c_[_codes(user.age), _codes(user.u_gender), user.occupation - user.occupation.min()]
-    length = film.runningtime - film.runningtime.min()
-    two = np.c_[film.year - film.year.min(), _codes(film.isEnglish), _codes(film.country), length]
-    links = np.c_[_row_indices(user.user_id, rating.user_id), _row_indices(film.movie_id, rating.movie_id)]
-    return Linked("1M", one, two, ((7, 2, 5), (4, 2, 4, 4)), _limit_both(links), MOST, False)
+def _random(link: LinkSection, made: ExactLinks, count: int, rng: np.random.Generator) -> np.ndarray:
+    children = np.arange(len(made.children)) if link.via is None else rng.integers(0, max(len(made.children), 1), count)
+    return np.stack([rng.integers(0, max(len(made.parents), 1), len(children)), children], axis=1)
 
 
-def load_chain() -> tuple[Linked, Linked]:
-    """Load the extract's films with users who rated them, and with their directors; the first links of each film."""
-    folder, data = DATA / "movielens/ml-1m-ctu", _load_1m()
-    film, user, director, rating, credit = (
-        pd.read_csv(folder / f"{name}.csv") for name in ("movie", "user", "director", "rating_10pct", "movie2director")
-    )
-    rated = np.c_[_row_indices(film.movie_id, rating.movie_id), _row_indices(user.user_id, rating.user_id)]
-    made = np.c_[_row_indices(film.movie_id, credit.movie_id), _row_indices(director.director_id, credit.director_id)]
-    of = np.c_[director.d_quality - director.d_quality.min(), director.avg_revenue - director.avg_revenue.min()]
-    sizes = tuple((of.max(axis=0) + 1).tolist())
-    return (
-        Linked("ratings", data.two, data.one, data.sizes[::-1], _first_links(rated, MOST), MOST, False),
-        Linked("credits", data.two, of, (data.sizes[1], sizes), _first_links(made, DIRECTORS), DIRECTORS, False),
-    )
+def _distance(true: ExactLinks, links: np.ndarray, made: ExactLinks, rows: np.ndarray) -> float:
+    """Return the Kolmogorov distance of the degrees of parents."""
+    shares = [np.bincount(np.bincount(own[:, 0], minlength=len(one.parents))) / max(len(one.parents), 1)
+              for one, own in ((true, links), (made, rows))]  # fmt: skip
+    most = max(map(len, shares))
+    first, second = (np.cumsum(np.pad(own, (0, most - len(own)))) for own in shares)
+    return float(np.abs(first - second).max())
 
 
-def _first_links(links: np.ndarray, most: int) -> np.ndarray:
-    """Return the first links of every row of the first table, among links with existing rows."""
-    links = np.unique(links[(links >= 0).all(axis=1)], axis=0)
-    rows = pd.Series(links[:, 0])
-    return links[rows.groupby(rows).cumcount().to_numpy() < most]
+def release(job: CompositeJob, folder: str) -> dict[str, ExactLinks]:
+    """Run a job and return the links of the released tables."""
+    return read_all(released_job(job, dp.run(job.to_dict(), f"{folder}/run")))
 
 
-def _load_orders() -> Linked:
-    account, order = _load_accounts(), _read_berka("order")
-    two = np.c_[_codes(order.bank_to), _codes(order.k_symbol), _quantile_codes(order.amount, 5)]
-    return _make_children("order", account, account.account_id, order.account_id, two, 5)
+def trials(measured: Measured, epsilon: float, seeds: int, equal: bool) -> Iterator[dict[str, Figures]]:
+    """Yield the figures of each seed by kind of release."""
+    for seed in range(seeds):
+        found = {}
+        for kind in ("ours", "random", *(["equal"] if equal else [])):
+            with tempfile.TemporaryDirectory() as folder:
+                if kind == "random":
+                    links = release(measured.apart(epsilon, seed, folder), folder)
+                    found[kind] = measured.figures(links, np.random.default_rng(seed))
+                else:
+                    method = "planned" if kind == "ours" else "equal"
+                    found[kind] = measured.figures(release(measured.job_at(epsilon, seed, folder, method), folder))
+        yield found
 
 
-def _load_transactions() -> Linked:
-    account, trans = _load_accounts(), _read_berka("trans_48k").fillna({"type": "", "operation": "", "k_symbol": ""})
-    account = account[account.account_id.isin(trans.account_id)]
-    kinds = [_codes(trans[name]) for name in ("type", "operation", "k_symbol")]
-    two = np.c_[
-        *kinds, _quantile_codes(trans.amount, 5), _quantile_codes(trans.balance, 5), (trans.date // 100 % 100 - 1) // 3
-    ]
-    return _make_children("trans", account, account.account_id, trans.account_id, two, 131)
+def summary(found: Sequence[dict[str, Figures]], kind: str) -> dict[str, Any]:
+    """Return the mean errors and ratios of every link, their geometric mean, and the excess of degree distances."""
+    links = list(found[0]["random"])
+    mean = {one: {link: np.mean([seed[one][link] for seed in found], axis=0) for link in links}
+            for one in (kind, "random")}  # fmt: skip
+    ratios = {link: float(mean[kind][link][0] / mean["random"][link][0]) for link in links}
+    excess = {link: float(mean[kind][link][1] - mean["random"][link][1]) for link in links}
+    return {"ratios": ratios, "geometric": float(np.exp(np.mean(np.log(list(ratios.values()))))),
+            "excess": max(excess.values()), "errors": {link: float(mean[kind][link][0]) for link in links}}  # fmt: skip
 
 
-def _make_children(name: str, account: pd.DataFrame, key: pd.Series, parent: pd.Series, two: np.ndarray, bound: int):
-    one = account[["region", "salary", "frequency", "year", "loan", "clients", "sex", "age"]].to_numpy()
-    links = np.c_[_row_indices(key, parent), np.arange(len(two))]
-    sizes = tuple(tuple((table.max(axis=0) + 1).tolist()) for table in (one, two))
-    return Linked(name, one, two, sizes, links, bound, True)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="*", default=list(DATABASES), choices=DATABASES)
+    parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--equal", action="store_true", help="also with equal shares")
+    arguments = parser.parse_args()
+    if not DATA.exists():
+        raise SystemExit(f"{DATA} is not there: real data does not travel with dpscale")
+    with one_thread():
+        for name in arguments.data:
+            with tempfile.TemporaryDirectory() as folder:
+                measured = Measured(make_database(name, Path(folder)))
+                for epsilon in arguments.epsilons:
+                    start = time.perf_counter()
+                    found = list(trials(measured, epsilon, arguments.seeds, arguments.equal))
+                    for kind in ("ours", *(["equal"] if arguments.equal else [])):
+                        one = summary(found, kind)
+                        each = ", ".join(f"{link} {one['errors'][link]:.3f} ({ratio:.2f})"
+                                         for link, ratio in one["ratios"].items())  # fmt: skip
+                        print(f"{name}, ε = {epsilon:g}, {kind}: geometric mean {one['geometric']:.3f}, largest "
+                              f"{max(one['ratios'].values()):.3f}, degrees beyond random {one['excess']:+.3f}: {each} "
+                              f"({time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip
 
 
-def _load_accounts() -> pd.DataFrame:
-    """Load accounts with attributes of their district, loan, clients and owner."""
-    account, district = _read_berka("account"), _read_berka("district").set_index("A1")
-    given, loan = _read_berka("disp"), _read_berka("loan")
-    birth = (
-        given[given.type == "OWNER"].merge(_read_berka("client"), on="client_id").set_index("account_id").birth_number
-    )
-    birth = birth[account.account_id].to_numpy()
-    return account.assign(
-        region=_codes(district.A3[account.district_id]),
-        salary=_quantile_codes(district.A11[account.district_id], 4),
-        frequency=_codes(account.frequency),
-        year=account.date // 10000 - 93,
-        loan=account.account_id.isin(loan.account_id).astype(int),
-        clients=np.minimum(given.groupby("account_id").size()[account.account_id].to_numpy(), 2) - 1,
-        sex=(birth // 100 % 100 > 50).astype(int),
-        age=_quantile_codes(birth // 10000, 4),
-    )
-
-
-def _read_berka(name: str) -> pd.DataFrame:
-    return pd.read_csv(DATA / f"berka/{name}.asc", sep=";", low_memory=False)
-
-
-def _codes(values: pd.Series) -> np.ndarray:
-    return pd.Categorical(values).codes.astype(int)
-
-
-def _quantile_codes(values: pd.Series, parts: int) -> np.ndarray:
-    values = np.asarray(values)
-    return np.digitize(values, np.unique(np.quantile(values, np.linspace(0, 1, parts + 1)[1:-1])))
-
-
-def _row_indices(key: pd.Series, found: pd.Series) -> np.ndarray:
-    return pd.Index(key).get_indexer(found)
-
-
-def _limit_both(links: np.ndarray) -> np.ndarray:
-    """Return the first MOST links of every row of the second table, then of the first."""
-    for side in (1, 0):
-        rows = pd.Series(links[:, side])
-        links = links[rows.groupby(rows).cumcount().to_numpy() < MOST]
-    return links
+if __name__ == "__main__":
+    main()

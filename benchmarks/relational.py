@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import results
+from linked_data import DATA, Linked, load_linked
 from linked_more import MORE_EPSILONS, chain_errors, database_errors, sibling_error
-from linked_tables import DATA, Linked, load_linked
 
 from dpscale.base.numerics import one_thread
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision

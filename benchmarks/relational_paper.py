@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import tomli_w
+from linked_data import Linked, load_linked
 from linked_more import frame_codes, make_error, make_frame, random_links
-from linked_tables import Linked, load_linked
 from relational import Trial
 
 import dpscale

@@ -158,6 +158,28 @@ def stages(run_dir: str | None, as_json: bool) -> None:
         click.echo(f"{stage['name']:>12}: {stage['help']}")
 
 
+def _start_stage(name: str, job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """Run a stage that may be the first one of a run: of a job in a new directory, or of a run directory."""
+    directory = opening.open_run(job) if run_dir is None else opening.begin_run(opening.read_job(job), run_dir)
+    _warn_other_data(directory)
+    if name in directory.stages and directory.stages[name].is_enabled(directory):
+        with Bars(quiet) as progress, runner.remove_on_error(directory):
+            runner.run_stages(directory, scheduler=scheduler, progress=progress, only=name)
+    stage = {"stage": name, **directory.manifest["stages"].get(name, {"state": "not requested"})}
+    click.echo(json.dumps(stage) if as_json else f"{name}: {stage['state']}")
+
+
+@main.command()
+@click.argument("job")
+@click.option("--run-dir", metavar="DIR", help="Run directory of a job file; without it, JOB is a run directory.")
+@scheduler_option
+@quiet_option
+@json_option
+def allocate(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
+    """Divide the budget over tables and links, from a first measurement at a part of it."""
+    _start_stage("allocate", job, run_dir, scheduler, quiet, as_json)
+
+
 @main.command(help=STAGES["discover"].help)
 @click.argument("job")
 @click.option("--run-dir", metavar="DIR", help="Run directory of a job file; without it, JOB is a run directory.")
@@ -165,14 +187,7 @@ def stages(run_dir: str | None, as_json: bool) -> None:
 @quiet_option
 @json_option
 def discover(job: str, run_dir: str | None, scheduler: str | None, quiet: bool, as_json: bool) -> None:
-
-    directory = opening.open_run(job) if run_dir is None else opening.begin_run(opening.read_job(job), run_dir)
-    _warn_other_data(directory)
-    if "discover" in directory.stages and directory.stages["discover"].is_enabled(directory):
-        with Bars(quiet) as progress, runner.remove_on_error(directory):
-            runner.run_stages(directory, scheduler=scheduler, progress=progress, only="discover")
-    stage = {"stage": "discover", **directory.manifest["stages"].get("discover", {"state": "not requested"})}
-    click.echo(json.dumps(stage) if as_json else f"discover: {stage['state']}")
+    _start_stage("discover", job, run_dir, scheduler, quiet, as_json)
 
 
 @main.command()

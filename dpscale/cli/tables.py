@@ -12,7 +12,12 @@ from dpscale.cli.group import json_option, main, scheduler_option
 
 def overview_text(overview: dict[str, Any]) -> list[str]:
     """Return the neighbouring relation and the division of the budget as lines."""
-    return [overview["neighbours"], *map(_line, overview["pieces"])]
+    first = f"{100 * overview['first_share']:.3g} % of the budget, which then decides the other shares"
+    lines = [f"{'first measurement':>24}: {first}"] if overview["first_share"] else []
+    errors = [f"{name}: {one['error']:.3g}, of random links between tables with equal shares {one['random']:.3g}"
+              for name, one in (overview["linked_rows"] or {}).items()]  # fmt: skip
+    head = ["Expected total variation of marginals over both ends of a link, for usual numbers of rows:"]
+    return [overview["neighbours"], *lines, *map(_line, overview["pieces"]), *(head + errors if errors else [])]
 
 
 def _line(piece: dict[str, Any]) -> str:
@@ -31,6 +36,8 @@ def _table_error(expected: dict[str, Any]) -> list[str]:
 
 def _link_error(expected: dict[str, Any]) -> list[str]:
     labels = {"links": "the number of links", "degrees": "rows by degree", "siblings": "pairs of siblings"}
+    if not any(expected.values()):
+        return ["no share: its links are random"]
     noise = [f"{label} {expected[name]:.3g}" for name, label in labels.items() if expected[name] is not None]
     left = [f"{100 * one:.2g} % with {int(links):,}" for links, one in (expected["random"] or {}).items()]
     lines = [f"standard deviation of the noise: {', '.join(noise)}"] if noise else []

@@ -309,6 +309,17 @@ class DiscoverTable(Settings):
     delta: Delta | None = None
 
 
+class AllocationTable(Settings):
+    """Division of the budget over the tables and links that state no share.
+
+    With the method "planned" a first measurement has `share` of their budget, and decides how the rest is divided;
+    with "equal" the parts are equal.
+    """
+
+    method: Literal["planned", "equal"] = "planned"
+    share: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.02
+
+
 class TotalsTable(Settings):
     """Public table of exact totals of some attributes, in a file with their labels and the column `column` of counts.
 

@@ -18,6 +18,7 @@ from dpscale.job import job_content, job_sentence
 from dpscale.job.joins import Join, JoinPart, JoinSection, resolve_joins
 from dpscale.job.search_budget import budget_with_delta, table_deltas
 from dpscale.job.sections import (
+    AllocationTable,
     DiscoverTable,
     EngineSettings,
     Privacy,
@@ -42,6 +43,7 @@ class CompositeJob(Settings):
     synthesize: Rows = Rows()
     workload: list[JoinPart] | None = None  # None: omitted from the digest of a job
     joins: dict[str, JoinSection] | None = None
+    allocation: AllocationTable | None = None
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any], stored: bool = False) -> CompositeJob:
@@ -165,18 +167,26 @@ class CompositeJob(Settings):
 
     @property
     def given_shares(self) -> dict[str, float]:
-        given = {f"tables.{name}": one.share for name, one in self.tables.items()}
-        given |= {f"links.{one.called}": one.share for one in self.link}
-        given |= {f"joins.{name}": one.share for name, one in (self.joins or {}).items()}
-        return {name: share for name, share in given.items() if share is not None}
+        """Shares that the job states, and those of joins without one: a part of the remainder, equal for all parts."""
+        stated = {f"tables.{name}": one.share for name, one in self.tables.items()}
+        stated |= {f"links.{one.called}": one.share for one in self.link}
+        stated |= {f"joins.{name}": one.share for name, one in (self.joins or {}).items()}
+        given = {name: share for name, share in stated.items() if share is not None}
+        others = [name for name in self.pieces if name not in given]
+        each = max(1 - sum(given.values()), 0.0) / max(len(others), 1)
+        joins = [name for name in others if name.startswith("joins.")] if each > LEAST_PRIVATE else []
+        return given | dict.fromkeys(joins, each)
+
+    @property
+    def pieces(self) -> list[str]:
+        """Names of the components that share the budget."""
+        tables = [f"tables.{name}" for name, one in self.tables.items() if not one.public]
+        return [*tables, *(f"links.{one.called}" for one in self.link), *(f"joins.{name}" for name in self.joined)]
 
     @cached_property
     def shares(self) -> dict[str, float]:
         """Budget share of each component: as given; the remainder is divided equally among the others."""
-        pieces = [f"tables.{name}" for name, one in self.tables.items() if not one.public]
-        pieces += [f"links.{one.called}" for one in self.link]
-        pieces += [f"joins.{name}" for name in self.joined]
-        given = self.given_shares
+        pieces, given = self.pieces, self.given_shares
         left, others = 1 - sum(given.values()), [name for name in pieces if name not in given]
         if others and left <= LEAST_PRIVATE:
             raise JobError("share", f"no remainder for {others[0]}", "shares with a remainder for the other components",
@@ -197,7 +207,8 @@ def _keys(location: tuple[int | str, ...]) -> list[str]:
     """Return the settings at a location of the job."""
     if not location:
         return sorted(CompositeJob.model_fields)
-    shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows}
+    shared: dict[str, type[Settings]] = {"privacy": Privacy, "engine": EngineSettings, "synthesize": Rows,
+                                         "allocation": AllocationTable}  # fmt: skip
     sections = shared | {"tables": TableSection, "link": LinkSection, "workload": JoinPart, "joins": JoinSection}
     return sorted(sections[str(location[0])].model_fields)
 

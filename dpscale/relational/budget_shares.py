@@ -26,7 +26,9 @@ CLIPS = (0.7, 1.0, 1.4, 2.0, None)
 STARTS = ((0.5, 0.5, 0.005), (0.7, 0.3, 0.005), (0.35, 0.35, 0.3), (0.2, 0.2, 0.6), (0.5, 0.2, 0.3), (0.3, 0.65, 0.005),
           (0.25, 0.5, 0.25))  # fmt: skip
 LEAST, STEPS, BEST = 0.01, 60, 3
+FIRST = (0.2, 0.2, 0.6)
 DIGITS = 1 << 20
+ROUNDING = 1 - 1e-12  # precisions are floats, whose cost could exceed the budget by rounding
 CHUNK = 1 << 15  # profiles whose features are in memory at once
 
 
@@ -164,6 +166,12 @@ def plan_shares(question: LinkProblem) -> Shares:
     return min((_refined(question, u, v, start) for _, u, v, start in tried), key=lambda found: found.expected)
 
 
+def first_shares(question: LinkProblem) -> Shares:
+    """Return shares of a first measurement, before the tables are released: unclipped features, FIRST of each sum."""
+    u, v = (Features.of_side(side, None) for side in (question.u, question.v))
+    return Shares(u, v, _scaled(question, u, v, np.array(FIRST)), 0.0)
+
+
 def random_error(question: LinkProblem) -> float:
     """Return the expected error of random links without any measurement, in the same units."""
     u, v = (Expected.random(side, Features.of_side(side, None), question.links) for side in (question.u, question.v))
@@ -207,7 +215,7 @@ def _scaled(question: LinkProblem, u: Features, v: Features, weights: Floats) ->
     if question.known:
         raw[1] = Fraction(0)
     cost = float(squared_distance(question.relation, (big_u, g), (big_v, h), raw))
-    scale = question.amount / cost if cost else 0.0
+    scale = ROUNDING * question.amount / cost if cost else 0.0
     return tuple(float(one) * scale for one in raw)  # type: ignore[return-value]
 
 

@@ -9,13 +9,71 @@ from dpscale.privacy.streams import PublicStream
 from dpscale.relational.features import Side
 
 LEAST, THIN = 1e-4, 2.0
+CLOSE, FREE, HALVINGS = 1e-6, 1 << 20, 40
 TILTS = np.linspace(-6, 6, 2001)
 
 
-def distribution(at_most: Floats, rows: int) -> Floats:
-    """Return the share of rows of degree 0 … d, shape (d + 1,), from noisy numbers of rows of degree ≤ 0 … d − 1."""
+def distribution(at_most: Floats, rows: int, sigma: float = 0.0, links: float | None = None) -> Floats:
+    """Return the share of rows of degree 0 … d, shape (d + 1,), from noisy numbers of rows of degree ≤ 0 … d − 1.
+
+    Parameters
+    ----------
+    at_most : ndarray, shape (d,)
+    rows : int
+    sigma : float
+        Standard deviation of the noise; counts are shrunk towards a negative binomial distribution accordingly.
+    links : float, optional
+        Number of links, the mean of that distribution; None for counts that are not shrunk.
+    """
+    if links is not None and sigma > 0 and rows > 0:
+        at_most = shrink_degrees(at_most, rows, sigma, links)
     ends = np.clip(optimize.isotonic_regression(at_most).x, 0, rows)
     return np.asarray(np.diff(ends, prepend=0, append=rows) / max(rows, 1))
+
+
+DISPERSIONS = np.array([0.0, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.7, 3.0, 5.0, 10.0, 20.0, 40.0])
+PRIOR_DISPERSION = 2.0  # decrease of the log-likelihood for a dispersion above 0, that of random links
+
+
+def shrink_degrees(at_most: Floats, rows: int, sigma: float, links: float) -> Floats:
+    """Return noisy numbers of rows of degree ≤ 0 … d − 1, shrunk towards those of a negative binomial distribution.
+
+    Degrees above d count as d, and the mean of the bounded degrees is that of the links. The dispersion is the average
+    over a grid by likelihood, with the Poisson distribution of random links as the prior mode. The residual is
+    multiplied by τ²/(τ² + σ²), with the variance τ² of the true residual by the method of moments: noise does not
+    appear as signal, and precise counts do not change.
+    """
+    each = [rows * _bounded_binomial(links / rows, dispersion, len(at_most)) for dispersion in DISPERSIONS]
+    residuals = at_most - np.stack(each)
+    likely = -0.5 * (residuals**2).sum(axis=1) / sigma**2 - PRIOR_DISPERSION * (DISPERSIONS > 0)
+    weights = np.exp(likely - likely.max())
+    expected = weights @ np.stack(each) / weights.sum()
+    residual = at_most - expected
+    excess = max(float((residual**2).mean()) - sigma**2 * (1 + (2 / len(residual)) ** 0.5), 0.0)
+    return np.asarray(expected + residual * excess / (excess + sigma**2))
+
+
+def _bounded_binomial(mean: float, dispersion: float, bound: int) -> Floats:
+    """Return the probabilities of degrees ≤ 0 … bound − 1, if degrees above the bound count as the bound.
+
+    The mean of the bounded degrees is `mean`; the variance of the unbounded ones is m + dispersion m².
+    """
+
+    def cumulative(free: float) -> Floats:
+        values = np.arange(bound)
+        if dispersion == 0:
+            return np.asarray(stats.poisson.cdf(values, free))
+        return np.asarray(stats.nbinom.cdf(values, 1 / dispersion, 1 / (1 + dispersion * free)))
+
+    low, high = 0.0, float(bound)
+    if mean >= bound * (1 - CLOSE):
+        return np.zeros(bound)
+    while bound - cumulative(high).sum() < mean and high < FREE * bound:
+        high *= 2
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if bound - cumulative(middle).sum() < mean else (low, middle)
+    return cumulative(high)
 
 
 def poisson_degrees(links: float, rows: int, most: int) -> Floats:

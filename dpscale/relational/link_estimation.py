@@ -61,16 +61,26 @@ class ShrinkageBlock:
 
 def ridges(blocks: Sequence[ShrinkageBlock], prior: float) -> list[Floats]:
     """Return λ of every block of one kind; `prior` is the prior mode of the common scale."""
-    near = -0.5 * ((LOGS[:, None] - LOGS) / WIDTH) ** 2
-    near -= np.log(np.exp(near).sum(axis=0))
-    slabs = [one.evidence[:, None] + near + math.log(1 - SPIKE) for one in blocks]
-    likely = [np.logaddexp(_log_sum(slab, 0), math.log(SPIKE)) for slab in slabs]
+    slabs, likely = _block_evidence(blocks)
     before = -0.5 * ((LOGS - math.log(prior)) / SPREAD) ** 2
     common = np.sum(likely, axis=0) + before
     odds = float(_log_sum(common, 0) - _log_sum(before, 0)) + math.log((1 - NOTHING) / NOTHING)
     something = 1 / (1 + math.exp(-min(max(odds, -50.0), 50.0)))
     weights = np.exp(common - _log_sum(common, 0)) * something
     return [one.ridge(np.exp(slab - all_) @ weights) for one, slab, all_ in zip(blocks, slabs, likely, strict=True)]
+
+
+def scale_evidence(blocks: Sequence[ShrinkageBlock]) -> Floats:
+    """Return the log-likelihood of every common scale in SCALES, up to a constant, shape (scales,)."""
+    return np.asarray(np.sum(_block_evidence(blocks)[1], axis=0))
+
+
+def _block_evidence(blocks: Sequence[ShrinkageBlock]) -> tuple[list[Floats], list[Floats]]:
+    """Return for each block the evidence of its own and the common scale, (own, common), and that of the common one."""
+    near = -0.5 * ((LOGS[:, None] - LOGS) / WIDTH) ** 2
+    near -= np.log(np.exp(near).sum(axis=0))
+    slabs = [one.evidence[:, None] + near + math.log(1 - SPIKE) for one in blocks]
+    return slabs, [np.logaddexp(_log_sum(slab, 0), math.log(SPIKE)) for slab in slabs]
 
 
 def _log_sum(values: Floats, axis: int) -> Floats:

@@ -87,6 +87,11 @@ def cross_words(u: Side, v: Side) -> int:
     return sum(each) + len(each) * (len(u.profiles) + len(v.profiles))
 
 
+def cross_count(u: int, v: int) -> int:
+    """Return the number of cross marginals of sides with `u` and `v` attributes."""
+    return len(_columns(u, v))
+
+
 def _columns(u: int, v: int) -> list[tuple[Columns, Columns]]:
     ones, twos = ([(i,) for i in range(k)] for k in (u, v)), (list(combinations(range(k), 2)) for k in (u, v))
     (u1, v1), (u2, v2) = ones, twos

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dpscale.base.errors import ReportError
 from dpscale.base.numerics import Integers
+from dpscale.contributions.lookups import CACHE
 from dpscale.engine import Engine
 from dpscale.privacy.accounting import Cost
 from dpscale.runs.composite import CompositeRun
@@ -31,7 +32,7 @@ RELEASED = ("measure", "reconstruct", "synthesize")  # stages of a table whose o
 
 @dataclass(frozen=True, eq=False)
 class TableComponent:
-    """Component of a private table: its run, which draws under the common charge.
+    """Component of a private table or of a join: its run, which draws under the common charge.
 
     Attributes
     ----------
@@ -39,12 +40,16 @@ class TableComponent:
     run : TableRun
     steps : int
         Number of neighbours of the table's run that connect two of the job; its cost grows accordingly.
+    depends_on : tuple of str
+    released : tuple of str
+        Stages whose output other components read.
     """
 
     name: str
     run: TableRun
     steps: int
     depends_on: tuple[str, ...] = ()
+    released: tuple[str, ...] = RELEASED
 
     @property
     def cost(self) -> Cost:
@@ -61,17 +66,19 @@ class TableComponent:
         """Do nothing: the run of the table counts and checks its records before the charge."""
 
     def measure(self, engine: Engine) -> None:
-        for stage in RELEASED:
+        for stage in self.released:
             run_requested(self.run, engine, stage)
+        CACHE.clear()  # of the rows that were looked up
 
     def is_measured(self) -> bool:
-        return all(self.run.done(stage) for stage in RELEASED)
+        return all(self.run.done(stage) for stage in self.released)
 
     def reconstruct(self, engine: Engine) -> None:
         run_requested(self.run, engine, "reconstruct")
 
     def synthesize(self, engine: Engine) -> dict[str, Integers]:
-        run_requested(self.run, engine, "synthesize")
+        if self.run.synthesis is not None:
+            run_requested(self.run, engine, "synthesize")
         return {}
 
     def report(self, engine: Engine) -> None:
@@ -84,8 +91,15 @@ def table_components(run: CompositeRun) -> list[TableComponent]:
     return [TableComponent(f"tables.{name}", table, steps[name]) for name, table in run.tables.items()]
 
 
+def join_components(run: CompositeRun) -> list[TableComponent]:
+    """Return the components of the joins, which follow the tables: these refuse keys of two units."""
+    tables = tuple(f"tables.{name}" for name in run.tables)
+    return [TableComponent(f"joins.{name}", one, 1, tables, ("measure",)) for name, one in run.joins.items()]
+
+
 def discover(run: CompositeRun, engine: Engine) -> None:
     """Find the cells of all tables that are not public."""
+    run.divide_unmeasured()
     run.pin_versions()
     _draw_part(JointPart(run, SEARCHES), engine)
 
@@ -108,7 +122,9 @@ def _draw_part(part: JointPart, engine: Engine) -> None:
         for table in run.tables.values():
             check_numbers(table, engine)
         check_public(run.job)
-        read_all(run, engine)  # refuses keys and links; attributes whose cells are not known are left out
+        read_all(
+            run.closed_job, run.neighbours, engine
+        )  # refuses keys and links; attributes whose cells are not known are left out
     for table in part.tables.values():
         if not table.done(part.stage):
             table.prepared = part.prepare(table, engine)
@@ -120,6 +136,7 @@ def _draw_part(part: JointPart, engine: Engine) -> None:
 
 def plan(run: CompositeRun, engine: Engine) -> None:
     """Plan every component, which determines the total cost."""
+    run.divide_unmeasured()
     run.pin_versions()
     for one in run.components().values():
         one.plan(engine)

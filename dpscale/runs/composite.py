@@ -17,34 +17,53 @@ from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tomli_w
 
 from dpscale.base.errors import JobError
-from dpscale.base.numerics import Integers
 from dpscale.domain import Domain
-from dpscale.engine import Engine
 from dpscale.job import TableJob
 from dpscale.job.join_job import JoinJob, join_jobs
 from dpscale.job.joins import CUT
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job, table_jobs
-from dpscale.job.sections import with_old_names
+from dpscale.job.sections import AllocationTable, with_old_names
 from dpscale.job.tables import CompositeJob, Rows, TableSection
 from dpscale.privacy.accounting import Cost
 from dpscale.privacy.protection import Protection
 from dpscale.records import Table
 from dpscale.records.origin import Layout, differing, layout
+from dpscale.runs.component_order import Component, components_of
 from dpscale.runs.directory import NewRun, Run
 from dpscale.runs.joins.run import JoinRun
 from dpscale.runs.joint_parts import check_total, joint_parts, protection_fields
+from dpscale.runs.links.allocation import (
+    FILE,
+    OPEN,
+    Divisible,
+    allocation_of,
+    check_open_bounds,
+    expected_job,
+    has_first_measurement,
+    stored_allocation,
+    with_bounds,
+    with_shares,
+)
 from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.manifest import MANIFEST, OUTPUTS_OF_TABLES, first_manifest, versions
-from dpscale.runs.stages import STAGES as TABLE_STAGES
-from dpscale.runs.stages.budget import PARTS, Charge, charge_release, facts_of_totals, open_ledger, publish_release
+from dpscale.runs.stages import STAGES as TABLE_STAGES, Stage
+from dpscale.runs.stages.budget import (
+    ALLOCATION,
+    PARTS,
+    Charge,
+    charge_release,
+    facts_of_totals,
+    open_ledger,
+    publish_release,
+)
 from dpscale.runs.stages.preflight import check_cap, check_unit_memory, check_units
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import present, read_text
+from dpscale.storage.files import present, read_text, write_whole
 
 Files = TableSection | str  # a table of pairs is a path
 NO_DOMAIN = Domain({"links": 2})  # for files of which only keys are read
@@ -77,79 +96,11 @@ STAGES = {
     for name, stage in TABLE_STAGES.items()
     if name in OUTPUTS_OF_TABLES
 }  # fmt: skip
-
-
-class Component(Protocol):
-    """Part of a release with measurements of its own.
-
-    Attributes
-    ----------
-    name : str
-        Kind and name, for example "tables.users".
-    depends_on : tuple of str
-        Names of the components whose released values its measurement reads.
-    """
-
-    name: str
-    depends_on: tuple[str, ...]
-
-    @property
-    def cost(self) -> Cost:
-        """Exact cost to one privacy unit of the job, known once the component is planned."""
-
-    @property
-    def plan_digest(self) -> str | None:
-        """Digest of the plan; None if the job determines all draws."""
-
-    def plan(self, engine: Engine) -> None:
-        """Choose the measurements. Reads no data."""
-
-    def check(self, engine: Engine) -> None:
-        """Read the data and refuse invalid data. Spends nothing; repeated after an interruption."""
-
-    def measure(self, engine: Engine) -> None:
-        """Draw the noise of all measurements that are not stored, and derive what other components read."""
-
-    def is_measured(self) -> bool:
-        """Return whether all noise is drawn; completes derived files from stored values, and draws nothing."""
-
-    def reconstruct(self, engine: Engine) -> None:
-        """Write the answers."""
-
-    def synthesize(self, engine: Engine) -> Mapping[str, Integers]:
-        """Sample the synthetic rows; return sampled links as rows of both tables, by the name of the link."""
-
-    def report(self, engine: Engine) -> None:
-        """Write the report of the component."""
-
-
-# one line per kind of component: module and function that returns the components of a run
-KINDS: dict[str, str] = {
-    "tables": "dpscale.runs.components:table_components",
-    "links": "dpscale.runs.links.component:link_components",
-    "joins": "dpscale.runs.joins.component:join_components",
-}
-
-
-def components_of(run: CompositeRun) -> dict[str, Component]:
-    """Return the components of a run by name, each after those it depends on, otherwise in the order of the job."""
-    found: dict[str, Component] = {}
-    for module, _, function in (place.partition(":") for place in KINDS.values()):
-        found |= {one.name: one for one in getattr(import_module(module), function)(run)}
-    return in_order(found)
-
-
-def in_order(components: Mapping[str, Component]) -> dict[str, Component]:
-    """Return components in topological order. Raises JobError for an unknown dependency or a cycle."""
-    found: dict[str, Component] = {}
-    while left := [one for name, one in components.items() if name not in found]:
-        ready = next((one for one in left if found.keys() >= set(one.depends_on)), None)
-        if ready is None:
-            names = {name for one in left for name in one.depends_on if name not in found}
-            raise JobError("components", f"{left[0].name} depends on {', '.join(sorted(names))}",
-                           "components without a cycle of dependencies", "remove one of them")  # fmt: skip
-        found[ready.name] = ready
-    return found
+STAGES = {
+    "allocate": Stage("allocate", "Divide the budget over tables and links, from a first measurement at a part of it.",
+                      "allocation", FILE, "dpscale.runs.links.first_measurement", spends=True, enabled_by="allocation"),
+    **STAGES,
+}  # fmt: skip
 
 
 class CompositeRun(Run):
@@ -168,9 +119,12 @@ class CompositeRun(Run):
             raise JobError("run directory", f"job.toml in {self.path}, or a domain file, was changed",
                            "the original files", "restore them, or start a new run with the changed job")  # fmt: skip
         self.job = at_versions(job, self.manifest.get("at", {}))
+        if present(self.path / FILE):
+            self._take_allocation()
 
     @classmethod
     def _prepare(cls, job: CompositeJob) -> NewRun:
+        check_open_bounds(job)
         joins = join_jobs(job, neighbour_relation(job))
         for one in joins.values():
             one.build_workload(one.read_domain())
@@ -185,7 +139,7 @@ class CompositeRun(Run):
 
     @classmethod
     def table_jobs(cls, job: CompositeJob) -> Mapping[str, TableJob]:
-        return table_jobs(job)
+        return table_jobs(expected_job(job)[0])
 
     @classmethod
     def overview(cls, job: CompositeJob) -> dict[str, Any]:
@@ -200,6 +154,37 @@ class CompositeRun(Run):
         if "at" not in self.manifest and (found := latest_versions(self.job)):
             self.update(at=found)
             self.job = at_versions(self.job, found)
+
+    @property
+    def allocation(self) -> AllocationTable | None:
+        """Settings of the division of the budget; None if the job or an older version has divided it."""
+        measured = self.manifest.get("divides") == "measured"
+        return allocation_of(self.job) if measured else None
+
+    @cached_property
+    def allocated(self) -> dict[str, Any]:
+        """Division of the budget, once it is decided."""
+        return stored_allocation(self.path)
+
+    def record_allocation(self, content: Mapping[str, Any]) -> None:
+        """Store the division of the budget; the run has these shares from now on."""
+        write_whole(self.path / FILE, json.dumps(content, indent=1).encode())
+        self._take_allocation()
+
+    def _take_allocation(self) -> None:
+        """Take over the shares and bounds that were decided."""
+        self.job = with_shares(with_bounds(self.job, self.allocated.get("bounds", {})), self.allocated["shares"])
+        for name in ("neighbours", "joins", "_join_jobs"):
+            vars(self).pop(name, None)
+
+    def divide_unmeasured(self) -> None:
+        """Divide the budget as planned without data, if a stage is called before the stage `allocate`."""
+        if self.manifest.get("divides") and not present(self.path / FILE):
+            if opened := [one.called for one in self.job.link if one.max_degree == OPEN]:
+                raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others,"
+                               " because it measures it", f"run `dpscale allocate {self.path}` first")  # fmt: skip
+            self.record_allocation(Divisible(self.job, self.neighbours).divided_unmeasured().to_dict())
+            self.update(divides="unmeasured")
 
     def read_synthetic(self, read: Callable[[list[str]], Any]) -> Any:
         folder = self.path / "synthetic"
@@ -300,7 +285,9 @@ class CompositeRun(Run):
         Raises BudgetError if it exceeds the job's budget together with the parts that have an entry of their own.
         """
         cost = Cost.total([one.cost for one in self.components().values()])
-        check_total(self, sum((one.cost for one in joint_parts(self)), cost), self.job.budget.amount)
+        parts = [Cost.from_dict(one["cost"])] if (one := self.manifest.get(ALLOCATION)) else []
+        parts += [one.cost for one in joint_parts(self)]
+        check_total(self, sum(parts, cost), self.job.budget.amount)
         return cost.coarsened()
 
     @property
@@ -382,6 +369,9 @@ def digest_of(job: CompositeJob) -> str:
 
 def _first_files(job: CompositeJob, digest: str, number: int) -> dict[str, bytes]:
     """Return the initial files of a run, the manifest last."""
-    entries: dict[str, Any] = {"versions": versions() | job.distributions} if job.distributions else {}
+    entries: dict[str, Any] = {}
+    if allocation_of(job) is not None:
+        entries["divides"] = "measured" if has_first_measurement(job) else "unmeasured"
+    entries |= {"versions": versions() | job.distributions} if job.distributions else {}
     manifest = first_manifest(job.engine.seed, digest, number, kind=KIND, **entries)
     return {"job.toml": tomli_w.dumps(job.to_dict()).encode(), MANIFEST: json.dumps(manifest, indent=2).encode()}

@@ -23,7 +23,6 @@ from dpscale.privacy.protection import Protection
 from dpscale.runs.directory import Run
 from dpscale.runs.stages import STAGES
 from dpscale.runs.stages.budget import (
-    PARTS,
     SEARCHES,
     UNITS,
     Charge,
@@ -48,7 +47,7 @@ class JointPart:
     run : Run
         Run of several tables.
     name : str
-        Name in `dpscale.runs.stages.budget.PARTS`.
+        Name in STAGE_OF.
     """
 
     run: Run
@@ -133,7 +132,7 @@ def protection_fields(protects: Protection) -> dict[str, Any]:
 
 def joint_parts(run: Run) -> list[JointPart]:
     """Return the parts that some tables of a run have."""
-    return [JointPart(run, name) for name in PARTS if STAGE_OF[name].is_enabled(run)]
+    return [JointPart(run, name) for name, stage in STAGE_OF.items() if stage.is_enabled(run)]
 
 
 def check_total(run: Run, cost: Cost, amount: float) -> None:

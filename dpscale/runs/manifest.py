@@ -38,6 +38,7 @@ DEFAULT_OUTPUTS = {  # output and completion marker of stages whose manifest ent
     "report": ("report.html", "report.html"),
 }
 OUTPUTS_OF_TABLES = {  # the same of a run of several tables, whose tables hash their own outputs
+    "allocate": ("allocation", "allocation/allocation.json"),
     "discover": ("", "tables"),
     "plan": ("", "tables"),
     "units": ("", "tables"),

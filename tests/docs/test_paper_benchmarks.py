@@ -85,7 +85,7 @@ def test_largest_number_of_queries_that_count_a_cell(benchmark):
 
 @pytest.fixture
 def small(benchmark):
-    linked = benchmark("linked_tables")
+    linked = benchmark("linked_data")
     rng = np.random.default_rng(1)
     one, two = rng.integers(0, 3, (60, 2)), rng.integers(0, 3, (80, 2))
     pairs = np.argwhere(one[:, :1] == two[:, 0])

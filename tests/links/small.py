@@ -56,9 +56,13 @@ def table_section(name: str, key: str | None = None, **more: Any) -> dict[str, A
     return {"path": f"data/{name}/*.parquet", "domain": f"{name}.toml", **({"key": key} if key else {}), **more}
 
 
-def make_job() -> dict[str, Any]:
-    """Return a job whose root is persons: their orders, ratings and countries are added or removed with them."""
+def make_job(method: str = "equal") -> dict[str, Any]:
+    """Return a job whose root is persons: their orders, ratings and countries are added or removed with them.
+
+    `method` divides the budget; with "equal" nothing is measured before the tables are planned.
+    """
     return {
+        "allocation": {"method": method},
         "tables": {
             "persons": table_section("persons", "id"),
             "orders": table_section("orders"),

@@ -56,7 +56,8 @@ def write_database(folder: Path, data: dict[str, pd.DataFrame], links: list[dict
 
 
 def read_links(job: CompositeJob, folder: Path) -> dict[str, ExactLinks]:
-    return measuring.read_all(CompositeRun.create(job, folder / "run"), resolve(scheduler="synchronous"))
+    run = CompositeRun.create(job, folder / "run")
+    return measuring.read_all(run.closed_job, run.neighbours, resolve(scheduler="synchronous"))
 
 
 def link_sums(exact: ExactLinks) -> list[np.ndarray]:

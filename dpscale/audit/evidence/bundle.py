@@ -19,6 +19,7 @@ from dpscale.answers.joins import CUT_JOIN
 from dpscale.audit.evidence.checklist import checklist
 from dpscale.audit.evidence.draws import EventCounts, domain_file, draws_and_factors, file_hashes, folder_of
 from dpscale.audit.evidence.growing import check_fixed, check_periods
+from dpscale.audit.evidence.link_draws import first_draws, is_allocated
 from dpscale.audit.evidence.signing import ALGORITHM
 from dpscale.base.errors import BudgetError, JobError
 from dpscale.job.join_job import cut_share
@@ -53,7 +54,7 @@ SCRIPTS = ("recompute.py", "sensitivities.py", "crosscheck.py", "shapes.py")
 SEARCHED = "dpscale-evidence/4"  # format of a run that found cells which are not public
 GROWING, TIME_SCRIPT, TIME = "dpscale-evidence/5", "period_costs.py", "time.json"  # of a growing table
 SEARCH_SCRIPT, PARTS = "search_costs.py", {"searches": "domain", "units": "units"}  # files by folder of the run
-PUBLIC = ("domain", "units", "earlier", "plan", "measurements", "answers", "synthetic", "trace.parquet",
+PUBLIC = ("allocation", "domain", "units", "earlier", "plan", "measurements", "answers", "synthetic", "trace.parquet",
           "report.html")  # fmt: skip
 PUBLIC_FIELDS = ("release", "cost", "epsilon", "delta", "state", "reserved_at", "committed_at", "released_at",
         "unit", "unit_table", "relation", "bound", "span", "periods", "squared_mu", "public")  # fmt: skip
@@ -203,7 +204,7 @@ def _shown(kind: str, cost: float) -> Fields:
 def _texts(run: Run) -> dict[str, bytes]:
     """Return the readable files and the scripts."""
     parts = {"searches": _searched(run), "units": _unit_counted(run)}
-    names = [*SCRIPTS, SEARCH_SCRIPT] if any(parts.values()) else SCRIPTS
+    names = [*SCRIPTS, SEARCH_SCRIPT] if any(parts.values()) or is_allocated(run) else SCRIPTS
     scripts = {name: files("dpscale.audit.evidence").joinpath(name).read_bytes() for name in names}
     for part, tables in parts.items():
         for name, table in tables.items():
@@ -214,13 +215,15 @@ def _texts(run: Run) -> dict[str, bytes]:
         scripts[TIME_SCRIPT] = files("dpscale.audit.evidence").joinpath(TIME_SCRIPT).read_bytes()
         scripts[TIME] = read_bytes(run.path / "plan" / TIME)
         readme += TIME_README
+    if is_allocated(run):
+        scripts["allocation.json"] = canonical(first_draws(run))
     return scripts | {"README.md": readme.encode(), "job.toml": tomli_w.dumps(_job(run)).encode()} | _domains(run)
 
 
 def _format(run: Run) -> str:
     if isinstance(run, StreamRun):
         return GROWING
-    return SEARCHED if _searched(run) or _unit_counted(run) else FORMAT
+    return SEARCHED if _searched(run) or _unit_counted(run) or is_allocated(run) else FORMAT
 
 
 def _searched(run: Run) -> dict[str, Any]:
@@ -234,10 +237,18 @@ def _unit_counted(run: Run) -> dict[str, Any]:
 
 
 def _job(run: Run) -> Fields:
-    """Return the job without paths and addresses; every link has its name, which may follow from a path."""
+    """Return the job without paths and addresses, with the shares that were decided.
+
+    Every link has its name, which may follow from a path.
+    """
     content = redacted(run.job.to_dict())
     names = [one.link.called for one in run.links]
     content |= {"joins": {name: _join(run, name) for name in run.joins}} if run.joins else {}
+    if names:
+        for name, share in run.job.shares.items():
+            kind, _, called = name.partition(".")
+            one = content["link"][names.index(called)] if kind == "links" else content[kind][called]
+            one["share"] = share
     return content | ({"link": [one | {"name": name} for one, name in zip(content["link"], names, strict=True)]}
                       if names else {})  # fmt: skip
 
@@ -300,6 +311,7 @@ The claims in this folder can be checked without the data and without dpscale:
 | `ledger.json` | the ledger's entries of the dataset, with their hash chain |
 | `checklist.json` | questions after NIST SP 800-226, answered from the run |
 | `searches.json`, or `searches.TABLE.json` | searches for cells, if there are any: noise, thresholds and results |
+| `allocation.json` | the first measurement of tables and links by which the budget was divided, if there was one |
 | `units.json`, or `units.TABLE.json` | numbers of distinct units, if there are any: the noise of each set |
 | `job.toml` | the job, without paths and addresses |
 | `domain.toml`, or `domain.TABLE.toml` of several tables | the domain |

@@ -111,7 +111,7 @@ SHIPPED: dict[str, tuple[tuple[str, ...], ...]] = {  # SHA-256 of the SCRIPTS of
          "dbcef56eee0f9cb3fc711dba1dedd1a64e2febcf4241d1a48dcd7e4cb743ab55"),
     ),
 }  # fmt: skip
-EXTRA = re.compile(r"(searches|units)(\.[\w-]+)?\.json")  # of format 4
+EXTRA = re.compile(r"(searches|units)(\.[\w-]+)?\.json|allocation\.json")  # of format 4
 TIME = {"dpscale-evidence/5": "time.json"}  # files of some formats
 NEEDED = ("draws.json", "strategies.json", "events.json", "ledger.json", "selftest.json", "checklist.json",
           "run-files.json", "versions.json", "job.toml")  # fmt: skip

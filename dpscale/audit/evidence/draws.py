@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,23 +17,21 @@ from typing import Any
 import numpy as np
 
 from dpscale.audit.evidence.growing import EventCounts, horizon_costs, measured_tables, public_folders, time_fields
+from dpscale.audit.evidence.link_draws import check_links, link_component, link_records, refused, selected_costs
 from dpscale.base.errors import JobError
 from dpscale.base.numerics import Integers
 from dpscale.measurement import MeasurementStore
-from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.measurement.value_files import file_name, records, spans
 from dpscale.plans.factor import Factor
-from dpscale.plans.measurement_plan import SCALE, Decision, MeasurementRequest
+from dpscale.plans.measurement_plan import Decision, MeasurementRequest
 from dpscale.plans.nested import NestedFactor
 from dpscale.plans.tree_factor import TreeFactor
-from dpscale.privacy.draws import Draw, GaussianDraw, LaplaceDraw, gaussian_draw
-from dpscale.privacy.selection import epsilon_below, scale_for
+from dpscale.privacy.draws import Draw, LaplaceDraw
+from dpscale.privacy.selection import epsilon_below
 from dpscale.privacy.streams import canonical
-from dpscale.relational import assignment, budget_shares, features, published, rounding
 from dpscale.runs.directory import Run
-from dpscale.runs.links import budget, link_sampling, measuring
 from dpscale.runs.periods.stream import StreamRun
-from dpscale.storage.files import listed, read_bytes
+from dpscale.storage.files import listed
 
 SHOWN, MOST = 1 << 12, 1 << 23  # most entries of a matrix that is written as numbers, and compressed
 
@@ -51,8 +47,8 @@ def draws_and_factors(run: Run) -> tuple[Fields, dict[str, Fields], EventCounts]
     every = (one for own in decisions.values() for decision in own for one in decision.requests)
     names = _named(factor for request in every for factor in request.block.factors)
     tables = [_table(run, name, runs[name], own, names) for name, own in decisions.items()]
-    _check_links(run)
-    parts = [*tables, *(_link(run, piece) for piece in run.links)]
+    check_links(run)
+    parts = [*tables, *(link_component(run, piece, link_records(run, piece.link)) for piece in run.links)]
     listed = {"release": run.manifest["release"], "components": [component for component, _ in parts]}
     if isinstance(run, StreamRun):
         costs = horizon_costs(run, [costs for _, costs in parts])
@@ -100,18 +96,7 @@ def _table(run: Run, name: str, table: Any, decisions: Sequence[Decision], names
     for request in (request for decision in decisions for request in decision.requests):
         kind = _kind(request.draw)
         costs[kind, request.draw.cost * (steps if kind == "laplace" else steps**2)] += 1
-    return component, costs + _selected(component["selections"], steps)
-
-
-def _selected(selections: Sequence[Fields], steps: int) -> EventCounts:
-    """Return the costs of selections to a unit of the job."""
-    costs = EventCounts()
-    for one in selections:
-        if one["range"] is None:
-            costs["gaussian", Fraction(one["mu_squared"]) * steps**2] += one["count"]
-        else:
-            costs["selection", Fraction(one["range"]) * steps] += one["count"]
-    return costs
+    return component, costs + selected_costs(component["selections"], steps)
 
 
 def _kind(draw: Draw) -> str:
@@ -123,7 +108,7 @@ def _check_names(folder: Path, rounds: Sequence[int]) -> None:
     there = {name for name in listed(folder) if name.endswith(".parquet")}
     ours = {file_name(number, span) for number in rounds for span in spans(number, there)}
     if wrong := sorted(there - ours):
-        raise _refused(f"{wrong[0]} belongs to no decision")
+        raise refused(f"{wrong[0]} belongs to no decision")
 
 
 def _drawn(released: MeasurementStore, decision: Decision, names: Names) -> Iterator[Fields]:
@@ -132,17 +117,17 @@ def _drawn(released: MeasurementStore, decision: Decision, names: Names) -> Iter
     for first, end in released.stored_spans(decision):
         name = file_name(decision.round, (first, end))
         if first != place:
-            raise _refused(f"{name} {'belongs to no decision' if first < place else 'follows a missing file'}")
+            raise refused(f"{name} {'belongs to no decision' if first < place else 'follows a missing file'}")
         for record in records(released.folder / name):
             request = requests[sequence[place]] if place < min(end, len(sequence)) else None
             if request is None or canonical(record) != canonical(released.record(request)):
-                raise _refused(f"{name} has a record that differs from the request")
+                raise refused(f"{name} has a record that differs from the request")
             yield _factor_record(record, request, names) | {"file": name, "place": place, "round": decision.round}
             place += 1
         if place != end:
-            raise _refused(f"{name} does not contain the draws in its name")
+            raise refused(f"{name} does not contain the draws in its name")
     if place != len(sequence):
-        raise _refused(f"draw {place} of round {decision.round} is missing")
+        raise refused(f"draw {place} of round {decision.round} is missing")
 
 
 def _factor_record(record: Fields, request: MeasurementRequest, names: Names) -> Fields:
@@ -158,10 +143,6 @@ def _factor_record(record: Fields, request: MeasurementRequest, names: Names) ->
         "variance": record.get("variance"),
         "laplace": record.get("laplace"),
     }
-
-
-def _refused(got: str) -> JobError:
-    return JobError("measurements", got, "the unmodified files of the run", "restore them")
 
 
 def _selections(decision: Decision) -> Iterator[Fields]:
@@ -221,162 +202,6 @@ def _columns(factor: Factor) -> Fields:
         squared.append(str((values**2).sum()))
         absolute.append(str(abs(values).sum()))
     return {"sha256": factor.digest, "squared": squared, "absolute": absolute}
-
-
-# ---- links -----------------------------------------------------------------------------------------------------------
-
-
-def _check_links(run: Run) -> None:
-    """Raise JobError for a folder of measurements that belongs to no link."""
-    if wrong := sorted(set(listed(run.path / "links")) - {piece.link.called for piece in run.links}):
-        raise _refused(f"links/{wrong[0]} belongs to no link")
-
-
-def _link(run: Run, piece: budget.LinkBudget) -> tuple[Fields, EventCounts]:
-    """Return the component of a link, with the public numbers that determine its sensitivities, and its costs.
-
-    The files of a link contain values without records of their noise. The noise is that of the budget, as the run
-    computes it; the values must be multiples of its lattice.
-    """
-    link, manifest, neighbours = piece.link, run.manifest, piece.neighbours
-    folder = run.path / "links" / link.called
-    stored = LinkRecords(folder, manifest["release"], str(manifest["snapshot"]), link.called)
-    sizes = [list(piece.sizes(end)) for end in (link.parent, link.child)]
-    shares, rounds = (None, _chosen(stored, piece)) if piece.loops else (_planned(stored, sizes), [])
-    measured = [*_histograms(piece, sizes), *_sums(piece, shares), *_rounds(piece, rounds, sizes)]
-    wanted = {one.fields["file"] for one in measured}
-    wanted |= {f"{_round(number)}.json" for number in range(len(rounds))} if piece.loops else {"shares.json"}
-    if wrong := sorted(wanted.symmetric_difference(set(listed(folder)) - {link_sampling.DRAWN})):
-        what = "is missing" if wrong[0] in wanted else "belongs to no draw"
-        raise _refused(f"{wrong[0]} of link {link.called} {what}")
-    for one in measured:
-        _check_lattice(stored, one)
-    component: Fields = {
-        "name": link.called,
-        "kind": "link",
-        "folder": folder_of(run, folder),
-        "relation": neighbours.protects.relation,
-        "moved": piece.moved,
-        "bound": link.bound,
-        "parents": neighbours.rows.get(link.parent, 1),
-        "roles": piece.roles,
-        "histograms": [len(one) for one in piece.places] if piece.degrees else [],
-        "sizes": sizes,
-        "clips": [shares.u.clip, shares.v.clip] if shares else None,
-        "precisions": list(shares.precisions) if shares else None,
-        "loop": {"rounds": link.loop.rounds, "marginals": link.loop.each, "alpha": link.loop.alpha}
-        if piece.loops else None,
-        "draws": [one.fields for one in measured],
-        "selections": list(_link_selections(piece, rounds)),
-    }  # fmt: skip
-    costs = EventCounts()
-    for one in measured:
-        if one.name not in measuring.SUMS:
-            costs["gaussian", one.draw.cost] += one.count
-    if (sums := {one.name: one.draw.cost for one in measured if one.name in measuring.SUMS}) and shares:
-        costs["gaussian", _sums_cost(piece, shares, [sums.get(name, Fraction(0)) for name in measuring.SUMS])] += 1
-    return component, costs + _selected(component["selections"], 1)
-
-
-@dataclass(frozen=True)
-class _LinkDraw:
-    """A draw of a link: statistic, noise, squared sensitivity, and numbers of values and of marginals."""
-
-    name: str
-    draw: GaussianDraw
-    squared: int | Fraction
-    values: int
-    count: int = 1
-
-    @property
-    def fields(self) -> Fields:
-        noise = {"multiplier": str(self.draw.multiplier), "variance": str(self.draw.variance)}
-        return {"statistic": self.name, "file": f"{self.name}.npy", "count": self.count,
-                "squared_l2": str(self.squared), **noise}  # fmt: skip
-
-
-def _histograms(piece: budget.LinkBudget, sizes: Sequence[Sequence[int]]) -> Iterator[_LinkDraw]:
-    """Yield the number of links, the degree histograms and the sibling sums, each if it is measured."""
-    tables, parents = assignment.PairTables(tuple(sizes[1])), piece.neighbours.rows.get(piece.link.parent, 1)
-    if piece.counted:
-        yield _LinkDraw("links", piece.links_draw(), piece.moved**2, 1)
-    if piece.degrees:
-        relation, bound = piece.neighbours.protects.relation, piece.link.bound
-        squared = budget_shares.degrees_squared(relation, bound, piece.roles, len(piece.places))
-        yield _LinkDraw("degrees", piece.degrees_draw(), squared, sum(map(len, piece.places)))
-    if piece.siblings:
-        squared = tables.squared(piece.link.bound, parents)
-        yield _LinkDraw("siblings", piece.siblings_draw(tables), squared, int(tables.starts[-1]))
-
-
-def _sums(piece: budget.LinkBudget, shares: budget_shares.Shares | None) -> Iterator[_LinkDraw]:
-    """Yield the measured sums of features; the squared sensitivity of each is that of the sum alone."""
-    if shares is None:
-        return
-    widths = len(shares.u.attributes), len(shares.v.attributes)
-    values = dict(zip(measuring.SUMS, (*widths, widths[0] * widths[1]), strict=True))
-    for at, (name, precision) in enumerate(zip(measuring.SUMS, budget_shares.precisions_in_steps(shares), strict=True)):
-        if precision > 0:
-            alone = tuple(Fraction(int(at == other)) for other in range(len(measuring.SUMS)))
-            draw = draw_of_precision(precision, f"link {piece.link.called}")
-            yield _LinkDraw(name, draw, _sums_cost(piece, shares, alone), values[name])
-
-
-def _sums_cost(piece: budget.LinkBudget, shares: budget_shares.Shares, precisions: Sequence[Fraction]) -> Fraction:
-    u, v, both = precisions
-    return budget_shares.sums_cost(piece.neighbours.protects.relation, shares, (u, v, both), piece.moved)
-
-
-def _planned(stored: LinkRecords, sizes: Sequence[Sequence[int]]) -> budget_shares.Shares:
-    """Return the stored shares of a link; the cost depends on clipping bounds and numbers of cells only."""
-    shares = json.loads(read_bytes(stored.folder / "shares.json"))
-    u, v = (features.Features(tuple(own), (), clip) for own, clip in zip(sizes, shares["clips"], strict=True))
-    return budget_shares.Shares(u, v, tuple(shares["precisions"]), shares["expected"])
-
-
-def _round(number: int) -> str:
-    return f"round-{number:02d}"
-
-
-def _chosen(stored: LinkRecords, piece: budget.LinkBudget) -> list[list[int]]:
-    """Return the marginals that the rounds of a published loop selected."""
-    found = list[list[int]]()
-    while len(found) < piece.link.loop.rounds and f"{_round(len(found))}.json" in listed(stored.folder):
-        found.append(json.loads(read_bytes(stored.folder / f"{_round(len(found))}.json")))
-    return found
-
-
-def _rounds(
-    piece: budget.LinkBudget, rounds: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]
-) -> Iterator[_LinkDraw]:
-    """Yield the noisy marginals of each round of a published loop."""
-    if not rounds:
-        return
-    cross = rounding.Cross.of(*(features.Side.made(np.zeros((1, len(own)), np.int64), own) for own in sizes))
-    changed = published.moved_entries(piece.neighbours.protects.relation)
-    noise = piece.link.loop.costs(piece.parts.sums)[1]
-    draw = gaussian_draw(changed, noise, piece.moved, f"link {piece.link.called}")
-    for number, chosen in enumerate(rounds):
-        values = sum(int(cross.starts[k + 1] - cross.starts[k]) for k in chosen)
-        yield _LinkDraw(_round(number), draw, changed * piece.moved**2, values, len(chosen))
-
-
-def _link_selections(piece: budget.LinkBudget, rounds: Sequence[Sequence[int]]) -> Iterator[Fields]:
-    """Yield the selections of each round of a published loop, with the scale and the sensitivity of their scores."""
-    if not rounds:
-        return
-    cost = piece.link.loop.costs(piece.parts.sums)[0]
-    sensitivity = SCALE * published.moved_entries(piece.neighbours.protects.relation) * piece.moved
-    fields = {"mu_squared": str(cost), "range": str(epsilon_below(cost)), "sensitivity": sensitivity,
-              "scale": str(scale_for(cost, sensitivity))}  # fmt: skip
-    yield from ({"round": number, "count": len(chosen)} | fields for number, chosen in enumerate(rounds))
-
-
-def _check_lattice(stored: LinkRecords, drawn: _LinkDraw) -> None:
-    """Raise JobError if stored values are not as many as the draw has, or not multiples of its lattice."""
-    values = stored.measured(drawn.name)
-    if values is None or values.size != drawn.values or not (values * drawn.draw.multiplier % 1 == 0).all():
-        raise _refused(f"{drawn.name}.npy of link {stored.link} has values that differ from its draw")
 
 
 def file_hashes(run: Run, folders: Sequence[str]) -> dict[str, str]:

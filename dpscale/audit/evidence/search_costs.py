@@ -12,6 +12,9 @@ searches.json has the noise of every search. The ledger's entry NAME-domain must
 units.json has the noise of numbers of distinct units, with the entry NAME-units: a unit counts once in at most k cells
 of a set, so μ² = m²k/(v − 8) of each set, or ε = mk/s. All entries together must be within ε and δ of the job.
 
+allocation.json has the first measurement of several tables, by which their budget was divided, with the entry
+NAME-allocation: of links as in draws.json, and rows of tables and their attributes, with sensitivities k and k√U.
+
 With several tables, searches.TABLE.json and units.TABLE.json are those of one table, whose costs add under the same
 entries. Where neighbours are s steps of a table apart, μ² is s² times as large, and an additive δ grows as for a group.
 """
@@ -31,14 +34,30 @@ if TYPE_CHECKING or __package__:
     from dpscale.audit.evidence import shapes
     from dpscale.audit.evidence.crosscheck import SHARES, budget, cost_of as draw_costs, tomllib
     from dpscale.audit.evidence.recompute import min_epsilon
-    from dpscale.audit.evidence.sensitivities import SMOOTHING, components, delta_of_mu, grown_delta, label
+    from dpscale.audit.evidence.sensitivities import (
+        SMOOTHING,
+        components,
+        delta_of_mu,
+        feature_bounds,
+        grown_delta,
+        label,
+        link_events,
+    )
 else:  # in a bundle, in which no files may be created
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(Path(__file__).parent))
     import shapes
     from crosscheck import SHARES, budget, cost_of as draw_costs, tomllib
     from recompute import min_epsilon
-    from sensitivities import SMOOTHING, components, delta_of_mu, grown_delta, label
+    from sensitivities import (
+        SMOOTHING,
+        components,
+        delta_of_mu,
+        feature_bounds,
+        grown_delta,
+        label,
+        link_events,
+    )
 
 Fields = dict[str, Any]
 Tables = dict[str, Any]  # content of the files of a part, by table
@@ -46,6 +65,7 @@ PARTS = {"searches": ("-domain", "domain"), "units": ("-units", "units")}  # end
 ROUNDING, WITHIN = 1e-8, 1e-6  # relative tolerances: of tails of the noise, and of a claim
 LEAST = Fraction(9, 10)  # of the charge that the noise must cost
 MOST_SPLIT = 2000
+OF_LINKS = ("name", "relation", "moved", "bound", "parents")  # values that are those of draws.json
 
 
 def squared_mu(noise: Fields, rows: int) -> Fraction:
@@ -135,7 +155,71 @@ def faults(folder: str | Path) -> list[str]:
             found += _charge_faults(name, entry["cost"], [
                 part_cost(name, own[table["name"]], table) for table in tables_of(files) if table["name"] in own
             ])  # fmt: skip
+    found += _allocation_faults(Path(folder), files, releases, entries)
     return found + (list(_job_faults(Path(folder), files, parts, entries)) if tomllib is not None else [])
+
+
+def _allocation_faults(folder: Path, files: Fields, releases: Fields, entries: list[Fields]) -> list[str]:
+    """Return faults of the first measurement, and add its entry to those of the release."""
+    entry, path = releases.get(files["draws"]["release"] + "-allocation"), folder / "allocation.json"
+    if (entry is None) != (not path.exists()):
+        return ["the first measurement is on the ledger or in allocation.json, but not in both"]
+    if entry is None:
+        return []
+    entries.append(entry)
+    content = json.loads(path.read_text("utf-8"))
+    found, total = list[str](), Fraction(0)
+    if files["run-files"].get("allocation/allocation.json") != content["sha256"]:
+        found.append("allocation.json has another hash than the file of the run")
+    for own, link in zip(content["components"], links_of(files), strict=True):
+        found += [f"allocation.json has another value of {name} of {label(link)}" for name in OF_LINKS
+                  if own[name] != link[name]]  # fmt: skip
+        if own["clips"] != [None, None]:
+            found.append(f"allocation.json has clipped features of {label(link)}")
+        events, wrong = link_events(own)
+        found, total = found + wrong, total + sum((cost * count for (_, cost), count in events.items()), Fraction(0))
+    rows = {table["name"]: int(table["rows_per_unit"]) * int(table["steps"]) for table in tables_of(files)}
+    for table in content["tables"]:
+        if rows[table["name"]] != int(table["rows_per_unit"]):
+            found.append(f"allocation.json has another number of rows of a unit in {table['name']}")
+        total += _table_cost(table)
+    return [*found, *_charge_faults("first measurement", entry["cost"], [(total, 0.0)])]
+
+
+def links_of(files: Fields) -> list[Fields]:
+    """Return the components that are links."""
+    return [one for one in components(files["draws"]) if one["kind"] == "link"]
+
+
+def _cell_faults(folder: Path, links: list[Fields], domains: Mapping[str, Fields]) -> Iterator[str]:
+    """Yield tables and links whose first measurement is not of all attributes that no search has found."""
+    path = folder / "allocation.json"
+    if not path.exists():
+        return
+    content = json.loads(path.read_text("utf-8"))
+    cells = {name: _public_cells(one) for name, one in domains.items()}
+    for own, link in zip(content["components"], links, strict=True):
+        ends = (link["settings"][end] for end in ("parent", "child"))
+        if own["sizes"] != [cells[f"domain.{end}.toml"] for end in ends]:
+            yield f"allocation.json has other cells of {label(link)}"
+    for table in content["tables"]:
+        if table["sizes"] != cells[f"domain.{table['name']}.toml"]:
+            yield f"allocation.json has other cells of table {table['name']}"
+
+
+def _public_cells(domain: Fields) -> list[int]:
+    """Return the number of cells of every attribute that no search has found."""
+    found = domain.get("discovered", ())
+    return shapes.sizes({"attributes": {name: one for name, one in domain["attributes"].items() if name not in found}})
+
+
+def _table_cost(table: Fields) -> Fraction:
+    """Return μ² of the number of rows of a table and of the sums of its attributes."""
+    squared = {"rows": 1, "ones": feature_bounds(table["sizes"], None)[0]}
+    if [one["statistic"] for one in table["draws"]] != list(squared):
+        raise ValueError("a draw of a table that is not measured")
+    return sum((squared_mu(one, int(table["rows_per_unit"])) * squared[one["statistic"]] for one in table["draws"]),
+               Fraction(0))  # fmt: skip
 
 
 def tables_of(files: Fields) -> list[Fields]:
@@ -205,6 +289,8 @@ def _job_faults(folder: Path, files: Fields, parts: Mapping[str, Tables], entrie
         counted = any(part.get("count") == "units" for part in section.get("workload", ()))
         if counted != (table["name"] in parts["units"]):
             yield f"job.toml and {file_of('units', table)} disagree on whether units are counted"
+    known = shapes.expected(job, domains, files)
+    yield from _cell_faults(folder, [one for one in known if one["kind"] == "link"], domains)
     if len({(one.get("unit"), one.get("unit_table"), one.get("relation")) for one in entries}) > 1:
         yield "the entries of the release protect different units"
     privacy, costs = job["privacy"], [one["cost"] for one in entries]
@@ -220,7 +306,7 @@ def _job_faults(folder: Path, files: Fields, parts: Mapping[str, Tables], entrie
         mu = math.sqrt(squared)
         if left <= 0 or min_epsilon(lambda epsilon: delta_of_mu(mu, epsilon), left) > privacy["epsilon"] * (1 + WITHIN):
             yield "the entries of the release have a larger epsilon than job.toml at its delta"
-    yield from _share_faults(files, parts, shapes.expected(job, domains, files), (squared, budget(privacy)))
+    yield from _share_faults(files, parts, known, (squared, budget(privacy)))
 
 
 def _share_faults(

@@ -131,10 +131,11 @@ def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapp
     """Return the facts of a link; `statistics` are those that do not depend on released values."""
     replaced, bound, many = _is_replaced(job), link_bound(link), link.get("via") is not None
     rows: Mapping[str, int] = {} if replaced else _rows(job)[1]
-    parent, child, published = link["parent"], link["child"], link.get("mechanism") == "published"
-    degrees = not published and (replaced or parent in rows)
+    parent, child, share = link["parent"], link["child"], shares[f"links.{link['name']}"]
+    published = share > 0 and link.get("mechanism") == "published"  # without a share nothing is measured
+    degrees = share > 0 and not published and (replaced or parent in rows)
     wanted = {
-        "links": link.get("links") is None if many else link.get("nulls") == "keep",
+        "links": share > 0 and (link.get("links") is None if many else link.get("nulls") == "keep"),
         "degrees": degrees,
         "siblings": degrees and not many and 1 < bound <= MOST_SIBLINGS and parent != child,
     }
@@ -152,7 +153,7 @@ def _link(job: Fields, link: Fields, domains: Mapping[str, Fields], shares: Mapp
         "sizes": [[*sizes(domains[f"domain.{end}.toml"]), *_counts(job, link, end)] for end in (parent, child)],
         "loop": {name: link.get(name, default) for name, default in ROUNDS.items()} if published else None,
         "statistics": [name for name, given in wanted.items() if given],
-        "share": shares[f"links.{link['name']}"],
+        "share": share,
         "settings": link,
     }
 

@@ -36,6 +36,11 @@ class LinkBudget:
         return self.link.kind != "many-to-many"
 
     @property
+    def modelled(self) -> bool:
+        """Whether the link has a share of the budget; otherwise nothing is measured, and its links are random."""
+        return self.job.shares[f"links.{self.link.called}"] > 0
+
+    @property
     def moved(self) -> int:
         return self.neighbours.moved[self.link.called]
 
@@ -47,17 +52,22 @@ class LinkBudget:
     @property
     def loops(self) -> bool:
         """Whether the links are measured in the rounds of a published loop."""
-        return self.link.mechanism == "published"
+        return self.modelled and self.link.mechanism == "published"
+
+    @property
+    def every_child(self) -> bool:
+        """Whether there is exactly one link for every row of the child."""
+        return self.known and self.link.nulls != "keep"
 
     @property
     def counted(self) -> bool:
         """Whether the number of links is measured; it is not if it is public or equals the number of children."""
-        return self.link.nulls == "keep" if self.known else self.link.links is None
+        return self.modelled and (self.link.nulls == "keep" if self.known else self.link.links is None)
 
     @property
     def degrees(self) -> bool:
         """Whether degree histograms are measured; not for parents without a bound, nor with "published"."""
-        return not self.loops and self.bounded
+        return self.modelled and not self.loops and self.bounded
 
     @property
     def siblings(self) -> bool:

@@ -40,7 +40,7 @@ class LinkReader:
         stamps_before = current_stamps(self.run)
         snapshot_of(self.run, engine)
         check_public(self.run.job)
-        self.exact = read_all(self.run, engine)
+        self.exact = read_all(self.run.closed_job, self.run.neighbours, engine)
         check_unchanged(self.run, stamps_before)
 
     @cached_property

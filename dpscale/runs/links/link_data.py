@@ -45,12 +45,16 @@ NO_KEYS = np.empty((0, 2), np.uint64)
 
 @dataclass(frozen=True, eq=False)
 class ExactLinks:
-    """Links as pairs of rows, (m, 2), with the codes and, if known, keys of all rows of both tables; never shown."""
+    """Links as pairs of rows, (m, 2), with the codes and, if known, keys of all rows of both tables; never shown.
+
+    `unbounded` has the number of links of every parent before the bound.
+    """
 
     rows: Integers = field(repr=False)
     parents: NDArray[np.int32] = field(repr=False)
     children: NDArray[np.int32] = field(repr=False)
     words: tuple[Words, Words] = field(default=(NO_KEYS, NO_KEYS), repr=False)
+    unbounded: Integers = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
 
     def by_degree(self, side: int, thresholds: Integers) -> Integers:
         """Return the number of rows of one side with at most so many links, for each threshold."""
@@ -123,9 +127,10 @@ def read_links(engine: Engine, job: CompositeJob, link: LinkSection, neighbours:
         at[:, 0] = parents.find(keys)
         there &= at[:, 0] >= 0
     at, keys, other = at[there], keys[there], other[there]
+    unbounded = np.bincount(at[:, 0], minlength=len(parents.codes))
     if link.parent in neighbours.rows or neighbours.replaces:  # else a child has one parent, which is unbounded
         at = at[_bounded(at, keys, other, link, neighbours)]
-    return ExactLinks(at, parents.codes, child, (parents.words, own))
+    return ExactLinks(at, parents.codes, child, (parents.words, own), unbounded)
 
 
 def keyed(engine: Engine, job: CompositeJob, name: str) -> KeyedRows:

@@ -160,7 +160,8 @@ class _Drawing:
         """Return the degrees of a side's rows by profile."""
         side = self.sides[place]
         if self.bounds[place] is not None and (noisy := self.measured.by_degree.get(SIDES[place])) is not None:
-            return degrees(totals, side, distribution(noisy, side.rows), stream)
+            law = distribution(noisy, side.rows, self.measured.sigma, float(totals.sum()))
+            return degrees(totals, side, law, stream)
         return self._ends(place, side, (totals / side.counts)[side.of], totals, stream)
 
     def _ends(self, place: int, side: Side, each: Floats, totals: Floats, stream: PublicStream) -> list[Integers]:
@@ -171,7 +172,8 @@ class _Drawing:
         if bound is None:
             return self._unbounded(noisy, side, each, totals, stream)
         rows, total = side.rows, float(totals.sum())
-        law = poisson_degrees(total, rows, bound) if noisy is None else distribution(noisy, rows)
+        law = (poisson_degrees(total, rows, bound) if noisy is None
+               else distribution(noisy, rows, self.measured.sigma, total))  # fmt: skip
         return row_degrees(each, law, side, totals, stream)
 
     def _unbounded(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -21,14 +21,22 @@ import numpy as np
 from dpscale.base.errors import BudgetError, DataError, JobError
 from dpscale.base.numerics import Floats, Integers
 from dpscale.engine import Engine
-from dpscale.job.tables import MOST_ROUNDS, LinkSection
+from dpscale.job.neighbours import NeighbourRelation
+from dpscale.job.tables import MOST_ROUNDS, CompositeJob, LinkSection
 from dpscale.measurement.measurement import LinkRecords, draw_of_precision
 from dpscale.privacy.draws import GaussianDraw
 from dpscale.privacy.secret import snapshot_tag
 from dpscale.records import Table
 from dpscale.records.origin import Stamps, snapshot, stamps
 from dpscale.relational.assignment import PairTables
-from dpscale.relational.budget_shares import Shares, plan_shares, precisions_in_steps, random_error, sums_cost
+from dpscale.relational.budget_shares import (
+    LinkProblem,
+    Shares,
+    plan_shares,
+    precisions_in_steps,
+    random_error,
+    sums_cost,
+)
 from dpscale.relational.features import BITS, Features, Side
 from dpscale.relational.published import Fit
 from dpscale.runs.composite import CompositeRun, open_table
@@ -70,7 +78,9 @@ def measure_link(
     run: CompositeRun, link: LinkSection, number: int, sides: tuple[Side, Side], exact: ExactLinks | None
 ) -> MeasuredLinks:
     """Measure everything that is not stored yet; `exact` may be None if all measurements are stored."""
-    return _Measuring(run, link, number, sides, exact).all()
+    first = len(run.tables) + 2 * number
+    draws = LinkDraws(records_of(run, link), run.charge, lambda late, digest: run.record_draws(first + late, digest))
+    return LinkMeasurement(run, piece_of(run, link), number, sides, exact, draws).all()
 
 
 def records_of(run: CompositeRun, link: LinkSection) -> LinkRecords:
@@ -83,21 +93,62 @@ def piece_of(run: CompositeRun, link: LinkSection) -> LinkBudget:
 
 
 @dataclass(frozen=True, eq=False)
-class _Measuring:
+class LinkDraws:
+    """Stored values of a link, and the charge under which they are drawn.
+
+    Attributes
+    ----------
+    records : LinkRecords
+    charge : callable
+        charge() reserves the cost before the first draw; a repeated call costs nothing.
+    record : callable
+        record(late, digest) records on the ledger which data are drawn from, and `late` which features are summed.
+    """
+
+    records: LinkRecords
+    charge: Callable[[], object] = field(repr=False)
+    record: Callable[[bool, str], None] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class LinkMeasurement:
+    """Measurements of a link; each is drawn once, and then read from its file.
+
+    Attributes
+    ----------
+    run : CompositeRun
+    piece : LinkBudget
+    number : int
+        Position of the link in the job.
+    sides : tuple of Side
+    exact : ExactLinks or None
+        None if all measurements are stored.
+    draws : LinkDraws
+    stored : dict
+        Exact sums, computed once.
+    """
+
     run: CompositeRun
-    link: LinkSection
+    piece: LinkBudget
     number: int
     sides: tuple[Side, Side]
     exact: ExactLinks | None
+    draws: LinkDraws
     stored: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def link(self) -> LinkSection:
+        return self.piece.link
 
     def all(self) -> MeasuredLinks:
         links = self._links()
-        if self.link.mechanism == "published":
+        if self.piece.loops:
             return self._published(links)
         by_degree, sigma = self._degrees() if self.piece.degrees else ({}, 0.0)
-        shares = self._shares(links)
-        sums = self._sums(shares)
+        if not self.piece.modelled:
+            return MeasuredLinks(links, {}, Shares(*self._features((None, None)), (0.0, 0.0, 0.0), 0.0), (None,) * 3)
+        shares = self.shares(links)
+        sums = self.sums(shares)
         return MeasuredLinks(links, by_degree, shares, sums, sigma, *self._siblings())
 
     def _siblings(self) -> tuple[Floats | None, float]:
@@ -115,7 +166,7 @@ class _Measuring:
         if fit.links == 0:
             return MeasuredLinks(0.0, {}, chances=np.zeros(fit.cap.shape))
         piece, relation = self.piece, self.run.neighbours.protects.relation
-        loop = PublishedLoop(records_of(self.run, self.link), self.link.loop, piece.parts.sums, relation, piece.moved,
+        loop = PublishedLoop(self.draws.records, self.link.loop, piece.parts.sums, relation, piece.moved,
                     self._entries, self._record_round, self.run.secret.read)  # fmt: skip
         return MeasuredLinks(fit.links, {}, chances=loop.run_rounds(fit))
 
@@ -123,7 +174,7 @@ class _Measuring:
         """Return the exact entries of all cross marginals, after charging the budget."""
         if self.exact is None:
             raise self._missing("rounds")
-        self.run.charge()
+        self.draws.charge()
         if "entries" not in self.stored:
             self.stored["entries"] = self.exact.entries((self.sides[0].sizes, self.sides[1].sizes))[1]
         return self.stored["entries"]
@@ -135,27 +186,30 @@ class _Measuring:
         content = [manifest["snapshot"], manifest["secret_tag"], link, self._tag(), self._ones(), digest]
         self.run.record_draws(first + number, hashlib.sha256(json.dumps(content).encode()).hexdigest())
 
-    def _shares(self, links: float) -> Shares:
+    def shares(self, links: float) -> Shares:
         """Return the planned shares, stored before any sum is sampled: another machine's solver may differ."""
-        path = records_of(self.run, self.link).folder / "shares.json"
+        path = self.draws.records.folder / "shares.json"
         if not present(path):
             question = self.piece.question(self.sides, links)
-            made = plan_shares(question)
+            made = self._plan(question)
             content = {"clips": [made.u.clip, made.v.clip], "precisions": made.precisions, "expected": made.expected,
                        "random": random_error(question)}  # fmt: skip
             with writing(path) as file:
                 file.write(json.dumps(content).encode())
         stored = json.loads(read_bytes(path))
-        u, v = (Features.of_side(side, clip) for side, clip in zip(self.sides, stored["clips"], strict=True))
-        return Shares(u, v, tuple(stored["precisions"]), stored["expected"])
+        return Shares(*self._features(stored["clips"]), tuple(stored["precisions"]), stored["expected"])
 
-    @property
-    def piece(self) -> LinkBudget:
-        return piece_of(self.run, self.link)
+    def _plan(self, question: LinkProblem) -> Shares:
+        return plan_shares(question)
+
+    def _features(self, clips: Sequence[float | None]) -> tuple[Features, Features]:
+        u, v = (Features.of_side(side, clip) for side, clip in zip(self.sides, clips, strict=True))
+        return u, v
 
     def _links(self) -> float:
         if not self.piece.counted:
-            return float(self.link.links or max(self.sides[1].rows, 1))
+            known = None if self.piece.modelled or self.piece.every_child else self.run.allocated["links"]
+            return float(known[self.link.called] if known else self.link.links or max(self.sides[1].rows, 1))
         found = self._drawn("links", self.piece.links_draw(), lambda exact: np.array([len(exact.rows)], np.int64))
         most = self.sides[1].rows if self.piece.known else math.inf
         return float(max(min(found[0], most), LEAST_LINKS))
@@ -169,7 +223,7 @@ class _Measuring:
         parts = np.split(found, np.cumsum([len(one) for one in places])[:-1])
         return dict(zip(SIDES, parts, strict=False)), draw.lattice_variance**0.5
 
-    def _sums(self, shares: Shares) -> tuple[Floats | None, ...]:
+    def sums(self, shares: Shares) -> tuple[Floats | None, ...]:
         """Return the noisy sums in natural units; their total cost is checked before any noise is sampled."""
         wanted = precisions_in_steps(shares)
         draws = [draw_of_precision(one, f"link {self.link.called}") if one > 0 else None for one in wanted]
@@ -194,15 +248,15 @@ class _Measuring:
         return tuple(self.stored["sums"])
 
     def _drawn(self, name: str, draw: GaussianDraw, compute: Callable[[ExactLinks], Integers]) -> Floats:
-        records = records_of(self.run, self.link)
+        records = self.draws.records
         before = records.measured(name)
         if before is not None:
             return before
         if self.exact is None:
             raise self._missing(name)
-        self.run.charge()
+        self.draws.charge()
         late = name in SUMS
-        self.run.record_draws(len(self.run.tables) + 2 * self.number + late, self._sign(late))
+        self.draws.record(late, self._sign(late))
         return records.measure(name, self._query_text(late), compute(self.exact), draw, self.run.secret.read())
 
     def _missing(self, name: str) -> JobError:
@@ -213,7 +267,7 @@ class _Measuring:
         """Return the text that identifies the query: the degree bound, or a digest of the features of both sides."""
         if not late:
             return f"bound {self.link.bound}"
-        shares = read_bytes(records_of(self.run, self.link).folder / "shares.json")
+        shares = read_bytes(self.draws.records.folder / "shares.json")
         return hashlib.sha256(shares + self._ones().encode()).hexdigest()
 
     def _ones(self) -> str:
@@ -239,21 +293,20 @@ class _Measuring:
         return hashlib.sha256(json.dumps([content, plan]).encode()).hexdigest()
 
 
-def read_all(run: CompositeRun, engine: Engine) -> dict[str, ExactLinks]:
+def read_all(job: CompositeJob, neighbours: NeighbourRelation, engine: Engine) -> dict[str, ExactLinks]:
     """Read and check every link of the job before any budget is spent."""
-    job = run.closed_job
-    for name in run.neighbours.steps if run.neighbours.replaces else ():
+    for name in neighbours.steps if neighbours.replaces else ():
         if job.key(name):
             keyed(engine, job, name)  # refuses duplicate keys, also in tables that no link reads
     found: dict[str, ExactLinks] = {}
     for link in job.link:
-        found[link.called] = with_counts(job, link, read_links(engine, job, link, run.neighbours), found)
+        found[link.called] = with_counts(job, link, read_links(engine, job, link, neighbours), found)
     return found
 
 
 def files_of(run: CompositeRun) -> list[Table]:
     """Return all tables that the job reads."""
-    domains = run.closed_job.domains
+    domains = run.job.declared
     tables = [open_table(one, domains[name]) for name, one in run.job.tables.items()]
     return tables + [open_table(one.via) for one in run.job.link if one.via]
 

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpscale.base.errors import DpscaleError
 from dpscale.engine import resolve
 from dpscale.job import TableJob
@@ -23,27 +21,32 @@ from dpscale.job.join_job import join_jobs
 from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_job
 from dpscale.job.tables import CompositeJob
 from dpscale.mechanisms import FIXED_MARGINALS
-from dpscale.privacy.streams import PublicStream
 from dpscale.relational.assignment import PairTables
 from dpscale.relational.budget_shares import plan_shares, random_error
-from dpscale.relational.features import STEP, Side
+from dpscale.relational.features import STEP
+from dpscale.relational.link_strength import even_side
+from dpscale.runs.links.allocation import expected_job, first_share
 from dpscale.runs.links.budget import LinkBudget
 from dpscale.runs.links.report import describe_neighbours
 from dpscale.runs.stages.plan import make_plan
 
-LINKS, ROWS = (1_000, 10_000, 100_000, 1_000_000), 2000
+LINKS = (1_000, 10_000, 100_000, 1_000_000)
 
 
 def summary(job: CompositeJob) -> dict[str, Any]:
     """Return the neighbouring relation in words, and share, μ, sensitivity and expected error of every component."""
     protects, amount = neighbour_relation(job), job.budget.amount
+    job, known = expected_job(job)
     return {
+        "first_share": first_share(job) if known else 0.0,
+        "linked_rows": None if known is None else {name: {"error": error, "random": known.random[name]}
+                                                   for name, error in known.errors.items()},
         "neighbours": describe_neighbours(protects),
         "relation": protects.protects.relation,
         "mu": math.sqrt(amount),
         "dataset": job.dataset,
         "pieces": list(_pieces(job, protects)),
-    }
+    }  # fmt: skip
 
 
 def _pieces(job: CompositeJob, protects: NeighbourRelation) -> Iterator[dict[str, Any]]:
@@ -99,17 +102,11 @@ def _of_link(piece: LinkBudget) -> dict[str, Any]:
              "degrees": piece.degrees_draw() if piece.degrees else None}  # fmt: skip
     noise = {name: None if one is None else math.sqrt(one.lattice_variance) for name, one in draws.items()}
     siblings = math.sqrt(piece.siblings_draw(tables).lattice_variance) * STEP if piece.siblings else None
-    left = None if piece.loops else _left(piece)
+    left = None if piece.loops or not piece.modelled else _left(piece)
     return {**noise, "siblings": siblings, "random": left}
 
 
 def _left(piece: LinkBudget) -> dict[str, float]:
-    sides = _even(piece.sizes(piece.link.parent)), _even(piece.sizes(piece.link.child))
+    sides = even_side(piece.sizes(piece.link.parent)), even_side(piece.sizes(piece.link.child))
     questions = ((links, piece.question(sides, links)) for links in ([piece.link.links] if piece.link.links else LINKS))
     return {str(links): plan_shares(one).expected / max(random_error(one), 1e-9) for links, one in questions}
-
-
-def _even(own: tuple[int, ...]) -> Side:
-    """Return rows in which all kinds are about equally frequent."""
-    points = PublicStream("plan", "rows").uniforms(ROWS * len(own)).reshape(ROWS, -1)
-    return Side.made((points * np.array(own)).astype(np.int64), own)

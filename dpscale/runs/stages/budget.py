@@ -32,8 +32,9 @@ from dpscale.runs.table import TableRun
 from dpscale.storage.files import flush_names, read_bytes, remove_partial
 
 ROUNDS_PER_TABLE = 1 << 20  # the rounds of each table of a multi-table run start at a multiple of it
-SEARCHES, UNITS = "discovery", "units"
-PARTS = {SEARCHES: "domain", UNITS: "units"}  # parts with an entry of their own, and the ends of their release ids
+SEARCHES, UNITS, ALLOCATION = "discovery", "units", "allocation"
+# parts with an entry of their own, and the ends of their release ids
+PARTS = {SEARCHES: "domain", UNITS: "units", ALLOCATION: "allocation"}
 
 
 def ensure_noise_key(run: Run) -> None:

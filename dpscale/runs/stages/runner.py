@@ -21,7 +21,15 @@ from dpscale.records.frames import FRAME
 from dpscale.runs.directory import ABANDONED, FINISHED, UNREADABLE, Run, now
 from dpscale.runs.manifest import check_output, disk_errors, frame_tag
 from dpscale.runs.stages import Stage
-from dpscale.runs.stages.budget import PARTS, SEARCHES, UNITS, check_ledger_exists, check_ledger_link, part_release
+from dpscale.runs.stages.budget import (
+    ALLOCATION,
+    PARTS,
+    SEARCHES,
+    UNITS,
+    check_ledger_exists,
+    check_ledger_link,
+    part_release,
+)
 from dpscale.runs.stages.measure import columns_of, content_hash, open_table
 from dpscale.runs.table import TableRun
 from dpscale.storage.files import is_local, remove_partial, store_errors
@@ -122,7 +130,8 @@ def _spent(run: Run) -> dict[str, Any]:
         if run.ended and run.ended["how"] == FINISHED and (entry is None or entry["state"] != "released"):
             run.stages["measure"].call("publish_finished", run)
             entry = ledger_entry(run)
-        others = {"searches": part_release(run, SEARCHES), "units": part_release(run, UNITS)}
+        others = {"searches": part_release(run, SEARCHES), "units": part_release(run, UNITS),
+                  "allocation": part_release(run, ALLOCATION)}  # fmt: skip
         found = {name: one for name, release in others.items() if (one := ledger_entry(run, release))}
         return {"charged": entry, **found}
     except (BudgetError, *UNREADABLE) as error:

@@ -1,0 +1,187 @@
+"""Division of a job's budget over its tables and links, by expected error of the linked rows.
+
+The error of a link is the mean total variation of marginals over two attributes of one side and one of the other. With
+shares s of the squared μ of the job, it has four independent parts, whose squares add:
+
+    E²(s) = T_u²(s_u) + T_v²(s_v) + S² + L²(s_l)
+
+T is the error of the marginals of a synthetic table: with y = 0.4 n √d r for the 1-way marginals of d attributes with n
+cells on average, x = 0.4 c √p r for p pairs with c cells on average, and r = k / (N √(s μ²)) the noise of a count
+relative to N rows of which a unit has k, T₁ = y / (1 + y) and T₂² = T₁² + (x / (1 + x / 0.12))²: estimates shrink, so
+their error is bounded. S = 0.4 √(cells / m) is the deviation of m links from their own distribution, which no budget
+removes. L is the expected departure of linked rows from random links that remains after the measurement of the link
+(`budget_shares.objective`), for a distribution over the strengths of departures.
+
+The shares minimise Σ log E over the links plus a part of Σ log T₂ over the tables, so that no table starves, with a
+penalty for links whose error exceeds that of random links between tables with equal shares (`random_error`), and a
+small divergence of the shares of tables from equal ones, which decides where no budget helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from dpscale.base.numerics import Floats, optimize
+
+ABSOLUTE = 0.4  # half of the mean absolute value of a standard normal variable
+MODEL_ERROR = 0.12  # error of pairs of attributes that an adaptive mechanism does not measure
+TABLE_WEIGHT, PENALTY, EVEN = 0.2, 20.0, 0.15
+LEAST_LOG = np.log(1e-6)
+STEPS = 4000
+LEAST = 0.002  # share below which a link is not measured
+
+
+@dataclass(frozen=True)
+class TableErrors:
+    """What determines the errors of a private table.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Number of cells of every attribute.
+    rows : float
+        Approximate number of rows N.
+    unit_rows : float
+        Number k of its rows that a privacy unit of the job changes.
+    """
+
+    sizes: tuple[int, ...]
+    rows: float
+    unit_rows: float
+
+    def of_degree(self, amount: float) -> tuple[float, float]:
+        """Return T₁ and T₂ at a squared μ; T₂ is T₁ for one attribute."""
+        noise = self.unit_rows / (max(self.rows, 1.0) * max(amount, 1e-300) ** 0.5)
+        one = ABSOLUTE * float(np.mean(self.sizes)) * len(self.sizes) ** 0.5 * noise
+        one /= 1 + one
+        cells = [a * b for a, b in combinations(self.sizes, 2)]
+        if not cells:
+            return one, one
+        pair = ABSOLUTE * float(np.mean(cells)) * len(cells) ** 0.5 * noise
+        pair /= 1 + pair / MODEL_ERROR
+        return one, float(np.hypot(one, pair))
+
+
+@dataclass(frozen=True, eq=False)
+class LinkErrors:
+    """What determines the error of a link.
+
+    Attributes
+    ----------
+    parent, child : str
+        Tables.
+    links : float
+        Approximate number of links m.
+    cells : float
+        Mean number of cells of the marginals over both sides.
+    amounts : ndarray
+        Ascending squared μ of the link.
+    departures : ndarray
+        L at these amounts.
+    """
+
+    parent: str
+    child: str
+    links: float
+    cells: float
+    amounts: Floats
+    departures: Floats
+
+    @property
+    def sampling(self) -> float:
+        """S."""
+        return float(ABSOLUTE * (self.cells / max(self.links, 1.0)) ** 0.5)
+
+    def departure(self, amount: float) -> float:
+        """Return L at a squared μ; below the first amount it is that of random links."""
+        return float(np.interp(np.log(max(amount, 1e-300)), np.log(self.amounts), self.departures))
+
+
+def cross_cells(u: Sequence[int], v: Sequence[int]) -> float:
+    """Return the mean number of cells of marginals over two attributes of one side and one of the other."""
+    found = [a * b * c for one, two in ((u, v), (v, u)) for a, b in combinations(one, 2) for c in two]
+    return float(np.mean(found or [u[0] * v[0]]))
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationProblem:
+    """Tables and links that share a squared μ.
+
+    Attributes
+    ----------
+    tables : mapping of str to TableErrors
+        Private tables; public ones have no error.
+    links : mapping of str to LinkErrors
+    amount : float
+        Squared μ of all components.
+    """
+
+    tables: Mapping[str, TableErrors]
+    links: Mapping[str, LinkErrors]
+    amount: float
+
+    @property
+    def names(self) -> list[str]:
+        """Components in the order of shares."""
+        return [f"tables.{one}" for one in self.tables] + [f"links.{one}" for one in self.links]
+
+    def errors(self, shares: Mapping[str, float]) -> dict[str, float]:
+        """Return E of every link."""
+        own = {name: table.of_degree(self.amount * shares[f"tables.{name}"]) for name, table in self.tables.items()}
+        return {name: self._error(link, own, link.sampling, link.departure(self.amount * shares[f"links.{name}"]))
+                for name, link in self.links.items()}  # fmt: skip
+
+    def random_error(self) -> dict[str, float]:
+        """Return E of every link for tables with equal shares and random links, which have a deviation of their own."""
+        own = {name: table.of_degree(self.amount / len(self.tables)) for name, table in self.tables.items()}
+        return {name: self._error(link, own, 2**0.5 * link.sampling, float(link.departures[0]))
+                for name, link in self.links.items()}  # fmt: skip
+
+    def _error(self, link: LinkErrors, own: Mapping[str, tuple[float, float]], sampling: float, left: float) -> float:
+        ends = [own.get(name, (0.0, 0.0)) for name in (link.parent, link.child)]
+        tables = sum((one**2 + two**2) / 2 for one, two in ends)
+        return float((tables + sampling**2 + left**2) ** 0.5)
+
+    def objective(self, shares: Mapping[str, float]) -> float:
+        """Return the value that an allocation minimises."""
+        errors, least = self.errors(shares), self.random_error()
+        total = sum(np.log(error) for error in errors.values())
+        total += PENALTY * sum(max(0.0, np.log(error / least[name])) ** 2 for name, error in errors.items())
+        tables = [table.of_degree(self.amount * shares[f"tables.{name}"])[1] for name, table in self.tables.items()]
+        total += TABLE_WEIGHT * sum(np.log(max(one, 1e-12)) for one in tables)
+        of_tables = np.array([shares[f"tables.{name}"] for name in self.tables])
+        return float(total - EVEN * np.log(of_tables / of_tables.sum() * len(of_tables)).mean())
+
+
+def allocate(problem: AllocationProblem, fixed: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Return the share of every component; they sum to 1. Links whose share is below LEAST have none.
+
+    Parameters
+    ----------
+    problem : AllocationProblem
+    fixed : mapping of str to float, optional
+        Shares that the job states.
+    """
+    stated = dict(fixed or {})
+    names = [name for name in problem.names if name not in stated]
+    left = 1 - sum(stated.values())
+
+    def shares(logits: Floats) -> dict[str, float]:
+        weights = np.exp(np.clip(logits - logits.max(initial=-np.inf), LEAST_LOG, 0))
+        return stated | dict(zip(names, (left * weights / weights.sum()).tolist(), strict=True))
+
+    if not names:
+        return stated
+    starts = [np.array([0.0 if name.startswith("tables") else low for name in names]) for low in (-4.0, -1.5, 0.0)]
+    options = {"maxiter": STEPS, "maxfev": STEPS, "xatol": 0.01, "fatol": 1e-5, "adaptive": True}
+    found = [optimize.minimize(lambda x: problem.objective(shares(x)), start, method="Nelder-Mead", options=options)
+             for start in starts]  # fmt: skip
+    best = shares(min(found, key=lambda one: float(one.fun)).x)
+    none = [name for name in names if name.startswith("links") and best[name] < LEAST]
+    rest = sum(best[name] for name in names if name not in none)
+    return {name: 0.0 if name in none else share * (left / rest if name in names else 1.0)
+            for name, share in best.items()}  # fmt: skip

@@ -1,0 +1,253 @@
+"""Division of the budget of a job over its tables and links, before they are planned.
+
+A first measurement at a small part of the budget has the number of rows of every private table, the number of links,
+and sums of features over rows and over links. The expected errors of all tables and links follow from it
+(`relational.link_strength`), and the shares minimise the errors of linked rows (`relational.allocation`). A link whose
+share is 0 is not measured: its links are random. Without the first measurement the same is planned for usual numbers of
+rows and usual associations.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscale.base.errors import JobError
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation
+from dpscale.job.sections import AllocationTable
+from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.relational.allocation import AllocationProblem, LinkErrors, TableErrors, allocate, cross_cells
+from dpscale.relational.link_strength import LinkStrength, even_side
+from dpscale.runs.links.budget import LinkBudget
+from dpscale.storage.files import read_text
+
+FILE = "allocation/allocation.json"
+OPEN = "private"  # a bound that the first measurement chooses
+USUAL_ROWS = 10_000.0  # of the root before data
+LEAST_ROWS, MOST_ROWS, POINTS, LOG_SPREAD = 10.0, 1e10, 2000, 1.0
+
+
+def allocation_of(job: CompositeJob) -> AllocationTable | None:
+    """Return the settings of the division; None if there is nothing to divide, or if the parts are equal."""
+    settings = job.allocation or AllocationTable()
+    stated = job.given_shares
+    left = [name for name in job.shares if name not in stated]
+    return settings if job.link and settings.method == "planned" and len(left) > 1 else None
+
+
+def has_first_measurement(job: CompositeJob) -> bool:
+    """Return whether the division is preceded by a measurement, which needs a public attribute in every table.
+
+    Attributes whose cells are not public must not be in a rule, because they are left out.
+    """
+    for domain in job.declared.values():
+        searched = {one.name for one in domain.searches}
+        if searched.issuperset(domain.names) or any(searched & set(rule.names) for rule in domain.rules):
+            return False
+    return allocation_of(job) is not None
+
+
+def first_share(job: CompositeJob) -> float:
+    """Return the share of the first measurement in the budget of the job."""
+    settings = allocation_of(job)
+    return (
+        0.0
+        if settings is None or not has_first_measurement(job)
+        else settings.share * (1 - sum(job.given_shares.values()))
+    )
+
+
+def with_shares(job: CompositeJob, shares: Mapping[str, float]) -> CompositeJob:
+    """Return the job with these shares of its tables and links."""
+    job = job.model_copy()
+    vars(job)["shares"] = dict(shares)
+    return job
+
+
+def is_open(job: CompositeJob, link: LinkSection) -> bool:
+    """Return whether the job leaves the bound of a link open."""
+    return any(one.called == link.called and one.max_degree == OPEN for one in job.link)
+
+
+def with_bounds(job: CompositeJob, bounds: Mapping[str, int]) -> CompositeJob:
+    """Return the job with these bounds of some links."""
+    links = [one.model_copy(update={"max_degree": bounds[one.called]}) if one.called in bounds else one
+             for one in job.link]  # fmt: skip
+    job = job.model_copy(update={"link": links})
+    vars(job).pop("joined", None)  # has the sections of the links
+    return job
+
+
+def check_open_bounds(job: CompositeJob) -> None:
+    """Raise JobError for a bound that no first measurement can choose."""
+    link = next((one for one in job.link if one.max_degree == OPEN), None)
+    if link is None:
+        return
+    own = job.tables[link.parent].public or link.parent == link.child or link.protects == "both"
+    if own or not has_first_measurement(job):
+        raise JobError(f"link {link.called}: max_degree", '"private"', "an integer, or a link of a private parent with"
+                       " another table in a job whose budget is divided (allocation.method = \"planned\")",
+                       "state a bound that does not come from the data")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KnownSizes:
+    """Numbers of rows and links, and strengths of links, measured or usual.
+
+    Attributes
+    ----------
+    rows : mapping of str to float
+        By private table.
+    links : mapping of str to float
+    strengths : mapping of str to LinkStrength
+    """
+
+    rows: Mapping[str, float]
+    links: Mapping[str, float]
+    strengths: Mapping[str, LinkStrength]
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Shares of the components of a job, and the errors that they are expected to have.
+
+    Attributes
+    ----------
+    shares : mapping of str to float
+        Of the budget of the job; with that of a first measurement they sum to 1.
+    known : KnownSizes
+    errors, random : mapping of str to float
+        By link, the expected total variation of cross marginals, and that of random links between tables with equal
+        shares of the whole budget.
+    measured : bool
+        Whether a first measurement was made.
+    """
+
+    shares: Mapping[str, float]
+    known: KnownSizes
+    errors: Mapping[str, float]
+    random: Mapping[str, float]
+    measured: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        strengths = {name: dict(zip(("ones", "pairs"), one.scales, strict=True))
+                     for name, one in self.known.strengths.items()}  # fmt: skip
+        return {"measured": self.measured, "shares": dict(self.shares), "rows": dict(self.known.rows),
+                "links": dict(self.known.links), "strengths": strengths, "errors": dict(self.errors),
+                "random": dict(self.random)}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Divisible:
+    """A job whose budget is divided, with its neighbouring relation.
+
+    Attributes
+    ----------
+    job : CompositeJob
+    neighbours : NeighbourRelation
+    """
+
+    job: CompositeJob
+    neighbours: NeighbourRelation
+
+    @cached_property
+    def private(self) -> list[str]:
+        return [name for name, one in self.job.tables.items() if not one.public]
+
+    def sizes(self, table: str) -> tuple[int, ...]:
+        """Return the number of cells of every attribute."""
+        domain = self.job.domains[table]
+        return tuple(domain[one].size for one in domain.names)
+
+    def unit_rows(self, table: str) -> int:
+        """Return the number of rows of a table that a neighbour changes."""
+        return self.neighbours.steps.get(table, 1) * self.neighbours.rows.get(table, 1)
+
+    def above(self, table: str) -> LinkSection | None:
+        """Return the link that assigns the rows of a table to a private parent."""
+        return self.neighbours.above.get(table)
+
+    def usual(self) -> KnownSizes:
+        """Return usual numbers of rows: between one and the largest number for each parent, on a logarithmic scale."""
+        rows: dict[str, float] = {}
+        for name in sorted(self.private, key=lambda one: self.neighbours.rows.get(one, 1)):
+            link = self.above(name)
+            rows[name] = USUAL_ROWS if link is None else rows[link.parent] * math.sqrt(link.bound)
+        links = {one.called: self.usual_links(one, rows) for one in self.job.link}
+        return KnownSizes(rows, links, {name: LinkStrength.prior() for name in links})
+
+    def usual_links(self, link: LinkSection, rows: Mapping[str, float]) -> float:
+        """Return the number of links that follows from the rows of the tables."""
+        if link.via is None:
+            return rows.get(link.child, USUAL_ROWS)
+        return float(link.links or rows.get(link.parent, USUAL_ROWS) * math.sqrt(link.bound))
+
+    def divided(self, known: KnownSizes, measured: bool) -> Allocation:
+        """Return the best shares for these numbers of rows and links."""
+        job, first = self.job, first_share(self.job) if measured else 0.0
+        problem = self._problem(known, job.budget.amount * (1 - first))
+        fixed = {name: share / (1 - first) for name, share in job.given_shares.items()}
+        best = allocate(problem, fixed)
+        shares = {name: job.given_shares.get(name, best[name] * (1 - first)) for name in job.shares}
+        whole = self._problem(known, job.budget.amount)
+        return Allocation(shares, known, problem.errors(best), whole.random_error(), measured)
+
+    def divided_unmeasured(self) -> Allocation:
+        """Return the best shares for usual numbers of rows and links."""
+        return self.divided(self.usual(), measured=False)
+
+    def _problem(self, known: KnownSizes, amount: float) -> AllocationProblem:
+        tables = {name: TableErrors(self.sizes(name), known.rows[name], self.unit_rows(name)) for name in self.private}
+        links = {one.called: self._link(one, known, amount) for one in self.job.link}
+        return AllocationProblem(tables, links, amount)
+
+    def _link(self, link: LinkSection, known: KnownSizes, amount: float) -> LinkErrors:
+        name, ends = link.called, (self.sizes(link.parent), self.sizes(link.child))
+        whole = LinkBudget(with_shares(self.job, {f"links.{name}": 1.0}), self.neighbours, link.model_copy(
+            update={"counts": None}))  # fmt: skip
+        question = whole.question((even_side(ends[0]), even_side(ends[1])), max(known.links[name], 2.0))
+        amounts, departures = known.strengths[name].departures(
+            question, amount, self.job.budget.amount / question.amount
+        )
+        return LinkErrors(link.parent, link.child, known.links[name], cross_cells(*ends), amounts, departures)
+
+
+def expected_job(job: CompositeJob) -> tuple[CompositeJob, Allocation | None]:
+    """Return the job with the shares that it is expected to have, and their division; None if it states them."""
+    if allocation_of(job) is None:
+        return job, None
+    divisible = Divisible(job, neighbour_relation(job))
+    found = divisible.divided(divisible.usual(), measured=has_first_measurement(job))
+    return with_shares(job, found.shares), found
+
+
+def likely_rows(noisy: float, sigma: float, usual: float | None) -> float:
+    """Return the posterior geometric mean of a number of rows.
+
+    Parameters
+    ----------
+    noisy : float
+    sigma : float
+        Standard deviation of the noise.
+    usual : float or None
+        Centre of a log-normal prior; None for a uniform one on the logarithmic scale.
+    """
+    logs = np.linspace(np.log(LEAST_ROWS), np.log(MOST_ROWS), POINTS)
+    likely = -0.5 * ((noisy - np.exp(logs)) / max(sigma, 1.0)) ** 2
+    if usual is not None:
+        likely -= 0.5 * ((logs - np.log(usual)) / LOG_SPREAD) ** 2
+    weights = np.exp(likely - likely.max())
+    return float(np.exp(weights @ logs / weights.sum()))
+
+
+def stored_allocation(path: Path) -> dict[str, Any]:
+    """Return the content of the file of a run directory."""
+    content: dict[str, Any] = json.loads(read_text(path / FILE))
+    return content

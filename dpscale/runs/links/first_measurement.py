@@ -1,0 +1,365 @@
+"""Stage `allocate`: the first measurement of tables and links, and the division of the budget that follows from it.
+
+    allocation/tables.NAME/rows.npy, ones.npy       of a private table whose rows have no private parent
+    allocation/links.NAME/links.npy, u.npy, v.npy, both.npy, shares.json
+    allocation/degrees.NAME/degrees.npy             degrees of the parents of a link before its bound
+    allocation/allocation.json                      the shares, written last
+
+Its cost is one entry of the ledger, `RELEASE-allocation`, which is reserved before the first draw. Features are centred
+uniformly, because no table is released yet, and attributes whose cells are not public are left out. A row of a table is
+counted at most as often as a neighbour changes rows of the table; the rows of a child are those of its links. Degrees
+before the bound give the share of links that the bound cuts, and the bounds that the job leaves open
+(`max_degree = "private"`), each after those above it, because they determine how many rows a unit has below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from dpscale.base.numerics import Floats, Integers, Integers32
+from dpscale.engine import Engine
+from dpscale.job.neighbours import NeighbourRelation, neighbour_relation, table_jobs
+from dpscale.job.tables import CompositeJob, LinkSection
+from dpscale.measurement.measurement import LinkRecords
+from dpscale.privacy.accounting import Cost
+from dpscale.privacy.draws import GaussianDraw, gaussian_draw
+from dpscale.privacy.secret import snapshot_tag
+from dpscale.relational.budget_shares import Expected, LinkProblem, Shares, Split, first_shares
+from dpscale.relational.degree_bounds import cut_share, degree_histogram, proposed_bound
+from dpscale.relational.features import BITS, STEP, Features, Side
+from dpscale.relational.link_strength import LinkStrength, NoisySums, even_side, one_way_blocks, pair_blocks
+from dpscale.runs.composite import CompositeRun
+from dpscale.runs.joint_parts import protection_fields
+from dpscale.runs.links.allocation import OPEN, Divisible, KnownSizes, first_share, is_open, likely_rows, with_bounds
+from dpscale.runs.links.budget import ALMOST, LinkBudget
+from dpscale.runs.links.link_data import ExactLinks, read_links
+from dpscale.runs.links.measuring import (
+    LEAST_LINKS,
+    LinkDraws,
+    LinkMeasurement,
+    check_unchanged,
+    current_stamps,
+    read_all,
+    snapshot_of,
+)
+from dpscale.runs.links.writer import check_public, public_tables
+from dpscale.runs.stages.budget import (
+    ALLOCATION,
+    Charge,
+    charge_release,
+    ensure_noise_key,
+    facts_of_totals,
+    open_ledger,
+    part_release,
+    publish_part,
+)
+
+ROWS = ONES = LINKS = DEGREES = Fraction(1, 8)  # of the first measurement; the rest is of sums
+FIRST_TABLE, FIRST_DEGREES = 1 << 20, 1 << 21  # numbers of draws of tables and degrees on the ledger, after links
+
+
+def perform(run: CompositeRun, engine: Engine) -> None:
+    """Measure, divide the budget, and record the shares, which the run then has."""
+    run.pin_versions()
+    first = FirstMeasurement(run, looked(run.job))
+    first.charge(reserve=False)
+    ensure_noise_key(run)
+    stamps_before = current_stamps(run)
+    snapshot_of(run, engine)
+    check_public(run.job)
+    first = first.with_private_bounds(engine, lambda: check_unchanged(run, stamps_before))
+    exact = read_all(first.job, first.neighbours, engine)
+    check_unchanged(run, stamps_before)
+    known, cut = first.measure(exact), first.cut_shares(exact)
+    bounds = {link.called: link.bound for link in first.job.link if is_open(run.job, link)}
+    divisible = Divisible(with_bounds(run.job, bounds), first.neighbours)
+    content = divisible.divided(known, measured=True).to_dict()
+    run.record_allocation(content | {"bounds": bounds, "cut": cut})
+    first.publish()
+
+
+def looked(job: CompositeJob) -> CompositeJob:
+    """Return the job with the attributes of public cells only, and without counts of earlier links."""
+    domains = dict(job.declared)
+    for name, domain in job.declared.items():
+        for one in domain.searches:
+            domains[name] = domains[name].without(one.name)
+    links = [one.model_copy(update={"counts": None}) for one in job.link]
+    return job.with_domains(domains).model_copy(update={"link": links})
+
+
+@dataclass(frozen=True, eq=False)
+class FirstBudget(LinkBudget):
+    """Budget of the first measurement of a link.
+
+    Attributes
+    ----------
+    own : Split
+    """
+
+    own: Split = field(default_factory=lambda: Split(*[Fraction(0)] * 4))
+
+    modelled = True
+    loops = degrees = siblings = False
+
+    @property
+    def counted(self) -> bool:
+        """Whether the number of links is measured: of the rows of a child, or of pairs without a public number."""
+        return self.own.links > 0
+
+    @property
+    def parts(self) -> Split:
+        return self.own
+
+    def question(self, sides: tuple[Side, Side], links: float) -> LinkProblem:
+        amount = float(self.own.sums) / self.moved**2
+        return LinkProblem(*sides, links, self.neighbours.protects.relation, amount)
+
+
+class _FirstLink(LinkMeasurement):
+    """First measurement of a link: the number of links, and the three sums at fixed shares."""
+
+    def count(self) -> float | None:
+        """Return the noisy number of links; None if it is not measured."""
+        if not self.piece.counted:
+            return None
+        return float(self._drawn("links", self.piece.links_draw(), lambda exact: np.array([len(exact.rows)]))[0])
+
+    def _plan(self, question: LinkProblem) -> Shares:
+        return first_shares(question)
+
+
+@dataclass(frozen=True, eq=False)
+class FirstMeasurement:
+    """First measurement of a run.
+
+    Attributes
+    ----------
+    run : CompositeRun
+    job : CompositeJob
+        The job with the attributes that are measured.
+    """
+
+    run: CompositeRun
+    job: CompositeJob
+
+    @cached_property
+    def neighbours(self) -> NeighbourRelation:
+        return neighbour_relation(self.job)
+
+    @cached_property
+    def divisible(self) -> Divisible:
+        return Divisible(self.job, self.neighbours)
+
+    @property
+    def release(self) -> str:
+        return part_release(self.run, ALLOCATION)
+
+    @cached_property
+    def amount(self) -> Fraction:
+        """Squared μ of the first measurement."""
+        return Fraction(self.run.job.budget.amount) * Fraction(first_share(self.run.job)) * ALMOST
+
+    @cached_property
+    def roots(self) -> list[str]:
+        """Private tables whose rows have no private parent: their rows are counted on their own."""
+        return [name for name in self.divisible.private if self.divisible.above(name) is None]
+
+    @cached_property
+    def counted(self) -> list[str]:
+        """Links whose number is measured."""
+        above = {link.called for name in self.divisible.private if (link := self.divisible.above(name))}
+        return [one.called for one in self.job.link if one.called in above or (one.via and one.links is None)]
+
+    def piece(self, link: LinkSection) -> FirstBudget:
+        """Return the budget of a link."""
+        links = self.amount * LINKS / len(self.counted) if link.called in self.counted else Fraction(0)
+        sums = self.amount * (1 - ROWS - ONES - LINKS - DEGREES) / len(self.job.link)
+        return FirstBudget(self.job, self.neighbours, link, Split(links, Fraction(0), Fraction(0), sums))
+
+    @cached_property
+    def bounded(self) -> list[LinkSection]:
+        """Links whose bound cuts the links of a private parent, the top first; a row is no parent and child at once."""
+        rows = self.neighbours.rows
+        found = [one for one in self.job.link if one.parent in rows and one.parent != one.child]
+        return [] if self.neighbours.replaces else sorted(found, key=lambda one: self._depth(one.parent))
+
+    def _depth(self, table: str) -> int:
+        link = self.divisible.above(table)
+        return 0 if link is None else 1 + self._depth(link.parent)
+
+    def degrees_draw(self, link: LinkSection) -> GaussianDraw:
+        amount = self.amount * DEGREES / len(self.bounded)
+        return gaussian_draw(1, amount, self.neighbours.rows[link.parent], f"degrees of link {link.called}")
+
+    def with_private_bounds(self, engine: Engine, check: Callable[[], None]) -> FirstMeasurement:
+        """Return the measurement for the job with the bounds that it leaves open; `check` is called before a draw."""
+        first = self
+        for link in (one for one in self.bounded if one.max_degree == OPEN):
+            exact = read_links(engine, first.job, link, first.neighbours)
+            check()
+            noisy, draw = first.degrees(link, exact), first.degrees_draw(link)
+            bound = proposed_bound(noisy, draw.lattice_variance**0.5)
+            first = replace(first, job=with_bounds(first.job, {link.called: bound}))
+        return first
+
+    def degrees(self, link: LinkSection, exact: ExactLinks) -> Floats:
+        """Return the noisy histogram of degrees before the bound, drawn once."""
+        number = next(place for place, one in enumerate(self.job.link) if one.called == link.called)
+        draws = self._draws(f"degrees.{link.called}", f"degrees of {link.called}", FIRST_DEGREES + 2 * number)
+        return self._drawn(draws, "degrees", self.degrees_draw(link), lambda: degree_histogram(exact.unbounded))
+
+    def cut_shares(self, exact: Mapping[str, ExactLinks]) -> dict[str, float]:
+        """Return the noisy share of links that each bound cuts."""
+        return {link.called: cut_share(self.degrees(link, exact[link.called]),
+                                       self.degrees_draw(link).lattice_variance**0.5, link.bound)
+                for link in self.bounded}  # fmt: skip
+
+    def rows_draw(self, table: str) -> GaussianDraw:
+        amount = self.amount * ROWS / len(self.roots)
+        return gaussian_draw(1, amount, self.divisible.unit_rows(table), f"rows of table {table}")
+
+    def ones_draw(self, table: str) -> GaussianDraw:
+        squared = Features(self.divisible.sizes(table), (), None).squared
+        amount = self.amount * ONES / len(self.roots)
+        return gaussian_draw(squared, amount, self.divisible.unit_rows(table), f"attributes of table {table}")
+
+    def measure(self, exact: Mapping[str, ExactLinks]) -> KnownSizes:
+        """Draw what is not stored, and return the numbers of rows and links and the strengths of the links."""
+        links = [_FirstLink(self.run, self.piece(link), number, self._sides(link), exact[link.called], self._draws(
+            f"links.{link.called}", link.called, 2 * number)) for number, link in enumerate(self.job.link)]  # fmt: skip
+        rows, means = dict[str, float](), dict[str, NoisySums]()
+        for name, public in public_tables(self.run).items():
+            means[name] = self._public_mean(name, public[0])
+        for number, name in enumerate(self.roots):
+            rows[name], means[name] = self._table(name, number, exact)
+        return self._linked(links, rows, means)
+
+    def _sides(self, link: LinkSection) -> tuple[Side, Side]:
+        return even_side(self.divisible.sizes(link.parent)), even_side(self.divisible.sizes(link.child))
+
+    def _table(self, name: str, number: int, exact: Mapping[str, ExactLinks]) -> tuple[float, NoisySums]:
+        """Return the likely number of rows of a table, and the means of its features."""
+        codes, sizes = rows_of(self.job, name, exact), self.divisible.sizes(name)
+        draws = self._draws(f"tables.{name}", f"table {name}", FIRST_TABLE + 2 * number)
+        draw = self.rows_draw(name)
+        noisy = self._drawn(draws, "rows", draw, lambda: np.array([len(codes)], np.int64))
+        count = likely_rows(float(noisy[0]), draw.lattice_variance**0.5, None)
+        if not sizes:
+            return count, NoisySums(np.zeros(0), 0.0)
+        ones = self.ones_draw(name)
+        features = Features(sizes, (), None)
+        sums = self._drawn(draws, "ones", ones, lambda: np.asarray(features.whole(codes).sum(axis=0))) * STEP
+        return count, NoisySums(sums / count, ones.lattice_variance * STEP**2 / count**2)
+
+    def _public_mean(self, name: str, codes: Integers32) -> NoisySums:
+        domain = self.run.job.declared[name]
+        kept = [domain.names.index(one) for one in self.job.domains[name].names]
+        values = Features(self.divisible.sizes(name), (), None).whole(codes[:, kept])
+        return NoisySums(values.mean(axis=0) * STEP, 0.0)
+
+    def _linked(self, links: list[_FirstLink], rows: dict[str, float], means: dict[str, NoisySums]) -> KnownSizes:
+        """Complete the rows of children from their links, each after its parent, and return the strengths."""
+        counts, strengths = dict[str, float](), dict[str, LinkStrength]()
+        sums = dict[str, tuple[NoisySums, NoisySums, NoisySums]]()
+        waiting = sorted(links, key=lambda one: self.neighbours.rows.get(one.link.child, 0))
+        for one in waiting:
+            link, noisy = one.link, one.count()
+            usual = self.divisible.usual_links(link, rows | {link.child: self._usual_children(link, rows)})
+            if noisy is not None:
+                noise = one.piece.links_draw().lattice_variance ** 0.5
+                counts[link.called] = likely_rows(noisy, noise, usual)
+            else:
+                counts[link.called] = usual if link.via else rows.get(link.child, usual)
+            sums[link.called] = self._sums(one, counts[link.called])
+            if self.divisible.above(link.child) == link:
+                rows[link.child] = counts[link.called]
+                values, total = sums[link.called][1], counts[link.called]
+                means[link.child] = NoisySums(values.values / total, values.variance / total**2)
+        for one in waiting:
+            strengths[one.link.called] = self._strength(one, counts[one.link.called], sums[one.link.called], means)
+        return KnownSizes(rows, counts, strengths)
+
+    def _usual_children(self, link: LinkSection, rows: Mapping[str, float]) -> float:
+        return rows.get(link.child) or rows.get(link.parent, 0.0) * math.sqrt(link.bound) or LEAST_LINKS
+
+    def _sums(self, one: _FirstLink, links: float) -> tuple[NoisySums, NoisySums, NoisySums]:
+        """Return the three sums of a link; empty ones of sides without attributes."""
+        if not all(side.sizes for side in one.sides):
+            empty = NoisySums(np.zeros(0), 0.0)
+            return empty, empty, empty
+        shares = one.shares(max(links, LEAST_LINKS))
+        found = one.sums(shares)
+        variances = [1 / precision if precision > 0 else math.inf for precision in shares.precisions]
+        u, v, both = (NoisySums(np.asarray(values), variance)
+                      for values, variance in zip(found, variances, strict=True))  # fmt: skip
+        return u, v, both
+
+    def _strength(self, one: _FirstLink, links: float, sums: tuple[NoisySums, NoisySums, NoisySums],
+                  means: Mapping[str, NoisySums]) -> LinkStrength:  # fmt: skip
+        if not len(sums[0].values):
+            return LinkStrength.prior()
+        u, v = (Expected.random(side, Features.of_side(side, None), max(links, LEAST_LINKS)) for side in one.sides)
+        ones = one_way_blocks(u, sums[0], means[one.link.parent])
+        if one.link.via is not None:
+            ones += one_way_blocks(v, sums[1], means[one.link.child])
+        return LinkStrength.of(ones, pair_blocks(u, v, sums))
+
+    def records(self, folder: str, name: str) -> LinkRecords:
+        """Return the stored values of a table or a link."""
+        snapshot = str(self.run.manifest["snapshot"])
+        return LinkRecords(self.run.path / "allocation" / folder, self.release, snapshot, name)
+
+    def _draws(self, folder: str, name: str, number: int) -> LinkDraws:
+        records = self.records(folder, name)
+        return LinkDraws(records, self.charge, lambda late, digest: self._record(number + late, digest))
+
+    def _drawn(self, draws: LinkDraws, name: str, draw: GaussianDraw, compute: Callable[[], Integers]) -> Floats:
+        """Return a sum over the rows of a table, drawn once."""
+        before = draws.records.measured(name)
+        if before is not None:
+            return before
+        self.charge()
+        exact, manifest, secret = compute(), self.run.manifest, self.run.secret.read()
+        tag = snapshot_tag(secret, hashlib.sha256(exact.tobytes()).hexdigest())
+        content = [manifest["snapshot"], manifest["secret_tag"], draws.records.link, name, tag]
+        draws.record(name == "ones", hashlib.sha256(json.dumps(content).encode()).hexdigest())
+        return draws.records.measure(name, name, exact, draw, secret)
+
+    def _record(self, number: int, digest: str) -> None:
+        with open_ledger(self.run) as ledger:
+            ledger.decide(self.release, number, digest)
+
+    def charge(self, reserve: bool = True) -> str:
+        """Reserve the cost and return the state of the release; a repeated call costs nothing."""
+        run, privacy = self.run, self.run.job.privacy
+        cost, protects = Cost(gaussian=self.amount).coarsened(), run.protects
+        content = [run.manifest["job_sha256"], ALLOCATION, [str(self.amount), BITS]]
+        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        facts = facts_of_totals(own.read_domain() for own in table_jobs(run.job).values())
+        recorded = {"dataset": run.job.dataset, "cost": cost.to_dict(), **protection_fields(protects)}
+        terms = Charge(self.release, cost, digest, privacy.epsilon, privacy.delta, protects, facts)
+        return charge_release(run, terms, recorded, reserve, ALLOCATION)
+
+    def publish(self) -> None:
+        """Commit and publish the release; the noise key stays for the other measurements."""
+        publish_part(self.run, self.release, self.charge())
+
+
+def rows_of(job: CompositeJob, table: str, exact: Mapping[str, ExactLinks]) -> Integers:
+    """Return the codes of the rows of a table without a private parent, one for each key."""
+    for link in job.link:
+        if link.parent == table:
+            return np.asarray(exact[link.called].parents)
+    for link in job.link:
+        if link.child == table:
+            return np.asarray(exact[link.called].children)
+    return np.zeros((0, len(job.domains[table].names)), np.int64)

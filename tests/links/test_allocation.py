@@ -1,0 +1,243 @@
+"""Stage `allocate` of whole runs: one draw, one charge, shares that are kept, refusals, and evidence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dpscale as dp
+from dpscale.__main__ import main
+from dpscale.audit.evidence import search_costs
+from dpscale.audit.evidence.check import check_bundle
+from dpscale.engine import resolve
+from dpscale.job.tables import CompositeJob
+from dpscale.ledger import Ledger
+from dpscale.relational.features import BITS, Features
+from dpscale.runs.composite import CompositeRun
+from dpscale.runs.links import first_measurement, measuring
+from dpscale.runs.links.allocation import likely_rows
+from tests.links.small import make_frames, make_job, run_digests, write_job
+from tests.links.test_neighbours import make_database, remove_person, write_database
+
+PLANNED = {"allocation": {"method": "planned"}}
+
+
+def entries(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the entries of the ledger by the ends of their names."""
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        rows = ledger.summary("shop")["datasets"]["shop"]["releases"]
+    return {"allocation" if row["release"].endswith("-allocation") else "release": row for row in rows}
+
+
+def allocation(run: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run / "allocation/allocation.json").read_text())
+    return content
+
+
+def first_values(run: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(run)): file.read_bytes() for file in sorted(run.glob("allocation/*/*.npy"))}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a completed run, which is in `run`."""
+    folder = tmp_path_factory.mktemp("shop")
+    dp.run(write_job(folder, PLANNED), folder / "run")
+    return folder
+
+
+def test_both_entries_cost_the_budget_together(shop: Path) -> None:
+    found = entries(shop)
+    assert {row["state"] for row in found.values()} == {"released"}
+    costs = {name: float(Fraction(row["cost"]["gaussian"])) for name, row in found.items()}
+    assert costs["allocation"] == pytest.approx(0.02 * 8)
+    assert sum(costs.values()) <= 8
+    assert sum(costs.values()) == pytest.approx(8, rel=1e-3)
+    shares = allocation(shop / "run")["shares"]
+    assert sum(shares.values()) == pytest.approx(0.98)
+    run = CompositeRun(shop / "run")
+    assert run.job.shares == shares
+    for name, table in run.tables.items():
+        assert float(table.measurement_plan.cost.gaussian) <= 8 * shares[f"tables.{name}"] * (1 + 1e-9)
+
+
+def test_first_measurement_is_close_to_the_data(shop: Path) -> None:
+    content, frames = allocation(shop / "run"), make_frames()
+    assert content["measured"]
+    assert content["rows"]["persons"] == pytest.approx(300, abs=30)
+    orders = frames["orders"].groupby("person").size().clip(upper=6).sum()
+    assert content["rows"]["orders"] == pytest.approx(orders, abs=200)
+    assert set(content["errors"]) == set(content["random"]) == set(content["links"]) == {"orders", "ratings", "homes"}
+    assert all(error <= 1.05 * content["random"][name] for name, error in content["errors"].items())
+
+
+def test_resumed_first_measurement_draws_once(tmp_path: Path) -> None:
+    path, original = write_job(tmp_path, PLANNED), measuring.LinkRecords.measure
+    calls = list[int]()
+
+    def measure_some(self: Any, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring.LinkRecords, "measure", measure_some)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, tmp_path / "run")
+    before = first_values(tmp_path / "run")
+    assert len(before) == 3
+    assert list(entries(tmp_path)) == ["allocation"]
+    dp.run(path, tmp_path / "run")
+    assert first_values(tmp_path / "run").items() >= before.items()
+    assert len(entries(tmp_path)) == 2
+    shutil.rmtree(tmp_path / "ledger.sqlite", ignore_errors=True)
+    for file in tmp_path.glob("ledger.sqlite*"):
+        file.unlink()
+    dp.run(path, tmp_path / "undisturbed")
+    assert first_values(tmp_path / "run") == first_values(tmp_path / "undisturbed")
+    assert run_digests(tmp_path / "run") == run_digests(tmp_path / "undisturbed")
+
+
+def test_copy_with_other_data_is_refused(tmp_path: Path) -> None:
+    """Planted: a copy of the directory, with the same key, draws the first measurement from other persons."""
+    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
+
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring.LinkRecords, "measure", stop)
+        with pytest.raises(KeyboardInterrupt):
+            dp.run(path, run)
+    (tmp_path / "data/persons/0.parquet").unlink()
+    make_frames()["persons"].assign(age=0).to_parquet(tmp_path / "data/persons/0.parquet", index=False)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"snapshot": None}))
+    with pytest.raises(dp.BudgetError, match="has another decision of round"):
+        dp.run(path, run)
+    assert not first_values(run)
+
+
+def test_edited_shares_cost_no_more_than_the_budget(tmp_path: Path) -> None:
+    """Planted: the shares are doubled after they were decided."""
+    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
+    done = CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"])
+    assert (done.exit_code, done.stdout) == (0, "allocate: done\n"), done.output
+    content = allocation(run)
+    content["shares"] = {name: 2 * share for name, share in content["shares"].items()}
+    (run / "allocation/allocation.json").write_text(json.dumps(content))
+    done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(run), "--quiet"])
+    assert done.exit_code in (2, 3)
+    assert list(entries(tmp_path)) == ["allocation"]
+
+
+def test_plan_first_divides_without_data(tmp_path: Path) -> None:
+    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
+    done = CliRunner().invoke(main, ["plan", str(path), "--run-dir", str(run), "--quiet"])
+    assert done.exit_code == 0, done.output
+    shares = allocation(run)["shares"]
+    assert not allocation(run)["measured"]
+    assert sum(shares.values()) == pytest.approx(1)
+    dp.run(path, run)
+    assert list(entries(tmp_path)) == ["release"]
+    assert CompositeRun(run).job.shares == shares
+
+
+def test_run_of_an_older_version_keeps_equal_shares(tmp_path: Path) -> None:
+    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
+    CompositeRun.create(CompositeJob.read(path), run)
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest.pop("divides")
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    dp.run(path, run)
+    assert list(entries(tmp_path)) == ["release"]
+    assert set(CompositeRun(run).job.shares.values()) == {0.2}
+
+
+@pytest.mark.parametrize("kind", ["orders", "ratings", "homes"])
+def test_link_without_a_share_is_random(tmp_path: Path, kind: str) -> None:
+    path, run = write_job(tmp_path, PLANNED), tmp_path / "run"
+    done = CliRunner().invoke(main, ["allocate", str(path), "--run-dir", str(run), "--quiet"])
+    assert done.exit_code == 0
+    content = allocation(run)
+    content["shares"] |= {f"links.{kind}": 0.0}
+    (run / "allocation/allocation.json").write_text(json.dumps(content))
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["stages"]["allocate"].pop("sha256")
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    found = {name: frame.compute() for name, frame in dp.run(path, run).synthetic().items()}
+    assert not list((run / "links" / kind).glob("*.npy"))
+    assert found["orders"].person.isin(found["persons"].id).all()
+    assert found["orders"].person.value_counts().max() <= 6
+    assert len(found["ratings"]) > 100
+    assert found["persons"].country.notna().all()
+
+
+def test_evidence_contains_the_first_measurement(shop: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["evidence", str(shop / "run")])
+    assert done.exit_code == 0, done.output
+    assert check_bundle(shop / "run/evidence")["sound"]
+    for change, message in ((lambda one: one["components"][0]["draws"][0].update(variance="9"), "cost"),
+                            (lambda one: one["tables"][0].update(rows_per_unit=0), "rows of a unit"),
+                            (lambda one: one["components"][1].update(moved=1), "moved"),
+                            (lambda one: one["components"][1].update(sizes=[[2], [2]]), "cells"),
+                            (lambda one: one.update(sha256="0"), "hash")):  # fmt: skip
+        folder = tmp_path / message.replace(" ", "-")
+        shutil.copytree(shop / "run/evidence", folder)
+        content = json.loads((folder / "allocation.json").read_text())
+        change(content)
+        (folder / "allocation.json").write_text(json.dumps(content))
+        assert any(message in fault for fault in search_costs.faults(folder)), message
+    folder = tmp_path / "without"
+    shutil.copytree(shop / "run/evidence", folder)
+    (folder / "allocation.json").unlink()
+    assert any("not in both" in fault for fault in search_costs.faults(folder))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rows_and_attributes_of_the_root_change_by_one_unit(tmp_path: Path, seed: int) -> None:
+    """Brute force on files; the sums over links are those of test_neighbours. Planted: a unit of two rows."""
+    rng, data = np.random.default_rng(seed), make_database(seed)
+    features, engine = Features((2, 3), (), None), resolve(scheduler="synchronous")
+
+    def statistics(folder: Path, frames: Any) -> tuple[int, np.ndarray]:
+        job = write_database(folder, frames, rng)
+        first = first_measurement.looked(job)
+        run = CompositeRun.create(job, folder / "run")
+        codes = first_measurement.rows_of(first, "persons", measuring.read_all(first, run.neighbours, engine))
+        return len(codes), features.whole(codes).sum(axis=0)
+
+    rows, sums = statistics(tmp_path / "all", data)
+    changes = list[int]()
+    for person in range(6):
+        fewer, less = statistics(tmp_path / f"without-{person}", remove_person(data, person))
+        assert rows - fewer == 1
+        changes.append(int(((sums - less) ** 2).sum()))
+    assert max(changes) <= features.squared
+    fewer, less = statistics(tmp_path / "planted", remove_person(remove_person(data, 0), 1))
+    assert rows - fewer == 2
+    assert features.squared > 4**BITS // 2
+
+
+def test_likely_rows_follow_precise_counts_and_the_prior_otherwise() -> None:
+    assert likely_rows(5000.0, 10.0, None) == pytest.approx(5000, rel=0.02)
+    assert likely_rows(-300.0, 1e5, 4000.0) == pytest.approx(4000, rel=0.3)
+    assert 10 <= likely_rows(-1e6, 10.0, None) < 20
+
+
+@pytest.mark.parametrize(("content", "message"), [({"method": "best"}, "'planned' or 'equal'"), ({"share": 0.7}, "0.5"),
+                                                  ({"shares": 0.1}, "share")])  # fmt: skip
+def test_wrong_settings_are_refused_in_one_sentence(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    path = write_job(tmp_path, {"allocation": content})
+    done = CliRunner().invoke(main, ["run", str(path), "--run-dir", str(tmp_path / "run"), "--quiet"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
+    assert make_job()["allocation"] == {"method": "equal"}
