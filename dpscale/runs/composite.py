@@ -247,8 +247,8 @@ class CompositeRun(Run):
         """Divide the budget as planned without data, if a stage is called before the stage `allocate`."""
         if self.manifest.get("divides") and not present(self.path / FILE):
             if opened := [one.called for one in self.job.link if one.max_degree == OPEN]:
-                raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before the others,"
-                               " because it measures it", f"run `dpscale allocate {self.path}` first")  # fmt: skip
+                raise JobError(f"link {opened[0]}: max_degree", "not chosen yet", "the stage `allocate` before others",
+                               f"run `dpscale allocate {self.path}` first")  # fmt: skip
             self.record_allocation(Divisible(self.job, self.neighbours).divided_unmeasured().to_dict())
             self.update(divides="unmeasured")
 
