@@ -223,7 +223,8 @@ def first_draws(run: Run) -> Fields:
     links = [link_component(run, first.piece(link), first.records(f"links.{link.called}", link.called))[0]
              for link in first.job.link]  # fmt: skip
     return {"components": links, "tables": list(_tables(first)), "degrees": list(_degrees(first)),
-            "shares": dict(run.job.shares), "sha256": hashlib.sha256(read_bytes(run.path / FILE)).hexdigest()}  # fmt: skip
+            "shares": dict(run.job.shares),
+            "sha256": hashlib.sha256(read_bytes(run.path / FILE)).hexdigest()}  # fmt: skip
 
 
 def _tables(first: FirstMeasurement) -> Iterator[Fields]:
