@@ -93,11 +93,12 @@ def _link(one: dict[str, Any]) -> list[str]:
 @tables.command("from-sdv")
 @click.argument("metadata")
 @click.option("--data", default=".", show_default=True, help="The folder of the tables' files.")
-def tables_from_sdv(metadata: str, data: str) -> None:
+@click.option("--public", multiple=True, metavar="TABLE", help="A public table; may be repeated.")
+def tables_from_sdv(metadata: str, data: str, public: tuple[str, ...]) -> None:
     """Print a draft of a job from SDV's metadata of several tables. Reads no data."""
     from dpscale.job.sdv import draft, read_metadata
 
-    click.echo(draft(read_metadata(metadata), data))
+    click.echo(draft(read_metadata(metadata), data, public))
 
 
 @tables.command("to-sdv")
