@@ -62,6 +62,7 @@ SHAPES = {
                                             one("team", "game", "winner", name="winners"),
                                             one("team", "game", "loser", name="losers")), ("team",)),
     "pairs": Shape({"root": "id", "film": "f"}, (pairs("root", "film", "f"),), ("film",)),
+    "public pairs": Shape({"root": "id", "film": "f"}, (pairs("root", "film", "f"),), ("root", "film")),
     "pairs with composite key": Shape({"root": "id", "stop": ["line", "number"]},
                                       (pairs("root", "stop", ["line", "number"]),), ("stop",)),
     "pairs of two private tables": Shape({"root": "id", "film": "f"},
