@@ -13,7 +13,7 @@ from dpscale.base.numerics import Integers
 from dpscale.engine import Engine
 from dpscale.job.table_sizes import required_links
 from dpscale.privacy.accounting import Cost
-from dpscale.runs.composite import CompositeRun
+from dpscale.runs.composite import INDEX, CompositeRun
 from dpscale.runs.directory import UNREADABLE
 from dpscale.runs.joint_parts import JointPart
 from dpscale.runs.links.measuring import check_unchanged, current_stamps, read_all
@@ -26,7 +26,7 @@ from dpscale.runs.stages.preflight import check_unit_memory
 from dpscale.runs.stages.runner import run_requested
 from dpscale.runs.stages.units import counters
 from dpscale.runs.table import TableRun
-from dpscale.storage.files import flush_names, remove_partial
+from dpscale.storage.files import flush_names, remove_partial, write_whole
 
 RELEASED = ("measure", "reconstruct", "synthesize")  # stages of a table whose output other components read
 
@@ -138,6 +138,8 @@ def plan(run: CompositeRun, engine: Engine) -> None:
     run.pin_versions()
     for one in run.components().values():
         one.plan(engine)
+    if not run.tables:  # links between public tables: the folder is the output of the stages
+        write_whole(run.path / "tables" / INDEX, b"{}")
     run.assign_charges()
 
 

@@ -42,10 +42,12 @@ def row_limits(run: CompositeRun, name: str) -> tuple[int, int | None]:
     """
     from dpscale.runs.links.writer import public_tables
 
-    public = {parent: len(codes) for parent, (codes, _) in public_tables(run).items()}
+    def rows(parent: str) -> int:
+        public = run.job.tables[parent].public
+        return len(public_tables(run)[parent][0]) if public else int(describe_rows(run.tables[parent])["rows"])
+
     others = [link for link in required_links(run.job, name) if link.parent != name]
-    rows = [public.get(link.parent) or int(describe_rows(run.tables[link.parent])["rows"]) for link in others]
-    most = min((count * link.bound for count, link in zip(rows, others, strict=True)), default=None)
+    most = min((rows(link.parent) * link.bound for link in others), default=None)
     least = least_rows(run.job, name)
     return (least if most is None else min(least, most)), most
 

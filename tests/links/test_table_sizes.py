@@ -18,6 +18,7 @@ from dpscale.__main__ import main
 from dpscale.job.table_sizes import least_rows
 from dpscale.job.tables import CompositeJob
 from dpscale.privacy.streams import PublicStream
+from dpscale.relational import link_estimation
 from dpscale.relational.assignment import remove_loops
 from dpscale.runs import row_limits
 from dpscale.runs.composite import CompositeRun
@@ -42,6 +43,16 @@ def test_every_child_has_a_parent(tmp_path: Path, name: str, seed: int) -> None:
     """Random sizes and budgets; at the smallest, sizes are mostly noise."""
     rng, epsilon = np.random.default_rng([seed, len(name)]), EPSILONS[seed % 3]
     path = run_shape(tmp_path, name, {table: int(rng.choice(SIZES)) for table in SHAPES[name].keys}, epsilon, seed)
+    assert_consistent(CompositeJob.read(path), synthetic(path))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", ["chain", "one to one", "public parent of one row each", "star",
+                                  "self link of every row", "public composite key"])  # fmt: skip
+def test_every_child_has_a_parent_by_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Links between groups of profiles, as with too many pairs of profiles for an array."""
+    monkeypatch.setattr(link_estimation, "MOST_CELLS", 0)
+    path = run_shape(tmp_path, name, dict.fromkeys(SHAPES[name].keys, 40) | {"place": 45}, 0.3, 4)
     assert_consistent(CompositeJob.read(path), synthetic(path))
 
 
