@@ -22,7 +22,7 @@ LOADED = ("public composite key", "two public parents", "two links to one public
 
 
 def released(folder: Path, name: str) -> tuple[CompositeJob, Tables]:
-    path = write_shape(folder, SHAPES[name], make_frames(SHAPES[name], {}, 2), 2.0)
+    path = write_shape(folder, SHAPES[name], make_frames(SHAPES[name], {}, 2), 50.0)
     return CompositeJob.read(path), read_tables(dp.run(path, folder / "run").path / "synthetic")
 
 

