@@ -70,10 +70,11 @@ class TableComponent:
         """Do nothing: the run of the table counts and checks its records before the charge."""
 
     def measure(self, engine: Engine) -> None:
-        for stage in RELEASED:
-            if stage == "synthesize":
-                record_limits(self.whole, self.table)
-            run_requested(self.run, engine, stage)
+        for table in self.whole.tables.values():  # the sizes of all tables are decided together
+            for stage in RELEASED[:-1]:
+                run_requested(table, engine, stage)
+        record_limits(self.whole, self.table)
+        run_requested(self.run, engine, RELEASED[-1])
 
     def is_measured(self) -> bool:
         return all(self.run.done(stage) for stage in RELEASED)

@@ -76,7 +76,7 @@ def test_more_children_than_places(tmp_path: Path, name: str) -> None:
 
 def test_unlimited_rows_leave_children_without_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: sizes are drawn apart."""
-    monkeypatch.setattr(row_limits, "row_limits", lambda run, name: (50 if name == "card" else 1, None))
+    monkeypatch.setattr(row_limits, "row_limits", lambda run, name: {"least": 1 + 49 * (name == "card"), "most": None})
     path = run_shape(tmp_path, "one to one", {"root": 5, "card": 5}, 50.0, 1)
     with pytest.raises(AssertionError):
         assert_consistent(CompositeJob.read(path), synthetic(path))
@@ -89,6 +89,31 @@ def test_stated_children_enlarge_parents(tmp_path: Path) -> None:
     assert [least_rows(job, name) for name in ("leaf", "middle", "root")] == [30, 15, 8]
     assert {name: len(frame) for name, frame in found.items()} == {"leaf": 30, "middle": 15, "root": 8}
     assert_consistent(job, found)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_joint_sizes_equal_a_convex_solver(seed: int) -> None:
+    """Random trees, against the projection by cvxpy."""
+    import cvxpy
+
+    rng, number = np.random.default_rng(seed), 2 + seed % 5
+    names = [f"t{i}" for i in range(number)]
+    above = {names[i]: names[int(rng.integers(0, i))] for i in range(1, number)}
+    values, weights = rng.normal(100, 40, number), rng.uniform(0.01, 3, number)
+    given = (dict(zip(names, own, strict=True)) for own in (values, weights))
+    found = row_limits.decreasing_sizes(*given, above)
+    x = cvxpy.Variable(number)
+    order = [x[names.index(child)] <= x[names.index(parent)] for child, parent in above.items()]
+    cvxpy.Problem(cvxpy.Minimize(cvxpy.sum(cvxpy.multiply(weights, (x - values) ** 2))), order).solve(solver="CLARABEL")
+    assert list(found.values()) == pytest.approx(x.value, abs=1e-3)
+    assert all(found[child] <= found[parent] + 1e-6 for child, parent in above.items())
+
+
+def test_consistent_sizes_are_not_changed() -> None:
+    sizes, above = {"root": 10.0, "middle": 10.0, "leaf": 3.0}, {"middle": "root", "leaf": "middle"}
+    assert row_limits.decreasing_sizes(sizes, dict.fromkeys(sizes, 1.0), above) == sizes
+    found = row_limits.decreasing_sizes({"root": 10.0, "leaf": 16.0}, {"root": 1.0, "leaf": 2.0}, {"leaf": "root"})
+    assert found == {"root": pytest.approx(14.0), "leaf": pytest.approx(14.0)}
 
 
 STATED: list[tuple[str, dict[str, Any], str]] = [
@@ -139,8 +164,9 @@ def test_rows_of_a_run_without_limits_stay(tmp_path: Path) -> None:
     """A table's run of an earlier version has no limits, and its rows are sampled again identically."""
     path = run_shape(tmp_path, "one to one", {"root": 5, "card": 5}, 50.0, 1)
     run = CompositeRun(dp.run(path, tmp_path / "run").path)
-    assert run.tables["card"].manifest["row_limits"] == [1, row_limits.describe_rows(run.tables["root"])["rows"]]
-    assert row_limits.limited_rows(run.tables["card"], 1e6) == len(synthetic(path)["root"])
+    limits, rows = run.tables["card"].manifest["row_limits"], row_limits.describe_rows(run.tables["root"])["rows"]
+    assert (limits["least"], limits["most"]) == (1, rows)
+    assert row_limits.limited_rows(run.tables["card"], 1e6) <= rows
     manifest = json.loads((tmp_path / "run/tables/card/manifest.json").read_text())
     manifest.pop("row_limits")
     (tmp_path / "run/tables/card/manifest.json").write_text(json.dumps(manifest))
