@@ -151,12 +151,12 @@ KINDS: dict[str, str] = {
 }
 
 
-def components_of(run: CompositeRun) -> dict[str, Component]:
-    """Return the components of a run by name, each after those it depends on, otherwise in the order of the job."""
+def listed_components(run: CompositeRun) -> dict[str, Component]:
+    """Return the components of a run by name, in the order of the job."""
     found: dict[str, Component] = {}
     for module, _, function in (place.partition(":") for place in KINDS.values()):
         found |= {one.name: one for one in getattr(import_module(module), function)(run)}
-    return in_order(found)
+    return found
 
 
 def in_order(components: Mapping[str, Component]) -> dict[str, Component]:
@@ -332,7 +332,7 @@ class CompositeRun(Run):
 
     def components(self) -> dict[str, Component]:
         """Return the components by name, each after those it depends on; new objects, with the data of one stage."""
-        return components_of(self)
+        return in_order(listed_components(self))
 
     @property
     def cost(self) -> Cost:
@@ -362,7 +362,7 @@ class CompositeRun(Run):
 
     def _entry(self) -> dict[str, Any]:
         """Return the ledger entry of the job; available after all components are planned."""
-        plans = [one.plan_digest for one in self.components().values() if one.plan_digest is not None]
+        plans = [one.plan_digest for one in listed_components(self).values() if one.plan_digest is not None]
         content, protects = [self.manifest["job_sha256"], plans], self.neighbours.protects
         return {
             "release": self.manifest["release"],
